@@ -1,0 +1,134 @@
+"""The contract of a format: the bytes of an object -> its records.
+
+A transformer knows nothing of buckets, retries or Iggy. It is given an `ObjectInput` and yields runs of payloads, with
+bad records between them. The formats that ship are in the package `transformers`; others register under the entry point
+group `iggy_cloud_sources.transformers`.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Protocol
+
+import attrs
+
+from framework.records import Mark, SkippedRecord
+
+MAX_MESSAGE_BYTES = 64_000_000
+"""The longest payload that an Iggy message can have (iggy 0.9)."""
+
+
+class ReadStream(Protocol):
+    """A forward-only stream of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """At least one byte and at most `size`; `b""` at the true end only. Blocks. A failure raises, never ends."""
+
+    def close(self) -> None:
+        """Gives the connection back. May be called twice."""
+
+
+class ObjectInput(Protocol):
+    """The stored bytes of one object version.
+
+    Every stream checks what it delivers: when the object is shorter than listed, or is not the listed version, `read`
+    raises an `ObjectError`. A transformer therefore must read to the end to know that it saw the whole object.
+
+    Attributes:
+        location: the address for messages, `s3://bucket/key`.
+        key: the key, for what depends on a suffix.
+        size: bytes, as listed.
+    """
+
+    @property
+    def location(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        """Opens the stored bytes `start .. end - 1` (to the object's end by default). Each call is a request."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class BatchLimits:
+    """When a run of records is long enough. The first limit reached ends it; a single larger record goes alone.
+
+    Attributes:
+        records: at most this many.
+        size_bytes: at most about this many bytes of payload.
+    """
+
+    records: int = 5000
+    size_bytes: int = 2_000_000
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class PayloadRun:
+    """Consecutive good records.
+
+    Attributes:
+        first_record: number of the first, counted from 1.
+        payloads: 1 byte to `MAX_MESSAGE_BYTES` each.
+        size_bytes: the sum of their lengths.
+        mark: where the next record can be found without reading what is before; None when the format or an outer
+            compression cannot say.
+    """
+
+    first_record: int
+    payloads: Sequence[bytes] = attrs.field(repr=len)
+    size_bytes: int
+    mark: Mark | None = None
+
+
+class Transformer(abc.ABC):
+    """Splits one object into records, lazily, from any position.
+
+    One instance serves many objects, also from several threads at once: it holds options, never the state of a read.
+
+    Attributes:
+        name: the value of `input.format`.
+    """
+
+    name: ClassVar[str]
+
+    @abc.abstractmethod
+    def runs(
+        self, source: ObjectInput, *, skip: int = 0, mark: Mark | None = None, limits: BatchLimits | None = None
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        """The records after the first `skip`, in order: runs of good ones, and every bad one by itself.
+
+        The object is opened at the first `next`, and closed when the iterator is exhausted, closed or fails. Memory is
+        bounded by the limits, whatever the object's size.
+
+        Args:
+            source: the stored bytes.
+            skip: records to leave out, good and bad ones alike; those at or below it are not yielded.
+            mark: a mark of an earlier run over this version with `mark.record <= skip`; may be ignored.
+            limits: how long a run may get.
+
+        Yields:
+            Runs, and `SkippedRecord`s for records that are bad while those after them can be read (its error is a
+            `RecordError` with location, number and byte offset when known). Numbers go up by one from `skip + 1`, over
+            both: a bad record keeps its number.
+
+        Raises:
+            ObjectError: the rest cannot be read: a broken block, an end that is missing. What stood before it has been
+                yielded.
+        """
+
+    @abc.abstractmethod
+    def depends_on(self) -> Mapping[str, str]:
+        """The options that decide which record has which number: `{"format": "bytes", "chunk_size": "4096"}`.
+
+        They are saved with every position. A position is only used when they are the same.
+        """
+
+    def records(self, source: ObjectInput, *, skip: int = 0) -> Iterator[bytes]:
+        """The payloads one by one, for library use. The first bad record raises its error."""
+        for run in self.runs(source, skip=skip):
+            if isinstance(run, SkippedRecord):
+                raise run.error
+            yield from run.payloads
