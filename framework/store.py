@@ -1,0 +1,99 @@
+"""The contract of an object store: pages of a listing, and ranged streams of an object.
+
+A store's package supplies one `ObjectStore`; listing, choosing, reading ahead and resuming are built on it once, here in
+the framework. A source that is no object store subclasses `AbstractSourceRecordIterator` instead and needs none of this.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from framework.errors import ListingError
+from framework.records import NativeObject
+from framework.transformer import ReadStream
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ListPage:
+    """One answer of a listing.
+
+    Attributes:
+        objects: in the store's order; may be empty although more follow.
+        continuation: what the next call needs to go on; None after the last page. Opaque.
+        server_time_ms: the store's clock when it answered, milliseconds since 1970 UTC; None when it does not tell.
+    """
+
+    objects: Sequence[NativeObject] = attrs.field(repr=len)
+    continuation: str | None = None
+    server_time_ms: int | None = None
+
+
+class ObjectStore(abc.ABC):
+    """One bucket of one store. Threads may share it; a process makes its own.
+
+    Every method maps the vendor's errors to those of `framework.errors` and makes one attempt only: trying again is done
+    once, by the callers in the framework, with one policy.
+
+    Attributes:
+        scheme: the store, as it stands in an address: `s3`, `gs`.
+        bucket: the bucket's name.
+        ordered: whether listings come in the order of the keys' UTF-8 bytes.
+    """
+
+    scheme: str
+    bucket: str
+    ordered: bool = True
+
+    @abc.abstractmethod
+    def list_page(
+        self, *, prefix: str = "", after: str = "", continuation: str | None = None, page_size: int = 1000
+    ) -> ListPage:
+        """One page of the objects whose keys begin with `prefix` and come strictly after `after`.
+
+        Blocks for one request. May be called again with the same arguments.
+
+        Args:
+            prefix: compared as a plain string, nothing is a folder.
+            after: exclusive; need not exist. Used for the first page of a chain only.
+            continuation: from the page before, with the same `prefix`.
+            page_size: at most this many objects; the store may give fewer.
+
+        Raises:
+            RetriableError, BucketNotFoundError, AccessDeniedError, CredentialsError: as their names say.
+        """
+
+    @abc.abstractmethod
+    def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
+        """A stream of the bytes `start .. end - 1` of exactly the version that was listed. One request; blocks.
+
+        The stream's `read` raises `RetriableError` when the connection breaks or ends before the promised length.
+
+        Raises:
+            ObjectNotFoundError: it was deleted.
+            ObjectChangedError: another version is there now.
+            ObjectArchivedError: it must be restored first.
+            RetriableError, AccessDeniedError, CredentialsError: as their names say.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Gives all connections back, within a second. May be called twice."""
+
+    def list_all(self, *, prefix: str = "", after: str = "", page_size: int = 1000) -> Iterator[NativeObject]:
+        """Every object under `prefix` after `after`, page after page. For small uses; the framework lists with retries.
+
+        Raises:
+            ListingError: a page brought the listing no further.
+        """
+        continuation: str | None = None
+        while True:
+            page = self.list_page(prefix=prefix, after=after, continuation=continuation, page_size=page_size)
+            yield from page.objects
+            if page.continuation is None:
+                return
+            if page.continuation == continuation:
+                raise ListingError(f"{self.scheme}://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped")
+            continuation = page.continuation
