@@ -18,6 +18,57 @@ from framework.records import Mark, SkippedRecord
 MAX_MESSAGE_BYTES = 64_000_000
 """The longest payload that an Iggy message can have (iggy 0.9)."""
 
+COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy", "bzip2", "xz")
+"""The values of `input.compression`."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class InputOptions:
+    """How the bytes of an object become records: the part of the `[input]` section that a transformer is made from.
+
+    Attributes:
+        format: name of a format, shipped or registered; `auto` goes by the key's suffix.
+        compression: what the whole object is packed in; `auto` goes by magic bytes, then by the key's suffix.
+        validate: check that every line of `jsonl` is JSON.
+        max_record_bytes: a longer record is a bad one; at most `MAX_MESSAGE_BYTES`.
+        chunk_size: bytes in a record of `bytes`; the last may be shorter.
+        whole_object: `bytes` makes one record of the whole object.
+        csv_header: the first row names the fields; without it a row becomes a JSON array.
+        csv_delimiter: one ASCII character between fields.
+        csv_quote: one ASCII character around fields; within a field it stands twice. Empty: no quoting.
+    """
+
+    format: str = "auto"
+    compression: str = "auto"
+    validate: bool = True
+    max_record_bytes: int = MAX_MESSAGE_BYTES
+    chunk_size: int = 4096
+    whole_object: bool = False
+    csv_header: bool = True
+    csv_delimiter: str = ","
+    csv_quote: str = '"'
+
+    def mistakes(self) -> tuple[str, ...]:
+        """What is wrong with these options, one sentence each; the format's name is checked by `make_transformer`."""
+        found = []
+        if self.compression not in COMPRESSIONS:
+            found.append(f"input.compression: {self.compression!r} is none of {', '.join(COMPRESSIONS)}")
+        for name in ("max_record_bytes", "chunk_size"):
+            value = getattr(self, name)
+            if not 1 <= value <= MAX_MESSAGE_BYTES:
+                found.append(f"input.{name}: {value} is not between 1 and {MAX_MESSAGE_BYTES}")
+        if not _is_csv_character(self.csv_delimiter):
+            found.append("input.csv_delimiter: must be one ASCII character and no line end")
+        if self.csv_quote and not _is_csv_character(self.csv_quote):
+            found.append("input.csv_quote: must be one ASCII character and no line end, or empty for no quoting")
+        if self.csv_delimiter == self.csv_quote:
+            found.append("input.csv_quote: must not be the same as input.csv_delimiter")
+        return tuple(found)
+
+
+def _is_csv_character(text: str) -> bool:
+    return len(text) == 1 and text.isascii() and text not in "\r\n\0 "
+
 
 class ReadStream(Protocol):
     """A forward-only stream of bytes."""

@@ -1,0 +1,94 @@
+"""The formats by name: those that ship in the package `transformers`, and those that others register.
+
+A format of one's own is a callable that takes `InputOptions` and returns a `Transformer`, registered in the project's
+pyproject.toml:
+
+    [project.entry-points."iggy_cloud_sources.transformers"]
+    lines-of-mine = "my_package:MyTransformer"
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from framework.errors import ConfigError
+from framework.transformer import InputOptions, Transformer
+
+ENTRY_POINT_GROUP = "iggy_cloud_sources.transformers"
+
+TransformerFactory = Callable[[InputOptions], Transformer]
+
+
+def make_transformer(options: InputOptions) -> Transformer:
+    """The transformer of `options.format`.
+
+    A shipped format cannot be replaced: its name always means the shipped one. Nothing but the chosen format's module
+    is imported.
+
+    Args:
+        options: names the format and says how to read it.
+
+    Raises:
+        ConfigError: no such format, options that contradict themselves (all mistakes at once), a registered format that
+            cannot be imported, or another `transformers` package in the way.
+    """
+    mistakes = list(options.mistakes())
+    try:
+        factory = _find_factory(options.format)
+    except ConfigError as exc:
+        raise ConfigError([*exc.mistakes, *mistakes]) from exc
+    if mistakes:
+        raise ConfigError(mistakes)
+    return factory(options)
+
+
+def known_formats() -> tuple[str, ...]:
+    """The names that `input.format` may have, sorted."""
+    return tuple(sorted({*_shipped(), *(entry.name for entry in _registered())}))
+
+
+def _find_factory(name: str) -> TransformerFactory:
+    shipped = _shipped()
+    if name in shipped:
+        module_name, _, attribute = shipped[name].partition(":")
+        return cast("TransformerFactory", getattr(importlib.import_module(module_name), attribute))
+    for entry in _registered():
+        if entry.name == name:
+            return _load(entry)
+    known = known_formats()
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ConfigError(f"input.format: there is no format {name!r}; {hint}known: {', '.join(known)}")
+
+
+def _load(entry: importlib.metadata.EntryPoint) -> TransformerFactory:
+    try:
+        factory = entry.load()
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(
+            f"input.format: {entry.name!r} is registered as {entry.value} and cannot be loaded: {exc}"
+        ) from exc
+    if not callable(factory):
+        raise ConfigError(f"input.format: {entry.name!r} is registered as {entry.value}, which cannot be called")
+    return cast("TransformerFactory", factory)
+
+
+def _shipped() -> Mapping[str, str]:
+    """Name -> `module:factory` of what ships; it works from a source tree too, where no entry points are installed."""
+    package = importlib.import_module("transformers")
+    formats = getattr(package, "SHIPPED_FORMATS", None)
+    if formats is None:
+        where = getattr(package, "__file__", None) or "a folder"
+        raise ConfigError(
+            f"the package `transformers` that Python finds ({where}) is not the one of iggy-cloud-sources, but probably "
+            "the machine-learning library of the same name: the two cannot share one environment; make a new one for this"
+        )
+    return cast("Mapping[str, str]", formats)
+
+
+def _registered() -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))
