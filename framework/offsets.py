@@ -1,0 +1,404 @@
+"""Positions: how many records of each object version are done.
+
+`OffsetManagerEntry` is one object's position; `OffsetManager` is the cache in front of an `OffsetStore`. Entries merge by a
+law (commutative, associative, idempotent), so the order in which several writers' changes are read does not matter.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from framework.errors import NotAcknowledgedError, PositionMismatchError
+from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, ObjectState
+
+Scalar = str | int | float | bool | None
+
+
+@attrs.frozen(slots=True)
+class OffsetManagerKey:
+    """The identity of a position: a small map, for S3 `bucket` and `key`.
+
+    Its serialised form is canonical (sorted): a position whose key is written in another order is never found again.
+    """
+
+    properties: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> OffsetManagerKey:
+        """The key of a map, whatever the order of its items."""
+        return cls(tuple(sorted(properties.items())))
+
+    @classmethod
+    def of_object(cls, bucket: str, key: str) -> OffsetManagerKey:
+        """The key of an object: `{"bucket": bucket, "key": key}`."""
+        return cls((("bucket", bucket), ("key", key)))
+
+    def canonical(self) -> str:
+        """JSON with sorted names and no spaces; equal keys give equal text."""
+        return json.dumps(dict(self.properties), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The union of inclusive ranges, sorted, neighbours joined: `(1, 2), (3, 3)` gives `(1, 3)`."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class OffsetManagerEntry:
+    """How far one object version is.
+
+    Attributes:
+        bucket: the object's bucket.
+        key: its key.
+        version: the version that the count is about.
+        modified_ms: last-modified of that version (ms since 1970); 0 when only a replay of the topic told of it.
+        records_done: records 1 .. records_done are stored, or skipped for good. Never "index of the next".
+        state: reading, done or failed.
+        lane: where its records go; fixed when it starts.
+        mark: a place near `records_done` to resume from without reading what is before.
+        depends_on: the options that number its records, canonical; see `Transformer.depends_on`.
+        skipped: inclusive ranges of record numbers that were left out; kept while it is read.
+        extra: what a subclass of the source wants to keep with it; JSON scalars.
+    """
+
+    bucket: str
+    key: str
+    version: str
+    modified_ms: int = 0
+    records_done: int = 0
+    state: ObjectState = ObjectState.READING
+    lane: Lane
+    mark: Mark | None = None
+    depends_on: str = ""
+    skipped: tuple[tuple[int, int], ...] = ()
+    extra: Mapping[str, Scalar] = attrs.field(factory=dict, converter=dict)
+
+    @classmethod
+    def start(cls, native: NativeObject, lane: Lane, depends_on: str = "") -> OffsetManagerEntry:
+        """The position of an object of which nothing has been read."""
+        return cls(
+            bucket=native.bucket,
+            key=native.key,
+            version=native.version,
+            modified_ms=native.modified_ms,
+            lane=lane,
+            depends_on=depends_on,
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more is to be read of this version: done, or failed for good."""
+        return self.state is not ObjectState.READING
+
+    def get_manager_key(self) -> OffsetManagerKey:
+        """The identity under which it is kept."""
+        return OffsetManagerKey.of_object(self.bucket, self.key)
+
+    def get_properties(self) -> dict[str, Any]:
+        """The stored form without the key: a new dict of JSON values; changing it changes nothing here."""
+        properties: dict[str, Any] = {
+            "version": self.version,
+            "modified": self.modified_ms,
+            "records": self.records_done,
+            "state": self.state.value,
+            "topic": self.lane.topic,
+            "partition": self.lane.partition,
+        }
+        if self.mark is not None:
+            properties["mark"] = [self.mark.record, self.mark.byte]
+        if self.depends_on:
+            properties["depends_on"] = self.depends_on
+        if self.skipped:
+            properties["skipped"] = [list(pair) for pair in self.skipped]
+        if self.extra:
+            properties["extra"] = dict(self.extra)
+        return properties
+
+    @classmethod
+    def from_properties(cls, key: OffsetManagerKey, properties: Mapping[str, Any]) -> OffsetManagerEntry:
+        """The inverse of `get_properties`. Nothing of the argument is kept.
+
+        Raises:
+            KeyError, TypeError, ValueError: the stored form is not one of ours.
+        """
+        names = dict(key.properties)
+        mark = properties.get("mark")
+        return cls(
+            bucket=names["bucket"],
+            key=names["key"],
+            version=str(properties["version"]),
+            modified_ms=int(properties["modified"]),
+            records_done=int(properties["records"]),
+            state=ObjectState(properties["state"]),
+            lane=Lane(str(properties["topic"]), int(properties["partition"])),
+            mark=Mark(int(mark[0]), int(mark[1])) if mark else None,
+            depends_on=str(properties.get("depends_on", "")),
+            skipped=tuple((int(first), int(last)) for first, last in properties.get("skipped", ())),
+            extra=dict(properties.get("extra", {})),
+        )
+
+    def get_int(self, name: str) -> int | None:
+        """The extra of that name as a whole number; None when it is not there.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        value = self.extra.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise TypeError(f"{self.bucket}/{self.key}: {name} of its position is {type(value).__name__}, not a whole number")
+        return value
+
+    get_long = get_int
+
+    def get_string(self, name: str) -> str | None:
+        """The extra of that name as text; None when it is not there.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        value = self.extra.get(name)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{self.bucket}/{self.key}: {name} of its position is {type(value).__name__}, not text")
+        return value
+
+    def advanced(
+        self, records_done: int, *, mark: Mark | None = None, state: ObjectState = ObjectState.READING
+    ) -> OffsetManagerEntry:
+        """The position after more records; with `state` other than reading, what is only needed for resuming is dropped."""
+        if state is ObjectState.READING:
+            return attrs.evolve(self, records_done=records_done, mark=mark or self.mark, state=state)
+        return attrs.evolve(self, records_done=records_done, mark=None, state=state, skipped=())
+
+    def with_skipped(self, numbers: Iterable[int]) -> OffsetManagerEntry:
+        """The position with more record numbers known to be left out; the count does not change."""
+        return attrs.evolve(self, skipped=merge_ranges([*self.skipped, *((n, n) for n in numbers)]))
+
+    def _order(self) -> tuple[Any, ...]:
+        mark = (self.mark.record, self.mark.byte) if self.mark else (-1, -1)
+        rest = json.dumps(dict(self.extra), sort_keys=True)
+        return (self.records_done, self.state.rank, mark, self.modified_ms, self.lane, self.depends_on, rest)
+
+
+def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> OffsetManagerEntry:
+    """The later of two positions of one object.
+
+    A newer version wins; within a version the larger count, then the further state; skipped numbers unite. Commutative,
+    associative and idempotent, so several writers' changes can be read in any order and more than once.
+    """
+    if left.version != right.version:
+        return max(left, right, key=lambda entry: (entry.modified_ms, entry.version))
+    winner = max(left, right, key=OffsetManagerEntry._order)
+    if left.skipped == right.skipped or winner.finished:
+        return winner
+    return attrs.evolve(winner, skipped=merge_ranges([*left.skipped, *right.skipped]))
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class PositionDelta:
+    """What changed since the last save: entries, and the new anchors of their lanes.
+
+    Attributes:
+        entries: positions that changed; each is covered by its lane's anchor.
+        anchors: lane -> place of its last confirmed message; None while the lane holds no message of anyone.
+        removed: keys whose positions are given up.
+    """
+
+    entries: Sequence[OffsetManagerEntry] = ()
+    anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
+    removed: Sequence[OffsetManagerKey] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.entries or self.anchors or self.removed)
+
+
+class OffsetStore(abc.ABC):
+    """Where positions are kept. Threads do not share it; the manager calls one method at a time."""
+
+    @abc.abstractmethod
+    def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
+        """The stored entries of these keys, or all. May block. May be called again."""
+
+    @abc.abstractmethod
+    def save(self, delta: PositionDelta) -> None:
+        """Keeps a change; when this returns it is as durable as the store can make it. May block.
+
+        Raises:
+            RetriableError: not saved, or not known; the manager keeps the change and saves it again.
+        """
+
+
+class MemoryOffsetStore(OffsetStore):
+    """Positions of this process's lifetime: for tests, and for use as a library without Iggy."""
+
+    def __init__(self) -> None:
+        self.entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self.anchors: dict[Lane, Anchor | None] = {}
+
+    def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
+        """The entries as they were saved."""
+        wanted = list(self.entries) if keys is None else [key for key in keys if key in self.entries]
+        return iter([self.entries[key] for key in wanted])
+
+    def save(self, delta: PositionDelta) -> None:
+        """Keeps the change by the merge law."""
+        for key in delta.removed:
+            self.entries.pop(key, None)
+        for entry in delta.entries:
+            key = entry.get_manager_key()
+            known = self.entries.get(key)
+            self.entries[key] = merge_entries(known, entry) if known else entry
+        self.anchors.update(delta.anchors)
+
+
+EntryCreator = Callable[[OffsetManagerKey], OffsetManagerEntry]
+
+
+class OffsetManager:
+    """The positions of a source: a cache in front of a store. Threads may share it.
+
+    Reading threads ask `get_entry`; the sending thread gives what the server confirmed to `commit`, and `flush` writes what
+    changed since the last flush as one delta. Positions never go back.
+    """
+
+    def __init__(self, store: OffsetStore | None = None) -> None:
+        self._store = store if store is not None else MemoryOffsetStore()
+        self._entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._dirty: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._removed: dict[OffsetManagerKey, None] = {}
+        self._anchors: dict[Lane, Anchor | None] = {}
+        self._dirty_lanes: set[Lane] = set()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def populate_offset_manager(self, keys: Iterable[OffsetManagerKey] | None = None) -> None:
+        """Loads the positions of these keys, or all, in one go; those already here merge with what is loaded."""
+        loaded = list(self._store.load(keys))
+        with self._lock:
+            for entry in loaded:
+                key = entry.get_manager_key()
+                known = self._entries.get(key)
+                self._entries[key] = merge_entries(known, entry) if known else entry
+
+    def get_entry(self, key: OffsetManagerKey, creator: EntryCreator | None = None) -> OffsetManagerEntry | None:
+        """The position of a key; one that is not here is made by `creator`, kept, and saved with its first commit."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None and creator is not None:
+                entry = self._entries[key] = creator(key)
+            return entry
+
+    def entries(self) -> list[OffsetManagerEntry]:
+        """All positions that are here, as of now."""
+        with self._lock:
+            return list(self._entries.values())
+
+    def add_entry(self, entry: OffsetManagerEntry) -> OffsetManagerEntry:
+        """Adds a position to what the next flush saves, by the merge law. Returns what holds now."""
+        key = entry.get_manager_key()
+        with self._lock:
+            return self._add(key, entry)
+
+    def _add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry:
+        known = self._entries.get(key)
+        merged = merge_entries(known, entry) if known is not None else entry
+        self._entries[key] = self._dirty[key] = merged
+        self._removed.pop(key, None)
+        self._dirty_lanes.add(merged.lane)
+        return merged
+
+    def remove_entry(self, key: OffsetManagerKey | OffsetManagerEntry) -> None:
+        """Forgets a position; the next flush removes it from the store. Nothing happens when it is not here."""
+        if isinstance(key, OffsetManagerEntry):
+            key = key.get_manager_key()
+        with self._lock:
+            if self._entries.pop(key, None) is not None:
+                self._dirty.pop(key, None)
+                self._removed[key] = None
+
+    def set_anchor(self, lane: Lane, anchor: Anchor | None, *, save: bool = False) -> None:
+        """Tells where a lane stands before anything is sent to it; with `save` the next flush writes it."""
+        with self._lock:
+            self._anchors[lane] = anchor
+            if save:
+                self._dirty_lanes.add(lane)
+
+    def commit(self, acknowledgement: Acknowledgement) -> None:
+        """Takes over the positions of confirmed batches, and the lane's anchor. The law: acknowledge, then commit.
+
+        Raises:
+            NotAcknowledgedError: the batches hold records but the confirmation names no message.
+        """
+        if acknowledgement.anchor is None and any(batch.payloads for batch in acknowledgement.batches):
+            raise NotAcknowledgedError(
+                f"{acknowledgement.lane}: a commit of records without a confirmed message; commit only what a producer returned"
+            )
+        last: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        for batch in acknowledgement.batches:
+            last[batch.entry.get_manager_key()] = batch.entry
+        with self._lock:
+            if acknowledgement.anchor is not None:
+                self._anchors[acknowledgement.lane] = acknowledgement.anchor
+                self._dirty_lanes.add(acknowledgement.lane)
+            for key, entry in last.items():
+                self._add(key, entry)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a flush would write something."""
+        return bool(self._dirty or self._removed or self._dirty_lanes)
+
+    def flush(self) -> PositionDelta:
+        """Saves what changed since the last flush as one delta; what could not be saved stays to be saved again."""
+        with self._lock:
+            entries, removed, lanes = self._dirty, self._removed, self._dirty_lanes
+            lanes = lanes | {entry.lane for entry in entries.values()}
+            delta = PositionDelta(
+                entries=list(entries.values()),
+                anchors={lane: self._anchors.get(lane) for lane in sorted(lanes)},
+                removed=list(removed),
+            )
+            self._dirty, self._removed, self._dirty_lanes = {}, {}, set()
+        if not delta:
+            return delta
+        try:
+            self._store.save(delta)  # outside the lock: the reader asks for positions meanwhile
+        except BaseException:
+            with self._lock:
+                self._dirty = {**entries, **self._dirty}
+                self._removed = {**removed, **self._removed}
+                self._dirty_lanes |= lanes
+            raise
+        return delta
+
+
+def canonical_options(options: Mapping[str, str]) -> str:
+    """The text under which a position keeps what it depends on: equal maps give equal text."""
+    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"))
+
+
+def check_depends_on(entry: OffsetManagerEntry, depends_on: str) -> None:
+    """Refuses a position whose records were numbered under other options.
+
+    Raises:
+        PositionMismatchError: naming the object, both sets of options, and the way out.
+    """
+    if entry.records_done and entry.depends_on and entry.depends_on != depends_on:
+        raise PositionMismatchError(
+            f"{entry.bucket}/{entry.key}: {entry.records_done} records were read with {entry.depends_on}, and the configuration "
+            f"now says {depends_on}, which numbers records in another way; set [input] back, or give the source another "
+            f"`[source] name` to read everything from the start"
+        )

@@ -1,0 +1,179 @@
+"""Reading ahead: several objects are opened and read at once, handed out in order, and bounded in bytes.
+
+A small object would cost a round trip each; here their round trips overlap. All streams of one `FetchAhead` share one
+budget of bytes. The object that is being handed out (the head) may always hold one chunk, so the budget cannot block it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from framework.errors import TaskClosedError
+from framework.transformer import ObjectInput, ReadStream
+
+CHUNK_BYTES = 1 << 20
+"""What is read at once: large, because every read hands the interpreter's lock over and back."""
+
+
+class FetchBudget:
+    """Bytes that all streams together may hold."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.changed = threading.Condition()
+
+
+class FetchedStream:
+    """A stream that a thread fills ahead of its reader. One reader; closing ends the filling too."""
+
+    def __init__(self, opener: Callable[[], ReadStream], expected: int, budget: FetchBudget) -> None:
+        self._opener = opener
+        self._expected = expected
+        self._budget = budget
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        self._ended = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self.is_head = False
+
+    def fill(self) -> None:
+        """Runs in a thread of the pool until the object's end, an error, or `close`."""
+        stream: ReadStream | None = None
+        try:
+            stream = self._opener()
+            remaining = max(self._expected, 1)
+            while self._wait_for_room(min(CHUNK_BYTES, remaining)):
+                chunk = stream.read(CHUNK_BYTES)
+                remaining = max(remaining - len(chunk), 1)
+                with self._budget.changed:
+                    if not chunk:
+                        break
+                    if self._closed:
+                        break
+                    self._chunks.append(chunk)
+                    self._held += len(chunk)
+                    self._budget.used += len(chunk)
+                    self._budget.changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the bytes are read
+            self._error = error
+        finally:
+            if stream is not None:
+                stream.close()
+            with self._budget.changed:
+                self._ended = True
+                self._budget.changed.notify_all()
+
+    def _wait_for_room(self, size: int) -> bool:
+        budget = self._budget
+        with budget.changed:
+            while not self._closed:
+                if budget.used + size <= budget.limit or (self.is_head and not self._chunks):
+                    return True
+                budget.changed.wait()
+            return False
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, at most `size`; `b""` at the end. Raises what the filling raised, after what came before it."""
+        budget = self._budget
+        with budget.changed:
+            while not self._chunks and not self._ended and not self._closed:
+                budget.changed.wait()
+            if self._closed:
+                raise TaskClosedError("read from a closed stream")
+            if not self._chunks:
+                if self._error is not None:
+                    raise self._error
+                return b""
+            chunk = self._chunks.popleft()
+            if len(chunk) > size:
+                self._chunks.appendleft(chunk[size:])
+                chunk = chunk[:size]
+            self._held -= len(chunk)
+            budget.used -= len(chunk)
+            budget.changed.notify_all()
+            return chunk
+
+    def make_head(self) -> None:
+        """This stream's object is the one being handed out."""
+        with self._budget.changed:
+            self.is_head = True
+            self._budget.changed.notify_all()
+
+    def close(self) -> None:
+        """Drops what was fetched and ends the filling. May be called twice."""
+        budget = self._budget
+        with budget.changed:
+            self._closed = True
+            budget.used -= self._held
+            self._held = 0
+            self._chunks.clear()
+            budget.changed.notify_all()
+
+
+class FetchedInput:
+    """An `ObjectInput` whose first stream was opened ahead; every other range goes to the object itself."""
+
+    def __init__(self, inner: ObjectInput, start: int, stream: FetchedStream | None) -> None:
+        self._inner = inner
+        self._start = start
+        self._stream = stream
+
+    @property
+    def location(self) -> str:
+        """The object's address."""
+        return self._inner.location
+
+    @property
+    def key(self) -> str:
+        """The object's key."""
+        return self._inner.key
+
+    @property
+    def size(self) -> int:
+        """Its listed size in bytes."""
+        return self._inner.size
+
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        """The stream that was fetched ahead when it is the one that is asked for, else a new one."""
+        stream = self._stream
+        if stream is not None and start == self._start and end is None:
+            self._stream = None
+            stream.make_head()
+            return stream
+        self.close()
+        return self._inner.open(start, end)
+
+    def close(self) -> None:
+        """Gives up what was fetched and not asked for. May be called twice."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class FetchAhead:
+    """The threads and the budget of one iterator."""
+
+    def __init__(self, *, objects: int, max_bytes: int) -> None:
+        self.objects = max(1, objects)
+        self._budget = FetchBudget(max_bytes)
+        self._pool = ThreadPoolExecutor(max_workers=self.objects, thread_name_prefix="fetch")
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes that are held now."""
+        return self._budget.used
+
+    def fetch(self, source: ObjectInput, start: int) -> FetchedInput:
+        """Begins to read an object from a byte; returns at once."""
+        stream = FetchedStream(lambda: source.open(start), source.size - start, self._budget)
+        self._pool.submit(stream.fill)
+        return FetchedInput(source, start, stream)
+
+    def close(self) -> None:
+        """Ends the threads as soon as their requests let them; streams must be closed before. May be called twice."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
