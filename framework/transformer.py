@@ -141,9 +141,12 @@ class Transformer(abc.ABC):
 
     Attributes:
         name: the value of `input.format`.
+        reads_forward: it opens one stream from the start (or from the mark's byte) and reads to the end, so that stream can
+            be opened ahead. False for formats that begin at the end, as Parquet does.
     """
 
     name: ClassVar[str]
+    reads_forward: ClassVar[bool] = True
 
     @abc.abstractmethod
     def runs(

@@ -1,0 +1,281 @@
+"""Which objects a task reads: passes over a listing, or objects that somebody else hands out.
+
+A feed answers "what next"; it knows positions, filters and routes, and no bytes. The iterator takes from it.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import attrs
+
+from framework.errors import ListingError
+from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, check_depends_on
+from framework.records import Lane, NativeObject
+
+LIST_SHARE = 10
+"""The wait between passes is at least this many times the listing, so that a large bucket is not listed without pause."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Assignment:
+    """An object to read, and the position to go on from."""
+
+    native: NativeObject
+    entry: OffsetManagerEntry
+
+
+@attrs.define(kw_only=True)
+class FeedCounts:
+    """What the passes saw; of the pass under way, or of the last one.
+
+    Attributes:
+        passes: complete listings so far.
+        listed: objects that the listing showed.
+        chosen: objects that were new or unfinished.
+        chosen_bytes: their sizes.
+        list_seconds: how long the listing took.
+        left_out: reason -> objects, for what the filters left out.
+    """
+
+    passes: int = 0
+    listed: int = 0
+    chosen: int = 0
+    chosen_bytes: int = 0
+    list_seconds: float = 0.0
+    left_out: dict[str, int] = attrs.field(factory=dict)
+
+
+class ObjectFeed(abc.ABC):
+    """Hands out objects. One reader takes; other threads may release, stop, or look at the counts."""
+
+    @abc.abstractmethod
+    def take(self) -> Assignment | None:
+        """The next object; None when there is none just now. May block for a request of a listing."""
+
+    @abc.abstractmethod
+    def release(self, native: NativeObject, *, gone: bool = False) -> None:
+        """Takes back an object that could not be read as listed: a later pass decides anew, soon unless it is gone."""
+
+    @property
+    @abc.abstractmethod
+    def finished(self) -> bool:
+        """Whether nothing will ever come again."""
+
+    @property
+    def seconds_until_due(self) -> float:
+        """How long `take` will surely give None; 0 when that is not known."""
+        return 0.0
+
+    def stop(self) -> None:
+        """Ends a pass under way; `take` gives None from now on. May be called twice, from any thread."""
+
+
+class Selection(Protocol):
+    """What decides about a listed object: `framework.selection.Selector` with a `framework.naming.Router`."""
+
+    def begin_pass(self) -> None:
+        """A listing begins."""
+
+    def lane_for(self, native: NativeObject) -> Lane | None:
+        """Where the object's records go; None when the filters leave it out, which is counted by reason."""
+
+    def left_out(self) -> dict[str, int]:
+        """Reason -> objects left out in this pass."""
+
+
+class ListingFeed(ObjectFeed):
+    """Passes over a listing: every object that is new or unfinished, once.
+
+    An object is handed out when it has no position, a position of another version, or an unfinished one that is not in
+    the hands of the reader already. A finished object costs nothing but its line in the listing.
+    """
+
+    def __init__(
+        self,
+        *,
+        listing: Callable[[], Iterable[NativeObject]],
+        selection: Selection,
+        offsets: OffsetManager,
+        depends_on: str,
+        poll_interval_seconds: float,
+        once: bool = False,
+        start_entry: Callable[[NativeObject, Lane, str], OffsetManagerEntry] = OffsetManagerEntry.start,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listing = listing
+        self._selection = selection
+        self._offsets = offsets
+        self._depends_on = depends_on
+        self._poll_interval = poll_interval_seconds
+        self._once = once
+        self._start_entry = start_entry
+        self._clock = clock
+        self._pass: Iterator[NativeObject] | None = None
+        self._due = clock()
+        self._listing_seconds = 0.0
+        self._in_flight: dict[OffsetManagerKey, str] = {}
+        self._prune_at = 10_000
+        self._released = False
+        self._finished = False
+        self._stopped = False
+        self._lock = threading.Lock()
+        self.counts = FeedCounts()
+
+    def take(self) -> Assignment | None:
+        """The next new or unfinished object of the pass under way; begins a pass when one is due."""
+        if self._pass is None and not self._begin_pass():
+            return None
+        assert self._pass is not None
+        while not self._stopped:
+            began = self._clock()
+            native = next(self._pass, None)
+            self._listing_seconds += self._clock() - began
+            if native is None:
+                self._end_pass()
+                return None
+            self.counts.listed += 1
+            assignment = self._decide(native)
+            if assignment is not None:
+                self.counts.chosen += 1
+                self.counts.chosen_bytes += native.size
+                return assignment
+        return None
+
+    def _begin_pass(self) -> bool:
+        if self._finished or self._stopped or self._clock() < self._due:
+            return False
+        self._prune()
+        self._listing_seconds = 0.0
+        self._released = False
+        self.counts = FeedCounts(passes=self.counts.passes)
+        self._selection.begin_pass()
+        self._pass = iter(self._listing())
+        return True
+
+    def _end_pass(self) -> None:
+        self._pass = None
+        self.counts.passes += 1
+        self.counts.list_seconds = self._listing_seconds
+        self.counts.left_out = self._selection.left_out()
+        self._due = self._clock() + max(self._poll_interval, LIST_SHARE * self._listing_seconds)
+        if self._once:
+            with self._lock:
+                self._finished = not self._released
+            if not self._finished:
+                self._due = self._clock()
+
+    def _decide(self, native: NativeObject) -> Assignment | None:
+        lane = self._selection.lane_for(native)
+        if lane is None:
+            return None
+        key = OffsetManagerKey.of_object(native.bucket, native.key)
+        entry = self._offsets.get_entry(key)
+        same = entry is not None and entry.version == native.version
+        if entry is not None and same and entry.finished:
+            return None
+        with self._lock:
+            if key in self._in_flight:
+                if entry is None or not (entry.finished and entry.version == self._in_flight[key]):
+                    return None  # the reader has it, in this version or in an older one
+                del self._in_flight[key]
+            self._in_flight[key] = native.version
+        if entry is None or not same:
+            entry = self._start_entry(native, lane, self._depends_on)
+        else:
+            check_depends_on(entry, self._depends_on)
+        return Assignment(native=native, entry=entry)
+
+    def _prune(self) -> None:
+        with self._lock:
+            if len(self._in_flight) < self._prune_at:
+                return
+            for key, version in list(self._in_flight.items()):
+                entry = self._offsets.get_entry(key)
+                if entry is not None and entry.finished and entry.version == version:
+                    del self._in_flight[key]
+            self._prune_at = max(10_000, 2 * len(self._in_flight))
+
+    def release(self, native: NativeObject, *, gone: bool = False) -> None:
+        """Lets the next pass decide about this object again; with `once` there will be one, unless it is gone."""
+        with self._lock:
+            self._in_flight.pop(OffsetManagerKey.of_object(native.bucket, native.key), None)
+            if gone:
+                return
+            self._released = True
+            if self._once and self._finished:
+                self._finished = False
+                self._due = self._clock()
+
+    @property
+    def finished(self) -> bool:
+        """With `once`: one whole pass was handed out and nothing of it came back."""
+        return self._finished or self._stopped
+
+    @property
+    def seconds_until_due(self) -> float:
+        """Until the next pass begins; 0 while one is under way."""
+        return 0.0 if self._pass is not None else max(0.0, self._due - self._clock())
+
+    def stop(self) -> None:
+        """Ends the pass at the next object."""
+        self._stopped = True
+
+
+class HandedFeed(ObjectFeed):
+    """Objects that somebody else chose: the process that lists for several tasks, a Spark driver, a test."""
+
+    def __init__(self, assignments: Iterable[Assignment] = (), *, closed: bool = False) -> None:
+        self._waiting = deque(assignments)
+        self._closed = closed
+        self._lock = threading.Lock()
+        self.released: list[tuple[NativeObject, bool]] = []
+
+    def give(self, assignments: Iterable[Assignment]) -> None:
+        """Adds objects; from any thread."""
+        with self._lock:
+            self._waiting.extend(assignments)
+
+    def close(self) -> None:
+        """Says that no more will be given."""
+        self._closed = True
+
+    def take(self) -> Assignment | None:
+        """The next object that was given."""
+        with self._lock:
+            return self._waiting.popleft() if self._waiting else None
+
+    def release(self, native: NativeObject, *, gone: bool = False) -> None:
+        """Keeps the object in `released`, for the one who chose it."""
+        self.released.append((native, gone))
+
+    @property
+    def finished(self) -> bool:
+        """Whether it was closed and everything was taken."""
+        return self._closed and not self._waiting
+
+    def stop(self) -> None:
+        """Drops what waits."""
+        with self._lock:
+            self._waiting.clear()
+            self._closed = True
+
+
+def ordered(objects: Iterable[NativeObject], *, after: str = "", where: str = "") -> Iterator[NativeObject]:
+    """The objects of a listing, checked on the way to come in the order of their keys' UTF-8 bytes, strictly after `after`.
+
+    Raises:
+        ListingError: a key does not come after the one before it.
+    """
+    last = after.encode()
+    for native in objects:
+        key = native.key.encode()
+        if key <= last and last:
+            raise ListingError(f"{where}: the listing shows {native.key!r} after {last.decode()!r}; it is out of order or repeats itself")
+        last = key
+        yield native

@@ -1,0 +1,355 @@
+"""The iterator of a source: objects -> batches of records, resumable, reading ahead, coming back to life.
+
+A store supplies two methods, `get_native_item_stream` and `get_input_stream`; the rest has defaults that an unusual source
+may replace.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+from typing_extensions import Self, override
+
+from framework.errors import (
+    ConfigError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    SkippableError,
+    SourceError,
+    TaskClosedError,
+)
+from framework.feed import Assignment, ListingFeed, ObjectFeed
+from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, canonical_options
+from framework.prefetch import FetchAhead, FetchedInput
+from framework.records import Lane, NativeObject, ObjectState, RecordBatch, SkippedRecord, SourceRecord
+from framework.routing import ObjectSelection
+from framework.transformer import BatchLimits, ObjectInput, PayloadRun, Transformer
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+
+log = logging.getLogger(__name__)
+
+
+@attrs.define(kw_only=True)
+class ReadCounts:
+    """What an iterator has done since it was made.
+
+    Attributes:
+        objects_opened: objects of which bytes were asked for.
+        objects_done: objects read to their end.
+        objects_failed: objects whose rest was left out.
+        objects_vanished: objects deleted between list and read.
+        objects_changed: objects overwritten between list and read.
+        records: good records handed out.
+        bytes_done: listed sizes of the objects that are done, failed or gone.
+        skipped: bad records left out.
+    """
+
+    objects_opened: int = 0
+    objects_done: int = 0
+    objects_failed: int = 0
+    objects_vanished: int = 0
+    objects_changed: int = 0
+    records: int = 0
+    bytes_done: int = 0
+    skipped: int = 0
+
+
+class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
+    """Records of all objects of a source, in the order of its listing, each object from its position on.
+
+    Exhausted is not dead: when `next_batch` gives None (or `next` raises StopIteration), a later call finds the objects that
+    have appeared since. One thread at a time; asking for counts or positions changes nothing.
+
+    Guarantee: a record is handed out once per iterator; what was handed out but not committed is handed out again by the
+    next iterator over the same positions.
+
+    Args:
+        config: the whole configuration.
+        transformer: the format.
+        offsets: positions; the iterator reads them, only a commit changes them.
+        feed: which objects to read; by default passes over `get_native_item_stream`.
+        once: with the default feed: one complete pass, then `finished`.
+    """
+
+    def __init__(
+        self,
+        config: SourceCommonConfig,
+        transformer: Transformer,
+        offsets: OffsetManager | None = None,
+        *,
+        feed: ObjectFeed | None = None,
+        once: bool = False,
+    ) -> None:
+        self.config = config
+        self.transformer = transformer
+        self.offsets = offsets if offsets is not None else OffsetManager()
+        self.counts = ReadCounts()
+        self._depends_on = canonical_options(transformer.depends_on())
+        self._limits = BatchLimits(records=config.iggy.batch_length, size_bytes=config.iggy.batch_bytes)
+        self._once = once
+        self._feed: ObjectFeed | None = feed
+        self._ahead = FetchAhead(objects=config.input.fetch_ahead, max_bytes=config.input.fetch_ahead_bytes)
+        self._window: deque[tuple[Assignment, FetchedInput]] = deque()
+        self._window_bytes = 0
+        self._current: Iterator[RecordBatch] | None = None
+        self._head: FetchedInput | None = None
+        self._single: Iterator[SourceRecord] | None = None
+        self._closed = False
+
+    # What a store supplies
+
+    @abc.abstractmethod
+    def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
+        """The objects after `offset`, strictly, in the store's order; all of them for None.
+
+        Called once per pass, by the reader's thread; may block for requests, and tries each again by itself. `offset` is a
+        key and need not exist. The iterator closes the generator when it stops early.
+
+        Raises:
+            RetriableError: the store stayed away for the whole budget.
+            FatalError: no such bucket, no permission, a listing out of order.
+        """
+
+    @abc.abstractmethod
+    def get_input_stream(self, native: NativeObject) -> ObjectInput:
+        """A supplier of streams over the object's bytes: opens nothing yet, may be asked from several threads.
+
+        Its streams resume by themselves after a broken connection, never mix two versions, and raise an `ObjectError` when
+        the object is gone, changed, or shorter than listed. See `framework.reading.StoreInput`.
+        """
+
+    # What has a default
+
+    def get_native_key(self, native: NativeObject) -> OffsetManagerKey:
+        """The identity of an object in the positions."""
+        return OffsetManagerKey.of_object(native.bucket, native.key)
+
+    def get_offset_manager_key(self, native_key: OffsetManagerKey) -> OffsetManagerKey:
+        """The key under which the position of a native key is kept; the same one unless a source says otherwise."""
+        return native_key
+
+    def create_offset_manager_entry(self, native: NativeObject, lane: Lane, depends_on: str) -> OffsetManagerEntry:
+        """The position of an object of which nothing was read; a subclass may put something of its own into `extra`."""
+        return OffsetManagerEntry.start(native, lane, depends_on)
+
+    def create_source_record(self, native: NativeObject, lane: Lane, record_number: int, payload: bytes) -> SourceRecord:
+        """One record, for those who iterate record by record."""
+        return SourceRecord(native=native, lane=lane, record_number=record_number, payload=payload)
+
+    def create_feed(self) -> ObjectFeed:
+        """Passes over the listing with the configuration's filters and routes."""
+        start_key = self.start_key
+        return ListingFeed(
+            listing=lambda: self.get_native_item_stream(start_key),
+            selection=ObjectSelection(self.config),
+            offsets=self.offsets,
+            depends_on=self._depends_on,
+            poll_interval_seconds=self.config.discovery.poll_interval,
+            once=self._once,
+            start_entry=self.create_offset_manager_entry,
+        )
+
+    @property
+    def start_key(self) -> str | None:
+        """The key after which listings begin (`native_start_key`); None to begin at the first."""
+        return None
+
+    # What the task uses
+
+    @property
+    def feed(self) -> ObjectFeed:
+        """Where the objects come from; made at the first use."""
+        if self._feed is None:
+            self._feed = self.create_feed()
+        return self._feed
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing will ever come again: a feed with an end, read to its end."""
+        return self._current is None and not self._window and self.feed.finished
+
+    @property
+    def seconds_until_due(self) -> float:
+        """How long asking again would surely find nothing; 0 when that is not known."""
+        return self.feed.seconds_until_due
+
+    def next_batch(self) -> RecordBatch | None:
+        """The next batch; None when there is nothing just now.
+
+        Raises:
+            SkippableError: a bad record or object, with `errors.tolerance = "none"`. What stood before it was handed out.
+            RetriableError, FatalError: what the store or the listing raised.
+            TaskClosedError: it is closed.
+        """
+        while True:
+            if self._closed:
+                raise TaskClosedError("the iterator is closed")
+            if self._current is None:
+                self._fill()
+                if not self._window:
+                    return None
+                assignment, source = self._window.popleft()
+                self._window_bytes -= self._planned_bytes(assignment.native)
+                self._head = source
+                self._current = _ObjectRead(self, assignment, source).batches(self._limits)
+                self._fill()
+            batch = next(self._current, None)
+            if batch is not None:
+                self.counts.records += len(batch.payloads)
+                return batch
+            self._current = None
+
+    @override
+    def __next__(self) -> SourceRecord:
+        while True:
+            if self._single is not None:
+                record = next(self._single, None)
+                if record is not None:
+                    return record
+                self._single = None
+            batch = self.next_batch()
+            if batch is None:
+                raise StopIteration
+            self._single = (
+                self.create_source_record(batch.native, batch.lane, number, payload)
+                for number, payload in enumerate(batch.payloads, batch.first_record)
+            )
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """Ends reading ahead and drops what was read. May be called twice, from any thread."""
+        self._closed = True
+        if self._feed is not None:
+            self._feed.stop()
+        if self._head is not None:
+            self._head.close()
+        for _, source in list(self._window):
+            source.close()
+        self._ahead.close()
+
+    # Reading ahead
+
+    def _planned_bytes(self, native: NativeObject) -> int:
+        return min(native.size, self.config.input.fetch_ahead_bytes)
+
+    def _fill(self) -> None:
+        """Opens objects ahead: up to `fetch_ahead`, and as many as their bytes allow, but always one."""
+        limit = self.config.input.fetch_ahead_bytes
+        while len(self._window) < self._ahead.objects and (not self._window or self._window_bytes < limit):
+            assignment = self.feed.take()
+            if assignment is None:
+                return
+            native, entry = assignment.native, assignment.entry
+            source = self.get_input_stream(native)
+            if self.transformer.reads_forward:
+                start = entry.mark.byte if entry.mark is not None else 0
+                fetched = self._ahead.fetch(source, start)
+            else:
+                fetched = FetchedInput(source, 0, None)
+            self.counts.objects_opened += 1
+            self._window.append((assignment, fetched))
+            self._window_bytes += self._planned_bytes(native)
+
+
+class _ObjectRead:
+    """One object on its way out: runs of a transformer -> batches with positions."""
+
+    def __init__(self, owner: AbstractSourceRecordIterator, assignment: Assignment, source: FetchedInput) -> None:
+        self._owner = owner
+        self._tolerance = owner.config.errors.tolerance
+        self._native = assignment.native
+        self._entry = assignment.entry
+        self._source = source
+        self._skipped: list[SkippedRecord] = []
+
+    def batches(self, limits: BatchLimits) -> Iterator[RecordBatch]:
+        """The batches of the object. One run is held back, so that the last one carries the object's end."""
+        entry, held = self._entry, None
+        runs = self._owner.transformer.runs(self._source, skip=entry.records_done, mark=entry.mark, limits=limits)
+        try:
+            for run in runs:
+                if held is not None:
+                    yield self._batch(held, ObjectState.READING)
+                    held = None
+                if isinstance(run, SkippedRecord):
+                    self._skip(run)
+                else:
+                    held = run
+        except SourceError as error:
+            if held is not None:
+                yield self._batch(held, ObjectState.READING)
+            yield from self._failed(error)
+        else:
+            self._owner.counts.objects_done += 1
+            self._finish()
+            yield self._batch(held, ObjectState.DONE)
+        finally:
+            self._source.close()
+
+    def _skip(self, skipped: SkippedRecord) -> None:
+        if self._tolerance != "skip_record":
+            raise skipped.error
+        self._owner.counts.skipped += 1
+        log.warning("skipped a record: %s", skipped.error)
+        self._skipped.append(skipped)
+
+    def _batch(self, run: PayloadRun | None, state: ObjectState) -> RecordBatch:
+        entry = self._entry
+        if self._skipped:
+            entry = entry.with_skipped(skip.record_number for skip in self._skipped)
+        payloads = run.payloads if run is not None else ()
+        first = run.first_record if run is not None else entry.records_done + len(self._skipped) + 1
+        mark = run.mark if run is not None else None
+        self._entry = entry.advanced(first + len(payloads) - 1, mark=mark, state=state)
+        skipped, self._skipped = tuple(self._skipped), []
+        return RecordBatch(
+            native=self._native,
+            lane=entry.lane,
+            first_record=first,
+            payloads=payloads,
+            size_bytes=run.size_bytes if run is not None else 0,
+            entry=self._entry,
+            skipped=skipped,
+        )
+
+    def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
+        counts, feed = self._owner.counts, self._owner.feed
+        if isinstance(error, ObjectNotFoundError):
+            counts.objects_vanished += 1
+            log.warning("left out an object that is gone: %s", error)
+            self._finish()
+            feed.release(self._native, gone=True)
+        elif isinstance(error, ObjectChangedError):
+            counts.objects_changed += 1
+            log.warning("overwritten since it was listed; the new version will be read from its first record: %s", error)
+            feed.release(self._native)
+        elif not isinstance(error, SkippableError) or self._tolerance == "none":
+            raise error
+        else:
+            counts.objects_failed += 1
+            log.warning("skipped the rest of an object after record %d: %s", self._entry.records_done, error)
+            self._finish()
+            yield self._batch(None, ObjectState.FAILED)
+
+    def _finish(self) -> None:
+        self._owner.counts.bytes_done += self._native.size
+
+
+def require_format(config: SourceCommonConfig) -> Transformer:
+    """The configured transformer, with the error of a wrong one as a configuration's mistake."""
+    from framework.formats import make_transformer  # noqa: PLC0415 - formats are found when they are used
+
+    try:
+        return make_transformer(config.input.options())
+    except ConfigError as exc:
+        raise ConfigError([f"[input] {mistake}" for mistake in exc.mistakes]) from exc
