@@ -1,0 +1,234 @@
+"""From a task's queue to Iggy: batches gathered by lane, sent, confirmed, then committed.
+
+    task.poll -> one buffer per lane -> producer.send -> confirmation -> task.commit -> offsets.flush
+
+The order is the law: acknowledge, then commit. While one request is under way the next is encoded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.errors import UnknownOutcomeError
+from framework.offsets import OffsetManager, PositionDelta
+from framework.producer import Producer
+from framework.records import Acknowledgement, Lane, ObjectState, RecordBatch
+from framework.task import AbstractSourceTask
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT = 2
+"""Requests handed to the producer and not yet confirmed: one under way, one encoded and waiting."""
+
+IDLE_POLL_SECONDS = 0.5
+
+
+@attrs.define(kw_only=True)
+class SendCounts:
+    """What a pipeline has sent.
+
+    Attributes:
+        records: confirmed records.
+        size_bytes: their payload bytes.
+        requests: confirmed requests that held records.
+        first_record_at: `time.monotonic()` of the first confirmation; None before.
+    """
+
+    records: int = 0
+    size_bytes: int = 0
+    requests: int = 0
+    first_record_at: float | None = None
+
+
+class _LaneBuffer:
+    """Batches of one lane that wait to be sent together."""
+
+    __slots__ = ("batches", "records", "since", "size_bytes")
+
+    def __init__(self, since: float) -> None:
+        self.batches: list[RecordBatch] = []
+        self.records = 0
+        self.size_bytes = 0
+        self.since = since
+
+
+class Pipeline:
+    """Runs one task to its end, or until it is stopped. One thread; `stop` may come from another.
+
+    Args:
+        task: started.
+        producer: the door to the data topics.
+        config: for the sizes and times of `[iggy]` and `[offsets]`.
+        open_lane: called before a lane's first send; must leave the lane's anchor in the log.
+        on_saved: called with every delta that was saved.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        task: AbstractSourceTask,
+        producer: Producer,
+        config: SourceCommonConfig,
+        *,
+        open_lane: Callable[[Lane], None] | None = None,
+        on_saved: Callable[[PositionDelta], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._task = task
+        self._producer = producer
+        self._offsets: OffsetManager = task.offsets
+        self._batch_length = config.iggy.batch_length
+        self._batch_bytes = config.iggy.batch_bytes
+        self._linger = config.iggy.linger_time
+        self._request_timeout = config.iggy.request_timeout
+        self._commit_interval = config.offsets.commit_interval
+        self._open_lane = open_lane
+        self._on_saved = on_saved
+        self._clock = clock
+        self._buffers: dict[Lane, _LaneBuffer] = {}
+        self._lanes: set[Lane] = set()
+        self._in_flight: deque[Future[Acknowledgement]] = deque()
+        self._flush_at = clock() + self._commit_interval
+        self._stopping = threading.Event()
+        self.counts = SendCounts()
+
+    def stop(self) -> None:
+        """Ends `run` soon: what is buffered is dropped (it comes again), what is under way is confirmed and committed."""
+        self._stopping.set()
+        queue = self._task.queue
+        if queue is not None:
+            queue.wake()
+
+    def run(self) -> None:
+        """Sends until the task is finished or `stop` is called; saves positions at the end in any case but a broken Iggy.
+
+        Raises:
+            ReaderFailedError: the reader died; everything it had read is sent and saved.
+            UnknownOutcomeError, IggyUnavailableError: the connection broke: recover, then run a new task.
+        """
+        try:
+            while not self._stopping.is_set():
+                batches = self._task.poll(timeout_seconds=self._patience())
+                for batch in batches:
+                    self._add(batch)
+                if not batches:
+                    if self._task.finished:
+                        break
+                    self._send_waiting()
+                self._confirm(0)
+                self._flush_when_due()
+            if not self._stopping.is_set():
+                self._send_waiting(all_of_them=True)
+        except UnknownOutcomeError:
+            raise
+        except Exception:
+            if not self._stopping.is_set():
+                self._send_waiting(all_of_them=True)
+            self._finish()
+            raise
+        self._finish()
+
+    def _finish(self) -> None:
+        while self._in_flight:
+            self._confirm_first()
+        self._flush()
+
+    def _patience(self) -> float:
+        """How long to wait for more: briefly while something is under way or waits, else until positions are due."""
+        if self._in_flight or self._buffers:
+            return max(self._linger, 0.001)
+        if self._offsets.dirty:
+            return min(max(self._flush_at - self._clock(), 0.001), IDLE_POLL_SECONDS)
+        return IDLE_POLL_SECONDS
+
+    def _add(self, batch: RecordBatch) -> None:
+        if batch.skipped:
+            self._write_ahead(batch)
+        lane = batch.lane
+        buffer = self._buffers.get(lane)
+        if buffer is not None and not self._fits(buffer, batch):
+            self._send(lane)
+            buffer = None
+        if buffer is None:
+            buffer = self._buffers[lane] = _LaneBuffer(self._clock())
+        buffer.batches.append(batch)
+        buffer.records += len(batch.payloads)
+        buffer.size_bytes += batch.size_bytes
+        if buffer.records >= self._batch_length or buffer.size_bytes >= self._batch_bytes:
+            self._send(lane)
+
+    def _fits(self, buffer: _LaneBuffer, batch: RecordBatch) -> bool:
+        return (
+            buffer.records + len(batch.payloads) <= self._batch_length
+            and buffer.size_bytes + batch.size_bytes <= self._batch_bytes
+        )
+
+    def _write_ahead(self, batch: RecordBatch) -> None:
+        """Saves which record numbers are left out before what follows them is sent.
+
+        A replay accepts a hole in an object's record numbers only where the log says that they were skipped; any other
+        hole is a loss.
+        """
+        known = self._offsets.get_entry(batch.entry.get_manager_key())
+        if known is None or known.version != batch.entry.version:
+            before = batch.first_record - len(batch.skipped) - 1
+            known = attrs.evolve(batch.entry, records_done=before, mark=None, state=ObjectState.READING, skipped=())
+        self._offsets.add_entry(known.with_skipped(skip.record_number for skip in batch.skipped))
+        self._flush()
+
+    def _send_waiting(self, *, all_of_them: bool = False) -> None:
+        limit = self._clock() - self._linger
+        for lane in [lane for lane, buffer in self._buffers.items() if all_of_them or buffer.since <= limit]:
+            self._send(lane)
+
+    def _send(self, lane: Lane) -> None:
+        buffer = self._buffers.pop(lane)
+        if lane not in self._lanes:
+            if self._open_lane is not None:
+                self._open_lane(lane)
+            self._lanes.add(lane)
+        self._confirm(IN_FLIGHT - 1)
+        self._in_flight.append(self._producer.send(lane, buffer.batches))
+
+    def _confirm(self, most_left: int) -> None:
+        """Commits what is confirmed; waits until at most that many requests are under way (0: does not wait)."""
+        while self._in_flight and (self._in_flight[0].done() or (most_left and len(self._in_flight) > most_left)):
+            self._confirm_first()
+
+    def _confirm_first(self) -> None:
+        future = self._in_flight.popleft()
+        try:
+            acknowledgement = future.result(timeout=self._request_timeout + IDLE_POLL_SECONDS)
+        except FutureTimeoutError as exc:
+            raise UnknownOutcomeError(f"Iggy did not answer a send within {self._request_timeout:.0f} seconds") from exc
+        self._task.commit(acknowledgement)
+        if acknowledgement.anchor is not None:
+            counts = self.counts
+            counts.requests += 1
+            counts.records += sum(len(batch.payloads) for batch in acknowledgement.batches)
+            counts.size_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)
+            if counts.first_record_at is None:
+                counts.first_record_at = self._clock()
+
+    def _flush_when_due(self) -> None:
+        if self._clock() >= self._flush_at:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._flush_at = self._clock() + self._commit_interval
+        if self._offsets.dirty:
+            delta = self._offsets.flush()
+            if self._on_saved is not None:
+                self._on_saved(delta)
