@@ -151,4 +151,4 @@ def type_text(kind: Any) -> str:
 
 
 def _hidden(value: object) -> str:
-    return "None" if value is None else "***"
+    return "***" if value else repr(value)

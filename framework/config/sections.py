@@ -1,0 +1,391 @@
+"""The sections that every source has, and the checks that need several of them.
+
+A source's own root class adds its section (`[s3]`):
+
+    @attrs.frozen(kw_only=True)
+    class S3SourceConfig(SourceCommonConfig):
+        s3: S3Config
+"""
+# ruff: noqa: FBT003, RUF009  option() is an attrs field: it is called once a class, and its default stands first
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+import attrs
+
+from framework.config.option import Bytes, Moment, Seconds, option
+from framework.formats import known_formats
+from framework.globs import compile_globs
+from framework.naming import TOPIC_PLACEHOLDER, NameTemplate
+from framework.transformer import COMPRESSIONS, MAX_MESSAGE_BYTES, InputOptions
+
+_MIB = 1024 * 1024
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
+_LONGEST_IGGY_NAME = 255
+
+
+@attrs.frozen(kw_only=True)
+class SourceSection:
+    """Who this source is."""
+
+    name: str = option(
+        doc="The source's name. It is part of every position and message id: a source under another name starts from "
+        "nothing. Letters, digits, `.`, `_` and `-`.",
+        minimum=1,
+        maximum=100,
+    )
+
+    def mistakes(self) -> Iterator[str]:
+        """Characters that a topic's name could not have."""
+        if not _NAME.fullmatch(self.name):
+            yield f'name = "{self.name}": may hold only letters, digits, ".", "_" and "-"'
+
+
+@attrs.frozen(kw_only=True)
+class NamingSection:
+    """What an object's key says, and which partition it goes to."""
+
+    template: str | None = option(
+        None,
+        doc="The form of the keys to read, over the whole key: `{{topic}}`, `{{partition}}`, `{{start_offset}}`, "
+        "`{{timestamp}}`, `{{key}}`; everything else is literal. Other keys are counted and left alone. "
+        "Absent: every key.",
+        minimum=1,
+    )
+    regex: bool = option(
+        False,
+        doc="The template is a regular expression (Python's) over the whole key, with the named groups `topic`, "
+        "`partition` and `start_offset`; the placeholders may be used in it too.",
+    )
+    distribution: str = option(
+        "object_hash",
+        choices=("object_hash", "partition"),
+        doc='Which partition of its topic an object goes to. `"object_hash"`: a fixed hash of bucket and key. '
+        '`"partition"`: the number at `{{partition}}`.',
+    )
+
+    def parsed(self) -> NameTemplate | None:
+        """The template, ready to match; None when every key is to be read."""
+        return None if self.template is None else NameTemplate.parse(self.template, regex=self.regex)
+
+    @property
+    def names_topic(self) -> bool:
+        """Whether keys give the topic. Also answers for a template with mistakes, so that others are found as well."""
+        text = self.template or ""
+        return TOPIC_PLACEHOLDER in text or (self.regex and "(?P<topic>" in text)
+
+    def mistakes(self) -> Iterator[str]:
+        """What is wrong with the template; a distribution that needs more than it has."""
+        template = self.parsed()  # its ConfigError is gathered by the loader
+        if self.distribution == "partition" and (template is None or not template.has_partition):
+            yield 'distribution = "partition": needs {{partition}} in the template'
+
+
+@attrs.frozen(kw_only=True)
+class InputSection:
+    """How an object's bytes become records, and how far reading runs ahead of sending."""
+
+    format: str = option(
+        doc='What the objects hold: `"avro"`, `"jsonl"`, `"json"` (one array), `"parquet"`, `"csv"`, `"text"` (lines), '
+        '`"bytes"` (chunks), `"auto"` (by the name), or the name of an installed format.',
+        minimum=1,
+    )
+    compression: str = option(
+        "auto",
+        choices=COMPRESSIONS,
+        doc='Compression around the whole object. `"auto"`: by suffix and first bytes. `"snappy"` is the framed form.',
+    )
+    validate: bool = option(True, doc="Check that every line of `jsonl` is JSON; a line that is not is a bad record.")
+    max_record_bytes: Bytes = option(
+        MAX_MESSAGE_BYTES,
+        minimum=1,
+        maximum=MAX_MESSAGE_BYTES,
+        unit="bytes",
+        doc="A longer record is a bad record. Iggy cannot store more than 64,000,000 bytes in one message.",
+    )
+    chunk_size: Bytes = option(
+        4096,
+        minimum=1,
+        maximum=MAX_MESSAGE_BYTES,
+        unit="bytes",
+        doc="Length of a record of `bytes`; the last one of an object may be shorter.",
+    )
+    whole_object: bool = option(False, doc="`bytes`: one record per object, whatever its size.")
+    csv_header: bool = option(True, doc="`csv`: the first row names the fields. Otherwise a row becomes a JSON array.")
+    csv_delimiter: str = option(",", doc="`csv`: one ASCII character between two fields.")
+    csv_quote: str = option(
+        '"',
+        doc="`csv`: one ASCII character around a field that holds a delimiter or a line break; doubled inside. "
+        "Empty: no quoting.",
+    )
+    fetch_ahead: int = option(
+        32, minimum=1, maximum=1000, unit="objects", doc="Objects being read at once; they are handed on in order."
+    )
+    fetch_ahead_bytes: Bytes = option(
+        32 * _MIB,
+        minimum=_MIB,
+        unit="bytes",
+        doc="Memory for what was fetched ahead; reaching it is what limits `fetch_ahead` for large objects.",
+    )
+    queue_records: int = option(
+        50_000,
+        minimum=1,
+        unit="records",
+        doc="Records that wait to be sent, at most. A full queue holds the reader back.",
+    )
+    queue_bytes: Bytes = option(
+        16 * _MIB, minimum=1, unit="bytes", doc="Bytes that wait to be sent, at most (or one longer record)."
+    )
+
+    def options(self) -> InputOptions:
+        """What a transformer is made from."""
+        return InputOptions(**{field.name: getattr(self, field.name) for field in attrs.fields(InputOptions)})
+
+    def mistakes(self) -> Iterator[str]:
+        """A format that nobody has; options that contradict each other."""
+        known = known_formats()
+        if self.format not in known:
+            guess = get_close_matches(self.format, known, n=1)
+            advice = f'did you mean "{guess[0]}"?' if guess else f"known are {', '.join(known)}"
+            yield f'format = "{self.format}": unknown format; {advice}'
+        yield from (mistake.removeprefix("input.") for mistake in self.options().mistakes())
+
+
+@attrs.frozen(kw_only=True)
+class IggySection:
+    """Where the records go."""
+
+    url: str = option(
+        secret=True,
+        doc="`iggy://user:password@host:8090` or `iggy+tls://...`, a token as `iggy://token@host:8090`, "
+        "or `embedded:PATH`: a small server for development that keeps its data in a folder.",
+        minimum=1,
+    )
+    stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_LONGEST_IGGY_NAME)
+    topic: str | None = option(
+        None,
+        doc="The topic that receives the records. May use `{{topic}}` from the name template; "
+        "without that it wins over the template's topic. Absent: the template's topic.",
+        minimum=1,
+        maximum=_LONGEST_IGGY_NAME,
+    )
+    partitions: int = option(
+        4,
+        minimum=1,
+        maximum=1000,
+        unit="partitions",
+        doc="Partitions of a data topic; an existing topic must have as many. A partition is the unit of order and of "
+        "work: more than this many tasks have nothing to do.",
+    )
+    create_topics: bool = option(True, doc="Create a stream or topic that is missing. Otherwise it is an error.")
+    batch_length: int = option(
+        5000, minimum=1, maximum=100_000, unit="records", doc="Records in one request to Iggy, at most."
+    )
+    batch_bytes: Bytes = option(
+        2 * _MIB,
+        minimum=1024,
+        maximum=60_000_000,
+        unit="bytes",
+        doc="Bytes in one request to Iggy, at most (or one longer record).",
+    )
+    linger_time: Seconds = option(
+        0.005, maximum=5, doc="How long a request that is not full waits for more records.", unit="seconds"
+    )
+    headers: str = option(
+        "provenance",
+        choices=("provenance", "none"),
+        doc='`"provenance"`: every message carries bucket, key and version of its object. `"none"`: smaller messages.',
+    )
+    connect_timeout: Seconds = option(
+        5.0, minimum=0.1, maximum=300, unit="seconds", doc="How long connecting and logging in may take."
+    )
+    request_timeout: Seconds = option(
+        15.0,
+        minimum=0.1,
+        maximum=300,
+        unit="seconds",
+        doc="How long Iggy may take to answer. After it the outcome is unknown, and the source recovers.",
+    )
+
+
+@attrs.frozen(kw_only=True)
+class OffsetsSection:
+    """Where positions are kept."""
+
+    topic: str | None = option(
+        None,
+        doc="The topic that keeps the positions. Absent: the source's name with `-offsets`. Sources may not share one.",
+        minimum=1,
+        maximum=_LONGEST_IGGY_NAME,
+    )
+    commit_interval: Seconds = option(
+        1.0,
+        minimum=0.01,
+        maximum=60,
+        unit="seconds",
+        doc="How often positions are written. A crash repeats nothing: what was sent since is found in the topics.",
+    )
+
+
+@attrs.frozen(kw_only=True)
+class DiscoverySection:
+    """Which objects are read, and how often new ones are looked for."""
+
+    mode: str = option("list", choices=("list",), doc='`"list"`: list everything under the prefix, each pass.')
+    poll_interval: Seconds = option(
+        5.0,
+        minimum=0.01,
+        unit="seconds",
+        doc="The wait between two passes. At least ten times what the last listing took, whatever is said here.",
+    )
+    include: tuple[str, ...] = option(
+        (),
+        doc="Globs over the whole key; an object is read when one matches. `*` and `?` do not cross `/`, `**` does; "
+        "`**/` also matches nothing. Empty: all.",
+    )
+    exclude: tuple[str, ...] = option((), doc="Globs over the whole key; an object that one matches is not read.")
+    modified_after: Moment | None = option(
+        None,
+        doc='Read only objects last modified at this time or later: a date with or without a time, UTC, or `"now"`, '
+        "the time of the start.",
+    )
+    min_age: Seconds = option(
+        0.0,
+        unit="seconds",
+        doc="Leave objects alone until they are this old, by the store's clock. They are looked at again each pass.",
+    )
+    ignore_hidden: bool = option(
+        True,
+        doc="Leave out keys in which a part between two `/` begins with `_` or `.`, unless it has a `=` "
+        "(`_SUCCESS`, `_temporary/part-0`, `.crc`; but not the partition folder `_day=1/`). "
+        "The parts that `prefix` names do not count.",
+    )
+    allow_table_folders: bool = option(
+        False,
+        doc="Read the Parquet files below a Delta Lake or Iceberg table all the same. They include rows that the table "
+        "has deleted or rewritten.",
+    )
+
+    def mistakes(self) -> Iterator[str]:
+        """Globs that are none."""
+        for name, globs in (("include", self.include), ("exclude", self.exclude)):
+            if "" in globs:
+                yield f"{name}: an empty glob matches nothing; leave it out"
+            try:
+                compile_globs(globs)
+            except ValueError as exc:
+                yield f"{name}: {exc}"
+
+
+@attrs.frozen(kw_only=True)
+class RunnerSection:
+    """What does the work."""
+
+    engine: str = option("local", choices=("local",), doc='`"local"`: this machine, one process per task.')
+    tasks_max: int = option(
+        1,
+        minimum=1,
+        maximum=1000,
+        unit="tasks",
+        doc="Readers and senders at work, at most; no more than there are partitions can have anything to do. "
+        "One task runs inside the program; several run in a process each.",
+    )
+
+
+@attrs.frozen(kw_only=True)
+class ErrorsSection:
+    """What happens to bad records and bad objects."""
+
+    tolerance: str = option(
+        "none",
+        choices=("none", "skip_record", "skip_object"),
+        doc='`"none"`: stop at the first one. `"skip_record"`: go on after a bad record, and after an object whose '
+        'rest cannot be read. `"skip_object"`: a bad record ends its object. What is skipped is counted and logged.',
+    )
+
+
+@attrs.frozen(kw_only=True)
+class LogSection:
+    """What the program writes while it runs."""
+
+    format: str = option(
+        "auto",
+        choices=("auto", "plain", "json"),
+        doc='`"auto"`: a progress bar and plain lines on a terminal, plain lines elsewhere. '
+        '`"json"`: one JSON object a line.',
+    )
+    level: str = option(
+        "info", choices=("debug", "info", "warning", "error"), doc="The least important kind of line that is written."
+    )
+
+
+@attrs.frozen(kw_only=True)
+class MetricsSection:
+    """Numbers for Prometheus."""
+
+    address: str | None = option(
+        None, doc="`host:port` to answer Prometheus at, for instance `127.0.0.1:9464`. Absent: off.", minimum=1
+    )
+
+    def host_and_port(self) -> tuple[str, int] | None:
+        """The address in two parts; None when metrics are off.
+
+        Raises:
+            ValueError: it is not `host:port`.
+        """
+        if self.address is None:
+            return None
+        host, _, port = self.address.rpartition(":")
+        number = int(port) if port.isascii() and port.isdigit() else -1
+        if not host or not 0 <= number <= 65535:  # noqa: PLR2004
+            raise ValueError(self.address)
+        return host.removeprefix("[").removesuffix("]"), number
+
+    def mistakes(self) -> Iterator[str]:
+        """An address that is none."""
+        try:
+            self.host_and_port()
+        except ValueError:
+            yield f'address = "{self.address}": must be host:port, for instance "127.0.0.1:9464"'
+
+
+@attrs.frozen(kw_only=True)
+class SourceCommonConfig:
+    """All that sources have in common. A subclass adds its store's section."""
+
+    source: SourceSection
+    naming: NamingSection = attrs.field(factory=NamingSection)
+    input: InputSection
+    iggy: IggySection
+    offsets: OffsetsSection = attrs.field(factory=OffsetsSection)
+    discovery: DiscoverySection = attrs.field(factory=DiscoverySection)
+    runner: RunnerSection = attrs.field(factory=RunnerSection)
+    errors: ErrorsSection = attrs.field(factory=ErrorsSection)
+    log: LogSection = attrs.field(factory=LogSection)
+    metrics: MetricsSection = attrs.field(factory=MetricsSection)
+
+    @property
+    def offsets_topic(self) -> str:
+        """The topic that keeps the positions."""
+        return self.offsets.topic or f"{self.source.name}-offsets"
+
+    def mistakes(self) -> Iterator[str]:
+        """What sections get wrong together."""
+        topic = self.iggy.topic
+        has_topic = self.naming.names_topic
+        if topic is None and not has_topic:
+            yield "[iggy] topic: missing; name one, or have the name template give it with {{topic}}"
+        if topic is not None and TOPIC_PLACEHOLDER in topic and not has_topic:
+            yield f'[iggy] topic = "{topic}": uses {{{{topic}}}}, which the name template does not have'
+        if topic is not None and "{{" in topic.replace(TOPIC_PLACEHOLDER, ""):
+            yield f'[iggy] topic = "{topic}": only {{{{topic}}}} can be used here'
+        if topic == self.offsets_topic:
+            yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
+        if topic is not None and TOPIC_PLACEHOLDER not in topic and self.runner.tasks_max > self.iggy.partitions:
+            yield (
+                f"[runner] tasks_max = {self.runner.tasks_max}: must not be more than [iggy] partitions "
+                f"({self.iggy.partitions}), since a partition belongs to one task"
+            )

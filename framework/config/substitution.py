@@ -1,0 +1,93 @@
+"""`${env:NAME}` and `${file:PATH}` in the text of a configuration: secrets stay out of the file.
+
+`$${` is a plain `${`. A file's final line break is not part of the value. What is brought in is remembered, so that no
+message shows it, and is not looked at again: a password that holds `${` stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from framework.config.values import SubstitutedText
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+_MAX_FILE_BYTES = 1 << 20
+
+
+class Substitution:
+    """Replaces the references in one configuration, and remembers what to keep out of messages.
+
+    Attributes:
+        secrets: every text that was brought in.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = os.environ if environment is None else environment
+        self.secrets: set[str] = set()
+
+    def apply(self, text: str, report: Callable[[str], None]) -> str | None:
+        """The text with its references replaced; None after a mistake was reported.
+
+        Args:
+            text: a value of the file.
+            report: takes each mistake, as the end of a sentence.
+        """
+        if "${" not in text:
+            return text
+        failed = False
+        brought_in = False
+
+        def replace(found: re.Match[str]) -> str:
+            nonlocal failed, brought_in
+            if found[1] is None:
+                return "${"
+            try:
+                value = self._value_of(found[1])
+            except _ReferenceMistake as mistake:
+                report(str(mistake))
+                failed = True
+                return ""
+            brought_in = True
+            self.secrets.add(value)
+            return value
+
+        result = _REFERENCE.sub(replace, text)
+        if failed:
+            return None
+        return SubstitutedText(result) if brought_in else result
+
+    def _value_of(self, reference: str) -> str:
+        scheme, _, name = reference.partition(":")
+        if scheme == "env" and name:
+            if name not in self._environment:
+                raise _ReferenceMistake(f"the environment variable {name} is not set")
+            return self._environment[name]
+        if scheme == "file" and name:
+            return _content(name)
+        raise _ReferenceMistake(
+            f"${{{reference}}} must be ${{env:NAME}} or ${{file:PATH}}; a plain ${{ is written $${{"
+        )
+
+
+class _ReferenceMistake(ValueError):  # noqa: N818  never leaves this module
+    pass
+
+
+def _content(path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as exc:
+        raise _ReferenceMistake(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
+    except ValueError:
+        raise _ReferenceMistake(f"the path {path!r} is no path") from None
+    if len(data) > _MAX_FILE_BYTES:
+        raise _ReferenceMistake(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise _ReferenceMistake(f"the file {path} is not UTF-8 text") from None
+    return text.removesuffix("\n").removesuffix("\r")

@@ -1,0 +1,187 @@
+"""Single values of a file -> values of the program, strictly: nothing is guessed from a wrong type.
+
+`"5"` is no number and `true` is no number, because a file that says so has another mistake as well. The one exception
+is text from `${env:NAME}` or `${file:PATH}`: that can only be text, so it is read as what the option wants.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import date, datetime, time, timezone
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import cattrs
+
+from framework.config.option import Unit
+
+
+class SubstitutedText(str):
+    """Text from a variable or a file: never shown in a message."""
+
+    __slots__ = ()
+
+
+class ValueMistake(ValueError):  # noqa: N818  a mistake of the file's author, gathered with the others
+    """What is wrong with one value, as the end of a sentence: `must be a whole number`."""
+
+
+_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
+_SIZE_UNITS = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?B)?", re.ASCII)
+_DURATION_ADVICE = 'must be a duration such as "5s", "10ms", "2m" or "24h", or a number of seconds'
+_SIZE_ADVICE = 'must be a size such as "16MiB" or "4MB", or a whole number of bytes'
+_MOMENT_ADVICE = 'must be "now", or a date such as "2024-05-31" or "2024-05-31T12:00:00Z"'
+
+
+def parse_duration(value: object) -> float:
+    """Seconds of `"5s"`, `"1.5h"`, `"10ms"`, or of a plain number of seconds.
+
+    Raises:
+        ValueMistake: it is neither, or it is negative or not finite.
+    """
+    if isinstance(value, SubstitutedText) and re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
+        return float(value)
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value.strip())
+        if found is None:
+            raise ValueMistake(_DURATION_ADVICE)
+        return float(found[1]) * _DURATION_UNITS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        raise ValueMistake(_DURATION_ADVICE)
+    return float(value)
+
+
+def parse_size(value: object) -> int:
+    """Bytes of `"16MiB"`, `"4MB"`, `"0.5GiB"`, or of a plain whole number.
+
+    Raises:
+        ValueMistake: it is neither, or it is negative.
+    """
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value.strip())
+        if found is not None and found[2] in _SIZE_UNITS:
+            return round(float(found[1]) * _SIZE_UNITS[found[2]])
+        # A bare "5" is a number in quotes, except from a variable or a file, where everything is text.
+        if found is None or found[2] or not isinstance(value, SubstitutedText) or not found[1].isdigit():
+            raise ValueMistake(_SIZE_ADVICE)
+        return int(found[1])
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueMistake(_SIZE_ADVICE)
+    return value
+
+
+def parse_moment(value: object) -> str:
+    """`"now"`, or ISO 8601 text with a zone; a date alone is its first instant, and no zone means UTC.
+
+    Raises:
+        ValueMistake: it is neither.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if text == "now":
+            return text
+        try:
+            # Python 3.10 does not read the Z that everybody writes.
+            value = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+        except ValueError:
+            raise ValueMistake(_MOMENT_ADVICE) from None
+    elif isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if not isinstance(value, datetime):
+        raise ValueMistake(_MOMENT_ADVICE)
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
+    return aware.astimezone(timezone.utc).isoformat()
+
+
+def _text(value: object, _kind: object) -> str:
+    if not isinstance(value, str):
+        raise ValueMistake("must be text in quotes")
+    return str(value)
+
+
+def _whole_number(value: object, _kind: object) -> int:
+    if isinstance(value, SubstitutedText) and re.fullmatch(r"[+-]?\d{1,30}", value.strip(), re.ASCII):
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueMistake("must be a whole number")
+    return value
+
+
+def _number(value: object, _kind: object) -> float:
+    if isinstance(value, SubstitutedText):
+        try:
+            value = float(value)
+        except ValueError:
+            raise ValueMistake("must be a number") from None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueMistake("must be a number")
+    return float(value)
+
+
+def _truth(value: object, _kind: object) -> bool:
+    if isinstance(value, SubstitutedText) and value.strip().lower() in {"true", "false"}:
+        return value.strip().lower() == "true"
+    if not isinstance(value, bool):
+        raise ValueMistake("must be true or false")
+    return value
+
+
+def _union_members(kind: Any) -> tuple[Any, ...]:
+    origin = get_origin(kind)
+    is_union = origin is Union or (origin is not None and origin.__name__ == "UnionType")
+    return tuple(member for member in get_args(kind) if member is not type(None)) if is_union else ()
+
+
+def _has_unit(kind: Any) -> bool:
+    return get_origin(kind) is Annotated and any(isinstance(extra, Unit) for extra in get_args(kind)[1:])
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) in {list, tuple}
+
+
+def strict_converter() -> cattrs.Converter:
+    """A converter for single values that converts nothing by guess. Wrong values raise `ValueMistake`."""
+    converter = cattrs.Converter(detailed_validation=False)
+    for plain, hook in {str: _text, int: _whole_number, float: _number, bool: _truth}.items():
+        converter.register_structure_hook(plain, hook)
+    units = {"duration": parse_duration, "size": parse_size, "moment": parse_moment}
+
+    def with_unit(value: object, kind: Any) -> object:
+        unit = next(extra for extra in get_args(kind)[1:] if isinstance(extra, Unit))
+        return units[unit.name](value)
+
+    def any_of(value: object, kind: Any) -> object:
+        mistakes: list[str] = []
+        for member in _union_members(kind):
+            try:
+                return converter.structure(value, member)
+            except ValueMistake as mistake:  # noqa: PERF203  two members at most
+                mistakes.append(str(mistake))
+        raise ValueMistake(" or ".join(mistakes))
+
+    def items(value: object, kind: Any) -> tuple[object, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ValueMistake("must be a list in square brackets")
+        try:
+            return tuple(converter.structure(item, get_args(kind)[0]) for item in value)
+        except ValueMistake as mistake:
+            raise ValueMistake(f"every item {mistake}") from None
+
+    converter.register_structure_hook_func(lambda kind: bool(_union_members(kind)), any_of)
+    converter.register_structure_hook_func(_is_list, items)
+    converter.register_structure_hook_func(_has_unit, with_unit)
+    return converter

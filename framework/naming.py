@@ -1,0 +1,238 @@
+"""Where an object's records go: key -> name template -> topic and partition -> task.
+
+    template = NameTemplate.parse("events/{{topic}}/{{partition}}-{{timestamp}}.jsonl")
+    template.match("events/orders/3-1717000000.jsonl")      # NameMatch(topic="orders", partition=3)
+
+Every step is a fixed function of names and numbers: the same object goes to the same lane in every process, on every
+machine and after every restart. (Python's own `hash` is salted anew in each process; it has no place here.)
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import attrs
+import xxhash
+
+from framework.errors import ConfigError, ObjectError
+from framework.records import Lane, NativeObject
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+
+TOPIC_PLACEHOLDER = "{{topic}}"
+"""What `iggy.topic` may hold to take the template's topic in."""
+
+_LONGEST_TOPIC_BYTES = 255
+_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+# The topic's length is limited by Iggy: a longer one is no match rather than an error in the middle of a run.
+_CAPTURING = {
+    "topic": r"(?P<topic>[A-Za-z0-9._-]{1,255})",
+    "partition": r"(?P<partition>[0-9]+)",
+    "start_offset": r"(?P<start_offset>[0-9]+)",
+}
+_DIGITS = {"partition", "start_offset", "timestamp"}
+_PLACEHOLDERS = (*_CAPTURING, "timestamp", "key")
+
+
+class NameMatch(NamedTuple):
+    """What the template found in a key; None for what it has no placeholder for."""
+
+    topic: str | None = None
+    partition: int | None = None
+    start_offset: int | None = None
+
+
+NOTHING_NAMED = NameMatch()
+"""What every key gives when there is no template."""
+
+
+@attrs.frozen(kw_only=True)
+class NameTemplate:
+    """The form of the keys to read. It always covers the whole key, and literal text means itself.
+
+    So the template `{{topic}}-{{partition}}` finds the topic `a-1` and the partition 2 in `a-1-2`: the topic takes as
+    much as it can. And a key that begins with a date, `22-10-12/orders-1-7.gz`, does not match
+    `{{topic}}-{{partition}}-{{start_offset}}.gz` at all, since a topic holds no `/`.
+
+    Attributes:
+        text: as configured.
+        pattern: what `fullmatch` is asked of.
+        has_topic: whether a match gives a topic.
+        has_partition: whether a match gives a partition.
+    """
+
+    text: str
+    pattern: re.Pattern[str] = attrs.field(repr=False)
+    has_topic: bool
+    has_partition: bool
+
+    @classmethod
+    def parse(cls, text: str, *, regex: bool = False) -> NameTemplate:
+        """The template of a text.
+
+        Args:
+            text: literal text with `{{topic}}` (letters, digits, `.`, `_`, `-`), `{{partition}}` and `{{start_offset}}`
+                (digits), `{{timestamp}}` (digits, thrown away, may repeat) and `{{key}}` (anything, thrown away).
+            regex: the rest of the text is a regular expression, not literal; the named groups `topic`, `partition` and
+                `start_offset` count as well.
+
+        Raises:
+            ConfigError: an unknown placeholder, one that stands twice, two with nothing to tell them apart between
+                them, or no valid regular expression. All mistakes at once.
+        """
+        mistakes = _placeholder_mistakes(text) + ([] if regex else _border_mistakes(text))
+        if mistakes:
+            raise ConfigError([f'template = "{text}": {mistake}' for mistake in mistakes])
+        try:
+            pattern = re.compile(_regex_source(text) if regex else _literal_source(text), 0 if regex else re.DOTALL)
+        except (re.error, OverflowError, RecursionError) as exc:
+            raise ConfigError(f'template = "{text}": no valid regular expression: {exc}') from None
+        groups = pattern.groupindex
+        return cls(text=text, pattern=pattern, has_topic="topic" in groups, has_partition="partition" in groups)
+
+    def match(self, key: str) -> NameMatch | None:
+        """What the template finds in a key; None when the key has another form."""
+        found = self.pattern.fullmatch(key)
+        if found is None:
+            return None
+        groups = found.groupdict()
+        if not groups:
+            return NOTHING_NAMED
+        # In a regular expression a group may be optional, and a partition may be anything: then this is no match.
+        topic = groups.get("topic")
+        if self.has_topic and not topic:
+            return None
+        numbers: list[int | None] = []
+        for name in ("partition", "start_offset"):
+            digits = groups.get(name)
+            if name in groups and not (digits and digits.isascii() and digits.isdigit()):
+                return None
+            numbers.append(int(digits) if digits else None)
+        return NameMatch(topic, *numbers)
+
+
+def object_lane_number(bucket: str, key: str, lanes: int) -> int:
+    """A number from 0 to `lanes - 1`, the same for the same object everywhere and always (XXH3, 64 bits, unsigned)."""
+    name = f"{bucket}\0{key}".encode("utf-8", "surrogatepass")
+    return int(xxhash.xxh3_64_intdigest(name)) % lanes
+
+
+def task_of(lane: Lane, tasks: int) -> int:
+    """The number of the task, from 0 to `tasks - 1`, that owns a lane.
+
+    Every lane has exactly one owner, and the partitions of one topic are spread evenly: with fewer tasks than
+    partitions they share them, with more tasks some have nothing to do.
+    """
+    return (_topic_number(lane.topic) + lane.partition) % tasks
+
+
+@lru_cache(maxsize=1024)
+def _topic_number(topic: str) -> int:
+    return int(xxhash.xxh3_64_intdigest(topic.encode("utf-8", "surrogatepass")))
+
+
+class Router:
+    """Decides which lane an object belongs to, from the configuration alone.
+
+    A configured topic wins over the template's, unless it takes it in with `{{topic}}`.
+    """
+
+    def __init__(self, config: SourceCommonConfig) -> None:
+        self._topic = TOPIC_PLACEHOLDER if config.iggy.topic is None else config.iggy.topic
+        self._partitions = config.iggy.partitions
+        self._by_partition = config.naming.distribution == "partition"
+        self._lanes: dict[str, tuple[Lane, ...]] = {}
+
+    @property
+    def fixed_topic(self) -> str | None:
+        """The only topic there is; None when objects name theirs."""
+        return None if TOPIC_PLACEHOLDER in self._topic else self._topic
+
+    def route(self, native: NativeObject, match: NameMatch) -> Lane:
+        """The lane of an object.
+
+        Args:
+            native: the object.
+            match: what the template found in its key.
+
+        Raises:
+            ObjectError: the key names a partition that the topic does not have, or makes a topic's name that is too
+                long. The tolerance decides what happens: one odd key need not stop a source.
+        """
+        topic = self._topic
+        if match.topic is not None and TOPIC_PLACEHOLDER in topic:
+            topic = topic.replace(TOPIC_PLACEHOLDER, match.topic)
+        lanes = self._lanes.get(topic)
+        if lanes is None:
+            lanes = self._lanes_of(topic, native)
+        if not self._by_partition:
+            return lanes[object_lane_number(native.bucket, native.key, self._partitions)]
+        partition = match.partition
+        if partition is None or partition >= self._partitions:
+            raise ObjectError(
+                f"its name says partition {partition}, but topic {topic} has {self._partitions} (0 to "
+                f'{self._partitions - 1}); raise [iggy] partitions, or set [naming] distribution = "object_hash"',
+                location=native.location,
+            )
+        return lanes[partition]
+
+    def _lanes_of(self, topic: str, native: NativeObject) -> tuple[Lane, ...]:
+        if len(topic.encode("utf-8", "surrogatepass")) > _LONGEST_TOPIC_BYTES or TOPIC_PLACEHOLDER in topic:
+            raise ObjectError(
+                f"its name makes the topic {topic!r}, which cannot be a topic's name (1 to 255 bytes)",
+                location=native.location,
+            )
+        lanes = tuple(Lane(topic, partition) for partition in range(self._partitions))
+        self._lanes[topic] = lanes
+        return lanes
+
+
+def _placeholder_mistakes(text: str) -> list[str]:
+    mistakes: list[str] = []
+    seen: set[str] = set()
+    for name in _PLACEHOLDER.findall(text):
+        if name not in _PLACEHOLDERS:
+            known = ", ".join(f"{{{{{placeholder}}}}}" for placeholder in _PLACEHOLDERS)
+            mistakes.append(f"unknown placeholder {{{{{name}}}}}; known are {known}")
+        elif name in seen and name != "timestamp":
+            mistakes.append(f"{{{{{name}}}}} stands twice; it may stand once")
+        seen.add(name)
+    return mistakes
+
+
+def _border_mistakes(text: str) -> list[str]:
+    """Placeholders whose border nothing shows: `{{topic}}{{partition}}`, `{{partition}}0{{start_offset}}`.
+
+    Apart from being guesswork, they are what makes matching slow.
+    """
+    parts = _PLACEHOLDER.split(text)
+    mistakes: list[str] = []
+    for at in range(1, len(parts) - 2, 2):
+        first, between, second = parts[at : at + 3]
+        if first == second == "timestamp" and not between:
+            continue
+        both_digits = first in _DIGITS and second in _DIGITS
+        if not between or (both_digits and between.isascii() and between.isdigit()):
+            mistakes.append(
+                f"nothing tells where {{{{{first}}}}} ends and {{{{{second}}}}} begins; put text between them"
+                + (" that is no digit" if between else "")
+            )
+    return mistakes
+
+
+def _literal_source(text: str) -> str:
+    parts = _PLACEHOLDER.split(text)
+    source = "".join(_placeholder_source(part) if at % 2 else re.escape(part) for at, part in enumerate(parts))
+    # Years, months and days written side by side are one run of digits, matched in one way only.
+    return re.sub(r"(?:\[0-9\]\+){2,}", lambda run: f"[0-9]{{{len(run[0]) // len('[0-9]+')},}}", source)
+
+
+def _regex_source(text: str) -> str:
+    return _PLACEHOLDER.sub(lambda found: _placeholder_source(found[1]), text)
+
+
+def _placeholder_source(name: str) -> str:
+    return {**_CAPTURING, "timestamp": "[0-9]+", "key": ".+"}[name]
