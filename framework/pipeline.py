@@ -34,6 +34,11 @@ IN_FLIGHT = 2
 
 IDLE_POLL_SECONDS = 0.5
 
+WAIT_SLICE_SECONDS = 0.25
+
+STOP_SECONDS = 3.0
+"""After a stop, how long an answer that is under way is waited for."""
+
 
 @attrs.define(kw_only=True)
 class SendCounts:
@@ -154,9 +159,13 @@ class Pipeline:
         return IDLE_POLL_SECONDS
 
     def _add(self, batch: RecordBatch) -> None:
+        lane = batch.lane
+        if lane not in self._lanes:
+            if self._open_lane is not None:
+                self._open_lane(lane)
+            self._lanes.add(lane)
         if batch.skipped:
             self._write_ahead(batch)
-        lane = batch.lane
         buffer = self._buffers.get(lane)
         if buffer is not None and not self._fits(buffer, batch):
             self._send(lane)
@@ -195,10 +204,6 @@ class Pipeline:
 
     def _send(self, lane: Lane) -> None:
         buffer = self._buffers.pop(lane)
-        if lane not in self._lanes:
-            if self._open_lane is not None:
-                self._open_lane(lane)
-            self._lanes.add(lane)
         self._confirm(IN_FLIGHT - 1)
         self._in_flight.append(self._producer.send(lane, buffer.batches))
 
@@ -208,11 +213,7 @@ class Pipeline:
             self._confirm_first()
 
     def _confirm_first(self) -> None:
-        future = self._in_flight.popleft()
-        try:
-            acknowledgement = future.result(timeout=self._request_timeout + IDLE_POLL_SECONDS)
-        except FutureTimeoutError as exc:
-            raise UnknownOutcomeError(f"Iggy did not answer a send within {self._request_timeout:.0f} seconds") from exc
+        acknowledgement = self._answer(self._in_flight.popleft())
         self._task.commit(acknowledgement)
         if acknowledgement.anchor is not None:
             counts = self.counts
@@ -221,6 +222,19 @@ class Pipeline:
             counts.size_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)
             if counts.first_record_at is None:
                 counts.first_record_at = self._clock()
+
+    def _answer(self, future: Future[Acknowledgement]) -> Acknowledgement:
+        """The confirmation, waited for no longer than the request may take, and shorter once a stop was asked for."""
+        waited = 0.0
+        while True:
+            try:
+                return future.result(timeout=WAIT_SLICE_SECONDS)
+            except FutureTimeoutError:
+                waited += WAIT_SLICE_SECONDS
+                limit = STOP_SECONDS if self._stopping.is_set() else self._request_timeout + 1.0
+                if future.done() or waited < limit:
+                    continue
+                raise UnknownOutcomeError(f"Iggy did not answer a send within {waited:.0f} seconds") from None
 
     def _flush_when_due(self) -> None:
         if self._clock() >= self._flush_at:
