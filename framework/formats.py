@@ -84,8 +84,8 @@ def _shipped() -> Mapping[str, str]:
     if formats is None:
         where = getattr(package, "__file__", None) or "a folder"
         raise ConfigError(
-            f"the package `transformers` that Python finds ({where}) is not the one of iggy-cloud-sources, but probably "
-            "the machine-learning library of the same name: the two cannot share one environment; make a new one for this"
+            f"the package `transformers` that Python finds ({where}) is not that of iggy-cloud-sources, but probably "
+            "the machine-learning library of the same name: the two cannot share one environment, so make a new one"
         )
     return cast("Mapping[str, str]", formats)
 

@@ -356,6 +356,22 @@ class OffsetManager:
             for key, entry in last.items():
                 self._add(key, entry)
 
+    def snapshot(self) -> tuple[list[OffsetManagerEntry], dict[Lane, Anchor | None]]:
+        """All positions and anchors of one moment: each position is covered by its lane's anchor."""
+        with self._lock:
+            return list(self._entries.values()), dict(self._anchors)
+
+    def merge_saved(self, delta: PositionDelta) -> None:
+        """Takes over what another writer has saved already; nothing becomes dirty."""
+        with self._lock:
+            for key in delta.removed:
+                self._entries.pop(key, None)
+            for entry in delta.entries:
+                key = entry.get_manager_key()
+                known = self._entries.get(key)
+                self._entries[key] = merge_entries(known, entry) if known is not None else entry
+            self._anchors.update(delta.anchors)
+
     @property
     def dirty(self) -> bool:
         """Whether a flush would write something."""

@@ -23,6 +23,7 @@ class FetchBudget:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.limit_ahead = limit - min(limit // 4, 8 * CHUNK_BYTES)  # the rest is the head's, or it would crawl
         self.used = 0
         self.changed = threading.Condition()
 
@@ -72,7 +73,8 @@ class FetchedStream:
         budget = self._budget
         with budget.changed:
             while not self._closed:
-                if budget.used + size <= budget.limit or (self.is_head and not self._chunks):
+                limit = budget.limit if self.is_head else budget.limit_ahead
+                if budget.used + size <= limit or (self.is_head and not self._chunks):
                     return True
                 budget.changed.wait()
             return False

@@ -238,15 +238,18 @@ def _check_limits(value: object, option: Option) -> None:
         return
     low, high = metadata.minimum, metadata.maximum
     if (low is not None and amount < low) or (high is not None and amount > high):
-        raise ValueMistake(f"must be {limits_text(option)}")
+        limits = limits_text(option)
+        raise ValueMistake("must not be empty" if limits == "not empty" else f"must be {limits}")
 
 
 def limits_text(option: Option) -> str:
     """The range of an option in words: `at least 1`, `1 to 1000`, `at most 5 s`; empty when it has none."""
     low, high = option.metadata.minimum, option.metadata.maximum
-    unit = {"duration": " s", "size": " bytes", "text": " characters"}.get(option.type_text, "")
+    unit = {"duration": " s", "size": " B", "text": " characters"}.get(option.type_text, "")
     if option.type_text.startswith("list"):
         unit = " items"
+    if low == 1 and high is None and option.type_text == "text":
+        return "not empty"
     if low is not None and high is not None:
         return f"{_number(low)} to {_number(high)}{unit}"
     if low is not None:

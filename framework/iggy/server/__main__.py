@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -39,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
         options.path.absolute(), username=options.username, password=options.password, sync=not options.no_sync
     )
     service.install_signals()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # one file per partition that is written to
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
     try:
         service.run(options.host, options.port, owner_fd=sys.stdin.fileno() if options.owned else None)
     except FolderInUseError as exc:

@@ -128,9 +128,9 @@ class Commands:
         partition = self._catalog.partition(body.identifier(), body.identifier(), body.optional_partition() or 0)
         strategy, value, count, auto_commit = body.u8(), body.u64(), body.u32(), body.u8()
         offset = partition.resolve(strategy, value, count, consumer)
-        parts, taken = partition.read(offset, count)
+        parts, taken, behind = partition.read(offset, count)
         if auto_commit and taken:
-            partition.store_offset(consumer, max(offset, partition.first_offset) + taken - 1)
+            partition.store_offset(consumer, behind - 1)
         head = protocol.U32.pack(partition.number) + protocol.U64.pack(partition.current_offset)
         return [head + protocol.U32.pack(taken), *parts]
 

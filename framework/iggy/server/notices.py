@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from typing import TextIO
 
 
 def announce(line: str) -> None:
     """Write a line to standard output, for whoever started the server."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    _write(sys.stdout, line)
 
 
 def warn(line: str) -> None:
     """Write a line to standard error."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    _write(sys.stderr, line)
+
+
+def _write(stream: TextIO, line: str) -> None:
+    # Whoever listened may be gone; the server has others to serve.
+    with contextlib.suppress(OSError):
+        stream.write(line + "\n")
+        stream.flush()

@@ -202,8 +202,11 @@ class Partition:
             return end
         raise RefusedError(protocol.INVALID_COMMAND)
 
-    def read(self, offset: int, count: int) -> tuple[list[bytes | memoryview], int]:
-        """Return up to `count` messages from `offset` on as stored batches, and how many messages they are.
+    def read(self, offset: int, count: int) -> tuple[list[bytes | memoryview], int, int]:
+        """Return up to `count` messages from `offset` on as stored batches.
+
+        Returns:
+            The batches in pieces, how many messages they hold, and the offset behind the last of them.
 
         Fewer come when the partition ends, or when the reply would grow beyond 32 MiB.
         """
@@ -222,7 +225,7 @@ class Partition:
                 for number in range(segment.find(offset), segment.batches):
                     base, end, position, length = segment.batch_span(number)
                     if taken >= count or (taken and size + length > _REPLY_SIZE):
-                        return parts, taken
+                        return parts, taken, offset
                     data = memoryview(_read_exactly(file.fileno(), length, position))
                     start, stop = offset - base, min(end - base, offset - base + count - taken)
                     if start == 0 and stop == end - base:
@@ -232,7 +235,7 @@ class Partition:
                     size += length
                     taken += stop - start
                     offset = base + stop
-        return parts, taken
+        return parts, taken, offset
 
     def delete_segments(self, count: int) -> None:
         """Remove up to `count` of the oldest sealed segments, none that a consumer still has to read.

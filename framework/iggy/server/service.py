@@ -181,13 +181,15 @@ class Service:
         return _GRACE_SECONDS if owner.asked else _LOOK_SECONDS
 
     def _accept(self, listener: socket.socket) -> None:
+        self._last_number += 1
         try:
             peer, _ = listener.accept()
+            connection = Connection(peer, self._last_number, self._commands, self._username, self._password)
         except OSError as exc:
+            # Gone already, or no descriptors left: that client's connection fails, the others' go on.
             warn(f"a client could not be accepted: {exc}")
+            time.sleep(_GRACE_SECONDS)
             return
-        self._last_number += 1
-        connection = Connection(peer, self._last_number, self._commands, self._username, self._password)
         thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
         with self._connections_lock:
             self._connections[connection] = thread

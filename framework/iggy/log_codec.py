@@ -1,0 +1,288 @@
+"""What the offsets topic holds: claims, deltas and snapshots, as bytes.
+
+    message = b"ICSP" | format version u8 | flags u8 (1: body is zstd) | header length u32 LE | header JSON | body JSON
+
+The header says what the message is without unpacking the body:
+
+    {"kind": "claim", "source": "orders", "epoch": 7}
+    {"kind": "delta", "source": "orders", "epoch": 7, "base": 4711}          base: offset of the snapshot it builds on
+    {"kind": "snapshot", "source": "orders", "epoch": 7, "part": 1, "parts": 3}
+
+A snapshot has as many parts as its size needs; without its last part it does not exist. This layout is part of the stored
+data: what is not understood is an error with a way out, never skipped.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import orjson
+import zstandard
+
+from framework.errors import PositionError
+from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta
+from framework.records import Anchor, Lane, Mark, ObjectState
+
+MAGIC = b"ICSP"
+FORMAT_VERSION = 1
+_PREFIX = struct.Struct("<4sBBI")
+_ZSTD = 1
+_COMPRESS_FROM_BYTES = 512
+PART_ENTRIES = 100_000
+"""Entries in one part of a snapshot: some 4 MB packed, far below the 16 MB that one message may take."""
+
+_STATES = {ObjectState.READING: 0, ObjectState.DONE: 1, ObjectState.FAILED: 2}
+_STATE_OF = {number: state for state, number in _STATES.items()}
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogMessage:
+    """One message of the log, its body still packed.
+
+    Attributes:
+        offset: in the offsets topic.
+        kind: `claim`, `delta` or `snapshot`.
+        source: whose it is.
+        epoch: of its writer.
+        base: deltas: offset of the snapshot they build on.
+        part: snapshots: 1 .. parts.
+        parts: snapshots: how many there are.
+        body: packed JSON.
+        packed: whether the body is zstd.
+    """
+
+    offset: int
+    kind: str
+    source: str
+    epoch: int
+    base: int | None = None
+    part: int = 1
+    parts: int = 1
+    body: bytes = attrs.field(repr=len)
+    packed: bool = False
+
+    def read(self) -> dict[str, Any]:
+        """The body.
+
+        Raises:
+            PositionError: it is damaged.
+        """
+        try:
+            body = zstandard.ZstdDecompressor().decompress(self.body) if self.packed else self.body
+            value: dict[str, Any] = orjson.loads(body)
+        except (zstandard.ZstdError, orjson.JSONDecodeError) as exc:
+            raise PositionError(f"offsets topic, message {self.offset}: a {self.kind} that cannot be read") from exc
+        return value
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Claim:
+    """Who runs, or ran: written before anything else of an epoch, and by every process of it that sends.
+
+    Attributes:
+        epoch: the epoch that is claimed.
+        host: name of the machine.
+        process: process id there.
+        leader: whether this claims the epoch (the others belong to the claimant).
+        clients: this process's connections as the server lists them, `(client id, "ip:port")`: ids begin again when the
+            server restarts, so both must agree.
+        token: random; tells two claims of one epoch apart.
+    """
+
+    epoch: int
+    host: str
+    process: int
+    leader: bool
+    clients: tuple[tuple[int, str], ...]
+    token: str
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class TopicIdentity:
+    """What tells a topic from another one made later under the same name."""
+
+    topic_id: int
+    created_at: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Snapshot:
+    """The whole state at one moment.
+
+    Attributes:
+        entries: every position.
+        anchors: every lane that holds or may hold a record of ours.
+        topics: data topic -> its identity.
+        unclaimed: replayed records of objects that are known by their hash only: hash -> records done.
+    """
+
+    entries: Sequence[OffsetManagerEntry]
+    anchors: Mapping[Lane, Anchor | None]
+    topics: Mapping[str, TopicIdentity]
+    unclaimed: Mapping[int, int] = attrs.field(factory=dict)
+
+
+def _encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
+    packed_header = orjson.dumps(header)
+    raw = orjson.dumps(body)
+    flags = 0
+    if len(raw) >= _COMPRESS_FROM_BYTES:
+        raw, flags = zstandard.ZstdCompressor(level=6).compress(raw), _ZSTD
+    return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
+
+
+def decode(offset: int, payload: bytes) -> LogMessage | None:
+    """The message of that payload; None when it is none of ours.
+
+    Raises:
+        PositionError: ours, but of a later format, or damaged.
+    """
+    if payload[:4] != MAGIC:
+        return None
+    try:
+        _, version, flags, length = _PREFIX.unpack_from(payload)
+        if version != FORMAT_VERSION:
+            raise PositionError(
+                f"offsets topic, message {offset}: positions in format {version}, and this version reads format "
+                f"{FORMAT_VERSION}; run the version that wrote them, or give the source another offsets topic"
+            )
+        end = _PREFIX.size + length
+        header = orjson.loads(payload[_PREFIX.size : end])
+        return LogMessage(
+            offset=offset,
+            kind=header["kind"],
+            source=header["source"],
+            epoch=header["epoch"],
+            base=header.get("base"),
+            part=header.get("part", 1),
+            parts=header.get("parts", 1),
+            body=payload[end:],
+            packed=bool(flags & _ZSTD),
+        )
+    except (struct.error, orjson.JSONDecodeError, KeyError, TypeError) as exc:
+        raise PositionError(f"offsets topic, message {offset}: positions that cannot be read") from exc
+
+
+def encode_claim(source: str, claim: Claim) -> bytes:
+    """A claim as one message."""
+    return _encode({"kind": "claim", "source": source, "epoch": claim.epoch}, attrs.asdict(claim))
+
+
+def decode_claim(message: LogMessage) -> Claim:
+    """The inverse of `encode_claim`."""
+    body = message.read()
+    body["clients"] = tuple((client_id, address) for client_id, address in body["clients"])
+    return Claim(**body)
+
+
+def encode_delta(source: str, epoch: int, base: int, delta: PositionDelta) -> bytes:
+    """A delta as one message: entries and anchors grouped by lane."""
+    body = {
+        "anchors": _anchors_out(delta.anchors),
+        "entries": _entries_out(delta.entries),
+        "removed": [list(map(list, key.properties)) for key in delta.removed],
+    }
+    return _encode({"kind": "delta", "source": source, "epoch": epoch, "base": base}, body)
+
+
+def decode_delta(message: LogMessage) -> PositionDelta:
+    """The inverse of `encode_delta`."""
+    body = message.read()
+    return PositionDelta(
+        entries=list(_entries_in(body["entries"])),
+        anchors=_anchors_in(body["anchors"]),
+        removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body["removed"]],
+    )
+
+
+def encode_snapshot(source: str, epoch: int, snapshot: Snapshot, *, part_entries: int = PART_ENTRIES) -> list[bytes]:
+    """A snapshot as its messages, in the order to write; all but entries stands in the last."""
+    entries = sorted(snapshot.entries, key=lambda entry: (entry.bucket, entry.key))
+    runs = [entries[at : at + part_entries] for at in range(0, len(entries), part_entries)] or [[]]
+    messages = []
+    for part, run in enumerate(runs, 1):
+        body: dict[str, Any] = {"entries": _entries_out(run)}
+        if part == len(runs):
+            body["anchors"] = _anchors_out(snapshot.anchors)
+            body["topics"] = {name: attrs.astuple(identity) for name, identity in snapshot.topics.items()}
+            body["unclaimed"] = [[object_hash, done] for object_hash, done in snapshot.unclaimed.items()]
+        header = {"kind": "snapshot", "source": source, "epoch": epoch, "part": part, "parts": len(runs)}
+        messages.append(_encode(header, body))
+    return messages
+
+
+def decode_snapshot(parts: Sequence[LogMessage]) -> Snapshot:
+    """The inverse of `encode_snapshot`."""
+    entries: list[OffsetManagerEntry] = []
+    body: dict[str, Any] = {}
+    for message in parts:
+        body = message.read()
+        entries.extend(_entries_in(body["entries"]))
+    return Snapshot(
+        entries=entries,
+        anchors=_anchors_in(body["anchors"]),
+        topics={name: TopicIdentity(topic_id=one, created_at=two) for name, (one, two) in body["topics"].items()},
+        unclaimed={int(object_hash): done for object_hash, done in body["unclaimed"]},
+    )
+
+
+def _anchors_out(anchors: Mapping[Lane, Anchor | None]) -> list[list[Any]]:
+    return [
+        [lane.topic, lane.partition, *([anchor.offset, f"{anchor.message_id:x}"] if anchor else [])]
+        for lane, anchor in anchors.items()
+    ]
+
+
+def _anchors_in(rows: Iterable[Sequence[Any]]) -> dict[Lane, Anchor | None]:
+    return {
+        Lane(row[0], row[1]): Anchor(row[2], int(row[3], 16)) if len(row) > 2 else None  # noqa: PLR2004
+        for row in rows
+    }
+
+
+def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
+    """Entries by column, with tables for what repeats: packs to a third of the same rows."""
+    buckets: dict[str, int] = {}
+    lanes: dict[tuple[str, int], int] = {}
+    options: dict[str, int] = {}
+    columns: dict[str, Any] = {
+        "bucket": [buckets.setdefault(entry.bucket, len(buckets)) for entry in entries],
+        "key": [entry.key for entry in entries],
+        "version": [entry.version for entry in entries],
+        "modified": [entry.modified_ms for entry in entries],
+        "records": [entry.records_done for entry in entries],
+        "state": [_STATES[entry.state] for entry in entries],
+        "lane": [lanes.setdefault((entry.lane.topic, entry.lane.partition), len(lanes)) for entry in entries],
+        "depends_on": [options.setdefault(entry.depends_on, len(options)) for entry in entries],
+    }
+    # what only a few have: row number -> value
+    columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
+    columns["skipped"] = {str(at): e.skipped for at, e in enumerate(entries) if e.skipped}
+    columns["extra"] = {str(at): e.extra for at, e in enumerate(entries) if e.extra}
+    return {"columns": columns, "buckets": list(buckets), "lanes": list(lanes), "options": list(options)}
+
+
+def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
+    columns = table["columns"]
+    lanes = [Lane(topic, partition) for topic, partition in table["lanes"]]
+    marks, skipped, extras = columns["mark"], columns["skipped"], columns["extra"]
+    names = ("bucket", "key", "version", "modified", "records", "state", "lane", "depends_on")
+    for at, row in enumerate(zip(*(columns[name] for name in names), strict=True)):
+        bucket, key, version, modified, records, state, lane, depends_on = row
+        mark = marks.get(str(at)) if marks else None
+        yield OffsetManagerEntry(
+            bucket=table["buckets"][bucket],
+            key=key,
+            version=version,
+            modified_ms=modified,
+            records_done=records,
+            state=_STATE_OF[state],
+            lane=lanes[lane],
+            mark=Mark(*mark) if mark else None,
+            depends_on=table["options"][depends_on],
+            skipped=tuple((first, last) for first, last in skipped.get(str(at), ())) if skipped else (),
+            extra=extras.get(str(at), {}) if extras else {},
+        )
