@@ -1,0 +1,165 @@
+"""Outer compression: the stored bytes of an object -> the bytes inside, piece by piece in bounded memory.
+
+`auto` decides by the first bytes. Where they and the key's suffix disagree the bytes are right: a `.gz` that begins
+otherwise is read as it is, and gzip without the suffix is unpacked. The suffix counts only for an object that is
+shorter than the magic bytes.
+
+| name | suffixes | more than one in a row | behind the end |
+| --- | --- | --- | --- |
+| `gzip` | `.gz` `.gzip` | members | zero bytes are padding, anything else is an error |
+| `zstd` | `.zst` `.zstd` | frames, also skippable ones | an error |
+| `snappy` | `.sz` `.snappy` | streams, framed format | an error |
+| `bzip2` | `.bz2` `.bzip2` | streams | an error |
+| `xz` | `.xz` | streams | zero bytes are padding, anything else is an error |
+
+A format whose end cannot be told from a cut (framed snappy, cut between two chunks) relies on the stream, which raises
+when the object is shorter than listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from framework.transformer import ObjectInput
+from transformers.unpack import unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
+
+PIECE_BYTES = 1 << 20
+"""About as much as is read, unpacked and split at a time."""
+
+_PACKED_READ_BYTES = 1 << 18
+
+SUFFIXES = {
+    ".gz": "gzip",
+    ".gzip": "gzip",
+    ".zst": "zstd",
+    ".zstd": "zstd",
+    ".sz": "snappy",
+    ".snappy": "snappy",
+    ".bz2": "bzip2",
+    ".bzip2": "bzip2",
+    ".xz": "xz",
+}
+
+_MAGIC = {
+    "gzip": (b"\x1f\x8b\x08",),
+    # A skippable frame (RFC 8878, 3.1.2) may stand first: pzstd writes one.
+    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))),
+    "snappy": (b"\xff\x06\x00\x00sNaPpY",),
+    # "BZh", the block size, then the magic of a block or of the end.
+    "bzip2": tuple(b"BZh%d" % level + tail for level in range(1, 10) for tail in (b"1AY&SY", b"\x17rE8P\x90")),
+    "xz": (b"\xfd7zXZ\x00",),
+}
+_LONGEST_MAGIC = 10
+
+_UNPACKERS: dict[str, Callable[[Iterator[bytes], str], Iterator[bytes]]] = {
+    "gzip": unpack_gzip,
+    "zstd": unpack_zstd,
+    "snappy": unpack_snappy,
+    "bzip2": unpack_bzip2,
+    "xz": unpack_xz,
+}
+
+
+def compression_of_key(key: str) -> str:
+    """The compression that the key's suffix names; `none` when it names none."""
+    lower = key.lower()
+    return next((name for suffix, name in SUFFIXES.items() if lower.endswith(suffix)), "none")
+
+
+def detect_compression(head: bytes, key: str) -> str:
+    """The compression of an object that begins with `head` (10 bytes, or all there are)."""
+    for name, magics in _MAGIC.items():
+        if head.startswith(magics):
+            return name
+    named = compression_of_key(key)
+    if len(head) < _LONGEST_MAGIC and head and any(magic.startswith(head) for magic in _MAGIC.get(named, ())):
+        return named
+    return "none"
+
+
+class UnpackedStream:
+    """The unpacked bytes of an object from `start` on. Opened at the first read; closing twice is fine.
+
+    Attributes:
+        location: the object's address.
+    """
+
+    def __init__(
+        self, source: ObjectInput, compression: str, *, start: int = 0, piece_bytes: int = PIECE_BYTES
+    ) -> None:
+        self._piece_bytes = min(piece_bytes, PIECE_BYTES)
+        self.location = source.location
+        self._source = source
+        self._start = start
+        self._compression = "none" if start else compression
+        self._pieces: Iterator[bytes] | None = None
+        self._failure: Exception | None = None
+        self._raw_close: Callable[[], None] | None = None
+
+    @property
+    def packed(self) -> bool:
+        """Whether there is an outer compression, so that offsets here are not those of the stored object."""
+        self._open()
+        return self._compression != "none"
+
+    def read_some(self) -> bytes:
+        """One byte to about 1 MiB; `b""` at the end only.
+
+        Raises:
+            TruncatedObjectError: the compressed data ends too early.
+            CorruptObjectError: it is not what the compression says, or something else follows it.
+        """
+        return next(self._open(), b"")
+
+    def read_about(self, size: int) -> bytes:
+        """At least `size` bytes, and about a piece more at most; fewer at the end, and before an error, only."""
+        if self._failure is not None:
+            raise self._failure
+        first = self.read_some()
+        if len(first) >= size or not first:
+            return first
+        parts, total = [first], len(first)
+        try:
+            while total < size and (part := self.read_some()):
+                parts.append(part)
+                total += len(part)
+        except Exception as exc:  # noqa: BLE001 - raised by the next call: what was read before it must not be lost
+            self._failure = exc
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        self._pieces = iter(())
+        if self._raw_close is not None:
+            self._raw_close()
+
+    def _open(self) -> Iterator[bytes]:
+        if self._pieces is not None:
+            return self._pieces
+        size = _PACKED_READ_BYTES if self._compression not in {"none", "auto"} else self._piece_bytes
+        raw = self._source.open(self._start)
+        self._raw_close = raw.close
+        pieces: Iterator[bytes] = iter(lambda: raw.read(size), b"")
+        if self._compression == "auto":
+            head = b""
+            failure: Exception | None = None
+            try:
+                while len(head) < _LONGEST_MAGIC and (piece := next(pieces, b"")):
+                    head += piece
+            except Exception as exc:  # noqa: BLE001 - raised behind the head
+                failure = exc
+            self._compression = detect_compression(head, self._source.key)
+            size = _PACKED_READ_BYTES if self._compression != "none" else self._piece_bytes
+            pieces = _after(head, failure, pieces)
+        if self._compression != "none":
+            pieces = _UNPACKERS[self._compression](pieces, self.location)
+        self._pieces = pieces
+        return pieces
+
+
+def _after(head: bytes, failure: Exception | None, rest: Iterator[bytes]) -> Iterator[bytes]:
+    if head:
+        yield head
+    if failure is not None:
+        raise failure
+    yield from rest

@@ -1,0 +1,142 @@
+"""What every shipped format shares: runs of payloads cut to the limits, and record numbers on errors."""
+
+from __future__ import annotations
+
+import abc
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from itertools import accumulate
+
+from typing_extensions import override
+
+from framework.errors import CorruptObjectError, RecordTooLargeError
+from framework.records import Mark, SkippedRecord
+from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, Transformer
+
+RAW_BYTES = 1 << 16
+"""How much of a record that is too long is kept."""
+
+
+class RunBuilder:
+    """Collects payloads and hands them out in runs.
+
+    Attributes:
+        next_record: number of the next record that is added, good or bad.
+        limits: how long a run may get.
+    """
+
+    def __init__(self, next_record: int, limits: BatchLimits) -> None:
+        self.next_record = next_record
+        self.limits = limits
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._borders: deque[tuple[Mark, int | None]] = deque()
+
+    def border(self, byte: int, *, overhead: int | None = None) -> None:
+        """The next payload that is added begins at `byte` of the stored object.
+
+        Args:
+            byte: its offset.
+            overhead: up to the next border each payload takes its length and this many bytes; None: that is not so.
+        """
+        self._borders.append((Mark(self.next_record - 1, byte), overhead))
+
+    def add(self, payloads: list[bytes], size: int) -> Iterator[PayloadRun]:
+        """Takes payloads of `size` bytes in all, and yields the runs that are full."""
+        if self._pending:
+            self._pending += payloads
+        else:
+            self._pending = payloads
+        self._size += size
+        self.next_record += len(payloads)
+        while len(self._pending) >= self.limits.records or self._size >= self.limits.size_bytes:
+            yield self._cut()
+
+    def flush(self) -> Iterator[PayloadRun]:
+        """Yields what is left."""
+        while self._pending:
+            yield self._cut()
+
+    def skipped(self, record: SkippedRecord) -> Iterator[PayloadRun | SkippedRecord]:
+        """Takes a bad record, which must have the number `next_record`, and yields everything up to it."""
+        yield from self.flush()
+        self.next_record += 1
+        yield record
+
+    def _cut(self) -> PayloadRun:
+        pending, limit = self._pending, self.limits.size_bytes
+        count = min(len(pending), self.limits.records)
+        if self._size > limit:
+            count = max(1, bisect_right(list(accumulate(map(len, pending[:count]))), limit))
+        first = self.next_record - len(pending)
+        if count == len(pending):
+            run, size, self._pending = pending, self._size, []
+        else:
+            run, self._pending = pending[:count], pending[count:]
+            size = sum(map(len, run))
+        self._size -= size
+        return PayloadRun(first_record=first, payloads=run, size_bytes=size, mark=self._mark(first, run, size))
+
+    def _mark(self, first: int, run: list[bytes], size: int) -> Mark | None:
+        """The best mark for the record behind `run`: exact where lengths tell, else the last border before it."""
+        borders, last = self._borders, first + len(run) - 1
+        while len(borders) > 1 and borders[1][0].record <= last:
+            borders.popleft()
+        if not borders or borders[0][0].record > last:
+            return None
+        mark, overhead = borders[0]
+        if overhead is not None and mark.record < last:
+            if mark.record >= first:
+                size = sum(map(len, run[mark.record - first + 1 :]))
+            mark = Mark(last, mark.byte + size + overhead * (last - mark.record))
+            borders[0] = (mark, overhead)
+        return mark
+
+
+class ShippedTransformer(Transformer):
+    """The base of the formats here: made from `InputOptions`; a subclass writes `_read` and `depends_on`."""
+
+    def __init__(self, options: InputOptions) -> None:
+        self.options = options
+
+    @override
+    def runs(
+        self, source: ObjectInput, *, skip: int = 0, mark: Mark | None = None, limits: BatchLimits | None = None
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        builder = RunBuilder(skip + 1, limits or BatchLimits())
+        done = skip
+        if source.size == 0:
+            # An empty object has no records in any format; opening it would be a request for nothing.
+            return
+        try:
+            for run in self._read(source, skip, mark, builder):
+                done = run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
+                yield run
+            yield from builder.flush()
+        except CorruptObjectError as exc:
+            for run in builder.flush():
+                done = run.first_record + len(run.payloads) - 1
+                yield run
+            if exc.record_number is None:
+                exc.record_number = done + 1
+            raise
+
+    @abc.abstractmethod
+    def _read(
+        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        """Reads the records after `skip` into `builder`, yielding what comes out of it but for the last flush.
+
+        `builder.next_record` is `skip + 1`. Must close what it opens.
+        """
+
+
+def too_large(location: str, record: int, limit: int, *, byte_offset: int | None = None) -> RecordTooLargeError:
+    """The error of a record that is longer than `limit`."""
+    return RecordTooLargeError(
+        f"longer than input.max_record_bytes ({limit} bytes)",
+        location=location,
+        record_number=record,
+        byte_offset=byte_offset,
+    )

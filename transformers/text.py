@@ -1,0 +1,26 @@
+"""Plain text: every line that is not blank is a record and goes out as it is, in whatever encoding it has.
+
+Nothing is checked: a line of a picture is a record too. UTF-16 and UTF-32 are not split rightly; recode them first.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from typing_extensions import override
+
+from transformers.lines import LineTransformer
+
+
+class TextTransformer(LineTransformer):
+    """Lines of anything."""
+
+    name: ClassVar[str] = "text"
+
+    @override
+    def _all_good(self, lines: list[bytes], *, ascii_only: bool) -> bool:
+        return all(map(bytes.strip, lines))
+
+    @override
+    def _problem(self, line: bytes) -> str | None:
+        return None

@@ -1,0 +1,285 @@
+"""The codecs of outer compression: pieces of packed bytes -> pieces of at most about 1 MiB of unpacked bytes.
+
+Every codec tells a cut (`TruncatedObjectError`) from damage and from rubbish behind the end (`CorruptObjectError`).
+zstandard and cramjam cannot bound what one call returns, or do not report a cut (a stream reader of zstandard just
+ends), so zstd and snappy are taken apart here into their blocks, which the formats limit to 128 KiB and 64 KiB, and
+only groups of blocks are given to the library.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from framework.errors import CorruptObjectError, TruncatedObjectError
+
+_OUTPUT_BYTES = 1 << 20
+
+
+class _Member(Protocol):
+    """One gzip member, bzip2 stream or xz stream."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    @property
+    def needs_input(self) -> bool: ...
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+class _GzipMember:
+    """zlib's object behind the interface that bz2 and lzma have."""
+
+    def __init__(self) -> None:
+        self._inflate = zlib.decompressobj(wbits=31)
+        self._full = False
+
+    @property
+    def eof(self) -> bool:
+        return self._inflate.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflate.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._full and not self._inflate.unconsumed_tail
+
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes:
+        out = self._inflate.decompress(self._inflate.unconsumed_tail or data, max_length)
+        self._full = len(out) == max_length
+        return out
+
+
+def unpack_gzip(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+    """RFC 1952: members in a row; zero bytes may follow (tape and some uploaders pad)."""
+    return _unpack_members(pieces, location, "gzip", b"\x1f\x8b", _GzipMember, padding=1)
+
+
+def unpack_bzip2(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+    """Streams in a row, as pbzip2 writes them."""
+    return _unpack_members(pieces, location, "bzip2", b"BZh", bz2.BZ2Decompressor, padding=0)
+
+
+def unpack_xz(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+    """Streams in a row with stream padding: zero bytes, a multiple of four."""
+    return _unpack_members(
+        pieces, location, "xz", b"\xfd7zXZ\x00", lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ), padding=4
+    )
+
+
+def _unpack_members(  # noqa: C901 - what may stand between members is most of it
+    pieces: Iterator[bytes], location: str, name: str, magic: bytes, start: Callable[[], _Member], *, padding: int
+) -> Iterator[bytes]:
+    """Members in a row. Zero bytes may follow the last one in multiples of `padding`; none when that is 0."""
+    data = b""
+    first = True
+    while True:
+        while len(data) < len(magic) and (piece := next(pieces, b"")):
+            data += piece
+        if not data and not first:
+            return
+        if not data.startswith(magic):
+            if not first and padding and data[0] == 0:
+                _check_padding(data, pieces, location, name, padding)
+                return
+            if data == magic[: len(data)]:
+                raise _cut(location, name)
+            raise _not_packed(location, name) if first else _rubbish(location, name)
+        first = False
+        member = start()
+        while not member.eof:
+            if not data and member.needs_input:
+                data = next(pieces, b"")
+                if not data:
+                    raise _cut(location, name)
+            try:
+                out = member.decompress(data, _OUTPUT_BYTES)
+            except (zlib.error, OSError, lzma.LZMAError, ValueError) as exc:
+                raise _damaged(location, name) from exc
+            data = b""
+            if out:
+                yield out
+        data = member.unused_data
+
+
+def _check_padding(data: bytes, pieces: Iterator[bytes], location: str, name: str, multiple: int) -> None:
+    """Reads to the end; raises when anything but zero bytes comes."""
+    total = 0
+    while data:
+        if data.strip(b"\0"):
+            raise _rubbish(location, name)
+        total += len(data)
+        data = next(pieces, b"")
+    if total % multiple:
+        raise _rubbish(location, name)
+
+
+class _Short(Exception):  # noqa: N818 - internal: the packed bytes ended inside a frame
+    pass
+
+
+class _Exact:
+    """Takes exact numbers of bytes off pieces."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._data = b""
+        self._at = 0
+
+    def at_end(self) -> bool:
+        if self._at == len(self._data):
+            self._data, self._at = next(self._pieces, b""), 0
+        return not self._data
+
+    def take(self, size: int) -> bytes:
+        end = self._at + size
+        if end <= len(self._data):
+            part = self._data[self._at : end]
+            self._at = end
+            return part
+        parts = [self._data[self._at :]]
+        missing = size - len(parts[0])
+        while missing:
+            self._data, self._at = next(self._pieces, b""), 0
+            if not self._data:
+                raise _Short
+            parts.append(self._data[:missing])
+            self._at = len(parts[-1])
+            missing -= self._at
+        return b"".join(parts)
+
+    def drop(self, size: int) -> None:
+        while size:
+            step = min(size, _OUTPUT_BYTES)
+            self.take(step)
+            size -= step
+
+
+def unpack_zstd(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+    """RFC 8878: frames in a row. At most eight blocks (of at most 128 KiB unpacked) go to the library at a time."""
+    import zstandard  # noqa: PLC0415 - only who reads zstd pays for it
+
+    packed = _Exact(pieces)
+    first = True
+    try:
+        while not packed.at_end() or first:
+            magic = packed.take(4)
+            if magic[1:] == b"\x2a\x4d\x18" and 0x50 <= magic[0] <= 0x5F:  # noqa: PLR2004 - skippable frame
+                packed.drop(int.from_bytes(packed.take(4), "little"))
+            elif magic == b"\x28\xb5\x2f\xfd":
+                yield from _zstd_frame(packed, magic, zstandard.ZstdDecompressor().decompressobj().decompress, location)
+            else:
+                raise _not_packed(location, "zstd") if first else _rubbish(location, "zstd")
+            first = False
+    except _Short:
+        raise _cut(location, "zstd") from None
+    except zstandard.ZstdError as exc:
+        raise _damaged(location, "zstd") from exc
+
+
+def _zstd_frame(packed: _Exact, magic: bytes, feed: Callable[[bytes], bytes], location: str) -> Iterator[bytes]:
+    descriptor = packed.take(1)
+    flags = descriptor[0]
+    single_segment, checksum = flags >> 5 & 1, flags >> 2 & 1
+    header_rest = (1 - single_segment) + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
+    waiting = [magic, descriptor, packed.take(header_rest)]
+    blocks, last = 0, 0
+    while not last:
+        try:
+            head = packed.take(3)
+            value = int.from_bytes(head, "little")
+            last, kind, size = value & 1, value >> 1 & 3, value >> 3
+            if kind == 3:  # noqa: PLR2004 - reserved
+                raise _damaged(location, "zstd")
+            waiting += (head, packed.take(1 if kind == 1 else size))
+            if last and checksum:
+                waiting.append(packed.take(4))
+        except _Short:
+            # What came whole goes out before the cut is reported.
+            if out := feed(b"".join(waiting)):
+                yield out
+            raise
+        blocks += 1
+        if last or blocks == 8:  # noqa: PLR2004
+            out = feed(b"".join(waiting))
+            waiting, blocks = [], 0
+            if out:
+                yield out
+
+
+_SNAPPY_HEAD = b"\xff\x06\x00\x00sNaPpY"
+
+
+def unpack_snappy(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+    """The framed format (framing_format.txt of google/snappy). Sixteen chunks of at most 64 KiB at a time.
+
+    Every group of chunks is given to the library behind a stream identifier of its own, so that it checks their CRCs.
+    """
+    from cramjam import snappy  # noqa: PLC0415 - only who reads snappy pays for it
+
+    packed = _Exact(pieces)
+    waiting: list[bytes] = [_SNAPPY_HEAD]
+    problem: CorruptObjectError | None = None
+    try:
+        if packed.at_end():
+            return  # what the libraries write for no data
+        if packed.take(10) != _SNAPPY_HEAD:
+            raise _not_packed(location, "framed snappy")
+        while not packed.at_end():
+            head = packed.take(4)
+            kind, size = head[0], int.from_bytes(head[1:], "little")
+            if kind <= 1:
+                waiting += (head, packed.take(size))
+            elif kind == 0xFF and size == 6 and packed.take(6) == _SNAPPY_HEAD[4:]:  # noqa: PLR2004 - another stream
+                pass
+            elif 0x80 <= kind <= 0xFE:  # noqa: PLR2004 - padding, or to be skipped
+                packed.drop(size)
+            else:
+                problem = _rubbish(location, "snappy")
+                break
+            if len(waiting) > 32:  # noqa: PLR2004
+                yield from _snappy_chunks(snappy.decompress, waiting, location)
+                waiting = [_SNAPPY_HEAD]
+    except _Short:
+        problem = _cut(location, "snappy")
+    yield from _snappy_chunks(snappy.decompress, waiting, location)
+    if problem is not None:
+        raise problem
+
+
+def _snappy_chunks(decompress: Callable[[bytes], object], waiting: list[bytes], location: str) -> Iterator[bytes]:
+    if len(waiting) == 1:
+        return
+    try:
+        out = bytes(decompress(b"".join(waiting)))  # type: ignore[call-overload]
+    except Exception as exc:  # cramjam has one error class, and its module path differs between versions
+        raise _damaged(location, "snappy") from exc
+    if out:
+        yield out
+
+
+def _cut(location: str, name: str) -> TruncatedObjectError:
+    return TruncatedObjectError(f"the {name} data ends too early: the object was cut short", location=location)
+
+
+def _damaged(location: str, name: str) -> CorruptObjectError:
+    return CorruptObjectError(f"the {name} data is damaged: it cannot be unpacked further", location=location)
+
+
+def _rubbish(location: str, name: str) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"behind the end of the {name} data stands something that is not {name}", location=location
+    )
+
+
+def _not_packed(location: str, name: str) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"this is not {name} data; set input.compression to what it is, or to auto", location=location
+    )
