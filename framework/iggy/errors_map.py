@@ -1,0 +1,116 @@
+"""The official client's errors, as errors of the framework.
+
+The client raises `RuntimeError` with a text, and leaves the names in it blank. The table of texts is here and nowhere
+else; `tests/integration/test_iggy_door.py` holds it against what servers really answer.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from framework.errors import (
+    FatalError,
+    IggyAuthError,
+    IggyProtocolError,
+    IggyTopicError,
+    IggyUnavailableError,
+    SourceError,
+    UnknownOutcomeError,
+)
+
+
+class Answer(enum.Enum):
+    """What an error of the client means.
+
+    `BROKEN` says nothing about whether the request was carried out; all others are the server's (or the client's)
+    refusal: the request was not carried out, and the connection can be used again.
+    """
+
+    BROKEN = "broken"
+    AUTH = "auth"
+    DENIED = "denied"
+    MISSING = "missing"
+    EXISTS = "exists"
+    VERSION = "version"
+    REFUSED = "refused"
+
+
+# The first match counts. Texts are those of apache-iggy 0.9.
+_TABLE: tuple[tuple[re.Pattern[str], Answer], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), answer)
+    for pattern, answer in (
+        (r"already exists", Answer.EXISTS),
+        (r"was not found|not found in|does not exist", Answer.MISSING),
+        (r"invalid credentials|invalid (username|password)|personal access token|user inactive", Answer.AUTH),
+        (r"access token", Answer.AUTH),
+        (r"^unauthorized", Answer.DENIED),
+        (r"protocol version|invalid version|incompatible", Answer.VERSION),
+        # The session is gone with its connection; at login wrong credentials have their own text.
+        (r"^unauthenticated|stale client|client shutdown", Answer.BROKEN),
+        (r"^disconnected|cannot establish connection|not connected|connection (closed|missed)", Answer.BROKEN),
+        (r"tcp error|transiently|already applied|empty response", Answer.BROKEN),
+        (r"tls (certificate|domain)|failed to add certificate", Answer.REFUSED),
+        (r"invalid (command|format|identifier|configuration)|feature is unavailable", Answer.REFUSED),
+        (
+            r"too big|too many|empty message|invalid (messages count|partitions count|topic|stream|header|size)",
+            Answer.REFUSED,
+        ),
+        (r"topic .*full|limit reached", Answer.REFUSED),
+    )
+)
+
+
+def answer_of(error: BaseException) -> Answer:
+    """What `error`, as the client raised it, means. An unknown text counts as broken: nothing is known then."""
+    if isinstance(error, (ValueError, TypeError, OverflowError)):
+        return Answer.REFUSED  # bad arguments, refused before anything was sent
+    text = str(error)
+    for pattern, answer in _TABLE:
+        if pattern.search(text):
+            return answer
+    return Answer.BROKEN
+
+
+def classify(error: BaseException, what: str, *, server: str, login: str = "", sending: bool = False) -> SourceError:  # noqa: PLR0911  (a table)
+    """The framework's error for a failed call.
+
+    Args:
+        error: as the client raised it, or a `TimeoutError` of ours.
+        what: the call, with the names in it: `send to topic "orders", partition 3, of stream "lake"`.
+        server: `host:port`.
+        login: who logged in, for errors about credentials.
+        sending: whether the call stores records; a break then leaves it open whether they are stored.
+    """
+    if isinstance(error, SourceError):
+        return error
+    text = str(error).strip().rstrip(".") or type(error).__name__
+    match answer_of(error):
+        case Answer.AUTH:
+            return IggyAuthError(f"{what}: Iggy at {server} does not accept {login or 'the credentials'} ({text})")
+        case Answer.DENIED:
+            return IggyAuthError(f"{what}: {login or 'the user'} may not do this on Iggy at {server} ({text})")
+        case Answer.MISSING:
+            return IggyTopicError(f"{what}: no such stream, topic or partition on Iggy at {server}")
+        case Answer.EXISTS:
+            return IggyTopicError(f"{what}: there is one already on Iggy at {server}")
+        case Answer.VERSION:
+            return IggyProtocolError(
+                f"{what}: Iggy at {server} speaks another version of the protocol; this needs a server 0.9 ({text})"
+            )
+        case Answer.REFUSED:
+            return IggyProtocolError(f"{what}: refused by Iggy at {server} or its client: {text}")
+        case Answer.BROKEN if sending:
+            return UnknownOutcomeError(
+                f"{what}: the connection to Iggy at {server} broke ({text}); the records may or may not be stored"
+            )
+        case _:
+            return IggyUnavailableError(f"{what}: Iggy at {server} did not answer ({text})")
+
+
+def after_fork(made_in: int, now_in: int) -> FatalError:
+    """The error for a connection that came into this process by a fork: its threads stayed behind."""
+    return FatalError(
+        f"this connection to Iggy was made in process {made_in} and cannot be used in process {now_in}: "
+        "make connections inside the worker process, or start processes with the method 'spawn'"
+    )

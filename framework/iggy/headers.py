@@ -1,0 +1,128 @@
+"""Headers of a message: from a mapping to Iggy's bytes, and long values cut into pieces and put together again.
+
+A header's value holds 1 to 255 bytes, a key of S3 up to 1,024. A longer value goes on in `key.1`, `key.2` ..., cut
+between characters: a string header with half a character makes every consumer's `user_headers()` raise.
+
+Layout (version 0.9): for each header its key, then its value, each as `kind u8 | length u32 | bytes`, little-endian;
+kind 2 is a UTF-8 string, kind 1 is raw.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+
+from framework.iggy.values import HeaderScalar
+from framework.records import NativeObject
+
+MAX_VALUE_BYTES = 255
+MAX_HEADERS_BYTES = 100_000
+_RAW, _STRING = 1, 2
+_CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
+_field = struct.Struct("<BI").pack
+
+
+def provenance(native: NativeObject, *, share: int = 0) -> dict[str, str]:
+    """The headers that say where a record comes from: bucket, key, version, and share when the object is split."""
+    headers = {"bucket": native.bucket, "key": native.key, "version": native.version}
+    if share:
+        headers["share"] = str(share)
+    return headers
+
+
+def encode_headers(headers: Mapping[str, str]) -> bytes:
+    """The header block of a message, ready to stand behind its payload.
+
+    An empty value has no header (Iggy has no empty ones), so a reader finds it missing. A value that is no valid Unicode
+    (a lone surrogate, from a file's name) is stored raw.
+
+    Raises:
+        ValueError: a name is empty or longer than 255 bytes with its number, a name stands twice because a piece of
+            another value is called so, or the block is longer than Iggy takes.
+    """
+    block = bytearray()
+    seen: set[str] = set()
+    for name, value, kind in _pieces(headers):
+        raw_name = name.encode()
+        if not 1 <= len(raw_name) <= MAX_VALUE_BYTES:
+            raise ValueError(f"a header's name holds 1 to {MAX_VALUE_BYTES} bytes, not {len(raw_name)}")
+        if name in seen:
+            raise ValueError(f"header {name!r} stands twice: once by itself, once as a piece of a longer value")
+        seen.add(name)
+        block += _field(_STRING, len(raw_name)) + raw_name + _field(kind, len(value)) + value
+    if len(block) > MAX_HEADERS_BYTES:
+        raise ValueError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
+    return bytes(block)
+
+
+def split_headers(headers: Mapping[str, str]) -> dict[str, str | bytes]:
+    """The same pieces as `encode_headers`, as a mapping for the official client's message."""
+    return {name: value.decode() if kind == _STRING else value for name, value, kind in _pieces(headers)}
+
+
+def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
+    """The mapping that was given to `encode_headers`, from the headers of a stored message.
+
+    Numbered pieces are put behind the value they belong to; a hole in the numbers ends a value. Headers of other kinds
+    than text come out as their text.
+    """
+    raw = {str(name): _to_bytes(value) for name, value in headers.items()}
+    whole: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(raw):  # a piece's name sorts behind the name it belongs to
+        if name in taken:
+            continue
+        value, number = raw[name], 1
+        while (piece := raw.get(f"{name}.{number}")) is not None:
+            taken.add(f"{name}.{number}")
+            value += piece
+            number += 1
+        whole[name] = value.decode("utf-8", "surrogatepass")
+    return whole
+
+
+def decode_headers(block: bytes | memoryview) -> dict[str, HeaderScalar]:
+    """The headers of a stored message from their bytes: strings as `str`, everything else as `bytes`.
+
+    Raises:
+        ValueError: the block is no header block.
+    """
+    fields: list[str | bytes] = []
+    place = 0
+    while place < len(block):
+        if place + 5 > len(block):
+            raise ValueError("a header block ends inside a field")
+        kind, length = struct.unpack_from("<BI", block, place)
+        value = bytes(block[place + 5 : place + 5 + length])
+        if len(value) != length:
+            raise ValueError("a header block ends inside a value")
+        fields.append(value.decode() if kind == _STRING else value)
+        place += 5 + length
+    if len(fields) % 2:
+        raise ValueError("a header block ends after a name")
+    names = (name if isinstance(name, str) else name.decode("utf-8", "replace") for name in fields[0::2])
+    return dict(zip(names, fields[1::2], strict=True))
+
+
+def _to_bytes(value: HeaderScalar) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+
+
+def _pieces(headers: Mapping[str, str]) -> Iterator[tuple[str, bytes, int]]:
+    for name, value in headers.items():
+        try:
+            raw, kind = value.encode(), _STRING
+        except UnicodeEncodeError:
+            raw, kind = value.encode("utf-8", "surrogatepass"), _RAW
+        for number, piece in enumerate(_cut(raw)):
+            yield (f"{name}.{number}" if number else name), piece, kind
+
+
+def _cut(raw: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(raw):
+        end = start + MAX_VALUE_BYTES
+        while end < len(raw) and raw[end] >> 6 == _CONTINUATION:
+            end -= 1
+        yield raw[start:end]
+        start = end

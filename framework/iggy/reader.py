@@ -1,0 +1,64 @@
+"""The messages of a topic, read in bounded steps: for the `read` command, for `dead-letter`, and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from framework.iggy.client import IggyConnection, Offset
+from framework.iggy.values import StoredMessage
+
+_TARGET_BYTES = 8_000_000
+_FIRST_COUNT = 100
+
+
+def read_partition(
+    connection: IggyConnection,
+    stream: str,
+    topic: str,
+    partition: int,
+    *,
+    start: int | Literal["first"] = "first",
+    end: int | None = None,
+    max_count: int = 5000,
+) -> Iterator[StoredMessage]:
+    """The messages of one partition from `start` on, in order, until there are no more.
+
+    Lazy: one poll at a time, whose length follows the size of the messages seen (about 8 MB).
+
+    Args:
+        connection: an open one; may be used for other calls meanwhile.
+        stream: its name.
+        topic: its name.
+        partition: counted from 0.
+        start: an offset, or `"first"`: the first message that retention has left.
+        end: stop before this offset.
+        max_count: at most so many messages a poll.
+    """
+    place: Offset = start
+    count = min(_FIRST_COUNT, max_count)
+    while end is None or not isinstance(place, int) or place < end:
+        messages = connection.poll(stream, topic, partition, offset=place, count=count)
+        if not messages:
+            return
+        for message in messages:
+            if end is not None and message.offset >= end:
+                return
+            yield message
+        place = messages[-1].offset + 1
+        average = sum(len(message.payload) for message in messages) // len(messages) + 1
+        count = max(1, min(max_count, _TARGET_BYTES // average, count * 4))
+
+
+def read_topic(
+    connection: IggyConnection,
+    stream: str,
+    topic: str,
+    partitions: Sequence[int],
+    *,
+    start: int | Literal["first"] = "first",
+) -> Iterator[tuple[int, StoredMessage]]:
+    """Partition number and message, one partition after the other, each from `start` to its end at that moment."""
+    for partition in partitions:
+        for message in read_partition(connection, stream, topic, partition, start=start):
+            yield partition, message

@@ -1,0 +1,244 @@
+"""The producer that writes Iggy: batches to requests, confirmations to acknowledgements and anchors.
+
+Encoding a request overlaps with the sending of the one before. Every confirmation is checked: its offset must lie above
+the one before in its lane, or the server has lost what it confirmed.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Literal
+
+from typing_extensions import override
+
+from framework.errors import (
+    IggyAuthError,
+    IggyProtocolError,
+    IggyUnavailableError,
+    RecordError,
+    RecordTooLargeError,
+    TaskClosedError,
+    UnknownOutcomeError,
+)
+from framework.ids import MAX_RECORD, MAX_SHARE, message_id, object_hash64
+from framework.iggy import wire
+from framework.iggy.client import IggyConnection
+from framework.iggy.fallback import client_messages
+from framework.iggy.headers import encode_headers, provenance
+from framework.iggy.values import Confirmation
+from framework.producer import Producer
+from framework.records import Acknowledgement, Anchor, Lane, RecordBatch
+
+Share = tuple[int, int]
+"""Share number and split size; (0, 0) for an object that is not split."""
+
+# A request of 63 MB passes, one of 70 MB breaks the connection; small ones keep memory and the time limit small.
+_MAX_REQUEST_BYTES = 8_000_000
+_CACHED_OBJECTS = 256
+
+
+def _not_split(_batch: RecordBatch) -> Share:
+    return 0, 0
+
+
+class IggyProducer(Producer):
+    """Sends batches to one stream, in order, at most once each: nothing is ever sent again by itself.
+
+    Args:
+        connection: an open one of this producer's own; `close` closes it. After an error that is retriable it is dead:
+            recover, then make a new connection and a new producer.
+        stream: name of the stream; the lanes name topic and partition.
+        source: the source's name, part of every message id.
+        headers: `"provenance"` (bucket, key, version, share) or `"none"`.
+        max_in_flight: requests under way or waiting; one more makes `send` block.
+        share_of: tells the share and the split size of a batch.
+        native: whether to encode requests ourselves; None asks the server for its version and decides.
+    """
+
+    def __init__(
+        self,
+        connection: IggyConnection,
+        *,
+        stream: str,
+        source: str,
+        headers: Literal["provenance", "none"] = "provenance",
+        max_in_flight: int = 2,
+        share_of: Callable[[RecordBatch], Share] = _not_split,
+        native: bool | None = None,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._source = source
+        self._headers = headers
+        self._share_of = share_of
+        self._native = native
+        self._slots = threading.BoundedSemaphore(max_in_flight)
+        self._slot_limit_seconds = connection.call_timeout_seconds * (max_in_flight + 1)
+        self._ends: dict[Lane, int] = {}
+        self._objects: OrderedDict[tuple[str, str, str, int, int], tuple[int, bytes]] = OrderedDict()
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    def expect_above(self, lane: Lane, offset: int) -> None:
+        """Says that the lane holds a message at `offset` already: confirmations must lie above it.
+
+        Called after a recovery, with the anchors it began the epoch with, before anything is sent.
+        """
+        self._ends[lane] = max(offset, self._ends.get(lane, -1))
+
+    @override
+    def send(self, lane: Lane, batches: Sequence[RecordBatch]) -> Future[Acknowledgement]:
+        self._check()
+        batches = tuple(batches)
+        result: Future[Acknowledgement] = Future()
+        segments = [self._segment(lane, batch) for batch in batches if batch.payloads]
+        if not segments:
+            result.set_result(Acknowledgement(lane=lane, batches=batches, anchor=None))
+            return result
+        bodies = [self._encode(lane, group) for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES)]
+        if not self._slots.acquire(timeout=self._slot_limit_seconds):
+            raise IggyUnavailableError(f"{lane}: earlier sends did not end within {self._slot_limit_seconds:g} s")
+        last = segments[-1]
+        last_id = message_id(last.id_high, last.share, last.first_record + len(last.payloads) - 1)
+        try:
+            self._check()
+            for number, (count, submit) in enumerate(bodies, 1):
+                if number < len(bodies):
+                    submit().add_done_callback(functools.partial(self._confirmed, lane, count))
+                else:
+                    submit().add_done_callback(
+                        functools.partial(self._acknowledge, lane, count, batches, last_id, result)
+                    )
+        except BaseException:
+            self._slots.release()
+            raise
+        return result
+
+    @override
+    def close(self) -> None:
+        self._closed = True
+        self._connection.close()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise TaskClosedError("this producer was closed")
+        failure = self._failure
+        if isinstance(failure, UnknownOutcomeError):
+            raise UnknownOutcomeError(f"not sent, because an earlier send failed: {failure}") from failure
+        if failure is not None:
+            raise IggyUnavailableError(f"not sent, because an earlier send failed: {failure}") from failure
+
+    # ---- batches to requests
+
+    def _segment(self, lane: Lane, batch: RecordBatch) -> wire.Segment:
+        if batch.lane != lane:
+            raise ValueError(f"a batch of lane {batch.lane} was given to a send to lane {lane}")
+        share, split_size = self._share_of(batch)
+        if not (0 <= share <= MAX_SHARE and batch.last_record <= MAX_RECORD):
+            raise RecordError(
+                f"no message id: at most {MAX_SHARE} shares and {MAX_RECORD} records",
+                location=batch.native.location,
+                record_number=batch.last_record,
+            )
+        sizes = list(map(len, batch.payloads))
+        if min(sizes) == 0 or max(sizes) > wire.MAX_PAYLOAD_BYTES:
+            self._refuse(batch, sizes)
+        object_hash, headers = self._object(batch, share, split_size)
+        return wire.Segment(
+            id_high=object_hash, share=share, first_record=batch.first_record, payloads=batch.payloads, headers=headers
+        )
+
+    def _refuse(self, batch: RecordBatch, sizes: list[int]) -> None:
+        for number, size in enumerate(sizes, batch.first_record):
+            if size == 0:
+                raise RecordError(
+                    "the record is empty, and Iggy stores no empty messages",
+                    location=batch.native.location,
+                    record_number=number,
+                )
+            if size > wire.MAX_PAYLOAD_BYTES:
+                raise RecordTooLargeError(
+                    f"the record has {size:,} bytes, Iggy stores at most {wire.MAX_PAYLOAD_BYTES:,}",
+                    location=batch.native.location,
+                    record_number=number,
+                )
+
+    def _object(self, batch: RecordBatch, share: int, split_size: int) -> tuple[int, bytes]:
+        """Hash and header block of the batch's object, worked out once for objects lately seen."""
+        native = batch.native
+        name = (native.bucket, native.key, native.version, share, split_size)
+        known = self._objects.get(name)
+        if known is not None:
+            self._objects.move_to_end(name)
+            return known
+        block = encode_headers(provenance(native, share=share)) if self._headers == "provenance" else b""
+        made = object_hash64(self._source, native.bucket, native.key, native.version, split_size), block
+        self._objects[name] = made
+        if len(self._objects) > _CACHED_OBJECTS:
+            self._objects.popitem(last=False)
+        return made
+
+    def _encode(
+        self, lane: Lane, segments: list[wire.Segment]
+    ) -> tuple[int, Callable[[], Future[tuple[Confirmation, ...]]]]:
+        """How many messages, and the call that submits them."""
+        count = sum(len(segment.payloads) for segment in segments)
+        place = self._stream, lane.topic, lane.partition
+        if self._speaks_native():
+            body = wire.encode_send(*place, segments)
+            return count, lambda: self._connection.submit_send(*place, body)
+        messages = client_messages(segments)
+        return count, lambda: self._connection.submit_messages(*place, messages)
+
+    def _speaks_native(self) -> bool:
+        if self._native is None:
+            try:
+                self._native = self._connection.server_version().startswith("0.9.")
+            except (IggyAuthError, IggyProtocolError):
+                # This user may not ask, or the server does not tell: the client's own messages always work.
+                self._native = False
+        return self._native
+
+    # ---- confirmations, in the connection's thread
+
+    def _confirmed(self, lane: Lane, count: int, future: Future[tuple[Confirmation, ...]]) -> int | None:
+        """Offset of the last message; None after a failure, which is kept."""
+        if self._failure is not None:
+            return None
+        try:
+            confirmed = future.result()
+            if len(confirmed) != 1:
+                raise UnknownOutcomeError(
+                    f"{lane}: the server confirmed {count} records without saying where it stored them; recover"
+                )
+            base, end = confirmed[0].base_offset, self._ends.get(lane, -1)
+            if base <= end:
+                raise UnknownOutcomeError(
+                    f"{lane}: {count} records were stored at offset {base}, but offset {end} was confirmed before: the "
+                    "server lost confirmed messages, or the topic was purged; recover"
+                )
+        except BaseException as error:  # noqa: BLE001  (kept, and raised by the next call)
+            self._failure = error
+            return None
+        self._ends[lane] = base + count - 1
+        return base + count - 1
+
+    def _acknowledge(
+        self,
+        lane: Lane,
+        count: int,
+        batches: tuple[RecordBatch, ...],
+        last_id: int,
+        result: Future[Acknowledgement],
+        future: Future[tuple[Confirmation, ...]],
+    ) -> None:
+        offset = self._confirmed(lane, count, future)
+        self._slots.release()
+        if offset is not None:
+            result.set_result(Acknowledgement(lane=lane, batches=batches, anchor=Anchor(offset, last_id)))
+        else:
+            result.set_exception(self._failure or UnknownOutcomeError(f"{lane}: no confirmation"))

@@ -1,0 +1,78 @@
+"""Topics made as a source needs them, and existing ones checked: partitions must agree, weak promises give warnings."""
+
+from __future__ import annotations
+
+from framework.errors import IggyTopicError
+from framework.iggy.client import IggyConnection
+from framework.iggy.values import TopicInfo
+
+
+def ensure_topic(
+    connection: IggyConnection,
+    stream: str,
+    topic: str,
+    partitions: int,
+    *,
+    create: bool = True,
+    segment_bytes: int | None = None,
+) -> tuple[TopicInfo, tuple[str, ...]]:
+    """The topic, made when it is missing, and one sentence for each promise that an existing one does not keep.
+
+    May be called again, and by several processes at once.
+
+    Args:
+        connection: an open one.
+        stream: made too when it is missing.
+        topic: its name.
+        partitions: how many it has or gets; an offsets topic has 1.
+        create: whether a missing topic is made.
+        segment_bytes: size of a file of a new topic; the server's default when left out.
+
+    Raises:
+        IggyTopicError: it is missing and `create` is off, or it has another number of partitions.
+    """
+    info = connection.get_topic(stream, topic)
+    if info is None:
+        if not create:
+            raise IggyTopicError(
+                f'there is no topic "{topic}" in stream "{stream}" on Iggy at {connection.address.server}: make it, '
+                "or let the source make it"
+            )
+        connection.ensure_stream(stream)
+        connection.create_topic(stream, topic, partitions, segment_bytes=segment_bytes)
+        info = connection.get_topic(stream, topic)
+        if info is None:
+            raise IggyTopicError(
+                f'topic "{topic}" of stream "{stream}" was made and is gone again: is someone deleting it?'
+            )
+    if len(info.partitions) != partitions:
+        raise IggyTopicError(
+            f'topic "{topic}" of stream "{stream}" has {len(info.partitions)} partitions, the configuration says '
+            f"{partitions}: set the number to {len(info.partitions)}, name another topic, or delete this one with "
+            "everything in it"
+        )
+    return info, topic_warnings(info)
+
+
+def topic_warnings(info: TopicInfo) -> tuple[str, ...]:
+    """One sentence for each promise that the topic does not keep; none for a topic that a source made."""
+    name = f'topic "{info.name}" of stream "{info.stream}"'
+    warnings: list[str] = []
+    if not info.persisted:
+        warnings.append(
+            f"{name} is not persisted: the server confirms records before they are on disk, and a crash or a power "
+            "failure can lose them; make the topic with durability persisted"
+        )
+    required = info.messages_required_to_save
+    if required is not None and required != 1:
+        warnings.append(
+            f"{name} saves only every {required} messages: a killed server loses up to so many confirmed records of "
+            "each partition; make the topic with messages_required_to_save=1"
+        )
+    if info.expiry_microseconds is not None:
+        warnings.append(
+            f"{name} drops records {info.expiry_microseconds / 1e6:g} seconds after they are stored (message_expiry)"
+        )
+    if info.max_bytes is not None:
+        warnings.append(f"{name} drops its oldest records beyond {info.max_bytes:,} bytes (max_topic_size)")
+    return tuple(warnings)

@@ -1,0 +1,224 @@
+"""Bytes of Iggy 0.9's TCP commands that we write and read ourselves; with `headers.py` all that 0.10 will change.
+
+A whole batch is encoded here and sent as one raw request (command 101): the stored messages are those that the official
+client's `SendMessage` would give, for a fraction of its time per message.
+
+    request   metadata length u32 | stream | topic | partitioning | count u32 | batch   (the length: stream to count)
+    name      kind u8 (2 = text) | length u8 | bytes        partitioning by id: 2, 4, partition u32
+    batch     header of 256 bytes: partition u64 0 | base offset u64 0 | base time u64 0 | time u64 (us) |
+              length u64 (256 + frames) | checksum u64 | count u32 | zeros
+    frame     checksum u64 | id u128 | offset delta u32 | time delta u32 | headers length u32 | payload length u32 |
+              0 u64 | payload | headers
+    reply     count u32 | { stream u32 | topic u32 | partition u32 | base offset u64 }
+
+All little-endian. A frame's checksum is XXH3-64 of the frame behind it; the batch's is XXH3-64 of its first five fields,
+the count and the frames' checksums. A wrong one makes the server drop the connection.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+
+import attrs
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from framework.errors import ConfigError, IggyProtocolError
+from framework.iggy.values import Confirmation, ConnectedClient
+
+SEND_MESSAGES = 101
+POLL_MESSAGES = 100
+OWN_CLIENT = 20
+ALL_CLIENTS = 22
+DELETE_SEGMENTS = 503
+
+BATCH_HEADER_BYTES = 256
+FRAME_BYTES = 48
+MAX_PAYLOAD_BYTES = 64_000_000
+MAX_NAME_BYTES = 255
+
+# Messages encoded at a time: their bytes stay in the cache between the hash and the copy (measured: 13 % faster than all
+# at once, the same from 200 to 700).
+_CHUNK = 400
+
+# A frame's fixed fields behind its checksum.
+_FRAME = np.dtype(
+    [
+        ("low", "<u8"),
+        ("high", "<u8"),
+        ("offset_delta", "<u4"),
+        ("time_delta", "<u4"),
+        ("headers_length", "<u4"),
+        ("payload_length", "<u4"),
+        ("reserved", "<u8"),
+    ]
+)
+_CONFIRMATION = struct.Struct("<IIIQ")
+
+
+def _length(value: Sequence[object] | bytes) -> str:
+    return f"<{len(value)}>"
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Segment:
+    """Consecutive records of one object: messages whose ids count up and whose headers are the same.
+
+    Attributes:
+        id_high: upper 64 bits of every id: the object's hash.
+        share: 24 bits; 0 when the object is not split.
+        first_record: number of the first payload; the lower 40 bits of its id.
+        payloads: each 1 to 64,000,000 bytes.
+        headers: the encoded header block of each message (`headers.encode_headers`), or nothing.
+    """
+
+    id_high: int
+    share: int = 0
+    first_record: int
+    payloads: Sequence[bytes] = attrs.field(repr=_length)
+    headers: bytes = attrs.field(default=b"", repr=_length)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the messages take in a request."""
+        return sum(map(len, self.payloads)) + len(self.payloads) * (FRAME_BYTES + len(self.headers))
+
+
+def encode_send(
+    stream: str, topic: str, partition: int, segments: Sequence[Segment], *, time_us: int | None = None
+) -> bytes:
+    """The body of one send request with all messages of all segments, in order.
+
+    The offsets that the server gives are consecutive, in this order. The hot path of the project: about 0.26 us a
+    message of 200 bytes with three headers. Neither the ranges of the ids' parts nor the payloads' lengths are checked
+    here: the caller did both (`sender.py`).
+
+    Args:
+        stream: name of the stream.
+        topic: name of the topic.
+        partition: counted from 0.
+        segments: at least one payload in all.
+        time_us: the messages' time of origin, microseconds since 1970; now when left out.
+    """
+    out: list[bytes] = [b""]
+    checksums: array[int] = array("Q")
+    done = 0
+    for segment in segments:
+        _encode_segment(segment, done, out, checksums)
+        done += len(segment.payloads)
+    frames_bytes = sum(map(len, out))
+    core = struct.pack(
+        "<QQQQQ", 0, 0, 0, time.time_ns() // 1000 if time_us is None else time_us, BATCH_HEADER_BYTES + frames_bytes
+    )
+    checksum = xxh3_64_intdigest(core + struct.pack("<I", done) + checksums.tobytes())
+    target = encode_name(stream) + encode_name(topic) + struct.pack("<BBII", 2, 4, partition, done)
+    head = struct.pack("<I", len(target)) + target + core + struct.pack("<QI", checksum, done)
+    out[0] = head.ljust(4 + len(target) + BATCH_HEADER_BYTES, b"\0")
+    return b"".join(out)
+
+
+def _encode_segment(segment: Segment, delta: int, out: list[bytes], checksums: array[int]) -> None:
+    """Appends the frames of `segment` to `out` (in chunks) and their checksums to `checksums`."""
+    payloads, headers = segment.payloads, segment.headers
+    count = len(payloads)
+    first = segment.share << 40 | segment.first_record
+    fields = np.zeros(count, _FRAME)
+    fields["low"] = np.arange(first, first + count, dtype="<u8")
+    fields["high"] = segment.id_high
+    fields["offset_delta"] = np.arange(delta, delta + count, dtype="<u4")
+    fields["headers_length"] = len(headers)
+    fields["payload_length"] = np.fromiter(map(len, payloads), "<u4", count)
+    join = b"".join
+    for start in range(0, count, _CHUNK):
+        part = payloads[start : start + _CHUNK]
+        size = len(part)
+        fixed = struct.unpack("40s" * size, fields[start : start + size].data)
+        # Everything per message happens inside C: joining, hashing, interleaving.
+        pieces = zip(fixed, part, repeat(headers)) if headers else zip(fixed, part)
+        bodies = list(map(join, pieces))
+        hashes = array("Q", map(xxh3_64_intdigest, bodies))
+        frames = [b""] * (2 * size)
+        frames[0::2] = struct.unpack("8s" * size, hashes)
+        frames[1::2] = bodies
+        out.append(join(frames))
+        checksums.extend(hashes)
+
+
+def cut_segments(segments: Sequence[Segment], max_bytes: int) -> Iterator[list[Segment]]:
+    """The same messages in requests of at most `max_bytes` each, unless a single message is longer."""
+    group: list[Segment] = []
+    room = max_bytes
+    for segment in segments:
+        if segment.size_bytes <= room:
+            group.append(segment)
+            room -= segment.size_bytes
+            continue
+        extra = FRAME_BYTES + len(segment.headers)
+        start = 0
+        for number, payload in enumerate(segment.payloads):
+            size = len(payload) + extra
+            if size > room and (group or number > start):
+                if number > start:
+                    group.append(_slice(segment, start, number))
+                yield group
+                group, room, start = [], max_bytes, number
+            room -= size
+        group.append(_slice(segment, start, len(segment.payloads)))
+    if group:
+        yield group
+
+
+def _slice(segment: Segment, start: int, end: int) -> Segment:
+    return attrs.evolve(segment, first_record=segment.first_record + start, payloads=segment.payloads[start:end])
+
+
+def encode_name(name: str) -> bytes:
+    """A stream's or topic's name as the commands name it.
+
+    Raises:
+        ConfigError: no bytes or more than 255; digits alone, which the official client takes for a number.
+    """
+    raw = name.encode()
+    if not 1 <= len(raw) <= MAX_NAME_BYTES:
+        raise ConfigError(f"the name of a stream or topic holds 1 to {MAX_NAME_BYTES} bytes, not {len(raw)}")
+    if name.isascii() and name.isdigit():
+        raise ConfigError(
+            f"a stream or topic cannot be called {name}: Iggy takes digits alone for a number, not a name"
+        )
+    return struct.pack("<BB", 2, len(raw)) + raw
+
+
+def encode_delete_segments(stream: str, topic: str, partition: int, count: int) -> bytes:
+    """The body that deletes the `count` oldest sealed segments of a partition."""
+    return encode_name(stream) + encode_name(topic) + struct.pack("<II", partition, count)
+
+
+def parse_confirmations(reply: bytes) -> tuple[Confirmation, ...]:
+    """The confirmations of a send; may be none: stored, but the server does not tell where."""
+    if len(reply) < 4:  # noqa: PLR2004  (the count)
+        return ()
+    (count,) = struct.unpack_from("<I", reply)
+    if len(reply) != 4 + count * _CONFIRMATION.size:
+        raise IggyProtocolError(f"a send was answered with {len(reply)} bytes for {count} confirmations")
+    return tuple(Confirmation(*fields) for fields in _CONFIRMATION.iter_unpack(reply[4:]))
+
+
+def parse_clients(reply: bytes) -> tuple[ConnectedClient, ...]:
+    """The clients of command 20 (one) or 22 (all): `id u32 | user u32 | transport u8 | text | groups u32 | ids`."""
+    clients: list[ConnectedClient] = []
+    place = 0
+    try:
+        while place < len(reply):
+            client_id, _user, _transport, length = struct.unpack_from("<IIBI", reply, place)
+            place += 13
+            address = reply[place : place + length].decode()
+            (_groups,) = struct.unpack_from("<I", reply, place + length)
+            place += length + 4
+            clients.append(ConnectedClient(client_id, address))
+    except (struct.error, UnicodeDecodeError) as error:
+        raise IggyProtocolError("the server's list of clients is not laid out as version 0.9 does it") from error
+    return tuple(clients)
