@@ -17,8 +17,10 @@ from difflib import get_close_matches
 import attrs
 
 from framework.config.option import Bytes, Moment, Seconds, option
+from framework.errors import ConfigError
 from framework.formats import known_formats
 from framework.globs import compile_globs
+from framework.iggy.address import IggyAddress
 from framework.naming import TOPIC_PLACEHOLDER, NameTemplate
 from framework.transformer import COMPRESSIONS, MAX_MESSAGE_BYTES, InputOptions
 
@@ -160,8 +162,9 @@ class IggySection:
 
     url: str = option(
         secret=True,
-        doc="`iggy://user:password@host:8090` or `iggy+tls://...`, a token as `iggy://token@host:8090`, "
-        "or `embedded:PATH`: a small server for development that keeps its data in a folder.",
+        doc="`iggy://user:password@host:8090`, `iggy+tls://...` for TLS, `iggy://host:8090?token=TOKEN` for an access "
+        "token; or `embedded:PATH`: a small server for development that keeps its data in a folder. `@`, `:` and `/` "
+        "in a password are written `%40`, `%3A` and `%2F`.",
         minimum=1,
     )
     stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_LONGEST_IGGY_NAME)
@@ -209,6 +212,21 @@ class IggySection:
         unit="seconds",
         doc="How long Iggy may take to answer. After it the outcome is unknown, and the source recovers.",
     )
+
+    def address(self) -> IggyAddress:
+        """The address, taken apart.
+
+        Raises:
+            ConfigError: it is none; the loader finds it earlier.
+        """
+        return IggyAddress.parse(self.url)
+
+    def mistakes(self) -> Iterator[str]:
+        """An address that is none. Its sentences hold no password."""
+        try:
+            self.address()
+        except ConfigError as exc:
+            yield from (f"url: {mistake}" for mistake in exc.mistakes)
 
 
 @attrs.frozen(kw_only=True)
@@ -259,7 +277,7 @@ class DiscoverySection:
     )
     ignore_hidden: bool = option(
         True,
-        doc="Leave out keys in which a part between two `/` begins with `_` or `.`, unless it has a `=` "
+        doc="Leave out keys in which a part between two `/` begins with `.`, or with `_` unless it has a `=` "
         "(`_SUCCESS`, `_temporary/part-0`, `.crc`; but not the partition folder `_day=1/`). "
         "The parts that `prefix` names do not count.",
     )
