@@ -97,8 +97,8 @@ class Service:
         """
         check_loopback(host)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock_folder()
         try:
+            self._lock_folder()
             self._catalog.open()
             with socket.create_server((host, port), backlog=256) as listener:
                 port = listener.getsockname()[1]
@@ -111,7 +111,15 @@ class Service:
                 self._loop(listener, owner_fd)
             self._end()
         finally:
-            os.close(self._lock_fd)
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the folder; `run` does it by itself. May be called twice."""
+        fd, self._lock_fd = self._lock_fd, -1
+        if fd >= 0:
+            os.close(fd)
+        self._wake_read.close()
+        self._wake_write.close()
 
     def stop(self) -> None:
         """Make `run` return; may be called from anywhere, also from a signal handler."""
@@ -130,17 +138,18 @@ class Service:
         signal.signal(signal.SIGINT, handle)
 
     def _lock_folder(self) -> None:
-        self._lock_fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            holder = os.pread(self._lock_fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(self._lock_fd)
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(fd)
             raise FolderInUseError(
                 f"{self.folder} is served by the process {holder} already: connect to that one, or stop it first"
             ) from exc
-        os.ftruncate(self._lock_fd, 0)
-        os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
+        self._lock_fd = fd
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         (self.folder / ADDRESS_FILE).unlink(missing_ok=True)
 
     def _loop(self, listener: socket.socket, owner_fd: int | None) -> None:
@@ -218,8 +227,6 @@ class Service:
         for thread in connections.values():
             thread.join(max(deadline - time.monotonic(), 0))
         self._catalog.close()
-        self._wake_read.close()
-        self._wake_write.close()
 
 
 def check_loopback(host: str) -> None:

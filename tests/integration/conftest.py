@@ -1,0 +1,26 @@
+"""A server for the integration tests: the real one that IGGY_TEST_URL names, else a fresh embedded one."""
+
+import os
+import re
+import uuid
+
+import pytest
+
+from framework.iggy.embedded import EmbeddedServer
+
+
+@pytest.fixture(scope="session")
+def iggy_url(tmp_path_factory):
+    """Yield `iggy://user:password@host:port` of a running server."""
+    given = os.environ.get("IGGY_TEST_URL")
+    if given:
+        yield given
+        return
+    with EmbeddedServer.start(tmp_path_factory.mktemp("iggy")) as server:
+        yield server.url
+
+
+@pytest.fixture
+def stream_name(request):
+    """Return a stream name that no other test and no earlier run has used."""
+    return f"{re.sub('[^a-z0-9]+', '-', request.node.name.lower())[:60]}-{uuid.uuid4().hex[:8]}"
