@@ -199,9 +199,9 @@ class Selector:
         log = next(log for root, log in self._tables.items() if native.key.startswith(root))
         place = f"{native.location.removesuffix(native.key)}{log.root}"
         raise ConfigError(
-            f"{place} is a table of {log.kind}, and {native.key} is one of its files: read as plain Parquet it would give "
-            "rows that the table has deleted or rewritten. Leave it out with [discovery] exclude, or, for a table that is "
-            "only ever appended to, set [discovery] allow_table_folders = true"
+            f"{place} is a table of {log.kind}, and {native.key} is one of its files: read as plain Parquet it would "
+            "give rows that the table has deleted or rewritten. Leave it out with [discovery] exclude, or, for a table "
+            "that is only ever appended to, set [discovery] allow_table_folders = true"
         )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from framework.config.loading import limits_text, sections_of
 from framework.config.option import Option, options_of
 from framework.config.sections import SourceCommonConfig
+from framework.metrics import reference_rows
 
 PAGE = Path("docs/reference/configuration.md")
 STORE_SECTIONS = {"s3": "s3_source.config:S3Config"}
@@ -68,7 +69,13 @@ def reference_page() -> str:
         module, _, attribute = path.partition(":")
         ordered[name] = getattr(importlib.import_module(module), attribute)
     ordered |= sections
-    return "\n".join([_HEAD, *(section_text(name, cls) for name, cls in ordered.items())])
+    return "\n".join([_HEAD, *(section_text(name, cls) for name, cls in ordered.items()), _metrics_text()])
+
+
+def _metrics_text() -> str:
+    lines = ["### Metrics", "", "| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{name}` | {kind} | {labels} | {doc} |" for name, kind, labels, doc in reference_rows()]
+    return "\n".join([*lines, ""])
 
 
 def section_text(name: str, cls: type) -> str:

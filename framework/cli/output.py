@@ -1,0 +1,257 @@
+"""What a command writes while it runs: log lines, plain or JSON, and on a terminal a progress bar below them.
+
+    with Output(format="auto", level="info") as output:
+        output.update(Progress(objects_done=3, objects_total=40))
+
+Lines and bar go to stderr; stdout is left to results. Lines appear above the bar, never through it. Where there is no
+bar, how far the run is becomes a line of its own every few seconds, when something changed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from typing_extensions import Self, override
+
+from framework.cli.progress import Progress, Rate, progress_text, seconds_left
+from framework.config.loading import ConfigWarning
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
+
+OWN_LOGGERS = ("framework", "transformers", "s3_source", "gcs_source")
+"""Follow the configured level; all other packages speak from warnings on."""
+
+_LINE_EVERY_SECONDS = 10.0
+_BAR_REFRESHES_PER_SECOND = 8
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+log = logging.getLogger(__name__)
+
+
+class Output:
+    """Takes over logging and the terminal while it is open. A context manager; one at a time in a process.
+
+    Args:
+        format: `auto` (bar and plain lines on a terminal, plain lines elsewhere), `plain` or `json`.
+        level: least important kind of line: `debug`, `info`, `warning`, `error`.
+        stream: where lines and bar go; stderr by default.
+        terminal: whether the stream is a terminal; found out by default.
+        clock: seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        *,
+        format: str = "auto",  # noqa: A002  as the option is called
+        level: str = "info",
+        stream: TextIO | None = None,
+        terminal: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._with_bar = format == "auto" and (self._stream.isatty() if terminal is None else terminal)
+        self._level = logging.getLevelName(level.upper())
+        self._formatter: logging.Formatter = JsonFormatter() if format == "json" else PlainFormatter()
+        self._clock = clock
+        self._rate = Rate()
+        self._console: Console | None = None
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+        self._last: Progress | None = None
+        self._lined: Progress | None = None
+        self._line_at = clock() + _LINE_EVERY_SECONDS
+        self._restore: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Self:
+        self._restore = _take_over_logging(self._handler(), self._level)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the bar as it stands and gives logging back. May be called twice."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        elif self._last is not None and self._last != self._lined:
+            self._write_line(self._last)
+        self._last = None
+        restore, self._restore = self._restore, []
+        for undo in restore:
+            undo()
+
+    def update(self, progress: Progress) -> None:
+        """Shows how far the run is. Cheap; call it as often as there is something new, from one thread."""
+        now = self._clock()
+        self._rate.add(now, progress)
+        self._last = progress
+        if self._with_bar:
+            self._draw(progress)
+        elif now >= self._line_at and progress != self._lined:
+            self._line_at = now + _LINE_EVERY_SECONDS
+            self._write_line(progress)
+
+    def say(self, text: str) -> None:
+        """Writes a line of the result to stdout, above the bar when both are on the terminal."""
+        if self._bar is not None and self._console is not None and sys.stdout.isatty():
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        else:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+
+    def _handler(self) -> logging.Handler:
+        handler: logging.Handler
+        if self._with_bar:
+            from rich.console import Console  # noqa: PLC0415  loaded for a terminal only
+
+            self._console = Console(file=self._stream, force_terminal=True, highlight=False)
+            handler = _ConsoleHandler(self._console)
+        else:
+            handler = logging.StreamHandler(self._stream)
+        handler.setFormatter(self._formatter)
+        return handler
+
+    def _draw(self, progress: Progress) -> None:
+        if self._bar is None:
+            from rich.progress import BarColumn, SpinnerColumn, TextColumn  # noqa: PLC0415
+            from rich.progress import Progress as Bar  # noqa: PLC0415
+
+            self._bar = Bar(
+                SpinnerColumn(),
+                BarColumn(bar_width=24),
+                # markup=False: a state or a number is text, whatever brackets it has.
+                TextColumn("{task.fields[text]}", markup=False),
+                console=self._console,
+                refresh_per_second=_BAR_REFRESHES_PER_SECOND,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._task = self._bar.add_task("", total=None, text="")
+            self._bar.start()
+        done, total = progress.bytes_done, progress.bytes_total
+        text = progress_text(progress, self._rate)
+        if progress.state != "reading":
+            text = f"{progress.state}  {text}"
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, total=total or None, text=text)
+
+    def _write_line(self, progress: Progress) -> None:
+        self._lined = progress
+        left = seconds_left(progress, self._rate)
+        fields = {
+            "state": progress.state,
+            "objects_done": progress.objects_done,
+            "objects_total": progress.objects_total,
+            "bytes_done": progress.bytes_done,
+            "bytes_total": progress.bytes_total,
+            "records": progress.records,
+            "records_per_second": round(self._rate.records_per_second),
+            "skipped": progress.skipped,
+            "seconds_left": None if left is None else round(left),
+        }
+        log.info("progress", extra={name: value for name, value in fields.items() if value is not None})
+
+
+class PlainFormatter(logging.Formatter):
+    """`2024-05-31T12:00:00.123Z INFO    message  name=value`: one line a record, whatever its text holds."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f"  {name}={_plain(value)}" for name, value in _fields(record).items())
+        line = f"{_time(record)} {record.levelname:<7} {printable(record.getMessage())}{fields}"
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        return f"{line}\n{trace}" if trace else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: `time` (UTC), `level`, `logger`, `message`, and the fields given as `extra`."""
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        content: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        content |= {name: value for name, value in _fields(record).items() if name not in content}
+        if record.exc_info:
+            content["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(content, default=str)
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters written as `\n`, `\x1b`: keys may hold them, and terminals obey them."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+class _ConsoleHandler(logging.Handler):
+    """Prints lines above the bar."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
+        except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
+            self.handleError(record)
+
+
+def _take_over_logging(handler: logging.Handler, level: int) -> list[Callable[[], None]]:
+    root = logging.getLogger()
+    undo: list[Callable[[], None]] = []
+
+    def with_level(logger: logging.Logger, new: int) -> None:
+        old = logger.level
+        logger.setLevel(new)
+        undo.append(lambda: logger.setLevel(old))
+
+    before = root.handlers[:]
+    root.handlers[:] = [handler]
+    undo.append(lambda: root.handlers.__setitem__(slice(None), before))
+    with_level(root, max(level, logging.WARNING))
+    for name in OWN_LOGGERS:
+        with_level(logging.getLogger(name), level)
+    shown_before = warnings.showwarning
+    # It is called by position only, so the names of its arguments are free.
+    warnings.showwarning = _log_warning  # type: ignore[assignment]
+    undo.append(lambda: setattr(warnings, "showwarning", shown_before))
+    return undo
+
+
+def _log_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
+    """A warning as a line: the message, without the line of code that logging's own capture adds."""
+    name = "" if issubclass(category, ConfigWarning) else f"{category.__name__}: "
+    log.warning("%s%s", name, message)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def _plain(value: object) -> str:
+    text = str(value)
+    return printable(text) if text and " " not in text else json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, tz=timezone.utc)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,111 @@
+"""How far a run is, as one value and as one line of text."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+_WINDOW_SECONDS = 10.0
+_MINUTE, _HOUR = 60, 3600
+
+
+@attrs.frozen(kw_only=True)
+class Progress:
+    """How far a run is.
+
+    Attributes:
+        objects_done: objects of which everything is confirmed.
+        objects_total: objects known to be read in this pass; None while that is not known.
+        bytes_done: stored bytes of the objects that are done, and of the read part of the others.
+        bytes_total: stored bytes of all of them; None while that is not known.
+        records: records confirmed.
+        skipped: records and objects that the tolerance let pass.
+        state: what is going on: `listing`, `reading`, `waiting for new objects`, `recovering`.
+    """
+
+    objects_done: int = 0
+    objects_total: int | None = None
+    bytes_done: int = 0
+    bytes_total: int | None = None
+    records: int = 0
+    skipped: int = 0
+    state: str = "reading"
+
+
+class Rate:
+    """Speed over the last ten seconds, from the values as they come."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque()
+
+    def add(self, now: float, progress: Progress) -> None:
+        """Takes a value.
+
+        Args:
+            now: seconds of a clock that only goes forward.
+            progress: the value.
+        """
+        seen = self._seen
+        seen.append((now, progress.records, progress.bytes_done))
+        # The oldest one left is the last that is at least as old as the window: so the window is always covered.
+        while len(seen) > 2 and seen[1][0] <= now - _WINDOW_SECONDS:  # noqa: PLR2004
+            seen.popleft()
+
+    @property
+    def records_per_second(self) -> float:
+        """0 until two values came."""
+        return self._per_second(1)
+
+    @property
+    def bytes_per_second(self) -> float:
+        """0 until two values came."""
+        return self._per_second(2)
+
+    def _per_second(self, index: int) -> float:
+        if not self._seen:
+            return 0.0
+        first, last = self._seen[0], self._seen[-1]
+        elapsed = last[0] - first[0]
+        return max(0.0, (last[index] - first[index]) / elapsed) if elapsed > 0 else 0.0
+
+
+def seconds_left(progress: Progress, rate: Rate) -> float | None:
+    """By bytes, which are known in advance; None while total or speed are not."""
+    speed = rate.bytes_per_second
+    if progress.bytes_total is None or speed <= 0:
+        return None
+    return max(0, progress.bytes_total - progress.bytes_done) / speed
+
+
+def progress_text(progress: Progress, rate: Rate) -> str:
+    """`12/40 objects  3.1/9.0 MB  120,000 records  41,000/s  0:12 left`."""
+    objects = f"{progress.objects_done:,}" + _of(progress.objects_total, "{:,}")
+    parts = [f"{objects} objects", _bytes(progress), f"{progress.records:,} records"]
+    parts.append(f"{rate.records_per_second:,.0f}/s")
+    if progress.skipped:
+        parts.append(f"{progress.skipped:,} skipped")
+    left = seconds_left(progress, rate)
+    if left:
+        parts.append(f"{duration_text(left)} left")
+    return "  ".join(parts)
+
+
+def duration_text(seconds: float) -> str:
+    """`0:12`, `3:07`, `1:02:03`."""
+    whole = round(seconds)
+    minutes = f"{whole % _HOUR // _MINUTE:02d}" if whole >= _HOUR else f"{whole // _MINUTE}"
+    return f"{whole // _HOUR}:{minutes}:{whole % _MINUTE:02d}" if whole >= _HOUR else f"{minutes}:{whole % _MINUTE:02d}"
+
+
+def _of(total: int | None, form: str) -> str:
+    return "" if total is None else "/" + form.format(total)
+
+
+def _bytes(progress: Progress) -> str:
+    largest = progress.bytes_done if progress.bytes_total is None else progress.bytes_total
+    for name, unit in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if largest >= unit:
+            total = "" if progress.bytes_total is None else f"/{progress.bytes_total / unit:,.1f}"
+            return f"{progress.bytes_done / unit:,.1f}{total} {name}"
+    return f"{progress.bytes_done}{_of(progress.bytes_total, '{}')} B"
