@@ -6,6 +6,7 @@ A feed answers "what next"; it knows positions, filters and routes, and no bytes
 from __future__ import annotations
 
 import abc
+import logging
 import threading
 import time
 from collections import deque
@@ -13,10 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import attrs
+from typing_extensions import override
 
-from framework.errors import ListingError
+from framework.errors import ListingError, ObjectError
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, check_depends_on
 from framework.records import Lane, NativeObject
+
+log = logging.getLogger(__name__)
 
 LIST_SHARE = 10
 """The wait between passes is at least this many times the listing, so that a large bucket is not listed without pause."""
@@ -37,8 +41,10 @@ class FeedCounts:
     Attributes:
         passes: complete listings so far.
         listed: objects that the listing showed.
-        chosen: objects that were new or unfinished.
-        chosen_bytes: their sizes.
+        chosen: objects of this pass that were new or unfinished.
+        total_chosen: the same, over all passes.
+        total_chosen_bytes: their sizes.
+        waiting: whether no pass is under way.
         list_seconds: how long the listing took.
         left_out: reason -> objects, for what the filters left out.
     """
@@ -46,7 +52,9 @@ class FeedCounts:
     passes: int = 0
     listed: int = 0
     chosen: int = 0
-    chosen_bytes: int = 0
+    total_chosen: int = 0
+    total_chosen_bytes: int = 0
+    waiting: bool = False
     list_seconds: float = 0.0
     left_out: dict[str, int] = attrs.field(factory=dict)
 
@@ -71,6 +79,11 @@ class ObjectFeed(abc.ABC):
     def seconds_until_due(self) -> float:
         """How long `take` will surely give None; 0 when that is not known."""
         return 0.0
+
+    def wait(self, seconds: float, stop: threading.Event | None) -> None:
+        """Waits until there may be more, `stop` is set, or the time is over."""
+        if stop is not None:
+            stop.wait(seconds)
 
     def stop(self) -> None:
         """Ends a pass under way; `take` gives None from now on. May be called twice, from any thread."""
@@ -104,6 +117,7 @@ class ListingFeed(ObjectFeed):
         offsets: OffsetManager,
         depends_on: str,
         poll_interval_seconds: float,
+        tolerant: bool = False,
         once: bool = False,
         start_entry: Callable[[NativeObject, Lane, str], OffsetManagerEntry] = OffsetManagerEntry.start,
         clock: Callable[[], float] = time.monotonic,
@@ -113,6 +127,8 @@ class ListingFeed(ObjectFeed):
         self._offsets = offsets
         self._depends_on = depends_on
         self._poll_interval = poll_interval_seconds
+        self._tolerant = tolerant
+        self._unroutable = 0
         self._once = once
         self._start_entry = start_entry
         self._clock = clock
@@ -143,7 +159,8 @@ class ListingFeed(ObjectFeed):
             assignment = self._decide(native)
             if assignment is not None:
                 self.counts.chosen += 1
-                self.counts.chosen_bytes += native.size
+                self.counts.total_chosen += 1
+                self.counts.total_chosen_bytes += native.size
                 return assignment
         return None
 
@@ -153,16 +170,23 @@ class ListingFeed(ObjectFeed):
         self._prune()
         self._listing_seconds = 0.0
         self._released = False
-        self.counts = FeedCounts(passes=self.counts.passes)
+        past = self.counts
+        self.counts = FeedCounts(
+            passes=past.passes, total_chosen=past.total_chosen, total_chosen_bytes=past.total_chosen_bytes
+        )
         self._selection.begin_pass()
+        self._unroutable = 0
         self._pass = iter(self._listing())
         return True
 
     def _end_pass(self) -> None:
         self._pass = None
         self.counts.passes += 1
+        self.counts.waiting = True
         self.counts.list_seconds = self._listing_seconds
         self.counts.left_out = self._selection.left_out()
+        if self._unroutable:
+            self.counts.left_out["name without a lane"] = self._unroutable
         self._due = self._clock() + max(self._poll_interval, LIST_SHARE * self._listing_seconds)
         if self._once:
             with self._lock:
@@ -171,7 +195,14 @@ class ListingFeed(ObjectFeed):
                 self._due = self._clock()
 
     def _decide(self, native: NativeObject) -> Assignment | None:
-        lane = self._selection.lane_for(native)
+        try:
+            lane = self._selection.lane_for(native)
+        except ObjectError as error:
+            if not self._tolerant:
+                raise
+            log.warning("left out: %s", error)
+            self._unroutable += 1
+            return None
         if lane is None:
             return None
         key = OffsetManagerKey.of_object(native.bucket, native.key)
@@ -189,6 +220,8 @@ class ListingFeed(ObjectFeed):
             entry = self._start_entry(native, lane, self._depends_on)
         else:
             check_depends_on(entry, self._depends_on)
+            if not entry.depends_on:  # a replay of the topic knows records, not options and times
+                entry = attrs.evolve(entry, depends_on=self._depends_on, modified_ms=native.modified_ms)
         return Assignment(native=native, entry=entry)
 
     def _prune(self) -> None:
@@ -228,42 +261,65 @@ class ListingFeed(ObjectFeed):
 
 
 class HandedFeed(ObjectFeed):
-    """Objects that somebody else chose: the process that lists for several tasks, a Spark driver, a test."""
+    """Objects that somebody else chose: the process that lists for several tasks, a Spark driver, a test.
 
-    def __init__(self, assignments: Iterable[Assignment] = (), *, closed: bool = False) -> None:
+    Args:
+        assignments: the first ones.
+        closed: whether no more will be given.
+        on_release: told of every object that came back; from the reader's thread.
+    """
+
+    def __init__(
+        self,
+        assignments: Iterable[Assignment] = (),
+        *,
+        closed: bool = False,
+        on_release: Callable[[NativeObject, bool], None] | None = None,
+    ) -> None:
         self._waiting = deque(assignments)
         self._closed = closed
-        self._lock = threading.Lock()
-        self.released: list[tuple[NativeObject, bool]] = []
+        self._on_release = on_release
+        self._changed = threading.Condition()
 
     def give(self, assignments: Iterable[Assignment]) -> None:
         """Adds objects; from any thread."""
-        with self._lock:
+        with self._changed:
             self._waiting.extend(assignments)
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Says that no more will be given."""
-        self._closed = True
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
+    @override
     def take(self) -> Assignment | None:
-        """The next object that was given."""
-        with self._lock:
+        with self._changed:
             return self._waiting.popleft() if self._waiting else None
 
+    @override
     def release(self, native: NativeObject, *, gone: bool = False) -> None:
-        """Keeps the object in `released`, for the one who chose it."""
-        self.released.append((native, gone))
+        if self._on_release is not None:
+            self._on_release(native, gone)
 
     @property
+    @override
     def finished(self) -> bool:
-        """Whether it was closed and everything was taken."""
         return self._closed and not self._waiting
 
+    @override
+    def wait(self, seconds: float, stop: threading.Event | None) -> None:
+        with self._changed:
+            if not self._waiting and not self._closed:
+                self._changed.wait(seconds)
+
+    @override
     def stop(self) -> None:
-        """Drops what waits."""
-        with self._lock:
+        with self._changed:
             self._waiting.clear()
             self._closed = True
+            self._changed.notify_all()
 
 
 def ordered(objects: Iterable[NativeObject], *, after: str = "", where: str = "") -> Iterator[NativeObject]:

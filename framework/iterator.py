@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -25,9 +25,10 @@ from framework.errors import (
 )
 from framework.feed import Assignment, ListingFeed, ObjectFeed
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, canonical_options
+from framework.naming import Router
 from framework.prefetch import FetchAhead, FetchedInput
 from framework.records import Lane, NativeObject, ObjectState, RecordBatch, SkippedRecord, SourceRecord
-from framework.routing import ObjectSelection
+from framework.selection import RoutedSelection, Selector
 from framework.transformer import BatchLimits, ObjectInput, PayloadRun, Transformer
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class ReadCounts:
         records: good records handed out.
         bytes_done: listed sizes of the objects that are done, failed or gone.
         skipped: bad records left out.
+        list_requests: pages of listings asked for.
+        retries: calls to the store that were tried again.
     """
 
     objects_opened: int = 0
@@ -59,6 +62,8 @@ class ReadCounts:
     records: int = 0
     bytes_done: int = 0
     skipped: int = 0
+    list_requests: int = 0
+    retries: int = 0
 
 
 class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
@@ -148,13 +153,24 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         start_key = self.start_key
         return ListingFeed(
             listing=lambda: self.get_native_item_stream(start_key),
-            selection=ObjectSelection(self.config),
+            selection=RoutedSelection(Selector(self.config, prefixes=self.prefixes), Router(self.config)),
+            tolerant=self.config.errors.tolerance != "none",
             offsets=self.offsets,
             depends_on=self._depends_on,
             poll_interval_seconds=self.config.discovery.poll_interval,
             once=self._once,
-            start_entry=self.create_offset_manager_entry,
+            start_entry=self._start_entry,
         )
+
+    def _start_entry(self, native: NativeObject, lane: Lane, depends_on: str) -> OffsetManagerEntry:
+        entry = self.create_offset_manager_entry(native, lane, depends_on)
+        found = self.offsets.records_found(native)
+        return attrs.evolve(entry, records_done=found) if found else entry
+
+    @property
+    def prefixes(self) -> Sequence[str]:
+        """What the listing is limited to; hidden names that a prefix itself holds hide nothing."""
+        return ()
 
     @property
     def start_key(self) -> str | None:
@@ -236,6 +252,12 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         for _, source in list(self._window):
             source.close()
         self._ahead.close()
+
+    @staticmethod
+    def log_retry(error: Exception, tries: int, seconds: float) -> None:
+        """Says that a call failed and will be tried again: the first time quietly, then as a warning."""
+        level = logging.INFO if tries == 1 else logging.WARNING
+        log.log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)
 
     # Reading ahead
 
@@ -343,13 +365,3 @@ class _ObjectRead:
 
     def _finish(self) -> None:
         self._owner.counts.bytes_done += self._native.size
-
-
-def require_format(config: SourceCommonConfig) -> Transformer:
-    """The configured transformer, with the error of a wrong one as a configuration's mistake."""
-    from framework.formats import make_transformer  # noqa: PLC0415 - formats are found when they are used
-
-    try:
-        return make_transformer(config.input.options())
-    except ConfigError as exc:
-        raise ConfigError([f"[input] {mistake}" for mistake in exc.mistakes]) from exc

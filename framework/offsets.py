@@ -270,10 +270,17 @@ class OffsetManager:
 
     Reading threads ask `get_entry`; the sending thread gives what the server confirmed to `commit`, and `flush` writes what
     changed since the last flush as one delta. Positions never go back.
+
+    Args:
+        store: where they are kept; in memory by default.
+        records_found: tells how many records of an object without a position a recovery found in the topics.
     """
 
-    def __init__(self, store: OffsetStore | None = None) -> None:
+    def __init__(
+        self, store: OffsetStore | None = None, *, records_found: Callable[[NativeObject], int] | None = None
+    ) -> None:
         self._store = store if store is not None else MemoryOffsetStore()
+        self._records_found = records_found
         self._entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._dirty: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._removed: dict[OffsetManagerKey, None] = {}
@@ -300,6 +307,10 @@ class OffsetManager:
             if entry is None and creator is not None:
                 entry = self._entries[key] = creator(key)
             return entry
+
+    def records_found(self, native: NativeObject) -> int:
+        """Records of an object without a position that a recovery found in the topics by their ids alone."""
+        return self._records_found(native) if self._records_found is not None else 0
 
     def entries(self) -> list[OffsetManagerEntry]:
         """All positions that are here, as of now."""
@@ -360,6 +371,11 @@ class OffsetManager:
         """All positions and anchors of one moment: each position is covered by its lane's anchor."""
         with self._lock:
             return list(self._entries.values()), dict(self._anchors)
+
+    def snapshot_anchors(self) -> dict[Lane, Anchor | None]:
+        """Every known lane and its last confirmed message."""
+        with self._lock:
+            return dict(self._anchors)
 
     def merge_saved(self, delta: PositionDelta) -> None:
         """Takes over what another writer has saved already; nothing becomes dirty."""

@@ -48,12 +48,14 @@ class SendCounts:
         records: confirmed records.
         size_bytes: their payload bytes.
         requests: confirmed requests that held records.
-        first_record_at: `time.monotonic()` of the first confirmation; None before.
+        commits: deltas saved.
+        first_record_at: `time.time()` of the first confirmation; None before.
     """
 
     records: int = 0
     size_bytes: int = 0
     requests: int = 0
+    commits: int = 0
     first_record_at: float | None = None
 
 
@@ -78,6 +80,7 @@ class Pipeline:
         config: for the sizes and times of `[iggy]` and `[offsets]`.
         open_lane: called before a lane's first send; must leave the lane's anchor in the log.
         on_saved: called with every delta that was saved.
+        on_idle: called when there was nothing to send for a while.
         clock: seconds.
     """
 
@@ -89,6 +92,7 @@ class Pipeline:
         *,
         open_lane: Callable[[Lane], None] | None = None,
         on_saved: Callable[[PositionDelta], None] | None = None,
+        on_idle: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task = task
@@ -101,6 +105,7 @@ class Pipeline:
         self._commit_interval = config.offsets.commit_interval
         self._open_lane = open_lane
         self._on_saved = on_saved
+        self._on_idle = on_idle
         self._clock = clock
         self._buffers: dict[Lane, _LaneBuffer] = {}
         self._lanes: set[Lane] = set()
@@ -132,6 +137,8 @@ class Pipeline:
                     if self._task.finished:
                         break
                     self._send_waiting()
+                    if self._on_idle is not None and not self._in_flight:
+                        self._on_idle()
                 self._confirm(0)
                 self._flush_when_due()
             if not self._stopping.is_set():
@@ -221,7 +228,7 @@ class Pipeline:
             counts.records += sum(len(batch.payloads) for batch in acknowledgement.batches)
             counts.size_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)
             if counts.first_record_at is None:
-                counts.first_record_at = self._clock()
+                counts.first_record_at = time.time()
 
     def _answer(self, future: Future[Acknowledgement]) -> Acknowledgement:
         """The confirmation, waited for no longer than the request may take, and shorter once a stop was asked for."""
@@ -244,5 +251,6 @@ class Pipeline:
         self._flush_at = self._clock() + self._commit_interval
         if self._offsets.dirty:
             delta = self._offsets.flush()
+            self.counts.commits += 1
             if self._on_saved is not None:
                 self._on_saved(delta)

@@ -11,9 +11,9 @@ import abc
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
 
@@ -24,6 +24,7 @@ from framework.records import Acknowledgement, RecordBatch
 from framework.retry import Backoff, BackoffConfig
 
 if TYPE_CHECKING:
+    from framework.checks import CheckResult
     from framework.config.sections import SourceCommonConfig
     from framework.feed import ObjectFeed
     from framework.iterator import AbstractSourceRecordIterator
@@ -43,6 +44,9 @@ class AbstractSourceTask(abc.ABC):
     Together with `framework.pipeline`, which recovers from the data topic, nothing comes twice.
     """
 
+    config_class: ClassVar[type[SourceCommonConfig] | None] = None
+    """The root class of the configuration; the program reads its file into this."""
+
     def __init__(self) -> None:
         self.config: SourceCommonConfig | None = None
         self.offsets = OffsetManager()
@@ -54,7 +58,7 @@ class AbstractSourceTask(abc.ABC):
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
         self._exhausted = False
-        self._backoff_config = BackoffConfig()
+        self.backoff_config = BackoffConfig()
         # (object, version) -> records committed, records polled; only for objects between the two
         self._progress: dict[tuple[OffsetManagerKey, str], tuple[int, int]] = {}
 
@@ -83,6 +87,15 @@ class AbstractSourceTask(abc.ABC):
     def close_resources(self) -> None:
         """Gives back what `get_iterator` opened, within 5 seconds. Called by `stop`, after the iterator's `close`; may be
         called twice, and when `get_iterator` failed half way."""
+
+    # What a subclass may add
+
+    def check(self) -> Iterator[CheckResult]:
+        """One line for each thing that must work before a run: credentials, the bucket, a listing, a read.
+
+        Called after `self.config` is set, instead of `start`; may block for some seconds. By default there is nothing to say.
+        """
+        return iter(())
 
     # The life of a task
 
@@ -114,7 +127,7 @@ class AbstractSourceTask(abc.ABC):
         self._queue = BoundedQueue(
             max_records=self.config.input.queue_records, max_bytes=self.config.input.queue_bytes
         )
-        self.iterator = self.get_iterator(self._backoff_config)
+        self.iterator = self.get_iterator(self.backoff_config)
         self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
         self._reader.start()
 
@@ -123,7 +136,7 @@ class AbstractSourceTask(abc.ABC):
         iterator, queue = self.iterator, self._queue
         if iterator is None or queue is None:
             return
-        backoff = Backoff(self._backoff_config)
+        backoff = Backoff(self.backoff_config, wait=iterator.feed.wait)
         try:
             while not self._stopping.is_set():
                 batch = iterator.next_batch()
@@ -146,7 +159,7 @@ class AbstractSourceTask(abc.ABC):
     def _pause(self, iterator: AbstractSourceRecordIterator, backoff: Backoff) -> None:
         due = iterator.seconds_until_due
         if due > backoff.delay_seconds:
-            self._stopping.wait(min(due, self._backoff_config.cap_seconds))
+            iterator.feed.wait(min(due, self.backoff_config.cap_seconds), self._stopping)
         else:
             backoff.wait(self._stopping)
 

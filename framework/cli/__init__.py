@@ -1,1 +1,7 @@
 """The command line: one module for each command, and what they share."""
+
+from __future__ import annotations
+
+from framework.cli.app import run
+
+__all__ = ["run"]

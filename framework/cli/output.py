@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from typing_extensions import Self, override
 
-from framework.cli.progress import Progress, Rate, progress_text, seconds_left
+from framework.cli.progress import Rate, progress_text, seconds_left
 from framework.config.loading import ConfigWarning
+from framework.progress import Progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -143,7 +144,7 @@ class Output:
             self._bar.start()
         done, total = progress.bytes_done, progress.bytes_total
         text = progress_text(progress, self._rate)
-        if progress.state != "reading":
+        if progress.state != "sending":
             text = f"{progress.state}  {text}"
         if self._task is not None:
             self._bar.update(self._task, completed=done, total=total or None, text=text)

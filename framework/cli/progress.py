@@ -4,33 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-import attrs
+from framework.progress import Progress
 
 _WINDOW_SECONDS = 10.0
 _MINUTE, _HOUR = 60, 3600
-
-
-@attrs.frozen(kw_only=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        objects_done: objects of which everything is confirmed.
-        objects_total: objects known to be read in this pass; None while that is not known.
-        bytes_done: stored bytes of the objects that are done, and of the read part of the others.
-        bytes_total: stored bytes of all of them; None while that is not known.
-        records: records confirmed.
-        skipped: records and objects that the tolerance let pass.
-        state: what is going on: `listing`, `reading`, `waiting for new objects`, `recovering`.
-    """
-
-    objects_done: int = 0
-    objects_total: int | None = None
-    bytes_done: int = 0
-    bytes_total: int | None = None
-    records: int = 0
-    skipped: int = 0
-    state: str = "reading"
 
 
 class Rate:

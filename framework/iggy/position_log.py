@@ -112,9 +112,10 @@ class PositionLog:
         self.stream = stream
         self.topic = topic
         self.source = source
+        self.next_offset = 0
 
     def messages(self, offset: int = 0) -> Iterator[LogMessage | None]:
-        """Every message from an offset on; None for those that are not ours.
+        """Every message from an offset on; None for those that are not ours. Leaves `next_offset` behind the last one.
 
         Raises:
             PositionError: a message of ours that cannot be read.
@@ -125,11 +126,7 @@ class PositionLog:
                 yield log_codec.decode(stored.offset, stored.payload)
             if not batch:
                 return
-            offset = batch[-1].offset + 1
-
-    def read(self) -> LogView:
-        """The whole log, sorted."""
-        return arrange(self.messages(), self.source)
+            offset = self.next_offset = batch[-1].offset + 1
 
     def append(self, payload: bytes) -> int:
         """Adds one message; returns its offset once the server has confirmed it."""
@@ -150,10 +147,11 @@ class PositionLog:
             clients=((own.client_id, own.address),),
             token=secrets.token_hex(8),
         )
-        offset = self.append(log_codec.encode_claim(self.source, claim))
+        before = self.next_offset
+        self.append(log_codec.encode_claim(self.source, claim))
         if leader:
-            others = arrange(self.messages(max(0, offset - READ_MESSAGES)), self.source)
-            first = others.winner(epoch)
+            first = arrange(self.messages(before), self.source).winner(epoch)
+            self.next_offset = before  # the caller reads on from where it was
             if first is not None and first.token != claim.token:
                 raise SourceRunningError(
                     f'source "{self.source}" was started at the same moment on {first.host} (process {first.process}), '

@@ -26,6 +26,7 @@ from framework.records import Anchor, Lane
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
+    from framework.iggy.values import HeaderScalar
 
 log = logging.getLogger(__name__)
 
@@ -132,8 +133,7 @@ class Recovery:
         since = view.checkpoints[-1].epoch if view.checkpoints else 0
         fence(self._connection, view.claims_since(since), source=self._source)
         # a predecessor may have written until it was fenced
-        read = sum(1 for _ in messages)
-        messages.extend(self._log.messages(read))
+        messages.extend(self._log.messages(self._log.next_offset))
         view = arrange(messages, self._source)
         identities = self._identities(view)
         entries, anchors, unclaimed = self._load(view)
@@ -161,8 +161,8 @@ class Recovery:
         )
 
     def _end(self, topic: str, partition: int) -> Anchor | None:
-        last = self._connection.poll_last(self._stream, topic, partition)
-        return Anchor(last.offset, last.message_id) if last is not None else None
+        last = self._connection.poll(self._stream, topic, partition, offset="last", count=1)
+        return Anchor(last[-1].offset, last[-1].message_id) if last else None
 
     def _identities(self, view: LogView) -> dict[str, TopicIdentity]:
         known = view.checkpoints[-1].snapshot().topics if view.checkpoints else {}
@@ -333,7 +333,7 @@ class _Replay:
         self._keys: dict[int, OffsetManagerKey | None] = {}
         self._by_hash: dict[int, OffsetManagerKey] | None = None
 
-    def see(self, lane: Lane, message_id: int, headers: Mapping[str, object]) -> None:
+    def see(self, lane: Lane, message_id: int, headers: Mapping[str, HeaderScalar]) -> None:
         """One message, in the order of the lane."""
         self.messages += 1
         parts = parse_message_id(message_id)
@@ -367,7 +367,7 @@ class _Replay:
                 expected = last + 1
         return expected
 
-    def _find(self, lane: Lane, object_hash: int, headers: Mapping[str, object]) -> OffsetManagerKey | None:
+    def _find(self, lane: Lane, object_hash: int, headers: Mapping[str, HeaderScalar]) -> OffsetManagerKey | None:
         """Whose message it is: by its provenance, else by the hash of an object that was being read."""
         names = join_provenance(headers)
         bucket, key_name, version = names.get("bucket"), names.get("key"), names.get("version")

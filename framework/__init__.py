@@ -1,0 +1,85 @@
+"""A framework for sources that read cloud storage and write Apache Iggy: every record once, in order.
+
+    bucket -> listing -> iterator -> transformer -> bounded queue -> sender -> Iggy data topic
+              feed       iterator    transformer    queue            pipeline       |
+                 ^                                                                  | confirmed, then
+                 +------------------ offsets  <--------- Iggy offsets topic <-------+
+
+In reading order, one module for each stage; `task` alone wires them:
+
+    errors records                     what everything stands on
+    retry  config                      trying again; the typed configuration
+    store  reading                     a bucket: pages of a listing, streams that resume
+    transformer formats                bytes -> records; the formats themselves are in `transformers`
+    naming selection feed              which objects, in which lane, in which order
+    prefetch iterator store_iterator   objects -> batches
+    offsets                            positions and their merge law
+    queue  task                        the reader thread, poll, commit
+    producer pipeline                  acknowledge, then commit
+    iggy/                              the one door to Iggy: client, wire, log of positions, recovery, embedded server
+    engine/                            an epoch of work: one process, or one per task
+    cli/                               the program
+    testing/                           for authors of sources: the conformance kit, fakes, faults
+
+Importing this package loads no vendor's library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from framework.feed import Assignment, HandedFeed, ObjectFeed
+    from framework.formats import make_transformer
+    from framework.iterator import AbstractSourceRecordIterator
+    from framework.offsets import MemoryOffsetStore, OffsetManager, OffsetManagerEntry, OffsetManagerKey, OffsetStore
+    from framework.producer import Producer
+    from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, RecordBatch, SourceRecord
+    from framework.retry import BackoffConfig, RetryPolicy
+    from framework.store import ListPage, ObjectStore
+    from framework.store_iterator import StoreRecordIterator
+    from framework.task import AbstractSourceTask
+    from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, ReadStream, Transformer
+
+_HOMES = {
+    "AbstractSourceRecordIterator": "iterator",
+    "AbstractSourceTask": "task",
+    "Acknowledgement": "records",
+    "Anchor": "records",
+    "Assignment": "feed",
+    "BackoffConfig": "retry",
+    "BatchLimits": "transformer",
+    "HandedFeed": "feed",
+    "InputOptions": "transformer",
+    "Lane": "records",
+    "ListPage": "store",
+    "Mark": "records",
+    "MemoryOffsetStore": "offsets",
+    "NativeObject": "records",
+    "ObjectFeed": "feed",
+    "ObjectInput": "transformer",
+    "ObjectStore": "store",
+    "OffsetManager": "offsets",
+    "OffsetManagerEntry": "offsets",
+    "OffsetManagerKey": "offsets",
+    "OffsetStore": "offsets",
+    "PayloadRun": "transformer",
+    "Producer": "producer",
+    "ReadStream": "transformer",
+    "RecordBatch": "records",
+    "RetryPolicy": "retry",
+    "SourceRecord": "records",
+    "StoreRecordIterator": "store_iterator",
+    "Transformer": "transformer",
+    "make_transformer": "formats",
+}
+
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - one table, not two
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name from its module when it is first asked for."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"framework.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

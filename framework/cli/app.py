@@ -1,0 +1,126 @@
+"""The program: options, commands, exit codes. Every source's `__main__` calls `run`.
+
+Exit codes: 0 done, 1 failed while running, 2 configuration.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from framework.errors import ConfigError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from framework.task import AbstractSourceTask
+
+EXIT_FAILED = 1
+EXIT_CONFIGURATION = 2
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False)
+]
+OnceOption = Annotated[bool, typer.Option("--once", help="Send everything there is now, then end.")]
+
+
+def run(
+    program: str,
+    task_class: type[AbstractSourceTask],
+    arguments: Sequence[str] | None = None,
+    *,
+    demo: Callable[..., int] | None = None,
+) -> int:
+    """Runs the program and returns its exit code. One sentence on stderr tells of a failure, never a traceback.
+
+    Args:
+        program: how it was called, `s3_source`.
+        task_class: the source.
+        arguments: by default those of the process.
+        demo: the command `demo`, for a source that has one.
+    """
+    app = make_app(program, task_class, demo=demo)
+    try:
+        code = app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name=f"python -m {program}", standalone_mode=False)
+    except typer.Abort:
+        return EXIT_FAILED
+    except ConfigError as error:
+        return fail(error, EXIT_CONFIGURATION)
+    except SourceError as error:
+        return fail(error, EXIT_FAILED)
+    except BrokenPipeError:  # `... read | head`: the reader of our output has seen enough
+        sys.stderr.close()
+        return 0
+    except Exception as error:  # noqa: BLE001 - click's own errors know how to show themselves
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
+    return code if isinstance(code, int) else 0
+
+
+def fail(error: BaseException, code: int) -> int:
+    """Says what failed, in one sentence, and gives the exit code."""
+    from framework.cli.output import printable  # noqa: PLC0415 - only for a failure
+
+    text = "\n".join(printable(line) for line in str(error).split("\n"))
+    sys.stderr.write(f"error: {text}\n")
+    return code
+
+
+def make_app(program: str, task_class: type[AbstractSourceTask], *, demo: Callable[..., int] | None = None) -> typer.Typer:
+    """The commands of one source."""
+    app = typer.Typer(
+        name=program,
+        help="Reads cloud storage and writes every record to Apache Iggy, once and in order.",
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback(invoke_without_command=True)
+    def main(context: typer.Context, config: ConfigOption = None, once: OnceOption = False) -> int | None:  # noqa: FBT002
+        """Runs the source until it is stopped; with a command, that instead."""
+        context.obj = config
+        if context.invoked_subcommand is not None:
+            return None
+        from framework.cli.run import run_source  # noqa: PLC0415 - each command loads what it needs
+
+        return run_source(task_class, _required(config), once=once)
+
+    @app.command()
+    def check(context: typer.Context, config: ConfigOption = None) -> int:
+        """Looks whether everything is ready: configuration, credentials, bucket, Iggy; one line each."""
+        from framework.cli.check import check_source  # noqa: PLC0415
+
+        return check_source(task_class, _required(config or context.obj))
+
+    @app.command()
+    def read(
+        context: typer.Context,
+        config: ConfigOption = None,
+        topic: Annotated[str, typer.Option(help="Another topic than the configured one.")] = "",
+        partition: Annotated[int, typer.Option(help="Only this partition.", min=0, show_default=False)] = -1,
+        offset: Annotated[int, typer.Option(help="Begin at this offset of each partition.", min=0)] = 0,
+        limit: Annotated[int, typer.Option(help="End after so many records; 0 = all there are.", min=0)] = 0,
+    ) -> int:
+        """Writes the records of the topic to stdout, one JSON line each: where it is, its provenance, its payload."""
+        from framework.cli.read import read_records  # noqa: PLC0415
+
+        return read_records(
+            task_class, _required(config or context.obj), topic=topic, partition=partition, offset=offset, limit=limit
+        )
+
+    if demo is not None:
+        app.command(name="demo")(demo)
+    return app
+
+
+def _required(config: Path | None) -> Path:
+    if config is None:
+        raise ConfigError("no configuration: add --config FILE (examples/s3.toml shows one), or try the command demo")
+    return config

@@ -1,0 +1,84 @@
+"""The command `read`: what a topic holds, one JSON line a record."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from framework.cli.run import read_config
+from framework.errors import ConfigError, IggyTopicError
+
+if TYPE_CHECKING:
+    from framework.iggy.values import StoredMessage
+    from framework.task import AbstractSourceTask
+
+
+def read_records(
+    task_class: type[AbstractSourceTask], path: Path, *, topic: str, partition: int, offset: int, limit: int
+) -> int:
+    """Writes the records to stdout, partition after partition, each from `offset` to its end as it is now.
+
+    A line: `{"topic", "partition", "offset", "id", "timestamp", "bucket", "key", "version", "record", "payload"}`; a payload
+    that is no JSON is a string, and bytes that are no UTF-8 are `"payload_base64"`.
+
+    Raises:
+        ConfigError: mistakes in the file; no topic to read.
+        IggyTopicError: no such topic or partition.
+    """
+    from framework.engine.session import IggyTarget  # noqa: PLC0415
+    from framework.iggy.reader import read_topic  # noqa: PLC0415
+    from framework.naming import Router  # noqa: PLC0415
+
+    config = read_config(task_class, path)
+    name = topic or Router(config).fixed_topic
+    if name is None:
+        raise ConfigError("the topic comes from the objects' names: say which one to read with --topic NAME")
+    with IggyTarget(config) as target, target.connect() as connection:
+        info = connection.get_topic(config.iggy.stream, name)
+        if info is None:
+            raise IggyTopicError(f'there is no topic "{name}" in stream "{config.iggy.stream}": run the source first')
+        partitions = [one.id for one in info.partitions]
+        if partition >= 0 and partition not in partitions:
+            raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(partitions) - 1}, no {partition}')
+        chosen = [partition] if partition >= 0 else partitions
+        messages = read_topic(connection, config.iggy.stream, name, chosen, start=offset)
+        _write(name, messages, limit)
+    return 0
+
+
+def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int) -> None:
+    out = sys.stdout.buffer
+    for number, (partition, message) in enumerate(messages, 1):
+        out.write(orjson.dumps(as_json(topic, partition, message), option=orjson.OPT_APPEND_NEWLINE))
+        if number == limit:
+            break
+    out.flush()
+
+
+def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:
+    """One message as the object that `read` writes."""
+    from framework.ids import parse_message_id  # noqa: PLC0415
+    from framework.iggy.headers import join_provenance  # noqa: PLC0415
+
+    line: dict[str, Any] = {
+        "topic": topic,
+        "partition": partition,
+        "offset": message.offset,
+        "id": f"{message.message_id:032x}",
+        "timestamp_us": message.timestamp_us,
+        **join_provenance(message.headers),
+        "record": parse_message_id(message.message_id).record,
+    }
+    try:
+        line["payload"] = orjson.loads(message.payload)
+    except orjson.JSONDecodeError:
+        try:
+            line["payload"] = message.payload.decode()
+        except UnicodeDecodeError:
+            line["payload_base64"] = base64.b64encode(message.payload).decode()
+    return line

@@ -1,0 +1,160 @@
+"""The command without a name: runs the source, until it is stopped or once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from framework.cli.output import Output
+from framework.config.loading import load_config
+from framework.errors import ConfigError, SourceError
+from framework.progress import Progress
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from framework.config.sections import SourceCommonConfig
+    from framework.engine.local import LocalEngine
+    from framework.metrics import Counters
+    from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
+
+SWITCH_SECONDS = 0.001
+"""How long a thread may keep the interpreter while others wait. At the default of 5 ms a thread that has received bytes
+waits so long before it can ask for more; measured on 200-byte lines this is worth a tenth."""
+
+
+def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommonConfig:
+    """The configuration in a file, checked in full, the format included.
+
+    Raises:
+        ConfigError: every mistake, each with its place.
+    """
+    from framework.formats import make_transformer  # noqa: PLC0415 - formats are found when they are used
+
+    root = task_class.config_class
+    if root is None:
+        raise ConfigError(f"{task_class.__name__} names no config_class, so no file can be read for it")
+    config = load_config(path, root)
+    try:
+        make_transformer(config.input.options())
+    except ConfigError as exc:
+        raise ConfigError([f"[input] {mistake.removeprefix('input.')}" for mistake in exc.mistakes], origin=str(path)) from exc
+    return config
+
+
+def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool) -> int:
+    """Runs a source; returns 0 when it ended as asked.
+
+    Raises:
+        ConfigError: mistakes in the file.
+        SourceError: what ended the run.
+    """
+    config = read_config(task_class, path)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with Output(format=config.log.format, level=config.log.level) as output:
+        run_engine(task_class, config, output, once=once)
+    return 0
+
+
+def run_engine(
+    task_class: type[AbstractSourceTask], config: SourceCommonConfig, output: Output, *, once: bool
+) -> Progress:
+    """Runs the configured engine below an output that is open; returns the figures of the run."""
+    from framework.engine.local import LocalEngine  # noqa: PLC0415 - loads the door to Iggy
+
+    engine = LocalEngine(task_class, config, once=once, report=output.update)
+    log.info('source "%s": %s', config.source.name, "everything there is now" if once else "until stopped")
+    with _stopped_by_signals(engine), _metrics(config, engine):
+        try:
+            last = engine.run()
+        except SourceError:
+            _summary(engine.progress())
+            raise
+    _summary(last)
+    return last
+
+
+def _summary(progress: Progress) -> None:
+    log.info(
+        "%s records of %s objects are in Iggy",
+        f"{progress.records:,}",
+        f"{progress.objects_done - progress.failed - progress.vanished:,}",
+    )
+    if progress.skipped or progress.failed or progress.vanished:
+        log.warning(
+            "left out: %d bad records, the rest of %d objects; %d objects were deleted between list and read",
+            progress.skipped,
+            progress.failed,
+            progress.vanished,
+        )
+    for reason, count in progress.left_out.items():
+        log.info("not read, %s: %d objects", reason, count)
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(engine: LocalEngine) -> Iterator[None]:
+    """SIGINT and SIGTERM end the run in order; a second one ends the process as usual."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        log.info("%s: stopping, positions are saved", signal.Signals(number).name)
+        engine.stop()
+
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _metrics(config: SourceCommonConfig, engine: LocalEngine) -> Iterator[None]:
+    place = config.metrics.host_and_port()
+    if place is None:
+        yield
+        return
+    from framework.metrics import serve  # noqa: PLC0415 - only when it is switched on
+
+    with serve(place, lambda: counters_of(engine.progress()), source=config.source.name):
+        yield
+
+
+def counters_of(progress: Progress) -> Counters:
+    """The figures of a run as metrics."""
+    from framework.metrics import Counters  # noqa: PLC0415
+
+    return Counters(
+        records=progress.records,
+        size_bytes=progress.record_bytes,
+        requests=progress.send_requests,
+        objects=progress.objects_done - progress.failed - progress.vanished,
+        skipped_records=progress.skipped,
+        skipped_objects=progress.failed + progress.vanished,
+        retries=progress.retries,
+        list_requests=progress.list_requests,
+        get_requests=progress.objects_opened,
+        passes=progress.passes,
+        position_commits=progress.position_commits,
+        recoveries=progress.recoveries,
+        blocked_seconds=progress.blocked_seconds,
+        queue_records=progress.queue_records,
+        queue_bytes=progress.queue_bytes,
+        lag_objects=max(0, progress.objects_total - progress.objects_done),
+        lag_bytes=max(0, progress.bytes_total - progress.bytes_done),
+        left_out=dict(progress.left_out),
+    )

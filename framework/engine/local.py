@@ -1,0 +1,145 @@
+"""The local engine: everything in this process, or one process per task. No JVM.
+
+    connect -> recover -> one epoch of work -> (connection broke: connect, recover, go on)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from framework.engine.report import Reporter
+from framework.engine.session import IggyTarget, Session
+from framework.errors import IggyUnavailableError
+from framework.pipeline import Pipeline
+from framework.progress import Progress
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 300.0
+"""How long a source that was at work waits for Iggy to come back before it gives up."""
+
+RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+Report = Callable[[Progress], None]
+
+
+class LocalEngine:
+    """Runs a source on this machine until it is stopped, or once.
+
+    Guarantee: with one running instance every record is stored once, in the order of its object, also across kills of this
+    process and of Iggy.
+
+    Args:
+        task_class: the source.
+        config: its configuration, checked.
+        once: everything there is now, then return.
+        report: told of the progress about twice a second, from another thread.
+    """
+
+    def __init__(
+        self,
+        task_class: type[AbstractSourceTask],
+        config: SourceCommonConfig,
+        *,
+        once: bool = False,
+        report: Report | None = None,
+    ) -> None:
+        self._task_class = task_class
+        self._config = config
+        self._once = once
+        self._stopping = threading.Event()
+        self._running: Pipeline | None = None
+        self._reporter = Reporter(report)
+
+    def stop(self) -> None:
+        """Ends `run` within some seconds, positions saved. May be called twice, from any thread or a signal handler."""
+        self._stopping.set()
+        running = self._running
+        if running is not None:
+            running.stop()
+
+    def progress(self) -> Progress:
+        """The figures as of now; from any thread."""
+        return self._reporter.progress()
+
+    def run(self) -> Progress:
+        """Runs to the end; returns the figures of the run.
+
+        Raises:
+            SourceError: what ended it. Everything before the failure is in the topic, positions saved.
+        """
+        with self._reporter, IggyTarget(self._config) as target:
+            self._run_epochs(target)
+        return self._reporter.last
+
+    def _run_epochs(self, target: IggyTarget) -> None:
+        lost_at: float | None = None
+        tries = 0
+        began = False
+        while not self._stopping.is_set():
+            try:
+                self._reporter.state = "recovering" if began else "starting"
+                connection = target.connect()
+                try:
+                    session = Session(connection, self._config)
+                    began, lost_at, tries = True, None, 0
+                    self._run_epoch(session)
+                finally:
+                    connection.close()
+            except IggyUnavailableError as error:
+                now = time.monotonic()
+                lost_at = lost_at if lost_at is not None else now
+                if not began or now - lost_at > RECONNECT_SECONDS:
+                    raise
+                if self._stopping.is_set():
+                    log.warning("stopped while Iggy was away; what it did not confirm comes again: %s", error)
+                    return
+                pause = RECONNECT_PAUSES[min(tries, len(RECONNECT_PAUSES) - 1)]
+                log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
+                self._reporter.state = "reconnecting"
+                self._reporter.recovered()
+                tries += 1
+                self._stopping.wait(pause)
+            else:
+                return
+
+    def _run_epoch(self, session: Session) -> None:
+        if self._config.runner.tasks_max > 1:
+            from framework.engine.processes import ProcessGroup  # noqa: PLC0415 - one task needs no processes
+
+            group = ProcessGroup(self._task_class, self._config, session, once=self._once)
+            group.run(self._stopping, self._reporter)
+        else:
+            self._run_task(session)
+
+    def _run_task(self, session: Session) -> None:
+        task = self._task_class()
+        producer = session.producer()
+        try:
+            task.start(self._config, offsets=session.offsets, once=self._once)
+            pipeline = Pipeline(
+                task,
+                producer,
+                self._config,
+                open_lane=session.lanes.open_lane,
+                on_saved=session.saved,
+                on_idle=session.lanes.verify_when_due,
+            )
+            self._running = pipeline
+            if self._stopping.is_set():  # it was asked for before there was anything to stop
+                pipeline.stop()
+            self._reporter.watch(task, pipeline)
+            pipeline.run()
+        finally:
+            self._running = None
+            self._reporter.unwatch()
+            task.stop()
+            producer.close()

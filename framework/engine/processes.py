@@ -1,0 +1,244 @@
+"""Several tasks, each in a process of its own: this process lists and hands out, they read and send.
+
+A worker owns lanes (`framework.naming.task_of`), has its own connections and appends its own deltas. It tells what it
+saved over a pipe, so that this process can write snapshots. Workers are spawned, never forked: a client of Iggy does not
+survive a fork.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import threading
+import time
+from collections import defaultdict
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from framework.engine.report import Reporter, TaskFigures
+from framework.engine.worker import WorkerPlan, work
+from framework.errors import SourceError, UnknownOutcomeError
+from framework.feed import Assignment
+from framework.naming import task_of
+from framework.offsets import OffsetManagerKey, PositionDelta
+from framework.records import NativeObject
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+    from framework.config.sections import SourceCommonConfig
+    from framework.engine.session import Session
+    from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
+
+OUTSTANDING_OBJECTS = 4000
+"""Objects handed out and not finished, over all workers: enough to keep each busy, little enough to hold in memory."""
+
+HAND_OUT = 64
+"""Objects in one message to a worker."""
+
+STOP_SECONDS = 4.0
+
+
+@attrs.define(kw_only=True, eq=False)
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    thread: threading.Thread | None = None
+    figures: TaskFigures = attrs.field(factory=TaskFigures)
+    failure: SourceError | None = None
+    ended: bool = False
+
+
+class ProcessGroup:
+    """The workers of one epoch. One use.
+
+    Args:
+        task_class: the source.
+        config: its configuration.
+        session: the leader's side of the epoch.
+        once: end after one complete pass.
+    """
+
+    def __init__(
+        self,
+        task_class: type[AbstractSourceTask],
+        config: SourceCommonConfig,
+        session: Session,
+        *,
+        once: bool,
+    ) -> None:
+        self._task_class = task_class
+        self._config = config
+        self._session = session
+        self._address = session.connection.address
+        self._once = once
+        self._workers: list[_Worker] = []
+        self._changed = threading.Condition()
+        self._outstanding: dict[tuple[OffsetManagerKey, str], int] = {}
+        self._waiting: dict[int, list[Assignment]] = defaultdict(list)
+        self._deltas: list[PositionDelta] = []
+
+    def run(self, stopping: threading.Event, reporter: Reporter) -> None:
+        """Works until everything is done (once), `stopping` is set, or a worker fails.
+
+        Raises:
+            SourceError: of the first worker that failed; the others have saved what was confirmed.
+        """
+        lister = self._task_class()
+        lister.config, lister.offsets, lister.once = self._config, self._session.offsets, self._once
+        iterator = lister.get_iterator(lister.backoff_config)
+        feed = iterator.feed
+        try:
+            self._start_workers()
+            reporter.watch_figures(
+                lambda: [TaskFigures(reads=iterator.counts), *(worker.figures for worker in self._workers)],
+                lambda: getattr(feed, "counts", None),
+            )
+            self._release = feed.release
+            while not stopping.is_set() and not self._failed():
+                self._keep_books()
+                if len(self._outstanding) >= OUTSTANDING_OBJECTS:
+                    self._wait(0.5)
+                    continue
+                assignment = feed.take()
+                if assignment is not None:
+                    self._hand_out(assignment)
+                    continue
+                self._flush()
+                if feed.finished and not self._outstanding:
+                    break
+                due = feed.seconds_until_due
+                self._wait(min(due, 0.5) if due else 0.05)
+        finally:
+            self._end_workers(orderly=not stopping.is_set() and not self._failed())
+            reporter.unwatch()
+            iterator.close()
+            lister.close_resources()
+        failure = next((worker.failure for worker in self._workers if worker.failure is not None), None)
+        if failure is not None:
+            raise failure
+
+    # ---- workers
+
+    def _start_workers(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        tasks = self._config.runner.tasks_max
+        for number in range(tasks):
+            ours, theirs = context.Pipe()
+            plan = WorkerPlan(
+                task_class=self._task_class,
+                config=self._config,
+                address=self._address,
+                epoch=self._session.recovered.epoch,
+                base=self._session.recovered.base,
+                anchors={
+                    lane: anchor
+                    for lane, anchor in self._session.offsets.snapshot_anchors().items()
+                    if task_of(lane, tasks) == number
+                },
+            )
+            process = context.Process(target=work, args=(plan, theirs), name=f"task-{number}", daemon=True)
+            process.start()
+            theirs.close()
+            worker = _Worker(process=process, pipe=ours)
+            worker.thread = threading.Thread(target=self._listen, args=(worker,), name=f"task-{number}", daemon=True)
+            worker.thread.start()
+            self._workers.append(worker)
+
+    def _listen(self, worker: _Worker) -> None:
+        """One thread per worker: takes its messages until its pipe ends."""
+        try:
+            while True:
+                kind, value = worker.pipe.recv()
+                with self._changed:
+                    self._take_message(worker, kind, value)
+                    self._changed.notify_all()
+        except (EOFError, OSError):
+            pass
+        with self._changed:
+            if not worker.ended and worker.failure is None:
+                worker.failure = UnknownOutcomeError(
+                    f"{worker.process.name} (process {worker.process.pid}) ended without a word; recovering"
+                )
+            self._changed.notify_all()
+
+    def _take_message(self, worker: _Worker, kind: str, value: Any) -> None:
+        if kind == "saved":
+            delta, worker.figures = value
+            self._session.offsets.merge_saved(delta)
+            self._deltas.append(delta)
+            for entry in delta.entries:
+                if entry.finished:
+                    self._outstanding.pop((entry.get_manager_key(), entry.version), None)
+        elif kind == "figures":
+            worker.figures = value
+        elif kind == "released":
+            native, gone = value
+            self._outstanding.pop((OffsetManagerKey.of_object(native.bucket, native.key), native.version), None)
+            self._release(native, gone=gone)
+        elif kind == "failed":
+            worker.failure = value
+        elif kind == "ended":
+            worker.ended = True
+            worker.figures = value
+
+    def _release(self, native: NativeObject, *, gone: bool = False) -> None:
+        """Replaced by the feed's own as soon as there is one."""
+
+    def _failed(self) -> bool:
+        return any(worker.failure is not None for worker in self._workers)
+
+    def _keep_books(self) -> None:
+        """In this thread: what needs the leader's connection."""
+        with self._changed:
+            deltas, self._deltas = self._deltas, []
+        for delta in deltas:
+            self._session.saved(delta)
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait(seconds)
+
+    # ---- handing out
+
+    def _hand_out(self, assignment: Assignment) -> None:
+        number = task_of(assignment.entry.lane, len(self._workers))
+        entry = assignment.entry
+        with self._changed:
+            self._outstanding[(entry.get_manager_key(), entry.version)] = number
+        waiting = self._waiting[number]
+        waiting.append(assignment)
+        if len(waiting) >= HAND_OUT:
+            self._send(number)
+
+    def _flush(self) -> None:
+        for number in list(self._waiting):
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting:
+            self._tell(self._workers[number], ("give", waiting))
+
+    def _tell(self, worker: _Worker, message: tuple[str, object]) -> None:
+        try:
+            worker.pipe.send(message)
+        except OSError:
+            log.debug("%s has ended already", worker.process.name)  # its listener says why
+
+    def _end_workers(self, *, orderly: bool) -> None:
+        for worker in self._workers:
+            self._tell(worker, ("close" if orderly else "stop", None))
+        deadline = time.monotonic() + (60.0 if orderly else STOP_SECONDS)
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join(1.0)
+            if worker.thread is not None:
+                worker.thread.join(1.0)
+            worker.pipe.close()

@@ -1,0 +1,184 @@
+"""Figures of a run, gathered from whatever is at work and told about twice a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import attrs
+from typing_extensions import Self
+
+from framework.iterator import ReadCounts
+from framework.progress import Progress
+
+if TYPE_CHECKING:
+    from framework.feed import FeedCounts
+    from framework.pipeline import Pipeline
+    from framework.task import AbstractSourceTask
+
+REPORT_SECONDS = 0.5
+
+
+@attrs.define(kw_only=True)
+class TaskFigures:
+    """What one task has done; a process sends this as it is.
+
+    Attributes:
+        reads: the iterator's counts.
+        records: records that Iggy confirmed.
+        commits: deltas saved.
+        record_bytes: their payload bytes.
+        send_requests: confirmed requests that held records.
+        queue_records: records that wait to be sent.
+        queue_bytes: their payload bytes.
+        blocked_seconds: how long a full queue held the reader back.
+        first_record_at: `time.time()` of the first confirmation.
+    """
+
+    reads: ReadCounts = attrs.field(factory=ReadCounts)
+    records: int = 0
+    commits: int = 0
+    record_bytes: int = 0
+    send_requests: int = 0
+    queue_records: int = 0
+    queue_bytes: int = 0
+    blocked_seconds: float = 0.0
+    first_record_at: float | None = None
+
+    @classmethod
+    def of(cls, task: AbstractSourceTask, pipeline: Pipeline) -> TaskFigures:
+        """The figures of a task at work."""
+        queue, iterator = task.queue, task.iterator
+        return cls(
+            reads=attrs.evolve(iterator.counts) if iterator is not None else ReadCounts(),
+            records=pipeline.counts.records,
+            commits=pipeline.counts.commits,
+            record_bytes=pipeline.counts.size_bytes,
+            send_requests=pipeline.counts.requests,
+            queue_records=queue.records if queue is not None else 0,
+            queue_bytes=queue.size_bytes if queue is not None else 0,
+            blocked_seconds=queue.blocked_seconds if queue is not None else 0.0,
+            first_record_at=pipeline.counts.first_record_at,
+        )
+
+
+class Reporter:
+    """Adds up figures over epochs and tasks, and tells them from a thread of its own."""
+
+    def __init__(self, report: Callable[[Progress], None] | None) -> None:
+        self._report = report
+        self._state = "starting"
+        self._began = time.time()
+        self._past: list[TaskFigures] = []
+        self._source: Callable[[], list[TaskFigures]] | None = None
+        self._feed: Callable[[], FeedCounts | None] | None = None
+        self._past_chosen = (0, 0)
+        self._past_passes = 0
+        self._recoveries = 0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.last = Progress()
+
+    @property
+    def state(self) -> str:
+        """What the run is doing, in a word."""
+        return self._state
+
+    @state.setter
+    def state(self, state: str) -> None:
+        self._state = state
+
+    def recovered(self) -> None:
+        """The connection broke."""
+        self._recoveries += 1
+
+    def watch(self, task: AbstractSourceTask, pipeline: Pipeline) -> None:
+        """One task in this process is at work."""
+        self.watch_figures(
+            lambda: [TaskFigures.of(task, pipeline)],
+            lambda: getattr(task.iterator.feed, "counts", None) if task.iterator is not None else None,
+        )
+
+    def watch_figures(
+        self, source: Callable[[], list[TaskFigures]], feed: Callable[[], FeedCounts | None]
+    ) -> None:
+        """Several tasks are at work elsewhere."""
+        self._source, self._feed = source, feed
+        self._state = "sending"
+
+    def unwatch(self) -> None:
+        """The epoch is over: its figures are kept."""
+        if self._source is not None:
+            self._past.extend(self._source())
+            feed = self._feed() if self._feed is not None else None
+            if feed is not None:
+                chosen, size = self._past_chosen
+                self._past_chosen = (chosen + feed.total_chosen, size + feed.total_chosen_bytes)
+                self._past_passes += feed.passes
+            self._last_feed = feed
+        self._source = None
+
+    _last_feed: FeedCounts | None = None
+
+    def progress(self) -> Progress:
+        """The figures as of now."""
+        source = self._source
+        figures = [*self._past, *(source() if source is not None else [])]
+        feed = self._feed() if source is not None and self._feed is not None else self._last_feed
+        live = feed if source is not None else None
+        chosen, size = self._past_chosen
+        done = sum(f.reads.objects_done + f.reads.objects_failed + f.reads.objects_vanished for f in figures)
+        firsts = [f.first_record_at for f in figures if f.first_record_at is not None]
+        state = self._state
+        if state == "sending" and live is not None and done >= chosen + live.total_chosen:
+            state = "waiting" if live.waiting else "listing"
+        return Progress(
+            state=state,
+            objects_done=done,
+            objects_total=chosen + (live.total_chosen if live is not None else 0),
+            bytes_done=sum(f.reads.bytes_done for f in figures),
+            bytes_total=size + (live.total_chosen_bytes if live is not None else 0),
+            records=sum(f.records for f in figures),
+            skipped=sum(f.reads.skipped for f in figures),
+            failed=sum(f.reads.objects_failed for f in figures),
+            vanished=sum(f.reads.objects_vanished for f in figures),
+            listed=feed.listed if feed is not None else 0,
+            left_out=dict(feed.left_out) if feed is not None else {},
+            passes=self._past_passes + (live.passes if live is not None else 0),
+            list_requests=sum(f.reads.list_requests for f in figures),
+            objects_opened=sum(f.reads.objects_opened for f in figures),
+            retries=sum(f.reads.retries for f in figures),
+            record_bytes=sum(f.record_bytes for f in figures),
+            send_requests=sum(f.send_requests for f in figures),
+            queue_records=sum(f.queue_records for f in figures) if source is not None else 0,
+            queue_bytes=sum(f.queue_bytes for f in figures) if source is not None else 0,
+            blocked_seconds=sum(f.blocked_seconds for f in figures),
+            position_commits=sum(f.commits for f in figures),
+            recoveries=self._recoveries,
+            first_record_seconds=min(firsts) - self._began if firsts else None,
+        )
+
+    def __enter__(self) -> Self:
+        self._began = time.time()
+        if self._report is not None:
+            self._thread = threading.Thread(target=self._tell, name="report", daemon=True)
+            self._thread.start()
+        return self
+
+    def _tell(self) -> None:
+        while not self._ended.wait(REPORT_SECONDS):
+            if self._report is not None:
+                self._report(self.progress())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(REPORT_SECONDS * 4)
+        self.last = self.progress()
+        if self._report is not None:
+            self._report(self.last)

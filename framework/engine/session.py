@@ -1,0 +1,245 @@
+"""One epoch: a connection to Iggy, recovered positions, and lanes that are ready to be written.
+
+Everything here ends with the connection. After a break a new session recovers and begins a new epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from typing_extensions import Self
+
+from framework.errors import ConfigError, UnknownOutcomeError
+from framework.ids import object_hash64
+from framework.iggy import log_codec
+from framework.iggy.address import IggyAddress
+from framework.iggy.client import IggyConnection
+from framework.iggy.log_codec import Snapshot, TopicIdentity
+from framework.iggy.position_log import LogOffsetStore, PositionLog
+from framework.iggy.recovery import Recovered, Recovery
+from framework.iggy.sender import IggyProducer
+from framework.iggy.topics import ensure_topic
+from framework.naming import Router
+from framework.offsets import OffsetManager, PositionDelta
+from framework.records import Anchor, Lane, NativeObject
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.iggy.embedded import EmbeddedServer
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_DELTAS = 1000
+"""Deltas after which a snapshot is written, so that a start never reads more than that many."""
+
+OFFSETS_SEGMENT_BYTES = 16 << 20
+
+VERIFY_SECONDS = 30.0
+"""How often an idle source looks whether the server still has what it confirmed."""
+
+
+class IggyTarget:
+    """The configured server: its address, and with `embedded:` the server itself."""
+
+    def __init__(self, config: SourceCommonConfig) -> None:
+        self._config = config
+        try:
+            self._address = IggyAddress.parse(config.iggy.url)
+        except ConfigError as exc:
+            raise ConfigError([f"[iggy] url: {mistake}" for mistake in exc.mistakes]) from exc
+        self._server: EmbeddedServer | None = None
+
+    def connect(self) -> IggyConnection:
+        """A new connection; starts or joins the embedded server first when that is what is configured.
+
+        Raises:
+            IggyUnavailableError, IggyAuthError, IggyProtocolError: as their names say.
+        """
+        return open_connection(self.address(), self._config)
+
+    def address(self) -> IggyAddress:
+        """Where a real or embedded server answers now."""
+        if self._address.embedded_path is None:
+            return self._address
+        from framework.iggy.embedded import EmbeddedServer  # noqa: PLC0415 - most sources have a real server
+
+        server = EmbeddedServer.start(self._address.embedded_path)
+        if self._server is not None:
+            self._server.stop()
+        self._server = server
+        return IggyAddress.parse(server.url)
+
+    def close(self) -> None:
+        """Ends the embedded server, if it is ours. May be called twice."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_connection(address: IggyAddress, config: SourceCommonConfig) -> IggyConnection:
+    """A connection with the configured time limits."""
+    connection = IggyConnection(
+        address,
+        connect_timeout_seconds=config.iggy.connect_timeout,
+        call_timeout_seconds=config.iggy.request_timeout,
+    )
+    return connection.connect()
+
+
+class LaneKeeper:
+    """Opens lanes before their first record, and looks whether they still hold what they confirmed."""
+
+    def __init__(
+        self, connection: IggyConnection, config: SourceCommonConfig, offsets: OffsetManager | None = None
+    ) -> None:
+        self._connection = connection
+        self._config = config
+        self.offsets = offsets or OffsetManager()
+        self._topics: dict[str, TopicIdentity] = {}
+        self._verify_at = time.monotonic() + VERIFY_SECONDS
+
+    @property
+    def topics(self) -> dict[str, TopicIdentity]:
+        """The data topics that were made or checked."""
+        return self._topics
+
+    def ensure_topic(self, topic: str) -> None:
+        """Makes or checks a data topic, once.
+
+        Raises:
+            IggyTopicError: it cannot be used as configured.
+        """
+        if topic in self._topics:
+            return
+        iggy = self._config.iggy
+        info, warnings = ensure_topic(
+            self._connection, iggy.stream, topic, iggy.partitions, create=iggy.create_topics
+        )
+        for warning in warnings:
+            log.warning("%s", warning)
+        self._topics[topic] = TopicIdentity(topic_id=info.id, created_at=info.created_at)
+
+    def open_lane(self, lane: Lane) -> None:
+        """Leaves the lane's end in the log, before anything of ours stands behind it.
+
+        Without that a crash after the first send and before the first delta would leave records that no replay looks for.
+        """
+        if lane in self.offsets.snapshot_anchors():
+            return
+        self.ensure_topic(lane.topic)
+        last = self._connection.poll(self._config.iggy.stream, lane.topic, lane.partition, offset="last", count=1)
+        self.offsets.set_anchor(lane, Anchor(last[-1].offset, last[-1].message_id) if last else None, save=True)
+        self.offsets.flush()
+
+    def verify_when_due(self) -> None:
+        """Looks, now and then, whether every lane still holds its last confirmed message: a server that was killed between
+        two passes may have lost it without any connection breaking while we looked.
+
+        Raises:
+            UnknownOutcomeError: it does not.
+        """
+        if time.monotonic() < self._verify_at:
+            return
+        self._verify_at = time.monotonic() + VERIFY_SECONDS
+        for lane, anchor in self.offsets.snapshot_anchors().items():
+            if anchor is None:
+                continue
+            found = self._connection.poll(
+                self._config.iggy.stream, lane.topic, lane.partition, offset=anchor.offset, count=1
+            )
+            if not found or (found[0].offset == anchor.offset and found[0].message_id != anchor.message_id):
+                raise UnknownOutcomeError(f"{lane}: the server no longer has the last message that it confirmed; recovering")
+
+
+class Session:
+    """The leader's view of one epoch."""
+
+    def __init__(self, connection: IggyConnection, config: SourceCommonConfig) -> None:
+        """Recovers over a new connection. Raises what `Recovery.run` and `ensure_topic` raise."""
+        self.connection = connection
+        self.config = config
+        iggy = config.iggy
+        _, warnings = ensure_topic(
+            connection,
+            iggy.stream,
+            config.offsets_topic,
+            1,
+            create=iggy.create_topics,
+            segment_bytes=OFFSETS_SEGMENT_BYTES,
+        )
+        for warning in warnings:
+            log.warning("%s", warning)
+        self._deltas = 0
+        self.log = PositionLog(connection, stream=iggy.stream, topic=config.offsets_topic, source=config.source.name)
+        self.offsets = OffsetManager()
+        self.lanes = LaneKeeper(connection, config)
+        fixed = Router(config).fixed_topic
+        topics = [fixed] if fixed is not None else []
+        for topic in topics:
+            self.lanes.ensure_topic(topic)
+        self.recovered: Recovered = Recovery(self.log, topics=topics, partitions=iggy.partitions).run()
+        store = LogOffsetStore(
+            self.log, epoch=self.recovered.epoch, base=self.recovered.base, entries=self.recovered.entries.values()
+        )
+        self.offsets = OffsetManager(store, records_found=self._records_found)
+        self.offsets.populate_offset_manager()
+        for lane, anchor in self.recovered.anchors.items():
+            self.offsets.set_anchor(lane, anchor)
+        self.lanes.offsets = self.offsets
+
+    def _records_found(self, native: NativeObject) -> int:
+        unclaimed = self.recovered.unclaimed
+        if not unclaimed:
+            return 0
+        source = self.config.source.name
+        return unclaimed.get(object_hash64(source, native.bucket, native.key, native.version), 0)
+
+    def producer(self) -> IggyProducer:
+        """The door to the data topics, over this session's connection."""
+        return make_producer(self.connection, self.config, self.recovered.anchors)
+
+    def saved(self, _delta: PositionDelta) -> None:
+        """Called with every delta of the epoch: writes a snapshot now and then, so that the next start reads little."""
+        self._deltas += 1
+        if self._deltas % SNAPSHOT_DELTAS == 0:
+            self.write_snapshot()
+
+    def write_snapshot(self) -> None:
+        """Writes the whole state as of now."""
+        entries, anchors = self.offsets.snapshot()
+        snapshot = Snapshot(
+            entries=entries, anchors=anchors, topics=self.lanes.topics, unclaimed=self.recovered.unclaimed
+        )
+        for payload in log_codec.encode_snapshot(self.config.source.name, self.recovered.epoch, snapshot):
+            self.log.append(payload)
+
+    def close(self) -> None:
+        """Gives the connection back. May be called twice."""
+        self.connection.close()
+
+
+def make_producer(
+    connection: IggyConnection, config: SourceCommonConfig, anchors: dict[Lane, Anchor | None] | None = None
+) -> IggyProducer:
+    """A producer that knows where the lanes end."""
+    producer = IggyProducer(
+        connection,
+        stream=config.iggy.stream,
+        source=config.source.name,
+        headers="provenance" if config.iggy.headers == "provenance" else "none",
+    )
+    for lane, anchor in (anchors or {}).items():
+        if anchor is not None:
+            producer.expect_above(lane, anchor.offset)
+    return producer

@@ -1,0 +1,113 @@
+"""The iterator of any object store: listing with retries, streams that resume. S3 and GCS add nothing but their store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from framework.errors import ListingError
+from framework.iterator import AbstractSourceRecordIterator
+from framework.reading import StoreInput
+from framework.records import NativeObject
+from framework.retry import RetryPolicy
+from framework.store import ListPage, ObjectStore
+from framework.transformer import ObjectInput, Transformer
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.errors import RetriableError
+    from framework.feed import ObjectFeed
+    from framework.offsets import OffsetManager
+
+
+class StoreRecordIterator(AbstractSourceRecordIterator):
+    """Records of the objects of one bucket. Closing it does not close the store, which others may use.
+
+    Args:
+        config: the whole configuration.
+        transformer: the format.
+        offsets: positions.
+        store: the bucket.
+        policy: how patiently each single call is tried.
+        prefixes: what to list, one chain of pages each; none begins with another.
+        page_size: keys in a page.
+        start_key: listings begin after this key; None at the first.
+        feed: which objects to read, when somebody else lists.
+        once: one complete pass.
+    """
+
+    def __init__(
+        self,
+        config: SourceCommonConfig,
+        transformer: Transformer,
+        offsets: OffsetManager | None = None,
+        *,
+        store: ObjectStore,
+        policy: RetryPolicy,
+        prefixes: Sequence[str] = ("",),
+        page_size: int = 1000,
+        start_key: str | None = None,
+        feed: ObjectFeed | None = None,
+        once: bool = False,
+    ) -> None:
+        super().__init__(config, transformer, offsets, feed=feed, once=once)
+        self._store = store
+        self._policy = policy
+        self._prefixes = tuple(prefixes)
+        self._page_size = page_size
+        self._start_key = start_key
+        self._ending = threading.Event()
+
+    @property
+    @override
+    def prefixes(self) -> Sequence[str]:
+        return self._prefixes
+
+    @property
+    @override
+    def start_key(self) -> str | None:
+        return self._start_key
+
+    @override
+    def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
+        for prefix in self._prefixes:
+            continuation: str | None = None
+            while True:
+                page = self._page(prefix, offset or "", continuation)
+                yield from page.objects
+                if page.continuation is None:
+                    break
+                if page.continuation == continuation:
+                    raise ListingError(
+                        f"{self._store.scheme}://{self._store.bucket}/{prefix}: a page of the listing repeats itself; stopped"
+                    )
+                continuation = page.continuation
+
+    def _page(self, prefix: str, after: str, continuation: str | None) -> ListPage:
+        self.counts.list_requests += 1
+        return self._policy.call(
+            self._store.list_page,
+            prefix=prefix,
+            after=after,
+            continuation=continuation,
+            page_size=self._page_size,
+            what=f"listing {self._store.scheme}://{self._store.bucket}/{prefix}",
+            on_retry=self._count_retry,
+            stop=self._ending,
+        )
+
+    def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
+        self.counts.retries += 1
+        self.log_retry(error, tries, seconds)
+
+    @override
+    def get_input_stream(self, native: NativeObject) -> ObjectInput:
+        return StoreInput(self._store, native, self._policy, on_retry=self._count_retry, stop=self._ending)
+
+    @override
+    def close(self) -> None:
+        self._ending.set()
+        super().close()

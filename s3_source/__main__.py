@@ -1,0 +1,11 @@
+"""`python -m s3_source --config s3.toml`: the program of the S3 source."""
+
+from __future__ import annotations
+
+import sys
+
+from framework.cli import run
+from s3_source.task import S3SourceTask
+
+if __name__ == "__main__":
+    sys.exit(run("s3_source", S3SourceTask))

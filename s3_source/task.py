@@ -1,0 +1,89 @@
+"""The task of the S3 source: configuration, iterator, and closing of what they opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+from typing_extensions import override
+
+from framework.checks import CheckResult
+from framework.config.loading import structure
+from framework.config.sections import SourceCommonConfig
+from framework.errors import ConfigError
+from framework.formats import make_transformer
+from framework.retry import BackoffConfig, RetryPolicy
+from framework.task import AbstractSourceTask
+from s3_source.config import S3Config
+from s3_source.iterator import S3SourceRecordIterator
+
+if TYPE_CHECKING:
+    from s3_source.client import S3Store
+
+
+@attrs.frozen(kw_only=True)
+class S3SourceConfig(SourceCommonConfig):
+    """The configuration of the S3 source: what sources have in common, and `[s3]`."""
+
+    s3: S3Config
+
+
+class S3SourceTask(AbstractSourceTask):
+    """Reads one bucket of S3, or of a store that speaks its protocol."""
+
+    config_class = S3SourceConfig
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._store: S3Store | None = None
+
+    @override
+    def configure(self, props: Mapping[str, Any]) -> S3SourceConfig:
+        config = structure(props, S3SourceConfig)
+        make_transformer(config.input.options())
+        return config
+
+    @override
+    def get_iterator(self, backoff_config: BackoffConfig) -> S3SourceRecordIterator:
+        config = self._s3_config()
+        s3 = config.s3
+        return S3SourceRecordIterator(
+            config,
+            make_transformer(config.input.options()),
+            self.offsets,
+            store=self.open_store(),
+            policy=RetryPolicy(
+                attempts=s3.max_attempts,
+                base_seconds=s3.retry_base_seconds,
+                cap_seconds=s3.retry_cap_seconds,
+                budget_seconds=s3.retry_budget_seconds,
+            ),
+            prefixes=s3.all_prefixes,
+            page_size=s3.page_size,
+            start_key=s3.native_start_key or None,
+            feed=self.feed,
+            once=self.once,
+        )
+
+    def open_store(self) -> S3Store:
+        """The bucket; made at the first use, closed by `close_resources`."""
+        if self._store is None:
+            from s3_source.client import S3Store  # noqa: PLC0415 - boto3 takes a good part of a start
+
+            self._store = S3Store(self._s3_config().s3)
+        return self._store
+
+    @override
+    def check(self) -> Iterator[CheckResult]:
+        yield from self.open_store().check()
+
+    @override
+    def close_resources(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _s3_config(self) -> S3SourceConfig:
+        if not isinstance(self.config, S3SourceConfig):
+            raise ConfigError("[s3]: missing; this task reads S3")
+        return self.config
