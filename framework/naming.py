@@ -33,6 +33,7 @@ _CAPTURING = {
     "partition": r"(?P<partition>[0-9]+)",
     "start_offset": r"(?P<start_offset>[0-9]+)",
 }
+_NESTED_REPEAT = re.compile(r"(?<!\\)\([^()]*(?<!\\)[*+]\)(?:[*+]|\{\d*,\})")
 _DIGITS = {"partition", "start_offset", "timestamp"}
 _PLACEHOLDERS = (*_CAPTURING, "timestamp", "key")
 
@@ -81,9 +82,9 @@ class NameTemplate:
 
         Raises:
             ConfigError: an unknown placeholder, one that stands twice, two with nothing to tell them apart between
-                them, or no valid regular expression. All mistakes at once.
+                them, no valid regular expression, or one of the form `(a+)+`. All mistakes at once.
         """
-        mistakes = _placeholder_mistakes(text) + ([] if regex else _border_mistakes(text))
+        mistakes = _placeholder_mistakes(text) + (_repeat_mistakes(text) if regex else _border_mistakes(text))
         if mistakes:
             raise ConfigError([f'template = "{text}": {mistake}' for mistake in mistakes])
         try:
@@ -221,6 +222,14 @@ def _border_mistakes(text: str) -> list[str]:
                 + (" that is no digit" if between else "")
             )
     return mistakes
+
+
+def _repeat_mistakes(text: str) -> list[str]:
+    """The common form of a pattern that can take for ever: `(a+)+`. Others are left to those who ask for a regex."""
+    return [
+        f"{found} repeats a repetition, which can take for ever on a long key; drop one of the two"
+        for found in _NESTED_REPEAT.findall(text)
+    ]
 
 
 def _literal_source(text: str) -> str:

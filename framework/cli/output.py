@@ -69,7 +69,7 @@ class Output:
         self._bar: Bar | None = None
         self._task: TaskID | None = None
         self._last: Progress | None = None
-        self._lined: Progress | None = None
+        self._lined: tuple[int, ...] | None = None
         self._line_at = clock() + _LINE_EVERY_SECONDS
         self._restore: list[Callable[[], None]] = []
 
@@ -87,7 +87,7 @@ class Output:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        elif self._last is not None and self._last != self._lined:
+        elif self._last is not None and _figures(self._last) != self._lined:
             self._write_line(self._last)
         self._last = None
         restore, self._restore = self._restore, []
@@ -101,7 +101,7 @@ class Output:
         self._last = progress
         if self._with_bar:
             self._draw(progress)
-        elif now >= self._line_at and progress != self._lined:
+        elif now >= self._line_at and _figures(progress) != self._lined:
             self._line_at = now + _LINE_EVERY_SECONDS
             self._write_line(progress)
 
@@ -150,7 +150,7 @@ class Output:
             self._bar.update(self._task, completed=done, total=total or None, text=text)
 
     def _write_line(self, progress: Progress) -> None:
-        self._lined = progress
+        self._lined = _figures(progress)
         left = seconds_left(progress, self._rate)
         fields = {
             "state": progress.state,
@@ -160,10 +160,12 @@ class Output:
             "bytes_total": progress.bytes_total,
             "records": progress.records,
             "records_per_second": round(self._rate.records_per_second),
-            "skipped": progress.skipped,
-            "seconds_left": None if left is None else round(left),
+            "bad_records": progress.skipped,
+            "bad_objects": progress.failed,
         }
-        log.info("progress", extra={name: value for name, value in fields.items() if value is not None})
+        if left is not None:
+            fields["seconds_left"] = round(left)
+        log.info("progress", extra=fields)
 
 
 class PlainFormatter(logging.Formatter):
@@ -214,6 +216,11 @@ class _ConsoleHandler(logging.Handler):
             self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
         except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
             self.handleError(record)
+
+
+def _figures(progress: Progress) -> tuple[int, ...]:
+    """What is worth a new line when it changes; an idle source lists again and again, and that is no news."""
+    return (progress.objects_done, progress.bytes_done, progress.records, progress.skipped, progress.failed)
 
 
 def _take_over_logging(handler: logging.Handler, level: int) -> list[Callable[[], None]]:

@@ -1,4 +1,4 @@
-"""How far a run is, as one value and as one line of text."""
+"""How far a run is, as one line of text with speed and time left."""
 
 from __future__ import annotations
 
@@ -48,20 +48,22 @@ class Rate:
 
 
 def seconds_left(progress: Progress, rate: Rate) -> float | None:
-    """By bytes, which are known in advance; None while total or speed are not."""
+    """By bytes, which a listing tells in advance; None while total or speed are not known."""
     speed = rate.bytes_per_second
-    if progress.bytes_total is None or speed <= 0:
+    if not progress.bytes_total or speed <= 0:
         return None
     return max(0, progress.bytes_total - progress.bytes_done) / speed
 
 
 def progress_text(progress: Progress, rate: Rate) -> str:
     """`12/40 objects  3.1/9.0 MB  120,000 records  41,000/s  0:12 left`."""
-    objects = f"{progress.objects_done:,}" + _of(progress.objects_total, "{:,}")
+    objects = f"{progress.objects_done:,}" + (f"/{progress.objects_total:,}" if progress.objects_total else "")
     parts = [f"{objects} objects", _bytes(progress), f"{progress.records:,} records"]
     parts.append(f"{rate.records_per_second:,.0f}/s")
     if progress.skipped:
-        parts.append(f"{progress.skipped:,} skipped")
+        parts.append(f"{progress.skipped:,} bad records")
+    if progress.failed:
+        parts.append(f"{progress.failed:,} bad objects")
     left = seconds_left(progress, rate)
     if left:
         parts.append(f"{duration_text(left)} left")
@@ -75,14 +77,9 @@ def duration_text(seconds: float) -> str:
     return f"{whole // _HOUR}:{minutes}:{whole % _MINUTE:02d}" if whole >= _HOUR else f"{minutes}:{whole % _MINUTE:02d}"
 
 
-def _of(total: int | None, form: str) -> str:
-    return "" if total is None else "/" + form.format(total)
-
-
 def _bytes(progress: Progress) -> str:
-    largest = progress.bytes_done if progress.bytes_total is None else progress.bytes_total
+    total = progress.bytes_total
     for name, unit in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if largest >= unit:
-            total = "" if progress.bytes_total is None else f"/{progress.bytes_total / unit:,.1f}"
-            return f"{progress.bytes_done / unit:,.1f}{total} {name}"
-    return f"{progress.bytes_done}{_of(progress.bytes_total, '{}')} B"
+        if max(total, progress.bytes_done) >= unit:
+            return f"{progress.bytes_done / unit:,.1f}{f'/{total / unit:,.1f}' if total else ''} {name}"
+    return f"{progress.bytes_done}{f'/{total}' if total else ''} B"

@@ -13,8 +13,9 @@ import warnings
 import pytest
 
 from framework.cli.output import Output, printable
-from framework.cli.progress import Progress, Rate, duration_text, progress_text, seconds_left
+from framework.cli.progress import Rate, duration_text, progress_text, seconds_left
 from framework.config.loading import ConfigWarning
+from framework.progress import Progress
 
 LOGGER = logging.getLogger("framework.something")
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -122,9 +123,9 @@ def test_an_idle_run_does_not_repeat_its_progress():
     clock = Clock()
 
     def act(output):
-        for _ in range(10):
+        for number in range(10):
             clock.now += 60
-            output.update(Progress(records=5, state="waiting for new objects"))
+            output.update(Progress(records=5, state="waiting" if number % 2 else "listing", list_requests=number))
 
     assert written(act, clock=clock).count("progress") == 1
 
@@ -180,9 +181,18 @@ def test_texts():
     rate.add(0, Progress())
     rate.add(2, Progress(records=82_000, bytes_done=3_100_000))
     full = Progress(
-        objects_done=12, objects_total=40, bytes_done=3_100_000, bytes_total=9_000_000, records=82_000, skipped=2
+        objects_done=12,
+        objects_total=40,
+        bytes_done=3_100_000,
+        bytes_total=9_000_000,
+        records=82_000,
+        skipped=2,
+        failed=1,
     )
-    assert progress_text(full, rate) == "12/40 objects  3.1/9.0 MB  82,000 records  41,000/s  2 skipped  0:04 left"
+    assert (
+        progress_text(full, rate)
+        == "12/40 objects  3.1/9.0 MB  82,000 records  41,000/s  2 bad records  1 bad objects  0:04 left"
+    )
 
 
 def test_rich_is_loaded_for_a_terminal_only():

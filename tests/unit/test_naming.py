@@ -111,6 +111,17 @@ def test_regular_expressions_on_request():
         NameTemplate.parse("{{topic}}(?P<topic>x)", regex=True)
 
 
+@pytest.mark.parametrize("text", [r"(a+)+", r"x/(?:[a-z]+)*/y", r"(\d*){2,}", r"(?P<topic>\w+)+b"])
+def test_a_repetition_of_a_repetition_is_refused(text):
+    with pytest.raises(ConfigError, match="can take for ever"):
+        NameTemplate.parse(text, regex=True)
+
+
+@pytest.mark.parametrize("text", [r"(?:[a-z]+/)*x", r"([a-z]+)?", r"(a\+)+", r"([+*])+", r"\(a+\)+", r"([0-9]+){2}"])
+def test_other_repetitions_are_fine(text):
+    NameTemplate.parse(text, regex=True)
+
+
 def test_no_literal_template_is_slow_on_a_key_made_for_it():
     template = NameTemplate.parse("{{timestamp}}-{{topic}}-{{partition}}-{{timestamp}}/{{key}}-{{start_offset}}.gz")
     keys = ["1-" + "1-" * 500 + "/" + "-1" * 10, "1" * 1024, "1-" * 512, "1-1-1-1/" + "-1" * 500]
