@@ -39,6 +39,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 
 class SourceError(Exception):
     """The root: anything that the framework raises on purpose."""
@@ -88,6 +90,7 @@ class SkippableError(SourceError):
         self.record_number = record_number
         self.byte_offset = byte_offset
 
+    @override
     def __str__(self) -> str:
         place = self.location
         if self.record_number is not None:
@@ -96,6 +99,7 @@ class SkippableError(SourceError):
             place = f"{place} (byte {self.byte_offset})" if place else f"byte {self.byte_offset}"
         return f"{place}: {self.message}" if place else self.message
 
+    @override
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild_skippable, (type(self), self.message, self.location, self.record_number, self.byte_offset))
 
@@ -159,6 +163,7 @@ class ConfigError(FatalError, ValueError):
             lines = "".join(f"\n  - {mistake}" for mistake in self.mistakes)
             super().__init__(f"{head}{len(self.mistakes)} mistakes:{lines}")
 
+    @override
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild_config_error, (self.mistakes, self.origin))
 

@@ -85,6 +85,7 @@ class ObjectFeed(abc.ABC):
         if stop is not None:
             stop.wait(seconds)
 
+    @abc.abstractmethod
     def stop(self) -> None:
         """Ends a pass under way; `take` gives None from now on. May be called twice, from any thread."""
 
@@ -95,8 +96,11 @@ class Selection(Protocol):
     def begin_pass(self) -> None:
         """A listing begins."""
 
-    def lane_for(self, native: NativeObject) -> Lane | None:
-        """Where the object's records go; None when the filters leave it out, which is counted by reason."""
+    def lane_for(self, native: NativeObject, *, started: bool = False) -> Lane | None:
+        """Where the object's records go; None when the filters leave it out, which is counted by reason.
+
+        `started`: some of it was sent already, so that its age no longer counts (`modified_after = "now"`).
+        """
 
     def left_out(self) -> dict[str, int]:
         """Reason -> objects left out in this pass."""
@@ -143,6 +147,7 @@ class ListingFeed(ObjectFeed):
         self._lock = threading.Lock()
         self.counts = FeedCounts()
 
+    @override
     def take(self) -> Assignment | None:
         """The next new or unfinished object of the pass under way; begins a pass when one is due."""
         if self._pass is None and not self._begin_pass():
@@ -195,20 +200,18 @@ class ListingFeed(ObjectFeed):
                 self._due = self._clock()
 
     def _decide(self, native: NativeObject) -> Assignment | None:
+        key = OffsetManagerKey.of_object(native.bucket, native.key)
+        entry = self._offsets.get_entry(key)
+        same = entry is not None and entry.version == native.version
         try:
-            lane = self._selection.lane_for(native)
+            lane = self._selection.lane_for(native, started=same)
         except ObjectError as error:
             if not self._tolerant:
                 raise
             log.warning("left out: %s", error)
             self._unroutable += 1
             return None
-        if lane is None:
-            return None
-        key = OffsetManagerKey.of_object(native.bucket, native.key)
-        entry = self._offsets.get_entry(key)
-        same = entry is not None and entry.version == native.version
-        if entry is not None and same and entry.finished:
+        if lane is None or (entry is not None and same and entry.finished):
             return None
         with self._lock:
             if key in self._in_flight:
@@ -234,6 +237,7 @@ class ListingFeed(ObjectFeed):
                     del self._in_flight[key]
             self._prune_at = max(10_000, 2 * len(self._in_flight))
 
+    @override
     def release(self, native: NativeObject, *, gone: bool = False) -> None:
         """Lets the next pass decide about this object again; with `once` there will be one, unless it is gone."""
         with self._lock:
@@ -246,15 +250,18 @@ class ListingFeed(ObjectFeed):
                 self._due = self._clock()
 
     @property
+    @override
     def finished(self) -> bool:
         """With `once`: one whole pass was handed out and nothing of it came back."""
         return self._finished or self._stopped
 
     @property
+    @override
     def seconds_until_due(self) -> float:
         """Until the next pass begins; 0 while one is under way."""
         return 0.0 if self._pass is not None else max(0.0, self._due - self._clock())
 
+    @override
     def stop(self) -> None:
         """Ends the pass at the next object."""
         self._stopped = True
@@ -332,6 +339,8 @@ def ordered(objects: Iterable[NativeObject], *, after: str = "", where: str = ""
     for native in objects:
         key = native.key.encode()
         if key <= last and last:
-            raise ListingError(f"{where}: the listing shows {native.key!r} after {last.decode()!r}; it is out of order or repeats itself")
+            raise ListingError(
+                f"{where}: the listing shows {native.key!r} after {last.decode()!r}; it is out of order or repeats itself"
+            )
         last = key
         yield native

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import abc
 import logging
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import Self, override
 
 from framework.errors import (
-    ConfigError,
     ObjectChangedError,
     ObjectNotFoundError,
     SkippableError,
@@ -24,8 +24,8 @@ from framework.errors import (
     TaskClosedError,
 )
 from framework.feed import Assignment, ListingFeed, ObjectFeed
-from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.naming import Router
+from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.prefetch import FetchAhead, FetchedInput
 from framework.records import Lane, NativeObject, ObjectState, RecordBatch, SkippedRecord, SourceRecord
 from framework.selection import RoutedSelection, Selector
@@ -144,16 +144,20 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """The position of an object of which nothing was read; a subclass may put something of its own into `extra`."""
         return OffsetManagerEntry.start(native, lane, depends_on)
 
-    def create_source_record(self, native: NativeObject, lane: Lane, record_number: int, payload: bytes) -> SourceRecord:
+    def create_source_record(
+        self, native: NativeObject, lane: Lane, record_number: int, payload: bytes
+    ) -> SourceRecord:
         """One record, for those who iterate record by record."""
         return SourceRecord(native=native, lane=lane, record_number=record_number, payload=payload)
 
     def create_feed(self) -> ObjectFeed:
         """Passes over the listing with the configuration's filters and routes."""
         start_key = self.start_key
+        selector = Selector(self.config, self.store_clock, prefixes=self.prefixes)
+        selector.remember_logs(self.get_table_log_keys())
         return ListingFeed(
             listing=lambda: self.get_native_item_stream(start_key),
-            selection=RoutedSelection(Selector(self.config, prefixes=self.prefixes), Router(self.config)),
+            selection=RoutedSelection(selector, Router(self.config)),
             tolerant=self.config.errors.tolerance != "none",
             offsets=self.offsets,
             depends_on=self._depends_on,
@@ -166,6 +170,14 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         entry = self.create_offset_manager_entry(native, lane, depends_on)
         found = self.offsets.records_found(native)
         return attrs.evolve(entry, records_done=found) if found else entry
+
+    def store_clock(self) -> float:
+        """Seconds since 1970 by the store's clock, for what depends on an object's age; this machine's by default."""
+        return time.time()
+
+    def get_table_log_keys(self) -> Iterable[str]:
+        """Keys that show whether what is listed is itself a table (`framework.selection.log_prefixes`); asked once."""
+        return ()
 
     @property
     def prefixes(self) -> Sequence[str]:
@@ -353,7 +365,9 @@ class _ObjectRead:
             feed.release(self._native, gone=True)
         elif isinstance(error, ObjectChangedError):
             counts.objects_changed += 1
-            log.warning("overwritten since it was listed; the new version will be read from its first record: %s", error)
+            log.warning(
+                "overwritten since it was listed; the new version will be read from its first record: %s", error
+            )
             feed.release(self._native)
         elif not isinstance(error, SkippableError) or self._tolerance == "none":
             raise error

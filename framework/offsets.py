@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+from typing_extensions import override
 
 from framework.errors import NotAcknowledgedError, PositionMismatchError
 from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, ObjectState
@@ -157,7 +158,9 @@ class OffsetManagerEntry:
         """
         value = self.extra.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise TypeError(f"{self.bucket}/{self.key}: {name} of its position is {type(value).__name__}, not a whole number")
+            raise TypeError(
+                f"{self.bucket}/{self.key}: {name} of its position is {type(value).__name__}, not a whole number"
+            )
         return value
 
     get_long = get_int
@@ -185,7 +188,8 @@ class OffsetManagerEntry:
         """The position with more record numbers known to be left out; the count does not change."""
         return attrs.evolve(self, skipped=merge_ranges([*self.skipped, *((n, n) for n in numbers)]))
 
-    def _order(self) -> tuple[Any, ...]:
+    def order(self) -> tuple[Any, ...]:
+        """What decides between two positions of one version: the larger is the later one."""
         mark = (self.mark.record, self.mark.byte) if self.mark else (-1, -1)
         rest = json.dumps(dict(self.extra), sort_keys=True)
         return (self.records_done, self.state.rank, mark, self.modified_ms, self.lane, self.depends_on, rest)
@@ -199,7 +203,7 @@ def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> Offset
     """
     if left.version != right.version:
         return max(left, right, key=lambda entry: (entry.modified_ms, entry.version))
-    winner = max(left, right, key=OffsetManagerEntry._order)
+    winner = max(left, right, key=OffsetManagerEntry.order)
     if left.skipped == right.skipped or winner.finished:
         return winner
     return attrs.evolve(winner, skipped=merge_ranges([*left.skipped, *right.skipped]))
@@ -246,11 +250,13 @@ class MemoryOffsetStore(OffsetStore):
         self.entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self.anchors: dict[Lane, Anchor | None] = {}
 
+    @override
     def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
         """The entries as they were saved."""
         wanted = list(self.entries) if keys is None else [key for key in keys if key in self.entries]
         return iter([self.entries[key] for key in wanted])
 
+    @override
     def save(self, delta: PositionDelta) -> None:
         """Keeps the change by the merge law."""
         for key in delta.removed:

@@ -7,16 +7,22 @@ per stage.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import attrs
+from typing_extensions import override
 
 from framework.errors import SkippableError
 
 if TYPE_CHECKING:
     from framework.offsets import OffsetManagerEntry
+
+
+def length_only(value: Sized) -> str:
+    """What the repr of a long value shows: how long it is, never what it holds."""
+    return f"<{len(value)}>"
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -59,6 +65,7 @@ class Lane:
     topic: str
     partition: int
 
+    @override
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
 
@@ -126,7 +133,7 @@ class RecordBatch:
     native: NativeObject
     lane: Lane
     first_record: int
-    payloads: Sequence[bytes] = attrs.field(repr=len)
+    payloads: Sequence[bytes] = attrs.field(repr=length_only)
     size_bytes: int
     entry: OffsetManagerEntry
     skipped: tuple[SkippedRecord, ...] = ()
@@ -156,7 +163,7 @@ class SourceRecord:
     native: NativeObject
     lane: Lane
     record_number: int
-    payload: bytes = attrs.field(repr=len)
+    payload: bytes = attrs.field(repr=length_only)
 
 
 @attrs.frozen(slots=True)

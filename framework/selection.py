@@ -138,8 +138,14 @@ class Selector:
         if self._min_age_ms:
             self._youngest_ms = self._now() * 1000 - self._min_age_ms
 
-    def decide(self, native: NativeObject) -> NameMatch | LeftOut:  # noqa: C901, PLR0911  a list of reasons, in order
+    def decide(  # noqa: C901, PLR0911  a list of reasons, in order
+        self, native: NativeObject, *, started: bool = False
+    ) -> NameMatch | LeftOut:
         """What the template finds in the key of an object to read, or the reason why it is left out (and counted).
+
+        Args:
+            native: as listed.
+            started: some of it was sent already; its age no longer matters.
 
         Raises:
             ConfigError: the object is a Parquet file of a Delta Lake, Iceberg or Hudi table.
@@ -162,9 +168,9 @@ class Selector:
         if self._exclude is not None and self._exclude(key) is not None:
             return self._leave_out(LeftOut.EXCLUDED)
         modified = native.modified_ms
-        if modified < self._oldest_ms:
+        if modified < self._oldest_ms and not started:
             return self._leave_out(LeftOut.TOO_OLD)
-        if modified > self._youngest_ms:
+        if modified > self._youngest_ms and not started:
             return self._leave_out(LeftOut.TOO_YOUNG)
         if self._parquet_suffix is not None and key.endswith(self._parquet_suffix):
             self._last_parquet = native
@@ -216,14 +222,14 @@ class RoutedSelection:
         """A listing begins."""
         self._selector.begin_pass()
 
-    def lane_for(self, native: NativeObject) -> Lane | None:
+    def lane_for(self, native: NativeObject, *, started: bool = False) -> Lane | None:
         """Where the object's records go; None when it is left out, which is counted by reason.
 
         Raises:
             ConfigError: the object belongs to a table, see the module.
             ObjectError: its name says a partition or a topic that cannot be.
         """
-        decision = self._selector.decide(native)
+        decision = self._selector.decide(native, started=started)
         return None if isinstance(decision, LeftOut) else self._router.route(native, decision)
 
     def left_out(self) -> dict[str, int]:

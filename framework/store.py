@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from framework.errors import ListingError
-from framework.records import NativeObject
+from framework.records import NativeObject, length_only
 from framework.transformer import ReadStream
 
 
@@ -26,7 +26,7 @@ class ListPage:
         server_time_ms: the store's clock when it answered, milliseconds since 1970 UTC; None when it does not tell.
     """
 
-    objects: Sequence[NativeObject] = attrs.field(repr=len)
+    objects: Sequence[NativeObject] = attrs.field(repr=length_only)
     continuation: str | None = None
     server_time_ms: int | None = None
 
@@ -95,5 +95,7 @@ class ObjectStore(abc.ABC):
             if page.continuation is None:
                 return
             if page.continuation == continuation:
-                raise ListingError(f"{self.scheme}://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped")
+                raise ListingError(
+                    f"{self.scheme}://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped"
+                )
             continuation = page.continuation

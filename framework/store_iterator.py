@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -13,6 +14,7 @@ from framework.iterator import AbstractSourceRecordIterator
 from framework.reading import StoreInput
 from framework.records import NativeObject
 from framework.retry import RetryPolicy
+from framework.selection import log_prefixes
 from framework.store import ListPage, ObjectStore
 from framework.transformer import ObjectInput, Transformer
 
@@ -60,6 +62,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._page_size = page_size
         self._start_key = start_key
         self._ending = threading.Event()
+        self._clock_ahead_seconds = 0.0
 
     @property
     @override
@@ -86,9 +89,19 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                     )
                 continuation = page.continuation
 
+    @override
+    def store_clock(self) -> float:
+        return time.time() + self._clock_ahead_seconds
+
+    @override
+    def get_table_log_keys(self) -> Iterable[str]:
+        tables = self.config.input.format in {"parquet", "auto"} and not self.config.discovery.allow_table_folders
+        prefixes = log_prefixes(self._prefixes) if tables else ()
+        return [native.key for prefix in prefixes for native in self._page(prefix, "", None).objects]
+
     def _page(self, prefix: str, after: str, continuation: str | None) -> ListPage:
         self.counts.list_requests += 1
-        return self._policy.call(
+        page = self._policy.call(
             self._store.list_page,
             prefix=prefix,
             after=after,
@@ -98,6 +111,9 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             on_retry=self._count_retry,
             stop=self._ending,
         )
+        if page.server_time_ms is not None:
+            self._clock_ahead_seconds = page.server_time_ms / 1000 - time.time()
+        return page
 
     def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
         self.counts.retries += 1

@@ -86,7 +86,8 @@ class AbstractSourceTask(abc.ABC):
     @abc.abstractmethod
     def close_resources(self) -> None:
         """Gives back what `get_iterator` opened, within 5 seconds. Called by `stop`, after the iterator's `close`; may be
-        called twice, and when `get_iterator` failed half way."""
+        called twice, and when `get_iterator` failed half way.
+        """
 
     # What a subclass may add
 
@@ -124,9 +125,7 @@ class AbstractSourceTask(abc.ABC):
         self.config = self.configure(props) if isinstance(props, Mapping) else props
         self.offsets = offsets if offsets is not None else self.offsets
         self.feed, self.once = feed, once
-        self._queue = BoundedQueue(
-            max_records=self.config.input.queue_records, max_bytes=self.config.input.queue_bytes
-        )
+        self._queue = BoundedQueue(max_records=self.config.input.queue_records, max_bytes=self.config.input.queue_bytes)
         self.iterator = self.get_iterator(self.backoff_config)
         self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
         self._reader.start()

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import attrs
 
-from framework.records import Mark, SkippedRecord
+from framework.records import Mark, SkippedRecord, length_only
 
 MAX_MESSAGE_BYTES = 64_000_000
 """The longest payload that an Iggy message can have (iggy 0.9)."""
@@ -129,7 +129,7 @@ class PayloadRun:
     """
 
     first_record: int
-    payloads: Sequence[bytes] = attrs.field(repr=len)
+    payloads: Sequence[bytes] = attrs.field(repr=length_only)
     size_bytes: int
     mark: Mark | None = None
 

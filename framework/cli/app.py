@@ -44,7 +44,11 @@ def run(
     """
     app = make_app(program, task_class, demo=demo)
     try:
-        code = app(args=list(sys.argv[1:] if arguments is None else arguments), prog_name=f"python -m {program}", standalone_mode=False)
+        code = app(
+            args=list(sys.argv[1:] if arguments is None else arguments),
+            prog_name=f"python -m {program}",
+            standalone_mode=False,
+        )
     except typer.Abort:
         return EXIT_FAILED
     except ConfigError as error:
@@ -54,7 +58,7 @@ def run(
     except BrokenPipeError:  # `... read | head`: the reader of our output has seen enough
         sys.stderr.close()
         return 0
-    except Exception as error:  # noqa: BLE001 - click's own errors know how to show themselves
+    except Exception as error:
         show = getattr(error, "show", None)
         if show is None:
             raise
@@ -72,7 +76,9 @@ def fail(error: BaseException, code: int) -> int:
     return code
 
 
-def make_app(program: str, task_class: type[AbstractSourceTask], *, demo: Callable[..., int] | None = None) -> typer.Typer:
+def make_app(
+    program: str, task_class: type[AbstractSourceTask], *, demo: Callable[..., int] | None = None
+) -> typer.Typer:
     """The commands of one source."""
     app = typer.Typer(
         name=program,
@@ -83,7 +89,7 @@ def make_app(program: str, task_class: type[AbstractSourceTask], *, demo: Callab
     )
 
     @app.callback(invoke_without_command=True)
-    def main(context: typer.Context, config: ConfigOption = None, once: OnceOption = False) -> int | None:  # noqa: FBT002
+    def main(context: typer.Context, config: ConfigOption = None, once: OnceOption = False) -> int | None:
         """Runs the source until it is stopped; with a command, that instead."""
         context.obj = config
         if context.invoked_subcommand is not None:

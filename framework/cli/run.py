@@ -46,7 +46,9 @@ def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommo
     try:
         make_transformer(config.input.options())
     except ConfigError as exc:
-        raise ConfigError([f"[input] {mistake.removeprefix('input.')}" for mistake in exc.mistakes], origin=str(path)) from exc
+        raise ConfigError(
+            [f"[input] {mistake.removeprefix('input.')}" for mistake in exc.mistakes], origin=str(path)
+        ) from exc
     return config
 
 

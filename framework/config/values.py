@@ -169,7 +169,7 @@ def strict_converter() -> cattrs.Converter:
         for member in _union_members(kind):
             try:
                 return converter.structure(value, member)
-            except ValueMistake as mistake:  # noqa: PERF203  two members at most
+            except ValueMistake as mistake:
                 mistakes.append(str(mistake))
         raise ValueMistake(" or ".join(mistakes))
 

@@ -1,6 +1,6 @@
 """The local engine: everything in this process, or one process per task. No JVM.
 
-    connect -> recover -> one epoch of work -> (connection broke: connect, recover, go on)
+connect -> recover -> one epoch of work -> (connection broke: connect, recover, go on)
 """
 
 from __future__ import annotations

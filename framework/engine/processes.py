@@ -20,10 +20,9 @@ import attrs
 from framework.engine.report import Reporter, TaskFigures
 from framework.engine.worker import WorkerPlan, work
 from framework.errors import SourceError, UnknownOutcomeError
-from framework.feed import Assignment
+from framework.feed import Assignment, ObjectFeed
 from framework.naming import task_of
 from framework.offsets import OffsetManagerKey, PositionDelta
-from framework.records import NativeObject
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -81,6 +80,7 @@ class ProcessGroup:
         self._outstanding: dict[tuple[OffsetManagerKey, str], int] = {}
         self._waiting: dict[int, list[Assignment]] = defaultdict(list)
         self._deltas: list[PositionDelta] = []
+        self._feed: ObjectFeed | None = None
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Works until everything is done (once), `stopping` is set, or a worker fails.
@@ -98,7 +98,7 @@ class ProcessGroup:
                 lambda: [TaskFigures(reads=iterator.counts), *(worker.figures for worker in self._workers)],
                 lambda: getattr(feed, "counts", None),
             )
-            self._release = feed.release
+            self._feed = feed
             while not stopping.is_set() and not self._failed():
                 self._keep_books()
                 if len(self._outstanding) >= OUTSTANDING_OBJECTS:
@@ -179,15 +179,13 @@ class ProcessGroup:
         elif kind == "released":
             native, gone = value
             self._outstanding.pop((OffsetManagerKey.of_object(native.bucket, native.key), native.version), None)
-            self._release(native, gone=gone)
+            if self._feed is not None:
+                self._feed.release(native, gone=gone)
         elif kind == "failed":
             worker.failure = value
         elif kind == "ended":
             worker.ended = True
             worker.figures = value
-
-    def _release(self, native: NativeObject, *, gone: bool = False) -> None:
-        """Replaced by the feed's own as soon as there is one."""
 
     def _failed(self) -> bool:
         return any(worker.failure is not None for worker in self._workers)

@@ -102,9 +102,7 @@ class Reporter:
             lambda: getattr(task.iterator.feed, "counts", None) if task.iterator is not None else None,
         )
 
-    def watch_figures(
-        self, source: Callable[[], list[TaskFigures]], feed: Callable[[], FeedCounts | None]
-    ) -> None:
+    def watch_figures(self, source: Callable[[], list[TaskFigures]], feed: Callable[[], FeedCounts | None]) -> None:
         """Several tasks are at work elsewhere."""
         self._source, self._feed = source, feed
         self._state = "sending"

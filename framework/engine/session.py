@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -123,9 +124,7 @@ class LaneKeeper:
         if topic in self._topics:
             return
         iggy = self._config.iggy
-        info, warnings = ensure_topic(
-            self._connection, iggy.stream, topic, iggy.partitions, create=iggy.create_topics
-        )
+        info, warnings = ensure_topic(self._connection, iggy.stream, topic, iggy.partitions, create=iggy.create_topics)
         for warning in warnings:
             log.warning("%s", warning)
         self._topics[topic] = TopicIdentity(topic_id=info.id, created_at=info.created_at)
@@ -143,8 +142,9 @@ class LaneKeeper:
         self.offsets.flush()
 
     def verify_when_due(self) -> None:
-        """Looks, now and then, whether every lane still holds its last confirmed message: a server that was killed between
-        two passes may have lost it without any connection breaking while we looked.
+        """Looks, now and then, whether every lane still holds its last confirmed message.
+
+        A server that was killed between two passes may have lost it without any connection breaking while we looked.
 
         Raises:
             UnknownOutcomeError: it does not.
@@ -159,7 +159,9 @@ class LaneKeeper:
                 self._config.iggy.stream, lane.topic, lane.partition, offset=anchor.offset, count=1
             )
             if not found or (found[0].offset == anchor.offset and found[0].message_id != anchor.message_id):
-                raise UnknownOutcomeError(f"{lane}: the server no longer has the last message that it confirmed; recovering")
+                raise UnknownOutcomeError(
+                    f"{lane}: the server no longer has the last message that it confirmed; recovering"
+                )
 
 
 class Session:
@@ -230,7 +232,7 @@ class Session:
 
 
 def make_producer(
-    connection: IggyConnection, config: SourceCommonConfig, anchors: dict[Lane, Anchor | None] | None = None
+    connection: IggyConnection, config: SourceCommonConfig, anchors: Mapping[Lane, Anchor | None] | None = None
 ) -> IggyProducer:
     """A producer that knows where the lanes end."""
     producer = IggyProducer(

@@ -115,7 +115,9 @@ def _run(plan: WorkerPlan, pipe: Connection, teller: _Teller) -> None:
         )
         ended = threading.Event()
         threading.Thread(target=_listen, args=(pipe, feed, pipeline), name="leader", daemon=True).start()
-        threading.Thread(target=_tell_figures, args=(teller, task, pipeline, ended), name="figures", daemon=True).start()
+        threading.Thread(
+            target=_tell_figures, args=(teller, task, pipeline, ended), name="figures", daemon=True
+        ).start()
         try:
             pipeline.run()
         finally:

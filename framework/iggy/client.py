@@ -1,4 +1,4 @@
-"""A connection to an Iggy server, with a time limit on every call: the one place that makes an official client.
+"""A connection to an Iggy server: plain calls, each with a time limit, and errors that say what to do.
 
 What it puts right (all observed with apache-iggy 0.9.0): Nagle's delay of 44 ms a send (`nodelay`); calls that wait for
 ever while the server is away (limits of our own); a reconnection that hides a restart in which acknowledged messages
@@ -12,32 +12,29 @@ import asyncio
 import functools
 import os
 import secrets
-import socket
-import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from datetime import timedelta
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-import attrs
 from typing_extensions import Self, override
 
 from framework.errors import (
     ConfigError,
     IggyProtocolError,
     IggyTopicError,
-    IggyUnavailableError,
     TaskClosedError,
     UnknownOutcomeError,
 )
 from framework.ids import MAX_RECORD, MAX_SHARE
 from framework.iggy import wire
 from framework.iggy.address import IggyAddress
-from framework.iggy.errors_map import Answer, after_fork, answer_of, classify
+from framework.iggy.errors_map import Answer, answer_of
 from framework.iggy.headers import encode_headers
+from framework.iggy.login import check_process, open_client
 from framework.iggy.loop import background_loop
+from framework.iggy.requests import RequestQueue, Start
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 
 if TYPE_CHECKING:
@@ -46,27 +43,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Offset = int | Literal["first", "last"]
 _MAX_PARTITIONS = 1000
-
-
-@attrs.define(eq=False)
-class _Call:
-    """One request, from its submission to its end. Touched by the loop's thread only, but for `future`."""
-
-    what: str
-    start: Callable[[apache_iggy.IggyClient], Awaitable[object]]
-    finish: Callable[[object], object]
-    sending: bool
-    future: Future[object] = attrs.field(factory=Future)
-    timer: asyncio.TimerHandle | None = None
-    inner: asyncio.Future[object] | None = None
+_GRACE_SECONDS = 5.0
 
 
 class IggyConnection:
     """One logged-in connection. Threads may share it; its requests go out one by one, in the order of the calls.
 
-    After a break or a missed time limit it is dead for good: that call and every later one raise. A send that was under
-    way raises `UnknownOutcomeError`, everything else `IggyUnavailableError`. A refusal (a topic that does not exist)
-    leaves it alive.
+    After a break, a missed time limit or a send that failed it is dead for good: that call, those waiting behind it and
+    every later one raise. A send that was under way raises `UnknownOutcomeError`, everything else
+    `IggyUnavailableError`. Any other refusal (a topic that does not exist) leaves it alive.
 
     Args:
         address: a real server, or an embedded one that is running (`framework.iggy.embedded`).
@@ -81,17 +66,17 @@ class IggyConnection:
         self.connect_timeout_seconds = connect_timeout_seconds
         self.call_timeout_seconds = call_timeout_seconds
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._client: apache_iggy.IggyClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._failure: str | None = None
+        self._requests: RequestQueue | None = None
         self._closed = False
-        self._waiting: deque[_Call] = deque()
-        self._current: _Call | None = None
 
     @override
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "broken" if self._failure else "open" if self._client else "new"
+        if self._closed:
+            state = "closed"
+        elif self._requests is None:
+            state = "new"
+        else:
+            state = "open" if self._requests.failure is None else "broken"
         return f"IggyConnection({self.address}, {state})"
 
     # ---- life
@@ -104,35 +89,42 @@ class IggyConnection:
             IggyAuthError: wrong user, password or token.
             IggyProtocolError: the server speaks another version.
             ConfigError: an `embedded:` address, which has to be started first.
+            FatalError: this process was forked from one that had made a connection.
         """
-        self._check_process()
+        check_process()
         if self.address.embedded_path is not None:
             raise ConfigError(f"{self.address} is no server's address: start it with framework.iggy.embedded")
-        if self._closed or self._client is not None:
+        if self._closed or self._requests is not None:
             raise TaskClosedError("a connection to Iggy is made once; make another one")
-        self._loop = background_loop()
-        opening = asyncio.run_coroutine_threadsafe(self._open(), self._loop)
+        loop = background_loop()
+        opening = asyncio.run_coroutine_threadsafe(open_client(self.address, self.connect_timeout_seconds), loop)
         try:
-            self._client = opening.result(self.connect_timeout_seconds + 5)
+            client = opening.result(self.connect_timeout_seconds + _GRACE_SECONDS)
         except BaseException:
             opening.cancel()
             raise
+        self._requests = RequestQueue(
+            client,
+            loop,
+            server=self.address.server,
+            login=self.address.login,
+            timeout_seconds=self.call_timeout_seconds,
+        )
         return self
 
     def close(self) -> None:
         """Gives the connection up without waiting for what is under way. May be called twice."""
+        if not self._closed and self._requests is not None and self._pid == os.getpid():
+            self._requests.stop("it was closed")
         self._closed = True
-        if self._loop is not None and self._pid == os.getpid():
-            self._loop.call_soon_threadsafe(self._die, "it was closed")
-        self._client = None
 
     @property
     def alive(self) -> bool:
         """Whether it can be used, as far as is known."""
-        return self._client is not None and self._failure is None and not self._closed
+        return self._requests is not None and self._requests.failure is None and not self._closed
 
     def __enter__(self) -> Self:
-        return self if self._client is not None else self.connect()
+        return self if self._requests is not None else self.connect()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -336,178 +328,38 @@ class IggyConnection:
             wire.encode_name(name)
         return self._call(f"read {_place(stream, topic, partition)}", ask, _stored_messages)
 
-    # ---- requests, in the caller's thread
+    # ---- requests
 
     def _command(self, what: str, code: int, body: bytes, parse: Callable[[bytes], T]) -> T:
         return self._call(
             what, lambda client: client.send_binary_request(code, body), lambda reply: parse(bytes(reply))
         )
 
-    def _create(self, what: str, start: Callable[[apache_iggy.IggyClient], Awaitable[None]]) -> None:
+    def _create(self, what: str, start: Start) -> None:
         try:
             self._call(what, start, _nothing)
         except IggyTopicError as error:
             if error.__cause__ is None or answer_of(error.__cause__) is not Answer.EXISTS:
                 raise
 
-    def _call(
-        self,
-        what: str,
-        start: Callable[[apache_iggy.IggyClient], Awaitable[object]],
-        finish: Callable[..., T],
-    ) -> T:
+    def _call(self, what: str, start: Start, finish: Callable[..., T]) -> T:
         return self._wait(self._submit(what, start, finish))
 
     def _wait(self, future: Future[T]) -> T:
-        return future.result()
-
-    def _submit(
-        self,
-        what: str,
-        start: Callable[[apache_iggy.IggyClient], Awaitable[object]],
-        finish: Callable[..., T],
-        *,
-        sending: bool = False,
-    ) -> Future[T]:
-        self._check_process()
-        if self._closed:
-            raise TaskClosedError(f"{what}: this connection to Iggy at {self.address.server} was closed")
-        if self._loop is None or self._client is None:
-            raise TaskClosedError(f"{what}: this connection to Iggy at {self.address.server} was not made yet")
-        if self._failure is not None:
-            raise self._not_sent(what)
-        call = _Call(what, start, finish, sending)
-        self._loop.call_soon_threadsafe(self._enqueue, call)
-        return call.future  # type: ignore[return-value]  # finish gives the T
-
-    def _check_process(self) -> None:
-        if self._pid != os.getpid():
-            raise after_fork(self._pid, os.getpid())
-
-    def _not_sent(self, what: str) -> IggyUnavailableError:
-        return IggyUnavailableError(
-            f"{what}: not sent, the connection to Iggy at {self.address.server} is gone ({self._failure})"
-        )
-
-    # ---- requests, in the loop's thread
-
-    async def _open(self) -> apache_iggy.IggyClient:
-        import apache_iggy as iggy  # noqa: PLC0415  (23 MB, and threads of its own)
-
-        address = self.address
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.connect_timeout_seconds
-        what = "connect"
+        limit = self._requests.longest_wait_seconds if self._requests is not None else 0
         try:
-            found = await asyncio.wait_for(
-                loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM), self.connect_timeout_seconds
-            )
-        except (OSError, asyncio.TimeoutError) as error:
-            raise IggyUnavailableError(f"{what}: the name of Iggy's host {address.host} was not resolved") from error
-        if address.token is not None:
-            login = iggy.AutoLogin.personal_access_token(address.token)
-        else:
-            login = iggy.AutoLogin.username_password(address.user, address.password or "")
-        failure: BaseException = TimeoutError("no address")
-        for ip in dict.fromkeys(str(entry[4][0]) for entry in found):
-            try:
-                config = iggy.TcpConfig(
-                    server_address=f"[{ip}]:{address.port}" if ":" in ip else f"{ip}:{address.port}",
-                    auto_login=login,
-                    reconnection=iggy.TcpReconnectionConfig(enabled=False),
-                    heartbeat_interval=timedelta(seconds=5),
-                    tls_enabled=address.tls,
-                    tls_domain=(address.tls_domain or address.host) if address.tls else None,
-                    tls_ca_file=address.tls_ca_file,
-                    nodelay=True,
-                )
-                client = iggy.IggyClient(config)
-                await asyncio.wait_for(client.connect(), max(0.01, deadline - loop.time()))
-            except asyncio.TimeoutError:
-                failure = TimeoutError(f"no answer within {self.connect_timeout_seconds:g} s")
-                break
-            except Exception as error:  # noqa: BLE001  (classified below)
-                failure = error
-                if answer_of(error) is not Answer.BROKEN:
-                    break
-            else:
-                return client
-        raise classify(failure, what, server=address.server, login=address.login) from failure
+            return future.result(limit + _GRACE_SECONDS)
+        except FutureTimeoutError as error:  # the loop's thread is gone: the interpreter is ending
+            raise UnknownOutcomeError(
+                f"Iggy at {self.address.server}: no answer, and no time limit ended it"
+            ) from error
 
-    def _enqueue(self, call: _Call) -> None:
-        self._waiting.append(call)
-        self._pump()
-
-    def _pump(self) -> None:
-        """Starts the next request. One at a time: two at once inside the client may change places."""
-        while self._current is None and self._waiting:
-            call = self._waiting.popleft()
-            client = self._client
-            if self._failure is not None or client is None:
-                _resolve(call.future, self._not_sent(call.what))
-                continue
-            if not call.future.set_running_or_notify_cancel():
-                continue
-            try:
-                inner = asyncio.ensure_future(call.start(client))
-            except Exception as error:  # noqa: BLE001  (bad arguments, refused before anything was sent)
-                _resolve(call.future, self._classified(error, call))
-                continue
-            self._current = call
-            call.inner = inner
-            call.timer = inner.get_loop().call_later(self.call_timeout_seconds, self._expire, call)
-            inner.add_done_callback(functools.partial(self._done, call))
-
-    def _done(self, call: _Call, inner: asyncio.Future[object]) -> None:
-        if self._current is not call:
-            if not inner.cancelled():
-                inner.exception()  # late news of a call given up; looked at, so that asyncio does not complain
-            return
-        self._current = None
-        if call.timer is not None:
-            call.timer.cancel()
-        error = asyncio.CancelledError("cancelled") if inner.cancelled() else inner.exception()
-        if error is None:
-            try:
-                result = call.finish(inner.result())
-            except Exception as wrong:  # noqa: BLE001  (goes to the caller)
-                _resolve(call.future, wrong)
-            else:
-                call.future.set_result(result)
-            self._pump()
-            return
-        if answer_of(error) is Answer.BROKEN:
-            self._die(str(error))
-        _resolve(call.future, self._classified(error, call))
-        self._pump()
-
-    def _expire(self, call: _Call) -> None:
-        if self._current is call:
-            self._die(f"no answer within {self.call_timeout_seconds:g} s")
-
-    def _die(self, reason: str) -> None:
-        """The end: the client is dropped, what is under way and what waits fails."""
-        if self._failure is None:
-            self._failure = reason
-        self._client = None
-        call, self._current = self._current, None
-        if call is not None:
-            if call.timer is not None:
-                call.timer.cancel()
-            if call.inner is not None:
-                call.inner.cancel()
-            _resolve(call.future, self._classified(TimeoutError(reason), call))
-        self._pump()
-
-    def _classified(self, error: BaseException, call: _Call) -> Exception:
-        made = classify(error, call.what, server=self.address.server, login=self.address.login, sending=call.sending)
-        made.__cause__ = error
-        return made
-
-
-def _resolve(future: Future[object], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+    def _submit(self, what: str, start: Start, finish: Callable[..., T], *, sending: bool = False) -> Future[T]:
+        check_process(self._pid)
+        if self._closed or self._requests is None:
+            state = "was closed" if self._closed else "was not made yet"
+            raise TaskClosedError(f"{what}: this connection to Iggy at {self.address.server} {state}")
+        return self._requests.submit(what, start, finish, sending=sending)
 
 
 def _nothing(_answer: object) -> None:
@@ -550,6 +402,3 @@ def _stored_messages(messages: list[apache_iggy.ReceiveMessage]) -> list[StoredM
             plain = {}  # of others, and broken: none of ours
         stored.append(StoredMessage(message.offset(), message.id(), message.payload(), plain, message.timestamp()))
     return stored
-
-
-__all__ = ["IggyConnection", "Offset", "UnknownOutcomeError"]

@@ -10,7 +10,6 @@ import enum
 import re
 
 from framework.errors import (
-    FatalError,
     IggyAuthError,
     IggyProtocolError,
     IggyTopicError,
@@ -106,11 +105,3 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
             )
         case _:
             return IggyUnavailableError(f"{what}: Iggy at {server} did not answer ({text})")
-
-
-def after_fork(made_in: int, now_in: int) -> FatalError:
-    """The error for a connection that came into this process by a fork: its threads stayed behind."""
-    return FatalError(
-        f"this connection to Iggy was made in process {made_in} and cannot be used in process {now_in}: "
-        "make connections inside the worker process, or start processes with the method 'spawn'"
-    )

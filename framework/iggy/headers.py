@@ -33,8 +33,8 @@ def provenance(native: NativeObject, *, share: int = 0) -> dict[str, str]:
 def encode_headers(headers: Mapping[str, str]) -> bytes:
     """The header block of a message, ready to stand behind its payload.
 
-    An empty value has no header (Iggy has no empty ones), so a reader finds it missing. A value that is no valid Unicode
-    (a lone surrogate, from a file's name) is stored raw.
+    An empty value has no header (Iggy has no empty ones), so a reader finds it missing. A value that is no valid
+    Unicode (a lone surrogate, from a file's name) is stored raw.
 
     Raises:
         ValueError: a name is empty or longer than 255 bytes with its number, a name stands twice because a piece of
@@ -64,7 +64,7 @@ def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
     """The mapping that was given to `encode_headers`, from the headers of a stored message.
 
     Numbered pieces are put behind the value they belong to; a hole in the numbers ends a value. Headers of other kinds
-    than text come out as their text.
+    than text come out as their text, bytes that are no text with backslashes.
     """
     raw = {str(name): _to_bytes(value) for name, value in headers.items()}
     whole: dict[str, str] = {}
@@ -77,7 +77,10 @@ def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
             taken.add(f"{name}.{number}")
             value += piece
             number += 1
-        whole[name] = value.decode("utf-8", "surrogatepass")
+        try:
+            whole[name] = value.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:  # bytes of somebody else's
+            whole[name] = value.decode("utf-8", "backslashreplace")
     return whole
 
 

@@ -24,7 +24,7 @@ import zstandard
 
 from framework.errors import PositionError
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta
-from framework.records import Anchor, Lane, Mark, ObjectState
+from framework.records import Anchor, Lane, Mark, ObjectState, length_only
 
 MAGIC = b"ICSP"
 FORMAT_VERSION = 1
@@ -61,7 +61,7 @@ class LogMessage:
     base: int | None = None
     part: int = 1
     parts: int = 1
-    body: bytes = attrs.field(repr=len)
+    body: bytes = attrs.field(repr=length_only)
     packed: bool = False
 
     def read(self) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def background_loop() -> asyncio.AbstractEventLoop:
 
 
 def _forget() -> None:
-    global _loop, _lock  # noqa: PLW0603  (the child begins anew)
+    global _loop, _lock
     _loop, _lock = None, threading.Lock()
 
 

@@ -94,9 +94,8 @@ def arrange(messages: Iterable[LogMessage | None], source: str) -> LogView:
             if pending and message.part == message.parts:
                 view.checkpoints.append(Checkpoint(offset=message.offset, epoch=message.epoch, parts=pending))
                 pending = []
-        elif message.kind == "delta" and view.checkpoints:
-            if message.epoch == view.checkpoints[-1].epoch:
-                view.checkpoints[-1].deltas.append(message)
+        elif message.kind == "delta" and view.checkpoints and message.epoch == view.checkpoints[-1].epoch:
+            view.checkpoints[-1].deltas.append(message)
     return view
 
 

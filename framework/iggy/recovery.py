@@ -22,7 +22,7 @@ from framework.iggy.headers import join_provenance
 from framework.iggy.log_codec import Claim, Snapshot, TopicIdentity
 from framework.iggy.position_log import Checkpoint, LogView, PositionLog, arrange
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, merge_entries, merge_ranges
-from framework.records import Anchor, Lane
+from framework.records import Anchor, Lane, length_only
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
@@ -57,9 +57,9 @@ class Recovered:
 
     epoch: int
     base: int
-    entries: Mapping[OffsetManagerKey, OffsetManagerEntry] = attrs.field(repr=len)
+    entries: Mapping[OffsetManagerKey, OffsetManagerEntry] = attrs.field(repr=length_only)
     anchors: Mapping[Lane, Anchor | None]
-    unclaimed: Mapping[int, int] = attrs.field(factory=dict, repr=len)
+    unclaimed: Mapping[int, int] = attrs.field(factory=dict, repr=length_only)
     replayed: int = 0
     first_start: bool = False
 
@@ -108,7 +108,9 @@ class Recovery:
         split_size: part of every message id.
     """
 
-    def __init__(self, position_log: PositionLog, *, topics: Sequence[str], partitions: int, split_size: int = 0) -> None:
+    def __init__(
+        self, position_log: PositionLog, *, topics: Sequence[str], partitions: int, split_size: int = 0
+    ) -> None:
         self._log = position_log
         self._connection = position_log.connection
         self._source = position_log.source
@@ -216,7 +218,9 @@ class Recovery:
             self._check_step_back(lane, history, anchors[lane])
         number = 0
         for checkpoint in view.checkpoints[chosen:]:
-            changes = [checkpoint.snapshot().entries] if checkpoint is not view.checkpoints[chosen] else [()]
+            changes: list[Sequence[OffsetManagerEntry]] = (
+                [checkpoint.snapshot().entries] if checkpoint is not view.checkpoints[chosen] else [()]
+            )
             removed: list[Sequence[OffsetManagerKey]] = [()]
             for message in checkpoint.deltas:
                 delta = log_codec.decode_delta(message)
@@ -356,7 +360,11 @@ class _Replay:
             self._entries[key] = attrs.evolve(entry, records_done=parts.record)
         else:
             log.warning(
-                "%s: record %d of %s/%s follows record %d; what is missing will be sent", lane, parts.record, *_names(key), done
+                "%s: record %d of %s/%s follows record %d; what is missing will be sent",
+                lane,
+                parts.record,
+                *_names(key),
+                done,
             )
 
     def _after_skipped(self, entry: OffsetManagerEntry, done: int) -> int:

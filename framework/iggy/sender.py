@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Literal
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import (
@@ -96,25 +97,29 @@ class IggyProducer(Producer):
         batches = tuple(batches)
         result: Future[Acknowledgement] = Future()
         segments = [self._segment(lane, batch) for batch in batches if batch.payloads]
+        acknowledgement = Acknowledgement(lane=lane, batches=batches, anchor=None)
         if not segments:
-            result.set_result(Acknowledgement(lane=lane, batches=batches, anchor=None))
+            result.set_result(acknowledgement)
             return result
         bodies = [self._encode(lane, group) for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES)]
         if not self._slots.acquire(timeout=self._slot_limit_seconds):
             raise IggyUnavailableError(f"{lane}: earlier sends did not end within {self._slot_limit_seconds:g} s")
         last = segments[-1]
         last_id = message_id(last.id_high, last.share, last.first_record + len(last.payloads) - 1)
+        number = 0
         try:
             self._check()
             for number, (count, submit) in enumerate(bodies, 1):
-                if number < len(bodies):
-                    submit().add_done_callback(functools.partial(self._confirmed, lane, count))
-                else:
-                    submit().add_done_callback(
-                        functools.partial(self._acknowledge, lane, count, batches, last_id, result)
-                    )
-        except BaseException:
+                finish = (
+                    functools.partial(self._acknowledge, acknowledgement, count, last_id, result, cut=len(bodies) > 1)
+                    if number == len(bodies)
+                    else functools.partial(self._confirmed, lane, count)
+                )
+                submit().add_done_callback(finish)
+        except BaseException as error:
             self._slots.release()
+            if number > 1 and isinstance(error, IggyUnavailableError):
+                raise _partly(error) from error
             raise
         return result
 
@@ -144,16 +149,16 @@ class IggyProducer(Producer):
                 location=batch.native.location,
                 record_number=batch.last_record,
             )
-        sizes = list(map(len, batch.payloads))
-        if min(sizes) == 0 or max(sizes) > wire.MAX_PAYLOAD_BYTES:
-            self._refuse(batch, sizes)
         object_hash, headers = self._object(batch, share, split_size)
-        return wire.Segment(
+        segment = wire.Segment(
             id_high=object_hash, share=share, first_record=batch.first_record, payloads=batch.payloads, headers=headers
         )
+        if segment.sizes.min() == 0 or segment.sizes.max() > wire.MAX_PAYLOAD_BYTES:
+            self._refuse(batch)
+        return segment
 
-    def _refuse(self, batch: RecordBatch, sizes: list[int]) -> None:
-        for number, size in enumerate(sizes, batch.first_record):
+    def _refuse(self, batch: RecordBatch) -> None:
+        for number, size in enumerate(map(len, batch.payloads), batch.first_record):
             if size == 0:
                 raise RecordError(
                     "the record is empty, and Iggy stores no empty messages",
@@ -206,39 +211,52 @@ class IggyProducer(Producer):
     # ---- confirmations, in the connection's thread
 
     def _confirmed(self, lane: Lane, count: int, future: Future[tuple[Confirmation, ...]]) -> int | None:
-        """Offset of the last message; None after a failure, which is kept."""
+        """Offset of the last message; None after a failure, which is kept and raised by the next call."""
         if self._failure is not None:
             return None
-        try:
-            confirmed = future.result()
-            if len(confirmed) != 1:
-                raise UnknownOutcomeError(
-                    f"{lane}: the server confirmed {count} records without saying where it stored them; recover"
-                )
-            base, end = confirmed[0].base_offset, self._ends.get(lane, -1)
-            if base <= end:
-                raise UnknownOutcomeError(
-                    f"{lane}: {count} records were stored at offset {base}, but offset {end} was confirmed before: the "
-                    "server lost confirmed messages, or the topic was purged; recover"
-                )
-        except BaseException as error:  # noqa: BLE001  (kept, and raised by the next call)
-            self._failure = error
-            return None
-        self._ends[lane] = base + count - 1
-        return base + count - 1
+        failure = future.exception()
+        if failure is None:
+            confirmed, end = future.result(), self._ends.get(lane, -1)
+            failure = _mistrust(lane, count, confirmed, end)
+            if failure is None:
+                self._ends[lane] = confirmed[0].base_offset + count - 1
+                return self._ends[lane]
+        self._failure = failure
+        return None
 
     def _acknowledge(
         self,
-        lane: Lane,
+        acknowledgement: Acknowledgement,
         count: int,
-        batches: tuple[RecordBatch, ...],
         last_id: int,
         result: Future[Acknowledgement],
         future: Future[tuple[Confirmation, ...]],
+        *,
+        cut: bool,
     ) -> None:
-        offset = self._confirmed(lane, count, future)
+        offset = self._confirmed(acknowledgement.lane, count, future)
         self._slots.release()
         if offset is not None:
-            result.set_result(Acknowledgement(lane=lane, batches=batches, anchor=Anchor(offset, last_id)))
+            result.set_result(attrs.evolve(acknowledgement, anchor=Anchor(offset, last_id)))
+        elif cut and isinstance(self._failure, IggyUnavailableError):
+            result.set_exception(_partly(self._failure))
         else:
-            result.set_exception(self._failure or UnknownOutcomeError(f"{lane}: no confirmation"))
+            result.set_exception(self._failure)
+
+
+def _partly(error: IggyUnavailableError) -> UnknownOutcomeError:
+    return UnknownOutcomeError(f"some of the requests of one send may be stored: {error}")
+
+
+def _mistrust(lane: Lane, count: int, confirmed: tuple[Confirmation, ...], end: int) -> UnknownOutcomeError | None:
+    """Why a confirmation is none; None when it is one."""
+    if len(confirmed) != 1:
+        return UnknownOutcomeError(
+            f"{lane}: the server confirmed {count} records without saying where it stored them; recover"
+        )
+    if confirmed[0].base_offset <= end:
+        return UnknownOutcomeError(
+            f"{lane}: {count} records were stored at offset {confirmed[0].base_offset}, but offset {end} was confirmed "
+            "before: the server lost confirmed messages, or the topic was purged; recover"
+        )
+    return None

@@ -11,8 +11,8 @@ client's `SendMessage` would give, for a fraction of its time per message.
               0 u64 | payload | headers
     reply     count u32 | { stream u32 | topic u32 | partition u32 | base offset u64 }
 
-All little-endian. A frame's checksum is XXH3-64 of the frame behind it; the batch's is XXH3-64 of its first five fields,
-the count and the frames' checksums. A wrong one makes the server drop the connection.
+All little-endian. A frame's checksum is XXH3-64 of the frame behind it; the batch's is XXH3-64 of its first five
+fields, the count and the frames' checksums. A wrong one makes the server drop the connection.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from itertools import repeat
 
 import attrs
 import numpy as np
+from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 from framework.errors import ConfigError, IggyProtocolError
@@ -41,8 +42,8 @@ FRAME_BYTES = 48
 MAX_PAYLOAD_BYTES = 64_000_000
 MAX_NAME_BYTES = 255
 
-# Messages encoded at a time: their bytes stay in the cache between the hash and the copy (measured: 13 % faster than all
-# at once, the same from 200 to 700).
+# Messages encoded at a time, so that their bytes stay in the cache between the hash and the copy (measured: 13 % faster
+# than all at once, the same from 100 to 800).
 _CHUNK = 400
 
 # A frame's fixed fields behind its checksum.
@@ -74,6 +75,7 @@ class Segment:
         first_record: number of the first payload; the lower 40 bits of its id.
         payloads: each 1 to 64,000,000 bytes.
         headers: the encoded header block of each message (`headers.encode_headers`), or nothing.
+        sizes: the payloads' lengths, worked out once here.
     """
 
     id_high: int
@@ -81,11 +83,16 @@ class Segment:
     first_record: int
     payloads: Sequence[bytes] = attrs.field(repr=_length)
     headers: bytes = attrs.field(default=b"", repr=_length)
+    sizes: NDArray[np.uint32] = attrs.field(init=False, repr=False, eq=False)
+
+    @sizes.default
+    def _measure(self) -> NDArray[np.uint32]:
+        return np.fromiter(map(len, self.payloads), "<u4", len(self.payloads))
 
     @property
     def size_bytes(self) -> int:
         """What the messages take in a request."""
-        return sum(map(len, self.payloads)) + len(self.payloads) * (FRAME_BYTES + len(self.headers))
+        return int(self.sizes.sum(dtype=np.uint64)) + len(self.payloads) * (FRAME_BYTES + len(self.headers))
 
 
 def encode_send(
@@ -131,14 +138,14 @@ def _encode_segment(segment: Segment, delta: int, out: list[bytes], checksums: a
     fields["high"] = segment.id_high
     fields["offset_delta"] = np.arange(delta, delta + count, dtype="<u4")
     fields["headers_length"] = len(headers)
-    fields["payload_length"] = np.fromiter(map(len, payloads), "<u4", count)
+    fields["payload_length"] = segment.sizes
     join = b"".join
     for start in range(0, count, _CHUNK):
         part = payloads[start : start + _CHUNK]
         size = len(part)
         fixed = struct.unpack("40s" * size, fields[start : start + size].data)
         # Everything per message happens inside C: joining, hashing, interleaving.
-        pieces = zip(fixed, part, repeat(headers)) if headers else zip(fixed, part)
+        pieces = zip(fixed, part, repeat(headers, size)) if headers else zip(fixed, part)  # noqa: B905  (C-speed)
         bodies = list(map(join, pieces))
         hashes = array("Q", map(xxh3_64_intdigest, bodies))
         frames = [b""] * (2 * size)
@@ -153,14 +160,16 @@ def cut_segments(segments: Sequence[Segment], max_bytes: int) -> Iterator[list[S
     group: list[Segment] = []
     room = max_bytes
     for segment in segments:
-        if segment.size_bytes <= room:
+        whole = segment.size_bytes
+        if whole == 0:
+            continue
+        if whole <= room:
             group.append(segment)
-            room -= segment.size_bytes
+            room -= whole
             continue
         extra = FRAME_BYTES + len(segment.headers)
         start = 0
-        for number, payload in enumerate(segment.payloads):
-            size = len(payload) + extra
+        for number, size in enumerate((segment.sizes + np.uint32(extra)).tolist()):
             if size > room and (group or number > start):
                 if number > start:
                     group.append(_slice(segment, start, number))

@@ -7,6 +7,7 @@ It is a child process with a folder and ports of its own, loopback only, stopped
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
@@ -24,6 +25,10 @@ from framework.errors import FatalError
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 5.0
+MOST_VOLUMES = 800
+VOLUMES_A_BUCKET = 2
+"""SeaweedFS gives each bucket seven volumes of its own at the first write, and fails when they run out: three buckets with
+the usual limit of 20. Volumes are files that grow, so a high limit costs nothing."""
 ACCESS_KEY = "local-access-key"
 SECRET_KEY = "local-secret-key"  # noqa: S105  # of a server on loopback that lives as long as its test
 
@@ -101,12 +106,17 @@ class SeaweedFs:
         command = [
             binary, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             f"-master.port={master}", "-master.volumeSizeLimitMB=256", "-master.telemetry=false",
-            f"-volume.port={volume}", "-volume.max=20", "-volume.minFreeSpace=64MiB", f"-filer.port={filer}",
+            f"-volume.port={volume}", f"-volume.max={MOST_VOLUMES}", "-volume.minFreeSpace=64MiB", f"-filer.port={filer}",
             "-s3", f"-s3.port={s3}", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
         ]  # fmt: skip
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603  # the package's own binary
-                command, cwd=home, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+                command,
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": str(VOLUMES_A_BUCKET)},
             )
         server = cls(process, f"http://127.0.0.1:{s3}", log)
         try:

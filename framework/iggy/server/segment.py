@@ -192,6 +192,6 @@ class Segment:
                     if header.base_offset > self.end_offset:
                         batch.verify(tail[start : start + header.length])
                         return True
-                except batch.DamagedBatchError:  # noqa: PERF203 - at most four a candidate, after a crash only
+                except batch.DamagedBatchError:
                     continue
         return False

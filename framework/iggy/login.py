@@ -1,0 +1,108 @@
+"""Makes and logs in the official client: the only place that does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from framework.errors import FatalError, IggyUnavailableError
+from framework.iggy.errors_map import Answer, answer_of, classify
+
+if TYPE_CHECKING:
+    import apache_iggy
+
+    from framework.iggy.address import IggyAddress
+
+_HEARTBEAT = timedelta(seconds=5)
+
+# The process that made the first client. The client's threads stay behind in a fork, and a client made in the child
+# then hangs for ever.
+_first_pid: int | None = None
+
+
+def check_process(made_in: int | None = None) -> None:
+    """Raises where a connection cannot work: in a child forked after a connection was made.
+
+    Args:
+        made_in: process of the connection in question; None asks for any connection made before.
+
+    Raises:
+        FatalError: this is such a child.
+    """
+    first = _first_pid if made_in is None else made_in
+    if first is not None and first != os.getpid():
+        raise FatalError(
+            f"a connection to Iggy was made in process {first}, and process {os.getpid()} was forked from it: "
+            "connections do not outlive a fork; start processes with the method 'spawn', and connect inside them"
+        )
+
+
+async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_iggy.IggyClient:
+    """A client that is connected and logged in, over the first of the host's addresses that answers.
+
+    Host names are resolved here, so that a wrong name and a server that is away give different messages.
+
+    Raises:
+        IggyUnavailableError: the name is unknown, or nobody answers within the limit.
+        IggyAuthError: wrong user, password or token.
+        IggyProtocolError: the server speaks another version, or the certificate file cannot be used.
+    """
+    global _first_pid  # noqa: PLW0603  (one process, one runtime inside the client)
+    import apache_iggy as iggy  # noqa: PLC0415  (23 MB, and threads of its own: loaded when used)
+
+    _first_pid = os.getpid()
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_seconds
+    try:
+        found = await asyncio.wait_for(
+            loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM), timeout_seconds
+        )
+    except (OSError, UnicodeError, asyncio.TimeoutError) as error:
+        raise IggyUnavailableError(f"connect: the name of Iggy's host {address.host} was not resolved") from error
+    failure: BaseException = ConnectionError("no address")
+    for ip in dict.fromkeys(str(entry[4][0]) for entry in found):
+        left = deadline - loop.time()
+        client, failed = await _try(iggy.IggyClient, _config(address, ip), left)
+        if client is not None:
+            return client
+        failure = failed or failure
+        if answer_of(failure) is not Answer.BROKEN or left <= 0:
+            break
+    raise classify(failure, "connect", server=address.server, login=address.login) from failure
+
+
+def _config(address: IggyAddress, ip: str) -> apache_iggy.TcpConfig:
+    from apache_iggy import AutoLogin, TcpConfig, TcpReconnectionConfig  # noqa: PLC0415  (loaded when used)
+
+    if address.token is not None:
+        login = AutoLogin.personal_access_token(address.token)
+    else:
+        login = AutoLogin.username_password(address.user, address.password or "")
+    return TcpConfig(
+        server_address=f"[{ip}]:{address.port}" if ":" in ip else f"{ip}:{address.port}",
+        auto_login=login,
+        # It hides restarts in which confirmed messages were lost; by default it also tries for ever.
+        reconnection=TcpReconnectionConfig(enabled=False),
+        heartbeat_interval=_HEARTBEAT,
+        tls_enabled=address.tls,
+        tls_domain=(address.tls_domain or address.host) if address.tls else None,
+        tls_ca_file=address.tls_ca_file,
+        # Without it each send waits 44 ms for the other side's delayed acknowledgement.
+        nodelay=True,
+    )
+
+
+async def _try(
+    make: type[apache_iggy.IggyClient], config: apache_iggy.TcpConfig, limit_seconds: float
+) -> tuple[apache_iggy.IggyClient | None, BaseException | None]:
+    client = make(config)
+    try:
+        await asyncio.wait_for(client.connect(), max(0.01, limit_seconds))
+    except asyncio.TimeoutError:
+        return None, TimeoutError("no answer in time")
+    except Exception as error:  # noqa: BLE001  (the caller classifies it)
+        return None, error
+    return client, None

@@ -1,0 +1,175 @@
+"""The requests of one connection: one under way, the others waiting, each with a time limit and a future.
+
+Everything but `submit` and `stop` runs in the background loop's thread, so nothing here needs a lock. One request at a
+time, although the client would queue more: two that are inside it at once may change places, and after a failure the
+second would still go out, past records that were not stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import attrs
+
+from framework.errors import IggyUnavailableError
+from framework.iggy.errors_map import Answer, answer_of, classify
+
+if TYPE_CHECKING:
+    import apache_iggy
+
+T = TypeVar("T")
+Start = Callable[["apache_iggy.IggyClient"], Awaitable[object]]
+
+
+@attrs.define(eq=False)
+class _Request:
+    """From its submission to its end."""
+
+    what: str
+    start: Start
+    finish: Callable[..., object]
+    sending: bool
+    future: Future[object] = attrs.field(factory=Future)
+    timer: asyncio.TimerHandle | None = None
+    inner: asyncio.Future[object] | None = None
+
+
+class RequestQueue:
+    """Puts requests to one client, in the order of the calls, until the first break or the first send that fails.
+
+    Attributes:
+        failure: why it ended; None while it works.
+    """
+
+    def __init__(
+        self,
+        client: apache_iggy.IggyClient,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        server: str,
+        login: str,
+        timeout_seconds: float,
+    ) -> None:
+        self.failure: str | None = None
+        self._client: apache_iggy.IggyClient | None = client
+        self._loop = loop
+        self._server = server
+        self._login = login
+        self._timeout_seconds = timeout_seconds
+        self._waiting: deque[_Request] = deque()
+        self._current: _Request | None = None
+
+    def submit(self, what: str, start: Start, finish: Callable[..., T], *, sending: bool = False) -> Future[T]:
+        """The answer to come. Callable from any thread.
+
+        Args:
+            what: for messages, with the names in it.
+            start: calls the client; runs in the loop's thread.
+            finish: makes the result out of the client's answer; runs there too.
+            sending: whether the request stores records.
+        """
+        if self.failure is not None:
+            raise self._not_sent(what)
+        request = _Request(what, start, finish, sending)
+        self._loop.call_soon_threadsafe(self._enqueue, request)
+        return request.future  # type: ignore[return-value]  # `finish` gives the T
+
+    def stop(self, reason: str) -> None:
+        """Ends it soon: what is under way fails as a break does, what waits was not sent. May be called twice."""
+        self._loop.call_soon_threadsafe(self._end, reason)
+
+    @property
+    def longest_wait_seconds(self) -> float:
+        """After how long a request submitted now has been answered in any case."""
+        return self._timeout_seconds * (len(self._waiting) + 2)
+
+    def _not_sent(self, what: str) -> IggyUnavailableError:
+        return IggyUnavailableError(
+            f"{what}: not sent, the connection to Iggy at {self._server} is gone: {self.failure}"
+        )
+
+    def _enqueue(self, request: _Request) -> None:
+        self._waiting.append(request)
+        self._next()
+
+    def _next(self) -> None:
+        while self._current is None and self._waiting:
+            request = self._waiting.popleft()
+            client = self._client
+            if client is None:
+                _fail(request, self._not_sent(request.what))
+            elif request.future.set_running_or_notify_cancel():
+                self._begin(request, client)
+
+    def _begin(self, request: _Request, client: apache_iggy.IggyClient) -> None:
+        try:
+            inner = asyncio.ensure_future(request.start(client), loop=self._loop)
+        except BaseException as error:  # noqa: BLE001  (bad arguments, or a panic of the client: nothing was sent)
+            _fail(request, self._classified(error, request, sending=False))
+            if request.sending:
+                self._end(str(error))
+            return
+        self._current = request
+        request.start = _started  # lets go of the bytes: the next request is encoded into the same memory
+        request.inner = inner
+        request.timer = self._loop.call_later(self._timeout_seconds, self._expire, request)
+        inner.add_done_callback(functools.partial(self._done, request))
+
+    def _done(self, request: _Request, inner: asyncio.Future[object]) -> None:
+        if self._current is not request:
+            if not inner.cancelled():
+                inner.exception()  # late news of a request given up; looked at, so that asyncio does not complain
+            return
+        self._current = None
+        if request.timer is not None:
+            request.timer.cancel()
+        error = ConnectionError("cancelled") if inner.cancelled() else inner.exception()
+        if error is None:
+            try:
+                request.future.set_result(request.finish(inner.result()))
+            except Exception as wrong:  # noqa: BLE001  (goes to the caller)
+                _fail(request, wrong)
+                error = wrong if request.sending else None
+        else:
+            _fail(request, self._classified(error, request, sending=request.sending))
+            if not request.sending and answer_of(error) is not Answer.BROKEN:
+                error = None  # refused: the connection is as good as before
+        if error is not None:
+            self._end(str(error))
+        self._next()
+
+    def _expire(self, request: _Request) -> None:
+        if self._current is request:
+            self._end(f"no answer within {self._timeout_seconds:g} s")
+
+    def _end(self, reason: str) -> None:
+        if self.failure is None:
+            self.failure = reason
+        self._client = None  # the official client has no close: the last reference closes the connection
+        request, self._current = self._current, None
+        if request is not None:
+            if request.timer is not None:
+                request.timer.cancel()
+            if request.inner is not None:
+                request.inner.cancel()
+            _fail(request, self._classified(ConnectionError(reason), request, sending=request.sending))
+        self._next()
+
+    def _classified(self, error: BaseException, request: _Request, *, sending: bool) -> BaseException:
+        made = classify(error, request.what, server=self._server, login=self._login, sending=sending)
+        made.__cause__ = error
+        return made
+
+
+def _fail(request: _Request, error: BaseException) -> None:
+    if not request.future.done():
+        request.future.set_exception(error)
+
+
+def _started(_client: object) -> NoReturn:
+    raise RuntimeError("a request is started once")
