@@ -85,8 +85,9 @@ class AbstractSourceTask(abc.ABC):
 
     @abc.abstractmethod
     def close_resources(self) -> None:
-        """Gives back what `get_iterator` opened, within 5 seconds. Called by `stop`, after the iterator's `close`; may be
-        called twice, and when `get_iterator` failed half way.
+        """Gives back what `get_iterator` opened, within 5 seconds.
+
+        Called by `stop`, after the iterator's `close`; may be called twice, and when `get_iterator` failed half way.
         """
 
     # What a subclass may add

@@ -93,11 +93,16 @@ class ObjectInput(Protocol):
     """
 
     @property
-    def location(self) -> str: ...
+    def location(self) -> str:
+        """The address for messages."""
+
     @property
-    def key(self) -> str: ...
+    def key(self) -> str:
+        """The key, for what depends on a suffix."""
+
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Bytes, as listed."""
 
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:
         """Opens the stored bytes `start .. end - 1` (to the object's end by default). Each call is a request."""

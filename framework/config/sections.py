@@ -6,7 +6,7 @@ A source's own root class adds its section (`[s3]`):
     class S3SourceConfig(SourceCommonConfig):
         s3: S3Config
 """
-# ruff: noqa: FBT003, RUF009  option() is an attrs field: it is called once a class, and its default stands first
+# ruff: noqa: FBT003  option() is an attrs field: it is called once a class, and its default stands first
 
 from __future__ import annotations
 
