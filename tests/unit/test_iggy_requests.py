@@ -1,0 +1,162 @@
+"""The queue of requests: order, one at a time, and what a failure does to those behind it. No network: a client of futures."""
+
+import asyncio
+import threading
+import time
+import weakref
+
+import pytest
+
+from framework.errors import IggyProtocolError, IggyTopicError, IggyUnavailableError, UnknownOutcomeError
+from framework.iggy.loop import background_loop
+from framework.iggy.requests import RequestQueue
+
+
+class Client:
+    """Hands out futures that the test answers, in the order in which the requests were begun."""
+
+    def __init__(self):
+        self.begun = []
+        self.more = threading.Semaphore(0)
+
+    def call(self, name):
+        future = asyncio.get_running_loop().create_future()
+        self.begun.append((name, future))
+        self.more.release()
+        return future
+
+    def answer(self, number, result):
+        assert self.more.acquire(timeout=5)
+        future = self.begun[number][1]
+
+        def do():
+            if isinstance(result, BaseException):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        background_loop().call_soon_threadsafe(do)
+
+
+@pytest.fixture
+def client():
+    return Client()
+
+
+@pytest.fixture
+def queue(client):
+    return RequestQueue(client, background_loop(), server="h:1", login="user", timeout_seconds=30)
+
+
+def submit(queue, name, *, sending=False, finish=lambda answer: answer):
+    return queue.submit(name, lambda client: client.call(name), finish, sending=sending)
+
+
+def test_one_at_a_time_in_order(queue, client):
+    futures = [submit(queue, name) for name in "abc"]
+    for number, name in enumerate("abc"):
+        client.answer(number, name.upper())
+        assert futures[number].result(5) == name.upper()
+        assert len(client.begun) <= number + 2
+    assert [name for name, _ in client.begun] == ["a", "b", "c"]
+
+
+def test_a_break_ends_everything(queue, client):
+    first, second, third = submit(queue, "a", sending=True), submit(queue, "b", sending=True), submit(queue, "c")
+    client.answer(0, RuntimeError("Disconnected"))
+    with pytest.raises(UnknownOutcomeError, match=r"a: .*may or may not"):
+        first.result(5)
+    for future in (second, third):
+        with pytest.raises(IggyUnavailableError, match="not sent") as caught:
+            future.result(5)
+        assert not isinstance(caught.value, UnknownOutcomeError)
+    with pytest.raises(IggyUnavailableError, match="not sent"):
+        submit(queue, "d")
+    assert len(client.begun) == 1
+
+
+def test_a_refusal_of_a_question_ends_nothing(queue, client):
+    first, second = submit(queue, "a"), submit(queue, "b")
+    client.answer(0, RuntimeError("Topic with ID: 0 was not found."))
+    client.answer(1, 7)
+    with pytest.raises(IggyTopicError):
+        first.result(5)
+    assert second.result(5) == 7
+
+
+def test_a_refused_send_lets_no_later_one_through(queue, client):
+    first, second = submit(queue, "a", sending=True), submit(queue, "b", sending=True)
+    client.answer(0, RuntimeError("Too many messages"))
+    with pytest.raises(IggyProtocolError):
+        first.result(5)
+    with pytest.raises(IggyUnavailableError, match="not sent"):
+        second.result(5)
+    assert len(client.begun) == 1
+
+
+def test_an_answer_that_cannot_be_read_reaches_the_caller(queue, client):
+    def unreadable(_answer):
+        raise IggyProtocolError("no sense in it")
+
+    first, second = submit(queue, "a", finish=unreadable), submit(queue, "b")
+    client.answer(0, 1)
+    client.answer(1, 2)
+    with pytest.raises(IggyProtocolError, match="no sense"):
+        first.result(5)
+    assert second.result(5) == 2
+
+
+def test_bad_arguments_were_not_sent(queue):
+    def bad(_client):
+        raise OverflowError("too large")
+
+    with pytest.raises(IggyProtocolError, match="too large"):
+        queue.submit("a", bad, int).result(5)
+    assert queue.failure is None
+    with pytest.raises(IggyProtocolError, match="too large"):
+        queue.submit("b", bad, int, sending=True).result(5)
+    assert queue.failure is not None
+
+
+def test_silence_ends_at_the_limit(client):
+    queue = RequestQueue(client, background_loop(), server="h:1", login="user", timeout_seconds=0.02)
+    first, second = submit(queue, "a", sending=True), submit(queue, "b")
+    with pytest.raises(UnknownOutcomeError, match=r"no answer within 0\.02 s"):
+        first.result(5)
+    with pytest.raises(IggyUnavailableError, match="not sent"):
+        second.result(5)
+
+
+def test_stop_twice_and_the_client_is_dropped(queue, client):
+    first = submit(queue, "a", sending=True)
+    assert client.more.acquire(timeout=5)
+    queue.stop("it was closed")
+    queue.stop("again")
+    with pytest.raises(UnknownOutcomeError, match="it was closed"):
+        first.result(5)
+    assert queue._client is None
+
+
+def test_a_cancelled_request_that_has_not_begun_is_never_sent(queue, client):
+    first, second, third = submit(queue, "a"), submit(queue, "b"), submit(queue, "c")
+    assert second.cancel()
+    client.answer(0, 1)
+    client.answer(1, 3)
+    assert (first.result(5), third.result(5)) == (1, 3)
+    assert [name for name, _ in client.begun] == ["a", "c"]
+
+
+def test_a_request_lets_go_of_its_bytes_once_it_is_out(queue, client):
+    class Token:
+        pass
+
+    token = Token()
+    gone = weakref.ref(token)
+    future = queue.submit("a", lambda client, token=token: client.call(repr(token)), lambda answer: answer)
+    del token
+    assert client.more.acquire(timeout=5)
+    deadline = time.monotonic() + 5
+    while gone() is not None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert gone() is None
+    assert not future.done()
