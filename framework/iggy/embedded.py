@@ -28,6 +28,7 @@ DEFAULT_PASSWORD = "iggy"  # noqa: S105 - no secret: loopback only, and the same
 _READY_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 _RETRY_SECONDS = 0.02
+_TAIL_BYTES = 2000
 _IN_USE = 3
 _log = logging.getLogger(__name__)
 
@@ -96,9 +97,7 @@ class EmbeddedServer:
                 raise EmbeddedServerError(f"The embedded server for {server.path} ended with code {code}: {said}")
             # Another process is just starting or ending it: look again in a moment.
             time.sleep(_RETRY_SECONDS)
-        raise EmbeddedServerError(
-            f"The embedded server for {server.path} was not ready within {_READY_SECONDS:.0f} seconds: {said}"
-        )
+        raise server._too_late(said)
 
     @property
     def owned(self) -> bool:
@@ -179,10 +178,18 @@ class EmbeddedServer:
                     return None, ""
             stdin.close()
             stdout.close()
-            code = _wait_or_kill(process, 0 if ready or time.monotonic() >= deadline else _STOP_SECONDS)
+            late = time.monotonic() >= deadline
+            code = _wait_or_kill(process, 0 if ready or late else _STOP_SECONDS)
             stderr.seek(0)
-            said = stderr.read()[-2000:].decode("utf-8", "replace").strip()
-            return code, said or "it said nothing"
+            said = stderr.read()[-_TAIL_BYTES:].decode("utf-8", "replace").strip() or "it said nothing"
+            if late:
+                raise self._too_late(said)
+            return code, said
+
+    def _too_late(self, said: str) -> EmbeddedServerError:
+        return EmbeddedServerError(
+            f"The embedded server for {self.path} was not ready within {_READY_SECONDS:g} seconds: {said}"
+        )
 
     def _join(self) -> bool:
         """Connect to the live server of the folder, if there is one, and hold the connection."""

@@ -10,11 +10,13 @@ import struct
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from apache_iggy import AutoLogin, PollingStrategy
 
+from framework.iggy import embedded
 from framework.iggy.embedded import EmbeddedServer, EmbeddedServerError
 from tests.integration.iggy_rig import connect, connect_with_topic, poll, poll_messages, run, send, send_body
 from tests.unit.iggy_batches import encode_batch
@@ -221,6 +223,22 @@ def test_the_server_ends_after_its_owner_was_killed_and_the_last_client_left(tmp
     assert not (tmp_path / "server.json").exists()
 
 
+def test_of_many_starts_at_once_one_owns_and_the_others_join(tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        servers = list(pool.map(lambda _: EmbeddedServer.start(tmp_path), range(4)))
+    assert sorted(server.owned for server in servers) == [False, False, False, True]
+    assert len({server.url for server in servers}) == 1
+    for server in sorted(servers, key=lambda server: server.owned):
+        server.stop()
+
+
+def test_a_server_that_hangs_while_starting_is_given_up(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "catalog.json")
+    monkeypatch.setattr(embedded, "_READY_SECONDS", 0.3)
+    with pytest.raises(EmbeddedServerError, match=r"not ready within 0.3 seconds"):
+        EmbeddedServer.start(tmp_path)
+
+
 def test_a_stale_address_file_of_a_killed_server_does_not_mislead(tmp_path):
     with child(tmp_path) as (process, _):
         process.kill()
@@ -248,6 +266,37 @@ def test_what_it_lacks_it_says(tmp_path):
 
     with EmbeddedServer.start(tmp_path) as server:
         run(ask(server.url))
+
+
+def test_a_connection_without_a_login_is_refused_everything_but_a_ping(tmp_path):
+    def ask(peer, operation, code):
+        request = bytearray(256)
+        struct.pack_into("<I", request, 48, 256)
+        request[60], request[176] = 5, operation
+        struct.pack_into("<I", request, 196, code)
+        peer.sendall(request)
+        return struct.unpack_from("<I", peer.recv(256, socket.MSG_WAITALL), 216)[0]
+
+    with (
+        EmbeddedServer.start(tmp_path) as server,
+        socket.create_connection((server.host, server.port), timeout=5) as peer,
+    ):
+        assert ask(peer, 2, 1) == 0
+        for operation, code in ((2, 201), (2, 22), (2, 100), (128, 0), (160, 0), (161, 0)):
+            assert ask(peer, operation, code) == 40
+
+
+def test_a_wrong_checksum_drops_the_connection_at_once(tmp_path):
+    async def use(url):
+        client = await connect_with_topic(url, "s")
+        batch = encode_batch([b"abc"])
+        batch[-1] ^= 1
+        with pytest.raises(RuntimeError, match="Disconnected"):
+            await client.send_binary_request(101, send_body("s", batch, 1))
+        assert await poll(await connect(url), "s") == []
+
+    with EmbeddedServer.start(tmp_path) as server:
+        run(use(server.url))
 
 
 def test_bytes_that_are_no_protocol_drop_only_their_own_connection(tmp_path):

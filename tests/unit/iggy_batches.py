@@ -13,14 +13,20 @@ def frame(number, payload, *, headers=b"", message_id=0):
 
 def encode_batch(payloads, *, headers=b"", origin=1_700_000_000_000_000):
     """Return a batch as a client sends it: partition, base offset and base timestamp are zero."""
-    frames = [frame(i, payload, headers=headers, message_id=i + 1) for i, payload in enumerate(payloads)]
-    length = 256 + sum(map(len, frames))
+    return assemble(
+        [frame(i, payload, headers=headers, message_id=i + 1) for i, payload in enumerate(payloads)], origin=origin
+    )
+
+
+def assemble(frames, *, origin=0, behind=b""):
+    """Return a batch of the given frames, with bytes behind them that its checksum covers only as a length."""
+    length = 256 + sum(map(len, frames)) + len(behind)
     fields = struct.pack("<QQQQQ", 0, 0, 0, origin, length)
     hasher = xxhash.xxh3_64(fields + struct.pack("<I", len(frames)))
     for one in frames:
         hasher.update(one[:8])
     checksum = hasher.digest()[::-1]
-    return bytearray(fields + checksum + struct.pack("<I", len(frames)) + bytes(204) + b"".join(frames))
+    return bytearray(fields + checksum + struct.pack("<I", len(frames)) + bytes(204) + b"".join(frames) + behind)
 
 
 def decode_batches(data):

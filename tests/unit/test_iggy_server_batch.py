@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.iggy.server import batch
-from tests.unit.iggy_batches import decode_batches, encode_batch
+from tests.unit.iggy_batches import assemble, decode_batches, encode_batch, frame
 
 payloads = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=12)
 
@@ -58,6 +58,21 @@ def test_a_cut_serves_exactly_the_messages_asked_for_with_their_offsets(messages
     head, frames = batch.cut(raw, start, stop)
     assert decode_batches(head + bytes(frames)) == [(1000 + i, messages[i]) for i in range(start, stop)]
     assert batch.read_header(head).length == 256 + len(frames)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        assemble([frame(0, b"a"), frame(2, b"b")]),
+        assemble([frame(1, b"a")]),
+        assemble([frame(0, b"a")], behind=b"hidden"),
+        assemble([frame(0, b"a")[:-1]]),
+    ],
+    ids=["a number skipped", "not from zero", "bytes behind", "payload cut"],
+)
+def test_a_wrong_layout_with_right_checksums_is_refused(wrong):
+    with pytest.raises(batch.DamagedBatchError):
+        batch.verify(memoryview(wrong))
 
 
 def test_a_header_that_cannot_be_is_refused():

@@ -1,5 +1,6 @@
 import errno
 import itertools
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -305,6 +306,8 @@ def test_polls_by_time_begin_at_the_first_batch_stored_then_or_later(tmp_path):
     for number in range(4):
         append(partition, [b"%d" % number * 100] * 2)
     begins = {t: partition.resolve(protocol.STRATEGY_TIMESTAMP, t, 1, "1:1") for t in (0, 100, 101, 200, 201, 300, 301)}
+    parts, _, _ = partition.read(0, 8)
+    assert [batch.read_header(part).base_timestamp for part in parts] == [100, 200, 200, 300]
     # The clock stepped back to 150; the third batch counts as stored at 200, so that times never go back.
     assert begins == {0: 0, 100: 0, 101: 2, 200: 2, 201: 6, 300: 6, 301: 8}
 
@@ -328,11 +331,29 @@ def test_any_window_reads_the_same_as_a_list(tmp_path_factory, batches, segment_
         assert (view.messages, view.end_offset) == (len(everything), len(everything))
 
 
+def test_a_reader_beside_a_writer_sees_whole_batches_only(tmp_path):
+    partition, total = open_partition(tmp_path / "p", segment_size=3000), 600
+    writer = threading.Thread(target=lambda: [append(partition, [b"a" * 50, b"b" * 30]) for _ in range(total // 2)])
+    writer.start()
+    seen = 0
+    while seen < total:
+        end = partition.end_offset
+        found = messages(partition, max(end - 9, 0))
+        assert [offset for offset, _ in found] == list(range(max(end - 9, 0), max(end - 9, 0) + len(found)))
+        assert len(found) >= min(end, 9)
+        assert all(payload == (b"b" * 30 if offset % 2 else b"a" * 50) for offset, payload in found)
+        seen = end
+    writer.join()
+
+
 def test_a_small_file_is_replaced_whole_or_not_at_all(tmp_path):
     disk, path = FailingDisk(), tmp_path / "small"
     disk.replace(path, b"before")
     disk.allowed = 2
     with pytest.raises(OSError, match="No space left"):
+        disk.replace(path, b"afterwards")
+    disk.allowed, disk.fail_flush = None, True
+    with pytest.raises(OSError, match="Input/output"):
         disk.replace(path, b"afterwards")
     assert path.read_bytes() == b"before"
 
