@@ -23,6 +23,91 @@ _BOM = b"\xef\xbb\xbf"
 
 
 @attrs.frozen(slots=True)
+class Span:
+    """Bytes of whole lines.
+
+    Attributes:
+        data: the lines with their ends; of a line that is too long, its beginning.
+        start: offset of the first byte in the unpacked stream.
+        ended: whether the last line has an end; only the object's last may have none.
+        too_long: this is one line, longer than allowed.
+    """
+
+    data: bytes = attrs.field(repr=False)
+    start: int
+    ended: bool = True
+    too_long: bool = False
+
+
+def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing carried, a line begun, one too long
+    stream: UnpackedStream, start: int, piece_bytes: int, max_bytes: int
+) -> Iterator[Span]:
+    """All bytes from `start` on, where a line begins: about a piece at a time, and each line too long by itself."""
+    # The first piece must hold a whole byte order mark.
+    piece_bytes = max(len(_BOM), piece_bytes)
+    at = start  # of the first line not yielded yet
+    carry: list[bytes] = []  # pieces of a line whose end was not read yet
+    carried = 0
+    giant: bytes | None = None  # the beginning of a line that is too long, once it is; its pieces are no longer kept
+    giant_blank = False
+    while piece := stream.read_about(piece_bytes):
+        if at == 0 and not carried and piece.startswith(_BOM):
+            at = len(_BOM)
+            piece = piece[at:]
+        begin, cut = 0, piece.rfind(b"\n") + 1
+        if cut:
+            if giant is not None:
+                begin = piece.index(b"\n") + 1
+                if not giant_blank or piece[:begin].strip():
+                    yield Span(giant, at, too_long=True)
+                at += carried + begin
+                giant = None
+            if begin < cut:
+                data = b"".join((*carry, memoryview(piece)[begin:cut]))
+                yield from _without_giants(Span(data, at), max_bytes)
+                at += len(data)
+            carry, carried = [], 0
+        if cut < len(piece):
+            tail = piece[cut:]
+            carried += len(tail)
+            if giant is not None:
+                giant_blank = giant_blank and not tail.strip()
+            else:
+                carry.append(tail)
+                # One more than allowed may be a CR before the LF to come.
+                if carried > max_bytes + 1:
+                    whole = b"".join(carry)
+                    giant, giant_blank, carry = whole[:RAW_BYTES], not whole.strip(), []
+                    del whole
+    if giant is not None:
+        if not giant_blank:
+            yield Span(giant, at, too_long=True)
+    elif carry:
+        yield from _without_giants(Span(b"".join(carry), at, ended=False), max_bytes)
+
+
+def _without_giants(span: Span, max_bytes: int) -> Iterator[Span]:
+    """The span, or its parts when some of its lines are too long."""
+    lines = span.data.split(b"\n") if len(span.data) > max_bytes else []
+    if not lines or max(map(len, lines)) <= max_bytes:
+        yield span
+        return
+    if span.ended:
+        del lines[-1]
+    begin = here = 0
+    for line in lines:
+        core = line.removesuffix(b"\r") if span.ended else line
+        if len(core) > max_bytes and core.strip():
+            if begin < here:
+                yield Span(span.data[begin:here], span.start + begin)
+            yield Span(core[:RAW_BYTES], span.start + here, too_long=True)
+            begin = here + len(line) + 1
+        here += len(line) + 1
+    if begin < len(span.data):
+        yield Span(span.data[begin:], span.start + begin, ended=span.ended)
+
+
+@attrs.frozen(slots=True)
 class LineBlock:
     """Consecutive lines.
 
@@ -30,7 +115,7 @@ class LineBlock:
         lines: without their ends; some may be blank. Of a line that is too long, its beginning.
         start: offset of the first in the unpacked stream.
         overhead: bytes that each line's end takes, when all take the same; else None.
-        ascii: whether all of them are surely ASCII.
+        ascii: whether all of them are ASCII.
         too_long: this is one line, longer than allowed.
     """
 
@@ -41,92 +126,19 @@ class LineBlock:
     too_long: bool = False
 
 
-def line_blocks(  # noqa: C901, PLR0912 - one loop with three states: nothing carried, a line begun, one too long
-    stream: UnpackedStream, start: int, piece_bytes: int, max_bytes: int
-) -> Iterator[LineBlock]:
-    """All lines from `start` on, where a line begins; one block per piece that is read, and one per line too long."""
-    at = start  # of the first line not yielded yet
-    carry: list[bytes] = []  # pieces of a line whose end was not read yet
-    carried = 0
-    giant: bytes | None = None  # the beginning of a line that is too long, once it is; its pieces are no longer kept
-    giant_blank = False
-    while piece := stream.read_about(piece_bytes):
-        if at == 0 and not carried and piece.startswith(_BOM):
-            at = 3
-            piece = piece[3:]
-        lines = piece.split(b"\n")
-        tail = lines.pop()
-        if lines:
-            length = carried + len(piece) - len(tail)
-            if giant is not None:
-                giant_blank = giant_blank and not lines[0].strip()
-                if not giant_blank:
-                    yield LineBlock([giant], at, None, too_long=True)
-                skipped = carried + len(lines[0]) + 1
-                at, length, giant = at + skipped, length - skipped, None
-                del lines[0]
-            elif carry:
-                lines[0] = b"".join((*carry, lines[0]))
-            if lines:
-                yield from _blocks(
-                    lines,
-                    at,
-                    max_bytes,
-                    size=length,
-                    has_cr=b"\r" in piece or lines[0].endswith(b"\r"),
-                    ascii_only=piece.isascii() and lines[0].isascii(),
-                )
-            at += length
-            carry, carried = [], 0
-        if tail:
-            carried += len(tail)
-            if giant is None:
-                carry.append(tail)
-                # One more than allowed may be a CR before the LF to come.
-                if carried > max_bytes + 1:
-                    whole = b"".join(carry)
-                    giant, giant_blank, carry = whole[:RAW_BYTES], not whole.strip(), []
-                    del whole
-            else:
-                giant_blank = giant_blank and not tail.strip()
-    if giant is not None:
-        if not giant_blank:
-            yield LineBlock([giant], at, None, too_long=True)
-    elif carry:
-        last = b"".join(carry)
-        if len(last) > max_bytes and last.strip():
-            yield LineBlock([last[:RAW_BYTES]], at, None, too_long=True)
-        else:
-            yield LineBlock([last], at, None)
-
-
-def _blocks(
-    lines: list[bytes], at: int, max_bytes: int, *, size: int, has_cr: bool, ascii_only: bool
-) -> Iterator[LineBlock]:
-    """One block of these ended lines of `size` bytes, or several when some are too long."""
-    if size > max_bytes and max(map(len, lines)) > max_bytes:
-        first, start, here = 0, at, at
-        for index, line in enumerate(lines):
-            core = line[:-1] if line.endswith(b"\r") else line
-            after = here + len(line) + 1
-            if len(core) > max_bytes and core.strip():
-                if first < index:
-                    yield _block(lines[first:index], start, has_cr=has_cr, ascii_only=ascii_only)
-                yield LineBlock([core[:RAW_BYTES]], here, None, too_long=True)
-                first, start = index + 1, after
-            here = after
-        lines, at = lines[first:], start
-    if lines:
-        yield _block(lines, at, has_cr=has_cr, ascii_only=ascii_only)
-
-
-def _block(lines: list[bytes], at: int, *, has_cr: bool, ascii_only: bool) -> LineBlock:
+def split_lines(span: Span) -> LineBlock:
+    """The lines of a span."""
+    data = span.data
+    if span.too_long or not span.ended:
+        return LineBlock([data], span.start, None, data.isascii(), span.too_long)
+    lines = data.split(b"\n")
+    del lines[-1]
     overhead: int | None = 1
-    if has_cr:
+    if b"\r" in data:
         ends = sum(line.endswith(b"\r") for line in lines)
-        lines = [line[:-1] if line.endswith(b"\r") else line for line in lines]
+        lines = [line.removesuffix(b"\r") for line in lines]
         overhead = 2 if ends == len(lines) else None if ends else 1
-    return LineBlock(lines, at, overhead, ascii_only)
+    return LineBlock(lines, span.start, overhead, data.isascii())
 
 
 class LineTransformer(ShippedTransformer):
@@ -157,12 +169,12 @@ class LineTransformer(ShippedTransformer):
             done, start = mark.record, mark.byte
         if start >= source.size:
             return
-        # A piece is no longer than a run may be: what one object holds in memory follows from the limits. The first
-        # must hold a whole byte order mark.
-        piece_bytes = max(len(_BOM), min(PIECE_BYTES, builder.limits.size_bytes))
+        # A piece is no longer than a run may be: what one object holds in memory follows from the limits.
+        piece_bytes = min(PIECE_BYTES, builder.limits.size_bytes)
         stream = UnpackedStream(source, self.options.compression, start=start, piece_bytes=piece_bytes)
         with closing(stream):
-            for block in line_blocks(stream, start, piece_bytes, self.options.max_record_bytes):
+            for span in whole_lines(stream, start, piece_bytes, self.options.max_record_bytes):
+                block = split_lines(span)
                 drop = 0
                 if done < skip:
                     here = 1 if block.too_long else sum(map(bool, map(bytes.strip, block.lines)))

@@ -121,24 +121,36 @@ def _check_padding(data: bytes, pieces: Iterator[bytes], location: str, name: st
         raise _rubbish(location, name)
 
 
-class _Short(Exception):  # noqa: N818 - internal: the packed bytes ended inside a frame
-    pass
+class ShortRead(Exception):  # noqa: N818 - never leaves this package
+    """The bytes ended inside of something."""
 
 
-class _Exact:
-    """Takes exact numbers of bytes off pieces."""
+class ExactReader:
+    """Takes exact numbers of bytes off pieces.
+
+    Attributes:
+        taken: bytes so far.
+    """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._data = b""
         self._at = 0
+        self.taken = 0
 
     def at_end(self) -> bool:
+        """Whether nothing is left; may read a piece to know."""
         if self._at == len(self._data):
             self._data, self._at = next(self._pieces, b""), 0
         return not self._data
 
     def take(self, size: int) -> bytes:
+        """The next `size` bytes.
+
+        Raises:
+            ShortRead: there are fewer.
+        """
+        self.taken += size
         end = self._at + size
         if end <= len(self._data):
             part = self._data[self._at : end]
@@ -149,13 +161,14 @@ class _Exact:
         while missing:
             self._data, self._at = next(self._pieces, b""), 0
             if not self._data:
-                raise _Short
+                raise ShortRead
             parts.append(self._data[:missing])
             self._at = len(parts[-1])
             missing -= self._at
         return b"".join(parts)
 
     def drop(self, size: int) -> None:
+        """Leaves out `size` bytes."""
         while size:
             step = min(size, _OUTPUT_BYTES)
             self.take(step)
@@ -166,7 +179,7 @@ def unpack_zstd(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
     """RFC 8878: frames in a row. At most eight blocks (of at most 128 KiB unpacked) go to the library at a time."""
     import zstandard  # noqa: PLC0415 - only who reads zstd pays for it
 
-    packed = _Exact(pieces)
+    packed = ExactReader(pieces)
     first = True
     try:
         while not packed.at_end() or first:
@@ -178,13 +191,13 @@ def unpack_zstd(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
             else:
                 raise _not_packed(location, "zstd") if first else _rubbish(location, "zstd")
             first = False
-    except _Short:
+    except ShortRead:
         raise _cut(location, "zstd") from None
     except zstandard.ZstdError as exc:
         raise _damaged(location, "zstd") from exc
 
 
-def _zstd_frame(packed: _Exact, magic: bytes, feed: Callable[[bytes], bytes], location: str) -> Iterator[bytes]:
+def _zstd_frame(packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes], location: str) -> Iterator[bytes]:
     descriptor = packed.take(1)
     flags = descriptor[0]
     single_segment, checksum = flags >> 5 & 1, flags >> 2 & 1
@@ -201,7 +214,7 @@ def _zstd_frame(packed: _Exact, magic: bytes, feed: Callable[[bytes], bytes], lo
             waiting += (head, packed.take(1 if kind == 1 else size))
             if last and checksum:
                 waiting.append(packed.take(4))
-        except _Short:
+        except ShortRead:
             # What came whole goes out before the cut is reported.
             if out := feed(b"".join(waiting)):
                 yield out
@@ -224,7 +237,7 @@ def unpack_snappy(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
     """
     from cramjam import snappy  # noqa: PLC0415 - only who reads snappy pays for it
 
-    packed = _Exact(pieces)
+    packed = ExactReader(pieces)
     waiting: list[bytes] = [_SNAPPY_HEAD]
     problem: CorruptObjectError | None = None
     try:
@@ -247,7 +260,7 @@ def unpack_snappy(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
             if len(waiting) > 32:  # noqa: PLR2004
                 yield from _snappy_chunks(snappy.decompress, waiting, location)
                 waiting = [_SNAPPY_HEAD]
-    except _Short:
+    except ShortRead:
         problem = _cut(location, "snappy")
     yield from _snappy_chunks(snappy.decompress, waiting, location)
     if problem is not None:

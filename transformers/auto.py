@@ -1,0 +1,94 @@
+"""The format by the key's suffix, behind the suffix of a compression: `events.jsonl.gz` is `jsonl`.
+
+| suffix | format |
+| --- | --- |
+| `.jsonl` `.ndjson` `.jsonlines` | `jsonl` |
+| `.json` | `json`: one array. Objects of JSON Lines under this name need `input.format = "jsonl"` |
+| `.csv` | `csv` |
+| `.avro` | `avro` |
+| `.parquet` `.pq` | `parquet` |
+| `.txt` `.text` `.log` | `text` |
+
+Writers of Parquet and Avro put the name of an inner codec before the suffix (`part-0.snappy.parquet`); that says
+nothing about an outer compression and is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import attrs
+from typing_extensions import override
+
+from framework.errors import ObjectError
+from framework.records import Mark, SkippedRecord
+from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, Transformer
+from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
+
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".jsonlines": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".avro": "avro",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".txt": "text",
+    ".text": "text",
+    ".log": "text",
+}
+
+
+def format_of_key(key: str) -> str | None:
+    """The format that the key's suffix names, or None."""
+    name = key.lower().rsplit("/", 1)[-1]
+    for suffix in COMPRESSION_SUFFIXES:
+        if name.endswith(suffix):
+            name = name[: -len(suffix)]
+            break
+    return next((found for suffix, found in SUFFIXES.items() if name.endswith(suffix)), None)
+
+
+class AutoTransformer(Transformer):
+    """Each object by the format that its key names."""
+
+    name: ClassVar[str] = "auto"
+
+    def __init__(self, options: InputOptions) -> None:
+        self.options = options
+        self._made: dict[str, Transformer] = {}
+
+    @override
+    def depends_on(self) -> Mapping[str, str]:
+        """All that any of the formats depends on, since which one it is differs from key to key."""
+        options = self.options
+        return {
+            "format": self.name,
+            "compression": options.compression,
+            "csv_header": str(options.csv_header).lower(),
+            "csv_delimiter": options.csv_delimiter,
+            "csv_quote": options.csv_quote,
+        }
+
+    @override
+    def runs(
+        self, source: ObjectInput, *, skip: int = 0, mark: Mark | None = None, limits: BatchLimits | None = None
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        yield from self._choose(source).runs(source, skip=skip, mark=mark, limits=limits)
+
+    def _choose(self, source: ObjectInput) -> Transformer:
+        found = format_of_key(source.key)
+        if found is None:
+            raise ObjectError(
+                f"the name does not say which format this is (known suffixes: {', '.join(SUFFIXES)}, each also with "
+                "that of a compression); set input.format",
+                location=source.location,
+            )
+        if found not in self._made:
+            from framework.formats import make_transformer  # noqa: PLC0415 - it imports this package
+
+            # Two threads may both make one: either is as good.
+            self._made[found] = make_transformer(attrs.evolve(self.options, format=found))
+        return self._made[found]

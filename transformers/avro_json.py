@@ -1,0 +1,287 @@
+"""Avro data -> JSON, losslessly. The mapping is written down in docs/reference/record-json.md.
+
+The schema is rewritten before fastavro sees it, without a change to what the bytes mean:
+- logical types are taken off, so that values come as Avro holds them, and their JSON form is made here (a datetime has
+  no nanoseconds and ends with the year 9999);
+- a branch of a union with several branches becomes a record with one field that has the branch's name. Such a record has
+  the very bytes of its field, so the name of the branch comes out of the decoder for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from base64 import b64encode
+from collections.abc import Callable
+from decimal import Context, Decimal
+from operator import itemgetter
+from typing import Any
+
+import orjson
+
+from transformers.json_time import date_text, time_text, timestamp_text
+
+Convert = Callable[[Any], Any]
+_PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
+_NAMED = {"record", "error", "enum", "fixed"}
+
+
+def plain_schema(schema: Any) -> Any:
+    """The schema for the decoder."""
+    return _Plain().rewrite(schema)
+
+
+class _Plain:
+    def __init__(self) -> None:
+        self._branches = 0
+
+    def rewrite(self, schema: Any, namespace: str = "") -> Any:  # noqa: PLR0911 - one for each kind of schema
+        if isinstance(schema, list):
+            several = len([branch for branch in schema if _type(branch) != "null"]) > 1
+            return [
+                self._branch(branch, namespace) if several else self.rewrite(branch, namespace) for branch in schema
+            ]
+        if isinstance(schema, str):
+            return schema if schema in _PRIMITIVES else _full_name(schema, namespace)
+        kind = schema["type"]
+        if not isinstance(kind, str):
+            return self.rewrite(kind, namespace)
+        if kind == "array":
+            return {"type": kind, "items": self.rewrite(schema["items"], namespace)}
+        if kind == "map":
+            return {"type": kind, "values": self.rewrite(schema["values"], namespace)}
+        if kind not in _NAMED:
+            return kind if kind in _PRIMITIVES else _full_name(kind, namespace)
+        name = _name_of(schema, namespace)
+        if kind == "fixed":
+            return {"type": kind, "name": name, "size": schema["size"]}
+        if kind == "enum":
+            return {"type": kind, "name": name, "symbols": schema["symbols"]}
+        inner = name.rpartition(".")[0]
+        fields = [{"name": field["name"], "type": self.rewrite(field["type"], inner)} for field in schema["fields"]]
+        return {"type": "record", "name": name, "fields": fields}
+
+    def _branch(self, branch: Any, namespace: str) -> Any:
+        if _type(branch) == "null":
+            return "null"
+        self._branches += 1
+        field = {"name": branch_name(branch, namespace), "type": self.rewrite(branch, namespace)}
+        # A dot in the field's name is no mistake to fastavro, and its record's name cannot be one of the file's.
+        return {"type": "record", "name": f"iggy_cloud_sources.branch{self._branches}", "fields": [field]}
+
+
+class JsonEncoder:
+    """Data as the decoder gives them -> JSON."""
+
+    def __init__(self, schema: Any) -> None:
+        self._convert = _Converters(floats=False).build(schema, "")
+        self._convert_floats = _Converters(floats=True).build(schema, "")
+        self._float_columns = _float_columns(schema)
+
+    def encode_all(self, batch: list[Any]) -> list[bytes]:
+        """All or none: the first datum without a JSON form raises. May be called again with the same data."""
+        convert, floats = self._convert, self._convert_floats
+        if convert is not None:
+            batch = list(map(convert, batch))
+        payloads = list(map(orjson.dumps, batch))
+        if floats is not None and not self._surely_finite(batch):
+            # orjson writes NaN and infinities as null; only a record with a null in it can hold one.
+            for index, payload in enumerate(payloads):
+                if b"null" in payload:
+                    payloads[index] = orjson.dumps(floats(batch[index]))
+        return payloads
+
+    def _surely_finite(self, batch: list[Any]) -> bool:
+        """A sum is finite only if all that it adds is."""
+        if self._float_columns is None:
+            return False
+        return all(math.isfinite(sum(filter(None, map(get, batch)))) for get in self._float_columns)
+
+    def encode(self, datum: Any) -> bytes:
+        """The JSON of one datum."""
+        return self.encode_all([datum])[0]
+
+
+def _float_columns(schema: Any) -> list[Convert] | None:
+    """What gets each floating-point field of a record, when all of them stand at its top and may at most be null."""
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        return None
+    columns: list[Convert] = []
+    for field in schema["fields"]:
+        kind = field["type"]
+        branches = [branch for branch in kind if branch != "null"] if isinstance(kind, list) else [kind]
+        if len(branches) == 1 and _type(branches[0]) in {"float", "double"}:
+            columns.append(itemgetter(field["name"]))
+        elif not _is_float_free(kind):
+            return None
+    return columns
+
+
+def _is_float_free(schema: Any) -> bool:
+    """Whether surely no floating-point number is inside: made of primitive types alone."""
+    if isinstance(schema, list):
+        return all(map(_is_float_free, schema))
+    if isinstance(schema, dict):
+        kind = schema["type"]
+        if kind in {"array", "map"}:
+            return _is_float_free(schema["items" if kind == "array" else "values"])
+        return kind in {"enum", "fixed"} or _is_float_free(kind)
+    return schema in _PRIMITIVES - {"float", "double"}
+
+
+class _Converters:
+    """Builds the function that makes a datum ready for orjson; None when it is as it comes.
+
+    With `floats` it is the one for NaN and infinities only, else the one for everything but them. Functions never change
+    what they are given.
+    """
+
+    def __init__(self, *, floats: bool) -> None:
+        self._floats = floats
+        self._named: dict[str, Convert | None] = {}
+        self._building: set[str] = set()
+
+    def build(self, schema: Any, namespace: str) -> Convert | None:  # noqa: PLR0911 - one for each kind of schema
+        if isinstance(schema, list):
+            return self._union(schema, namespace)
+        kind = _type(schema)
+        if not isinstance(kind, str):
+            return self.build(kind, namespace)
+        if kind == "array":
+            item = self.build(schema["items"], namespace)
+            return None if item is None else lambda value: list(map(item, value))
+        if kind == "map":
+            inner = self.build(schema["values"], namespace)
+            if inner is None:
+                return None
+            return lambda value: {key: inner(entry) for key, entry in value.items()}
+        if kind in {"record", "error"}:
+            return self._record(schema, namespace)
+        if self._floats:
+            return _float if kind in {"float", "double"} else self._reference(kind, namespace)
+        leaf = _leaf(schema, kind)
+        if kind == "fixed":
+            self._named[_name_of(schema, namespace)] = leaf
+        elif kind == "enum":
+            self._named[_name_of(schema, namespace)] = None
+        return leaf if kind in _PRIMITIVES or kind in _NAMED else self._reference(kind, namespace)
+
+    def _reference(self, kind: str, namespace: str) -> Convert | None:
+        if kind in _PRIMITIVES or kind in _NAMED:
+            return None
+        name = _full_name(kind, namespace)
+        if name in self._building:
+            named = self._named  # a record inside itself: looked up when it is met
+            return lambda value: value if (convert := named[name]) is None else convert(value)
+        return self._named.get(name)
+
+    def _union(self, branches: list[Any], namespace: str) -> Convert | None:
+        several = len([branch for branch in branches if _type(branch) != "null"]) > 1
+        built = [(branch_name(branch, namespace), self.build(branch, namespace)) for branch in branches]
+        converts = {name: convert for name, convert in built if convert is not None}
+        if not converts:
+            return None
+        if not several:
+            (convert,) = converts.values()
+            return lambda value: None if value is None else convert(value)
+
+        def convert_branch(value: Any) -> Any:
+            if value is None:
+                return None
+            ((name, inner),) = value.items()
+            found = converts.get(name)
+            return value if found is None else {name: found(inner)}
+
+        return convert_branch
+
+    def _record(self, schema: Any, namespace: str) -> Convert | None:
+        name = _name_of(schema, namespace)
+        inner = name.rpartition(".")[0]
+        self._building.add(name)
+        fields = [
+            (field["name"], convert)
+            for field in schema["fields"]
+            if (convert := self.build(field["type"], inner)) is not None
+        ]
+        self._building.discard(name)
+        if not fields:
+            self._named[name] = None
+            return None
+
+        def convert_record(value: Any) -> Any:
+            out = value.copy()
+            for field, convert in fields:
+                out[field] = convert(out[field])
+            return out
+
+        self._named[name] = convert_record
+        return convert_record
+
+
+def _leaf(schema: Any, kind: str) -> Convert | None:
+    logical = schema.get("logicalType") if isinstance(schema, dict) else None
+    if logical == "decimal" and kind in {"bytes", "fixed"}:
+        scale = schema.get("scale", 0)
+        return lambda value: format(Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _WIDE), "f")
+    if logical == "uuid" and kind == "fixed" and schema["size"] == 16:  # noqa: PLR2004
+        return lambda value: str(uuid.UUID(bytes=value))
+    if logical == "duration" and kind == "fixed" and schema["size"] == 12:  # noqa: PLR2004
+        return _duration
+    if kind in {"bytes", "fixed"}:
+        return lambda value: b64encode(value).decode()
+    return _TIMES.get((kind, logical))
+
+
+def _times() -> dict[tuple[str, str | None], Convert]:
+    def time(digits: int) -> Convert:
+        return lambda value: time_text(value, digits)
+
+    def timestamp(digits: int, zone: str) -> Convert:
+        return lambda value: timestamp_text(value, digits, zone)
+
+    times: dict[tuple[str, str | None], Convert] = {
+        ("int", "date"): date_text,
+        ("int", "time-millis"): time(3),
+        ("long", "time-micros"): time(6),
+    }
+    for unit, digits in (("millis", 3), ("micros", 6), ("nanos", 9)):
+        times["long", f"timestamp-{unit}"] = timestamp(digits, "Z")
+        times["long", f"local-timestamp-{unit}"] = timestamp(digits, "")
+    return times
+
+
+_WIDE = Context(prec=10_000)
+_TIMES = _times()
+
+
+def _duration(value: bytes) -> dict[str, int]:
+    months, days, millis = (int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8))
+    return {"months": months, "days": days, "milliseconds": millis}
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def branch_name(branch: Any, namespace: str) -> str:
+    """The name of a union's branch, as in Avro's own JSON encoding: the full name of a named type, else the type."""
+    kind = _type(branch)
+    if not isinstance(kind, str):
+        return branch_name(kind, namespace)
+    if kind in _NAMED:
+        return _name_of(branch, namespace)
+    return kind if kind in _PRIMITIVES or kind in {"array", "map"} else _full_name(kind, namespace)
+
+
+def _type(schema: Any) -> Any:
+    return schema["type"] if isinstance(schema, dict) else schema
+
+
+def _name_of(schema: Any, namespace: str) -> str:
+    return _full_name(schema["name"], schema.get("namespace", namespace))
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"

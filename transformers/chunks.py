@@ -1,0 +1,106 @@
+"""Bytes as they are: chunks of a fixed size, or the whole object as one record.
+
+The numbers depend on `chunk_size`: positions of another chunk size are not valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import ClassVar
+
+from typing_extensions import override
+
+from framework.records import Mark, SkippedRecord
+from framework.transformer import ObjectInput, PayloadRun
+from transformers.compression import PIECE_BYTES, UnpackedStream
+from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+
+
+class BytesTransformer(ShippedTransformer):
+    """Chunks of `chunk_size` bytes; the last may be shorter."""
+
+    name: ClassVar[str] = "bytes"
+
+    @override
+    def depends_on(self) -> Mapping[str, str]:
+        size = "object" if self.options.whole_object else str(self.options.chunk_size)
+        return {"format": self.name, "compression": self.options.compression, "chunk_size": size}
+
+    @override
+    def _read(
+        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        if self.options.whole_object:
+            yield from self._whole(source, skip, builder)
+        else:
+            yield from self._chunks(source, skip, mark, builder)
+
+    def _chunks(
+        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        size = self.options.chunk_size
+        start = 0
+        if mark is not None and mark.record <= skip:
+            # A mark says that nothing packs the object; then the place of any record is known.
+            start = skip * size
+            if start >= source.size:
+                return
+        stream = UnpackedStream(source, self.options.compression, start=start)
+        drop = skip * size - start
+        # A whole number of chunks, and no more than a run may hold.
+        at_once = max(1, min(PIECE_BYTES, builder.limits.size_bytes, builder.limits.records * size) // size) * size
+        with closing(stream):
+            rest = b""
+            while piece := stream.read_about(at_once - len(rest)):
+                if drop:
+                    cut = min(drop, len(piece))
+                    drop -= cut
+                    piece = piece[cut:]
+                data = rest + piece if rest else piece
+                whole = len(data) // size * size
+                if whole:
+                    chunks = [data[at : at + size] for at in range(0, whole, size)]
+                    yield from self._add(chunks, whole, stream, builder)
+                rest = data[whole:]
+            if rest:
+                yield from self._add([rest], len(rest), stream, builder)
+
+    def _add(
+        self, chunks: list[bytes], size: int, stream: UnpackedStream, builder: RunBuilder
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        if self.options.chunk_size > self.options.max_record_bytes:
+            for chunk in chunks:
+                if len(chunk) <= self.options.max_record_bytes:
+                    yield from builder.add([chunk], len(chunk))
+                else:
+                    error = too_large(stream.location, builder.next_record, self.options.max_record_bytes)
+                    raw = chunk[:RAW_BYTES]
+                    yield from builder.skipped(SkippedRecord(record_number=builder.next_record, error=error, raw=raw))
+            return
+        if not stream.packed:
+            builder.border((builder.next_record - 1) * self.options.chunk_size, overhead=0)
+        yield from builder.add(chunks, size)
+
+    def _whole(self, source: ObjectInput, skip: int, builder: RunBuilder) -> Iterator[PayloadRun | SkippedRecord]:
+        if skip:
+            return
+        limit = self.options.max_record_bytes
+        stream = UnpackedStream(source, self.options.compression)
+        with closing(stream):
+            parts: list[bytes] = []
+            size, head = 0, b""
+            while piece := stream.read_some():
+                size += len(piece)
+                # Read to the end even when it is too long: only then it is known to be whole.
+                if size <= limit:
+                    parts.append(piece)
+                elif not head:
+                    head = b"".join((*parts, piece))[:RAW_BYTES]
+                    parts = []
+            if head:
+                yield from builder.skipped(
+                    SkippedRecord(record_number=1, error=too_large(stream.location, 1, limit), raw=head)
+                )
+            elif parts:
+                yield from builder.add([b"".join(parts)], size)
