@@ -1,0 +1,468 @@
+"""The door to Iggy against a server: the real one that IGGY_TEST_URL names, else the embedded one."""
+
+import multiprocessing
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from framework.errors import (
+    ConfigError,
+    FatalError,
+    IggyAuthError,
+    IggyProtocolError,
+    IggyTopicError,
+    IggyUnavailableError,
+    TaskClosedError,
+    UnknownOutcomeError,
+)
+from framework.ids import message_id, object_hash64
+from framework.iggy import wire
+from framework.iggy.address import IggyAddress
+from framework.iggy.client import IggyConnection
+from framework.iggy.embedded import EmbeddedServer
+from framework.iggy.fallback import client_messages
+from framework.iggy.headers import encode_headers, join_provenance
+from framework.iggy.reader import read_partition, read_topic
+from framework.iggy.sender import IggyProducer
+from framework.iggy.topics import ensure_topic
+from framework.iggy.wire import Segment
+from framework.records import Lane, NativeObject, RecordBatch
+
+NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/\u00fc b.jsonl" + "\u00e9" * 400, size=1, version="etag@1")
+
+
+@pytest.fixture
+def address(iggy_url):
+    return IggyAddress.parse(iggy_url)
+
+
+@pytest.fixture
+def connection(address):
+    with IggyConnection(address).connect() as made:
+        yield made
+
+
+@pytest.fixture
+def lane(connection, stream_name):
+    ensure_topic(connection, stream_name, "orders", 3)
+    return Lane("orders", 1)
+
+
+def batch(lane, first, payloads, native=NATIVE):
+    return RecordBatch(native=native, lane=lane, first_record=first, payloads=payloads, size_bytes=0, entry=None)
+
+
+def seen(messages):
+    return [(one.message_id, one.payload, dict(one.headers)) for one in messages]
+
+
+# ---- connecting
+
+
+def test_who_is_connected(address, connection):
+    own = connection.own_client()
+    assert connection.own_client_id() == own.client_id
+    with IggyConnection(address).connect() as other:
+        assert {own.client_id, other.own_client_id()} <= connection.client_ids()
+        assert own in other.clients()
+        gone = other.own_client_id()
+    wait_until(lambda: gone not in connection.client_ids())
+
+
+def test_the_server_tells_a_version_we_know(connection):
+    assert connection.server_version().startswith("0.9.")
+
+
+def test_a_wrong_password_names_user_and_host_and_no_secret(address):
+    wrong = IggyAddress(host=address.host, port=address.port, user=address.user, password="hush-hush")
+    with pytest.raises(IggyAuthError) as caught:
+        IggyConnection(wrong).connect()
+    assert f'user "{address.user}"' in str(caught.value)
+    assert address.server in str(caught.value)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_wrong_token(address):
+    with pytest.raises(IggyAuthError, match="the access token"):
+        IggyConnection(IggyAddress(host=address.host, port=address.port, token="nonsense")).connect()
+
+
+def test_host_names_are_resolved(address):
+    if address.host != "127.0.0.1":
+        pytest.skip("the server is not on this machine")
+    named = IggyAddress(host="localhost", port=address.port, user=address.user, password=address.password)
+    with IggyConnection(named).connect() as connection:
+        assert connection.own_client_id()
+
+
+def test_nobody_listens():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = IggyAddress.parse(f"iggy://ann:secret@127.0.0.1:{bound.getsockname()[1]}")
+        with pytest.raises(IggyUnavailableError, match=str(address.port)):
+            IggyConnection(address).connect()
+
+
+def test_a_name_that_does_not_exist():
+    with pytest.raises(IggyUnavailableError, match=r"host no\.such\.host\.invalid was not resolved"):
+        IggyConnection(IggyAddress.parse("iggy://ann:secret@no.such.host.invalid")).connect()
+
+
+def test_a_server_that_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = IggyAddress.parse(f"iggy://ann:secret@127.0.0.1:{silent.getsockname()[1]}")
+        begun = time.monotonic()
+        with pytest.raises(IggyUnavailableError, match=r"no answer"):
+            IggyConnection(address, connect_timeout_seconds=0.3).connect()
+        assert time.monotonic() - begun < 3
+
+
+def test_something_else_listens():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def speak():
+            peer, _ = other.accept()
+            with peer:
+                peer.recv(100)
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + b" " * 300)
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(speak)
+            address = IggyAddress.parse(f"iggy://ann:secret@127.0.0.1:{other.getsockname()[1]}")
+            with pytest.raises((IggyUnavailableError, IggyProtocolError)):
+                IggyConnection(address, connect_timeout_seconds=2).connect()
+
+
+def test_tls_to_a_server_without_it(address):
+    tls = IggyAddress(host=address.host, port=address.port, user="ann", password="secret", tls=True)
+    with pytest.raises(IggyUnavailableError):
+        IggyConnection(tls, connect_timeout_seconds=3).connect()
+
+
+def test_a_certificate_file_that_is_not_there(address):
+    tls = IggyAddress(host=address.host, port=address.port, user="ann", password="secret", tls=True, tls_ca_file="/no/file")
+    with pytest.raises(IggyProtocolError, match="certificate"):
+        IggyConnection(tls, connect_timeout_seconds=3).connect()
+
+
+def test_an_embedded_address_has_to_be_started():
+    with pytest.raises(ConfigError, match=r"framework\.iggy\.embedded"):
+        IggyConnection(IggyAddress.parse("embedded:somewhere")).connect()
+
+
+def test_life_of_a_connection(address):
+    connection = IggyConnection(address)
+    assert not connection.alive
+    with pytest.raises(TaskClosedError, match="not made yet"):
+        connection.own_client()
+    with connection:
+        assert connection.alive
+        with pytest.raises(TaskClosedError, match="made once"):
+            connection.connect()
+    connection.close()
+    assert not connection.alive
+    with pytest.raises(TaskClosedError, match="was closed"):
+        connection.own_client()
+    assert "closed" in repr(connection)
+    assert str(address.password) + "@" not in repr(connection)
+
+
+def _use(connection, address, answers):
+    for go in (connection.own_client, lambda: IggyConnection(address).connect(), connection.close):
+        try:
+            go()
+        except FatalError as error:
+            answers.put(f"{type(error).__name__}: {error}")
+        else:
+            answers.put("worked")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_is_told_so(connection, address):
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=_use, args=(connection, address, answers))
+    child.start()
+    try:
+        used, made, closed = (answers.get(timeout=10) for _ in range(3))
+    finally:
+        child.kill()
+        child.join()
+    assert "does" not in used
+    assert used.startswith("FatalError: a connection to Iggy was made in process")
+    assert made.startswith("FatalError: a connection to Iggy was made in process")
+    assert closed == "worked"
+    assert connection.own_client()
+
+
+def test_a_script_ends_cleanly(iggy_url):
+    script = (
+        "import sys; from framework.iggy.client import IggyConnection; from framework.iggy.address import IggyAddress\n"
+        "assert 'apache_iggy' not in sys.modules\n"
+        "connection = IggyConnection(IggyAddress.parse(sys.argv[1])).connect(); print(connection.alive)"
+    )
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", script, iggy_url], capture_output=True, timeout=60, text=True)
+        assert (ended.returncode, ended.stdout.strip()) == (0, "True"), ended.stderr
+
+
+# ---- streams and topics
+
+
+def test_streams_and_topics_are_made_once(connection, stream_name):
+    assert connection.get_topic(stream_name, "t") is None
+    for _ in range(2):
+        connection.ensure_stream(stream_name)
+        connection.create_topic(stream_name, "t", 2)
+    info = connection.get_topic(stream_name, "t")
+    assert (info.name, info.stream, [one.id for one in info.partitions]) == ("t", stream_name, [0, 1])
+    assert info.persisted
+    assert info.messages_required_to_save == 1
+    assert (info.expiry_microseconds, info.max_bytes) == (None, None)
+    assert abs(info.created_at / 1e6 - time.time()) < 3600
+    again, warnings = ensure_topic(connection, stream_name, "t", 2)
+    assert (again.id, again.created_at, warnings) == (info.id, info.created_at, ())
+    with pytest.raises(IggyTopicError, match="has 2 partitions, the configuration says 1"):
+        ensure_topic(connection, stream_name, "t", 1)
+
+
+def test_many_at_once_make_the_same_topic(address, stream_name):
+    def make(_):
+        with IggyConnection(address).connect() as one:
+            return ensure_topic(one, stream_name, "t", 2)[0].created_at
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(make, range(4)))) == 1
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "17"])
+def test_names_that_cannot_be(connection, name):
+    with pytest.raises(ConfigError):
+        connection.get_topic(name, "t")
+    with pytest.raises(ConfigError):
+        connection.ensure_stream(name)
+    with pytest.raises(ConfigError):
+        connection.poll("s", name, 0, offset=0, count=1)
+
+
+def test_missing_things_are_named(connection, lane, stream_name):
+    with pytest.raises(IggyTopicError, match=f'make topic "t" in stream "{stream_name}-2"'):
+        connection.create_topic(f"{stream_name}-2", "t", 1)
+    with pytest.raises(IggyTopicError, match=f'topic "none", partition 0, of stream "{stream_name}"'):
+        connection.poll(stream_name, "none", 0, offset=0, count=1)
+    with pytest.raises(IggyTopicError, match='topic "orders", partition 9'):
+        connection.poll(stream_name, "orders", 9, offset=0, count=1)
+    assert connection.alive
+    with pytest.raises(IggyTopicError, match='send to topic "none", partition 0'):
+        connection.append(stream_name, "none", 0, b"x")
+    assert not connection.alive
+
+
+# ---- messages
+
+
+def test_both_encoders_store_the_same(connection, lane, stream_name):
+    chance = random.Random(7)
+    segments = [
+        Segment(
+            id_high=chance.getrandbits(64),
+            share=share,
+            first_record=chance.randrange(1, 2**39),
+            payloads=[chance.randbytes(chance.randrange(1, 700)) for _ in range(count)],
+            headers=encode_headers({"bucket": "lake", "key": key, "version": "v"} if key else {}),
+        )
+        for count, share, key in [(1, 0, "k"), (1013, 5, "\u00e9" * 511), (7, 2**24 - 1, ""), (2, 0, "x" * 255)]
+    ]
+    raw = connection.send_raw(stream_name, "orders", 0, wire.encode_send(stream_name, "orders", 0, segments))
+    slow = connection.submit_messages(stream_name, "orders", 2, client_messages(segments)).result(30)
+    assert (raw[0].partition, raw[0].base_offset) == (0, 0)
+    assert (slow[0].partition, slow[0].base_offset) == (2, 0)
+    ours, theirs = (list(read_partition(connection, stream_name, "orders", number)) for number in (0, 2))
+    assert len(ours) == 1023
+    assert seen(ours) == seen(theirs)
+    assert [one.offset for one in ours] == list(range(1023))
+    expected = [
+        (message_id(one.id_high, one.share, number), payload)
+        for one in segments
+        for number, payload in enumerate(one.payloads, one.first_record)
+    ]
+    assert [(one.message_id, one.payload) for one in ours] == expected
+    assert join_provenance(ours[1].headers)["key"] == "\u00e9" * 511
+
+
+@pytest.mark.parametrize("length", [1, 254, 255, 256, 510, 511])
+def test_header_borders(connection, lane, stream_name, length):
+    for value in ("k" * length, ("\u00fc" * length)[: length // 2] + "k" * (length % 2)):
+        if value:
+            offset = connection.append(stream_name, "orders", 0, b"x", headers={"key": value, "n" * 255: "v"})
+            (message,) = connection.poll(stream_name, "orders", 0, offset=offset, count=1)
+            assert join_provenance(message.headers) == {"key": value, "n" * 255: "v"}
+
+
+def test_polls(connection, lane, stream_name):
+    for number in range(7):
+        offset = connection.append(stream_name, "orders", 1, b"%d" % number, message_id=2**127 + number)
+        assert offset == number
+    poll = lambda offset, count: [  # noqa: E731
+        int(one.payload) for one in connection.poll(stream_name, "orders", 1, offset=offset, count=count)
+    ]
+    assert poll(0, 3) == [0, 1, 2]
+    assert poll("first", 2) == [0, 1]
+    assert poll("last", 2) == [5, 6]
+    assert poll("last", 100) == list(range(7))
+    assert poll(6, 5) == [6]
+    assert poll(7, 5) == []
+    assert poll(1000, 5) == []
+    assert connection.poll(stream_name, "orders", 0, offset="last", count=1) == []
+    info = connection.get_topic(stream_name, "orders")
+    assert [(one.current_offset, one.messages_count) for one in info.partitions] == [(0, 0), (6, 7), (0, 0)]
+    assert connection.poll(stream_name, "orders", 1, offset=3, count=1)[0].message_id == 2**127 + 3
+
+
+def test_reading_in_steps(connection, lane, stream_name):
+    with_numbers = [b"%d " % number + b"x" * (number % 50) for number in range(1234)]
+    connection.send_raw(
+        stream_name,
+        "orders",
+        1,
+        wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=with_numbers)]),
+    )
+    connection.append(stream_name, "orders", 2, b"last")
+    read = list(read_topic(connection, stream_name, "orders", [0, 1, 2]))
+    assert [payload.payload for _, payload in read] == [*with_numbers, b"last"]
+    assert [partition for partition, _ in read] == [1] * 1234 + [2]
+    part = list(read_partition(connection, stream_name, "orders", 1, start=11, end=700, max_count=101))
+    assert [one.payload for one in part] == with_numbers[11:700]
+
+
+def test_a_large_message_and_one_too_large(address, connection, lane, stream_name):
+    native = NativeObject(bucket="b", key="k", size=1, version="v")
+    with IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="s") as producer:
+        big = random.Random(3).randbytes(10_000_000)
+        assert producer.send(lane, [batch(lane, 1, [b"a", big, b"z"], native)]).result(60).anchor.offset == 2
+        assert [one.payload for one in read_partition(connection, stream_name, "orders", 1)] == [b"a", big, b"z"]
+    body = wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=[bytes(70_000_000)])])
+    broken = IggyConnection(address).connect()
+    with pytest.raises((UnknownOutcomeError, IggyProtocolError)):
+        broken.send_raw(stream_name, "orders", 1, body)
+    assert not broken.alive
+    with pytest.raises(IggyUnavailableError, match="not sent"):
+        broken.own_client()
+    assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 3
+
+
+def test_a_wrong_checksum_stores_nothing(address, connection, lane, stream_name):
+    body = bytearray(
+        wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=[b"payload"])])
+    )
+    body[-1] ^= 1
+    broken = IggyConnection(address).connect()
+    with pytest.raises((UnknownOutcomeError, IggyProtocolError)):
+        broken.send_raw(stream_name, "orders", 1, bytes(body))
+    assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 0
+
+
+# ---- the producer
+
+
+@pytest.mark.parametrize("native", [None, False])
+def test_the_producer_end_to_end(address, connection, lane, stream_name, native):
+    other = NativeObject(bucket="lake", key="b", size=1, version="2")
+    with IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="src", native=native) as producer:
+        futures = []
+        for number in range(40):
+            first = number * 13 + 1
+            batches = [batch(lane, first, [b"%d" % record for record in range(first, first + 13)])]
+            if number % 3 == 0:
+                batches.append(batch(lane, number + 1, [b"other"], other))
+            futures.append(producer.send(lane, batches))
+        anchors = [future.result(30).anchor for future in futures]
+    messages = list(read_partition(connection, stream_name, "orders", 1))
+    assert len(messages) == 40 * 13 + 14
+    assert anchors[-1].offset == messages[-1].offset
+    for anchor in anchors:
+        assert messages[anchor.offset].message_id == anchor.message_id
+    mine = [one for one in messages if join_provenance(one.headers)["key"] == NATIVE.key]
+    assert [one.payload for one in mine] == [b"%d" % record for record in range(1, 521)]
+    object_hash = object_hash64("src", "lake", NATIVE.key, "etag@1")
+    assert [one.message_id for one in mine] == [message_id(object_hash, 0, record) for record in range(1, 521)]
+    assert join_provenance(mine[0].headers) == {"bucket": "lake", "key": NATIVE.key, "version": "etag@1"}
+
+
+def test_closing_in_the_middle_leaves_the_send_open(address, lane, stream_name):
+    producer = IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="s")
+    futures = [producer.send(lane, [batch(lane, 1 + number * 5000, [b"x" * 200] * 5000)]) for number in range(3)]
+    producer.close()
+    for future in futures:
+        error = future.exception(30)
+        assert error is None or isinstance(error, IggyUnavailableError)
+    with pytest.raises(TaskClosedError):
+        producer.send(lane, [])
+
+
+# ---- servers that end
+
+
+def wait_until(condition, limit_seconds=10):
+    deadline = time.monotonic() + limit_seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_server_killed_in_the_middle(tmp_path):
+    server = EmbeddedServer.start(tmp_path)
+    lane = Lane("t", 0)
+    confirmed = -1
+    try:
+        address = IggyAddress.parse(server.url)
+        connection = IggyConnection(address).connect()
+        ensure_topic(connection, "s", "t", 1)
+        producer = IggyProducer(connection, stream="s", source="x")
+        threading.Timer(0.2, os.kill, (server.pid, 9)).start()
+        begun = time.monotonic()
+        with pytest.raises(IggyUnavailableError) as caught:  # noqa: PT012
+            first = 1
+            while True:
+                future = producer.send(lane, [batch(lane, first, [b"x" * 100] * 500)])
+                confirmed = future.result(30).anchor.offset
+                first += 500
+        assert time.monotonic() - begun < 10
+        assert isinstance(caught.value, UnknownOutcomeError) or "not sent" in str(caught.value)
+        assert not connection.alive
+        with pytest.raises(IggyUnavailableError, match="not sent"):
+            producer.send(lane, [batch(lane, first, [b"x"])])
+        with pytest.raises(IggyUnavailableError, match="not sent"):
+            connection.own_client()
+    finally:
+        server.stop()
+    with EmbeddedServer.start(tmp_path) as again, IggyConnection(IggyAddress.parse(again.url)).connect() as second:
+        (partition,) = second.get_topic("s", "t").partitions
+        assert partition.current_offset >= confirmed >= 0
+
+
+def test_a_server_that_stops_answering(tmp_path):
+    with EmbeddedServer.start(tmp_path) as server:
+        address = IggyAddress.parse(server.url)
+        connection = IggyConnection(address, call_timeout_seconds=0.5).connect()
+        ensure_topic(connection, "s", "t", 1)
+        os.kill(server.pid, 19)  # SIGSTOP: connected, and silent
+        try:
+            begun = time.monotonic()
+            with pytest.raises(UnknownOutcomeError, match=r"no answer within 0\.5 s"):
+                connection.append("s", "t", 0, b"x")
+            assert time.monotonic() - begun < 5
+            with pytest.raises(IggyUnavailableError, match="not sent"):
+                connection.own_client()
+            with pytest.raises(IggyUnavailableError):
+                IggyConnection(address, connect_timeout_seconds=0.3).connect()
+        finally:
+            os.kill(server.pid, 18)
