@@ -110,7 +110,7 @@ def make_app(
         context: typer.Context,
         config: ConfigOption = None,
         topic: Annotated[str, typer.Option(help="Another topic than the configured one.")] = "",
-        partition: Annotated[int, typer.Option(help="Only this partition.", min=0, show_default=False)] = -1,
+        partition: Annotated[int | None, typer.Option(help="Only this partition.", min=0, show_default=False)] = None,
         offset: Annotated[int, typer.Option(help="Begin at this offset of each partition.", min=0)] = 0,
         limit: Annotated[int, typer.Option(help="End after so many records; 0 = all there are.", min=0)] = 0,
     ) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def read_records(
-    task_class: type[AbstractSourceTask], path: Path, *, topic: str, partition: int, offset: int, limit: int
+    task_class: type[AbstractSourceTask], path: Path, *, topic: str, partition: int | None, offset: int, limit: int
 ) -> int:
     """Writes the records to stdout, partition after partition, each from `offset` to its end as it is now.
 
@@ -43,9 +43,9 @@ def read_records(
         if info is None:
             raise IggyTopicError(f'there is no topic "{name}" in stream "{config.iggy.stream}": run the source first')
         partitions = [one.id for one in info.partitions]
-        if partition >= 0 and partition not in partitions:
+        if partition is not None and partition not in partitions:
             raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(partitions) - 1}, no {partition}')
-        chosen = [partition] if partition >= 0 else partitions
+        chosen = partitions if partition is None else [partition]
         messages = read_topic(connection, config.iggy.stream, name, chosen, start=offset)
         _write(name, messages, limit)
     return 0

@@ -204,6 +204,9 @@ class _Reading:
                 self.mistakes.append(f"{place}{mistake.removeprefix(prefix)}")
         except _UnusableError:
             pass  # the value it touched has its own mistake, reported before
+        except TypeError:
+            if not self.mistakes:  # written in C, `re` looks at the type of the stand-in, not at what it does
+                raise
         except ConfigError as exc:
             self.mistakes.extend(f"{place}{mistake}" for mistake in exc.mistakes)
         return made

@@ -1,0 +1,506 @@
+"""The program as its user meets it: a TOML file, a command line, an exit code, and what the official client finds.
+
+Nothing in here asks the framework what it sent: records are read with the unmodified client, and the ids and headers are
+taken apart by hand.
+"""
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections import defaultdict
+from pathlib import Path
+
+import attrs
+
+from framework.cli import run
+from s3_source.task import S3SourceTask
+from tests.integration.iggy_rig import connect
+
+ROOT = Path(__file__).parents[2]
+POLL = 2000
+SECRETS = ("test-secret", "iggy:iggy", "drowssap")
+"""What no output may ever show: the S3 secret, the Iggy login, the password of the tests that use another one."""
+
+SEED = int(os.environ.get("PROGRAM_TEST_SEED", "20260611"))
+
+
+def rounds(usual):
+    """How often a test of chance is repeated; `PROGRAM_TEST_ROUNDS` makes a long form of the suite."""
+    return int(os.environ.get("PROGRAM_TEST_ROUNDS", usual))
+
+
+def chance(name):
+    """Random numbers of a test's own, the same in every run of one seed."""
+    return random.Random(SEED ^ zlib.crc32(name.encode()))
+
+
+def toml(sections):
+    """The text of a configuration. JSON's strings, numbers, booleans and lists are TOML's."""
+    lines = []
+    for name, options in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in options.items() if value is not None]
+    return "\n".join([*lines, ""])
+
+
+def wait_until(check, seconds=20.0, pause=0.01):
+    """Waits for `check()` to be true and returns what it gave."""
+    deadline = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < deadline, f"it never became true within {seconds} seconds"
+        time.sleep(pause)
+    return found
+
+
+@attrs.frozen(kw_only=True)
+class Ended:
+    """A program that has ended."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float = 0.0
+
+    @property
+    def said(self):
+        """The last line of stderr: the sentence that tells why."""
+        return self.err.strip().rsplit("\n", 1)[-1]
+
+    @property
+    def lines(self):
+        return [json.loads(line) for line in self.out.splitlines()]
+
+    def no_secrets(self):
+        for secret in SECRETS:
+            assert secret not in self.out, f"{secret!r} was printed"
+            assert secret not in self.err, f"{secret!r} was printed"
+        assert "Traceback" not in self.err, self.err
+        return self
+
+
+@attrs.frozen(kw_only=True)
+class Message:
+    """A stored message, as the official client gives it."""
+
+    partition: int
+    offset: int
+    id: int
+    headers: dict
+    payload: bytes
+
+    @property
+    def record(self):
+        return self.id & (1 << 40) - 1
+
+    @property
+    def share(self):
+        return self.id >> 40 & (1 << 24) - 1
+
+    @property
+    def key(self):
+        """The key's pieces, put together."""
+        key, number = self.headers["key"], 1
+        while (piece := self.headers.get(f"key.{number}")) is not None:
+            key, number = key + piece, number + 1
+        return key
+
+
+class Running:
+    """A program under way in a process of its own; its output goes to files."""
+
+    def __init__(self, folder, command, environment):
+        number = len(list(folder.glob("*.err")))
+        self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
+        self._began = time.monotonic()
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
+            )
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def err(self):
+        return self._err.read_text(errors="replace")
+
+    def wait(self, seconds=60.0):
+        code = self.process.wait(seconds)
+        took = time.monotonic() - self._began
+        return Ended(code=code, out=self._out.read_text(errors="replace"), err=self.err, seconds=took)
+
+    def wait_for(self, text, seconds=20.0):
+        """Waits until stderr holds a text."""
+
+        def found():
+            assert self.process.poll() is None or text in self.err, f"ended with {self.process.returncode}: {self.err}"
+            return text in self.err
+
+        wait_until(found, seconds)
+
+    def send(self, number):
+        self.process.send_signal(number)
+
+    def stop(self, number=signal.SIGTERM, within=5.0):
+        """Sends a signal; the program must end by itself within that many seconds."""
+        before = time.monotonic()
+        self.send(number)
+        ended = self.wait(within + 10.0)
+        assert time.monotonic() - before < within, f"took {time.monotonic() - before:.1f} seconds: {ended.err}"
+        return ended
+
+    def kill(self):
+        """Kill -9."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+class Program:
+    """A source's configuration in a file of its own, and ways to run it."""
+
+    def __init__(self, folder, bucket, url, stream, **changes):
+        self.folder = folder
+        self.bucket = bucket
+        self.url = url
+        self.stream = stream
+        self.sections = {
+            "source": {"name": "orders"},
+            "s3": {
+                "bucket": bucket.name,
+                "endpoint": bucket.endpoint,
+                "access_key_id": bucket.server.access_key,
+                "secret_access_key": bucket.server.secret_key,
+                "region": "us-east-1",
+            },
+            "naming": {},
+            "input": {"format": "jsonl"},
+            "iggy": {"url": url, "stream": stream, "topic": "records", "partitions": 3},
+            "offsets": {},
+            "discovery": {"poll_interval": 0.1},
+            "runner": {"engine": "local"},
+            "errors": {},
+            "log": {"format": "plain"},
+        }
+        self._started = []
+        self.configure(**changes)
+
+    def configure(self, **changes):
+        """Changes options, a section at a time; None takes an option out."""
+        for name, options in changes.items():
+            self.sections.setdefault(name, {}).update(options)
+        self.path.write_text(toml(self.sections))
+        return self
+
+    @property
+    def path(self):
+        return self.folder / "source.toml"
+
+    def command(self, arguments):
+        """The arguments with the configuration in the right place."""
+        at = 0 if not arguments or arguments[0].startswith("--") else 1
+        return [*arguments[:at], "--config", str(self.path), *arguments[at:]]
+
+    def run(self, *arguments, config=True):
+        """In this process: for what needs neither signals nor a second process."""
+        arguments = self.command(arguments) if config else arguments
+        out, err = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()
+        before, interval = time.monotonic(), sys.getswitchinterval()
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = run("s3_source", S3SourceTask, list(arguments))
+        finally:
+            sys.setswitchinterval(interval)
+        took = time.monotonic() - before
+        return Ended(code=code, out=out.buffer.getvalue().decode(), err=err.getvalue(), seconds=took)
+
+    def once(self):
+        """Everything there is; it must go well."""
+        ended = self.run("--once")
+        assert ended.code == 0, ended.err
+        return ended
+
+    def start(self, *arguments, environment=()):
+        """In a process of its own."""
+        command = [sys.executable, "-W", "error", "-m", "s3_source", *self.command(arguments)]
+        running = Running(self.folder, command, {**os.environ, **dict(environment)})
+        self._started.append(running)
+        return running
+
+    def messages(self, topic="records", url=None):
+        """Everything the topic holds."""
+        return read_topic(url or self.url, self.stream, topic)
+
+    def count(self, topic="records"):
+        """How many messages the topic holds; 0 while there is none."""
+        return count_messages(self.url, self.stream, topic)
+
+    def close(self):
+        for running in self._started:
+            running.kill()
+
+
+def with_client(url, work):
+    """Runs `work(client)` to its end, within 30 seconds."""
+
+    async def connected():
+        return await work(await connect(url))
+
+    return asyncio.run(asyncio.wait_for(connected(), 30))
+
+
+def read_topic(url, stream, topic):
+    """Every message of a topic, partition after partition."""
+    from apache_iggy import Consumer, PollingStrategy
+
+    async def work(client):
+        found = await client.get_topic(stream, topic)
+        if found is None:
+            return []
+        messages = []
+        for partition in range(found.partitions_count):
+            offset = 0
+            while True:
+                batch = await client.poll_messages(
+                    stream,
+                    topic,
+                    consumer=Consumer.Single(1),
+                    polling_strategy=PollingStrategy.Offset(offset),
+                    count=POLL,
+                    auto_commit=False,
+                    partition_id=partition,
+                )
+                if not batch:
+                    break
+                messages += [
+                    Message(
+                        partition=partition,
+                        offset=one.offset(),
+                        id=one.id(),
+                        headers=dict(one.user_headers() or {}),
+                        payload=bytes(one.payload()),
+                    )
+                    for one in batch
+                ]
+                offset = batch[-1].offset() + 1
+        return messages
+
+    return with_client(url, work)
+
+
+def count_messages(url, stream, topic):
+    async def work(client):
+        found = await client.get_topic(stream, topic)
+        return 0 if found is None else found.messages_count
+
+    return with_client(url, work)
+
+
+def by_key(messages):
+    """Key -> its messages, in the order of their partition."""
+    found = defaultdict(list)
+    for message in messages:
+        found[message.key].append(message)
+    return dict(found)
+
+
+def check_exactly(messages, expected, *, same=lambda payload: payload):
+    """Each record of each object is there once, in order, in one partition, with its number.
+
+    Args:
+        messages: what the topic holds.
+        expected: key -> payloads, record 1 first; or key -> {record number: payload} when numbers have holes.
+        same: brings a payload into the form of the expected ones.
+    """
+    found = by_key(messages)
+    assert sorted(found) == sorted(key for key, payloads in expected.items() if payloads)
+    for key, payloads in expected.items():
+        wanted = payloads if isinstance(payloads, dict) else dict(enumerate(payloads, 1))
+        ours = found.get(key, [])
+        numbers = [message.record for message in ours]
+        assert numbers == list(wanted), f"{key}: {difference(numbers, list(wanted))}"
+        for message in ours:
+            assert same(message.payload) == wanted[message.record], f"{key}, record {message.record}"
+        assert len({message.partition for message in ours}) <= 1, f"{key} lies in several partitions"
+        assert len({message.id >> 40 for message in ours}) <= 1, f"{key} has several ids"
+    assert len({message.id for message in messages}) == len(messages), "an id is there twice"
+
+
+def difference(numbers, wanted):
+    """Where two lists of record numbers differ, in few words."""
+    missing = sorted(set(wanted) - set(numbers))
+    twice = sorted({number for number in numbers if numbers.count(number) > 1}) if len(numbers) < 10_000 else ()
+    unknown = sorted(set(numbers) - set(wanted))
+    return (
+        f"{len(numbers)} records of {len(wanted)}; missing {missing[:5]} ({len(missing)}), "
+        f"twice {list(twice)[:5]} ({len(twice)}), unknown {unknown[:5]}, in order: {numbers == sorted(numbers)}"
+    )
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class OwnServer:
+    """An Iggy server of a test's own, which it may kill: the embedded one, or the binary that IGGY_SERVER_BINARY names."""
+
+    def __init__(self, folder, kind="embedded"):
+        self.folder = folder
+        self.folder.mkdir()
+        self.port = free_port()
+        self.url = f"iggy://iggy:iggy@127.0.0.1:{self.port}"
+        self._kind = kind
+        self._process = None
+        self._log = folder.parent / f"{folder.name}.log"
+
+    def start(self):
+        """Starts it, and waits until it lets a client in."""
+        if self._kind == "embedded":
+            command = [sys.executable, "-m", "framework.iggy.server", str(self.folder), "--port", str(self.port)]
+            environment, cwd = os.environ, ROOT
+        else:
+            command = [os.environ["IGGY_SERVER_BINARY"], "--with-default-root-credentials"]
+            off = {f"IGGY_{name}_ENABLED": "false" for name in ("HTTP", "QUIC", "WEBSOCKET")}
+            environment = {**os.environ, **off, "IGGY_TCP_ADDRESS": f"127.0.0.1:{self.port}"}
+            cwd = self.folder
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+        def answers():
+            assert self._process.poll() is None, self._log.read_text()[-1000:]
+            try:
+                with_client(self.url, lambda client: client.ping())
+            except (RuntimeError, TimeoutError, asyncio.TimeoutError):
+                return False
+            return True
+
+        wait_until(answers, 30, 0.02)
+        return self
+
+    def send(self, number):
+        self._process.send_signal(number)
+
+    def kill(self):
+        """Kill -9."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+        if self._process is not None:
+            self._process.wait()
+
+
+class Tarpit:
+    """Takes connections and never says a word."""
+
+    def __init__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.touched = threading.Event()
+        self._taken = []
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
+
+    def _take(self):
+        with contextlib.suppress(OSError):
+            while True:
+                self._taken.append(self._listener.accept()[0])
+                self.touched.set()
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+        for one in self._taken:
+            one.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Relay:
+    """Forwards TCP connections, and can fall silent: what comes is then neither passed on nor refused."""
+
+    def __init__(self, url):
+        self._login, host, port = re.fullmatch(r"iggy://([^@]+)@([^:]+):(\d+)", url).groups()
+        self._target = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"iggy://{self._login}@127.0.0.1:{self._listener.getsockname()[1]}"
+        self._open = threading.Event()
+        self._open.set()
+        self._sockets = []
+        self.forwarded = 0
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def hush(self):
+        """From now on nothing passes."""
+        self._open.clear()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                one = self._listener.accept()[0]
+                other = socket.create_connection(self._target)
+                self._sockets += [one, other]
+                for pair in ((one, other), (other, one)):
+                    thread = threading.Thread(target=self._copy, args=pair, daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def _copy(self, source, sink):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                self._open.wait()
+                self.forwarded += len(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        self._open.set()
+        for thread in self._threads:
+            thread.join(5)
+        for one in self._sockets:
+            one.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def json_lines(prefix, count, width=20):
+    """`count` lines that differ, as payloads."""
+    return [
+        b'{"of":"%s","n":%d,"pad":"%s"}' % (prefix.encode(), n, b"x" * (n * 7 % width)) for n in range(1, count + 1)
+    ]
+
+
+def jsonl(payloads):
+    return b"\n".join(payloads) + b"\n"
