@@ -3,7 +3,8 @@
 Listing, credentials, roles, addressing, signing and connections are boto3's and botocore's. boto3's own retries are
 off: `framework.retry` makes them. Reading has a short way of its own from the second object on: `s3_source.fastget`.
 
-boto3 is imported when a store is made, not before: it takes a good part of the time in which a source starts.
+boto3 is imported when a store is made, not before: that takes half a second. The file is longer than others because one
+door means one file: who may talk to boto3 can be checked, and every place that uses something private of it is in sight.
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ class SeaweedFs:
         command = [
             binary, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             f"-master.port={master}", "-master.volumeSizeLimitMB=256", "-master.telemetry=false",
-            f"-volume.port={volume}", f"-volume.max={MOST_VOLUMES}", "-volume.minFreeSpace=64MiB", f"-filer.port={filer}",
+            f"-volume.port={volume}", f"-volume.max={MOST_VOLUMES}", "-volume.minFreeSpace=64MiB",
+            "-volume.preStopSeconds=0", f"-filer.port={filer}",
             "-s3", f"-s3.port={s3}", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
         ]  # fmt: skip
         with log.open("wb") as output:

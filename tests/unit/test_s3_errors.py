@@ -50,13 +50,41 @@ def made(cls):
 
 
 # Read by hand, class by class: what a person must do about each. Whatever is in neither list must be fatal.
-RETRIABLE = """ConnectionError EndpointConnectionError ConnectionClosedError ReadTimeoutError ConnectTimeoutError
-ProxyConnectionError HTTPClientError ResponseStreamingError IncompleteReadError ChecksumError FlexibleChecksumError
-AwsChunkedWrapperError CapacityNotAvailableError MetadataRetrievalError SSLError""".split()
-CREDENTIALS = """NoCredentialsError NoAuthTokenError TokenRetrievalError UnknownTokenProviderError PartialCredentialsError
-CredentialRetrievalError UnknownCredentialError RefreshWithMFAUnsupportedError SSOError SSOTokenLoadError
-UnauthorizedSSOTokenError LoginError LoginRefreshRequired LoginInsufficientPermissions LoginTokenLoadError
-LoginAuthorizationCodeError""".split()
+RETRIABLE = [
+    "ConnectionError",
+    "EndpointConnectionError",
+    "ConnectionClosedError",
+    "ReadTimeoutError",
+    "ConnectTimeoutError",
+    "ProxyConnectionError",
+    "HTTPClientError",
+    "ResponseStreamingError",
+    "IncompleteReadError",
+    "ChecksumError",
+    "FlexibleChecksumError",
+    "AwsChunkedWrapperError",
+    "CapacityNotAvailableError",
+    "MetadataRetrievalError",
+    "SSLError",
+]
+CREDENTIALS = [
+    "NoCredentialsError",
+    "NoAuthTokenError",
+    "TokenRetrievalError",
+    "UnknownTokenProviderError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "UnknownCredentialError",
+    "RefreshWithMFAUnsupportedError",
+    "SSOError",
+    "SSOTokenLoadError",
+    "UnauthorizedSSOTokenError",
+    "LoginError",
+    "LoginRefreshRequired",
+    "LoginInsufficientPermissions",
+    "LoginTokenLoadError",
+    "LoginAuthorizationCodeError",
+]
 
 
 @pytest.mark.parametrize("cls", list(botocore_exceptions()), ids=lambda cls: cls.__name__)
@@ -211,10 +239,10 @@ def test_denied_names_the_permission():
     assert "s3:ListBucket" in str(from_code("AccessDenied", 403, LIST))
 
 
-@pytest.mark.parametrize(
-    "header", ["7", format_datetime(datetime.now(timezone.utc) + timedelta(seconds=7), usegmt=True)]
-)
-def test_retry_after_is_kept(header):
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_retry_after_is_kept(form):
+    moment = datetime.now(timezone.utc) + timedelta(seconds=7)
+    header = "7" if form == "seconds" else format_datetime(moment, usegmt=True)
     response = {
         "Error": {"Code": "SlowDown"},
         "ResponseMetadata": {"HTTPStatusCode": 503, "HTTPHeaders": {"retry-after": header}},
