@@ -20,6 +20,7 @@ import random
 import statistics
 import tempfile
 import time
+from pathlib import Path
 
 from framework.iggy.address import IggyAddress
 from framework.iggy.client import IggyConnection
@@ -102,7 +103,8 @@ def main() -> None:
             from framework.iggy.embedded import EmbeddedServer
 
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            address = stack.enter_context(EmbeddedServer(folder)).address
+            server = stack.enter_context(EmbeddedServer.start(Path(folder)))
+            address = IggyAddress.parse(server.url)
         else:
             address = IggyAddress.parse(arguments.url)
         run(address, arguments.messages, arguments.bytes, arguments.rounds)
@@ -121,8 +123,8 @@ def run(address: IggyAddress, count: int, size: int, rounds: int) -> None:
     with IggyConnection(address) as admin:
         print(f"server {admin.server_version()}, {count:,} messages of {size} bytes a round, {rounds} rounds")
         for number in range(rounds + 1):
-            for name, go in variants:
-                topic = f"t{number}-{len(seen[name])}-{abs(hash(name)) % 10_000}"
+            for place, (name, go) in enumerate(variants):
+                topic = f"round-{number}-{place}"
                 ensure_topic(admin, STREAM, topic, 1)
                 took = go(topic)
                 if number:  # the first round warms up

@@ -7,6 +7,7 @@ the one before in its lane, or the server has lost what it confirmed.
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ from framework.iggy.headers import encode_headers, provenance
 from framework.iggy.values import Confirmation
 from framework.producer import Producer
 from framework.records import Acknowledgement, Anchor, Lane, RecordBatch
+
+_log = logging.getLogger(__name__)
 
 Share = tuple[int, int]
 """Share number and split size; (0, 0) for an object that is not split."""
@@ -203,8 +206,9 @@ class IggyProducer(Producer):
         if self._native is None:
             try:
                 self._native = self._connection.server_version().startswith("0.9.")
-            except (IggyAuthError, IggyProtocolError):
+            except (IggyAuthError, IggyProtocolError) as error:
                 # This user may not ask, or the server does not tell: the client's own messages always work.
+                _log.warning("messages are sent the slow way, because the server's version is not known: %s", error)
                 self._native = False
         return self._native
 

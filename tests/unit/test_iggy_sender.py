@@ -5,6 +5,8 @@ from concurrent.futures import Future
 import pytest
 
 from framework.errors import (
+    IggyAuthError,
+    IggyProtocolError,
     IggyTopicError,
     IggyUnavailableError,
     RecordError,
@@ -217,6 +219,16 @@ def test_an_unknown_version_gets_the_official_messages(producer, connection):
     producer.send(LANE, [batch(1, [b"a", b"b"])])
     assert len(connection.sent[0][3]) == 2
     assert isinstance(connection.sent[0][3], list)
+
+
+@pytest.mark.parametrize("error", [IggyAuthError("may not ask"), IggyProtocolError("no such command")])
+def test_a_server_that_does_not_tell_its_version_gets_them_too_and_it_is_said(producer, connection, caplog, error):
+    connection.version = error
+    producer.send(LANE, [batch(1, [b"a"])])
+    producer.send(LANE, [batch(2, [b"a"])])
+    assert isinstance(connection.sent[0][3], list)
+    assert len(caplog.messages) == 1
+    assert "the slow way" in caplog.text
 
 
 def test_shares_are_in_ids_and_headers(connection):
