@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from framework.errors import TaskClosedError
 from framework.transformer import ObjectInput, ReadStream
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 1 << 19
 """What is read at once: large, because every read hands the interpreter's lock over and back."""
 
 
@@ -45,39 +45,51 @@ class FetchedStream:
     def fill(self) -> None:
         """Runs in a thread of the pool until the object's end, an error, or `close`."""
         stream: ReadStream | None = None
+        reserved = 0
         try:
             stream = self._opener()
-            remaining = max(self._expected, 1)
-            while self._wait_for_room(min(CHUNK_BYTES, remaining)):
+            remaining = self._expected
+            while True:
+                reserved = self._reserve(max(1, min(CHUNK_BYTES, remaining)))
+                if not reserved:
+                    break
                 chunk = stream.read(CHUNK_BYTES)
-                remaining = max(remaining - len(chunk), 1)
-                with self._budget.changed:
-                    if not chunk:
-                        break
-                    if self._closed:
-                        break
-                    self._chunks.append(chunk)
-                    self._held += len(chunk)
-                    self._budget.used += len(chunk)
-                    self._budget.changed.notify_all()
+                remaining -= len(chunk)
+                if not self._keep(chunk, reserved):
+                    break
+                reserved = 0
         except BaseException as error:  # noqa: BLE001 - it is raised where the bytes are read
             self._error = error
         finally:
             if stream is not None:
                 stream.close()
             with self._budget.changed:
+                self._budget.used -= reserved
                 self._ended = True
                 self._budget.changed.notify_all()
 
-    def _wait_for_room(self, size: int) -> bool:
+    def _reserve(self, size: int) -> int:
+        """Waits for room and takes it, before the bytes are there: many threads read at once. 0 when it was closed."""
         budget = self._budget
         with budget.changed:
             while not self._closed:
                 limit = budget.limit if self.is_head else budget.limit_ahead
                 if budget.used + size <= limit or (self.is_head and not self._chunks):
-                    return True
+                    budget.used += size
+                    return size
                 budget.changed.wait()
-            return False
+            return 0
+
+    def _keep(self, chunk: bytes, reserved: int) -> bool:
+        """Adds a chunk in place of its reservation; False at the end, or when nobody wants it."""
+        with self._budget.changed:
+            if not chunk or self._closed:
+                return False
+            self._chunks.append(chunk)
+            self._held += len(chunk)
+            self._budget.used += len(chunk) - reserved
+            self._budget.changed.notify_all()
+            return True
 
     def read(self, size: int, /) -> bytes:
         """The next bytes, at most `size`; `b""` at the end. Raises what the filling raised, after what came before it."""

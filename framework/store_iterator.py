@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.errors import ListingError
+from framework.errors import ListingError, StoreUnavailableError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.reading import StoreInput
 from framework.records import NativeObject
@@ -23,6 +23,18 @@ if TYPE_CHECKING:
     from framework.errors import RetriableError
     from framework.feed import ObjectFeed
     from framework.offsets import OffsetManager
+
+
+FIRST_CONTACT_SECONDS = 12.0
+"""How long the very first request is tried again; later ones have the whole configured budget."""
+
+
+FIRST_RETRY_SECONDS = 10.0
+"""How long the very first page is tried again for: a person may be waiting, and an address may be wrong."""
+
+FIRST_ANSWER_SECONDS = 15.0
+"""How long the very first page may take in all. Of a place that takes connections and says nothing, a limit of silence
+made for large objects would tell only after minutes."""
 
 
 class StoreRecordIterator(AbstractSourceRecordIterator):
@@ -58,10 +70,13 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         super().__init__(config, transformer, offsets, feed=feed, once=once)
         self._store = store
         self._policy = policy
+        # until the store has answered once, a person is waiting to hear what is wrong
+        self._first_policy: RetryPolicy | None = policy.within(FIRST_CONTACT_SECONDS)
         self._prefixes = tuple(prefixes)
         self._page_size = page_size
         self._start_key = start_key
         self._ending = threading.Event()
+        self._answered = False
         self._clock_ahead_seconds = 0.0
 
     @property
@@ -101,7 +116,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     def _page(self, prefix: str, after: str, continuation: str | None) -> ListPage:
         self.counts.list_requests += 1
-        page = self._policy.call(
+        page = (self._first_policy or self._policy).call(
             self._store.list_page,
             prefix=prefix,
             after=after,
@@ -111,6 +126,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             on_retry=self._count_retry,
             stop=self._ending,
         )
+        self._first_policy = None
         if page.server_time_ms is not None:
             self._clock_ahead_seconds = page.server_time_ms / 1000 - time.time()
         return page

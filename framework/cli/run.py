@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from framework.cli.output import Output
 from framework.config.loading import load_config
 from framework.errors import ConfigError, SourceError
+from framework.memory import limit_arenas
 from framework.progress import Progress
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool) 
         SourceError: what ended the run.
     """
     config = read_config(task_class, path)
+    limit_arenas()
     sys.setswitchinterval(SWITCH_SECONDS)
     with Output(format=config.log.format, level=config.log.level) as output:
         run_engine(task_class, config, output, once=once)

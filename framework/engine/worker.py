@@ -17,6 +17,7 @@ from framework.errors import FatalError, SourceError
 from framework.feed import HandedFeed
 from framework.iggy.address import IggyAddress
 from framework.iggy.position_log import LogOffsetStore, PositionLog
+from framework.memory import limit_arenas
 from framework.offsets import OffsetManager, PositionDelta
 from framework.pipeline import Pipeline
 from framework.records import Anchor, Lane, NativeObject
@@ -68,6 +69,7 @@ class _Teller:
 
 def work(plan: WorkerPlan, pipe: Connection) -> None:
     """Runs one task over the objects that the leader gives, until it says that there are no more, or stop."""
+    limit_arenas()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader stops us, in its order
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     teller = _Teller(pipe)
