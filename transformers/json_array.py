@@ -1,0 +1,272 @@
+"""One JSON array: every element is a record and goes out with the bytes it had, without the whitespace around it.
+
+The array is read in pieces. How a piece is cut without reading it byte by byte: guess a comma between two elements near
+its end; if `[` + what is before it + `]` is valid JSON, the guess is right, because then the text before the comma is a
+sequence of whole elements. msgspec does that check, and gives every element's bytes, in C. A guess looks for the bytes
+that stood between the first two elements, up to the second one's first key. Where guessing fails, Python's own scanner
+finds the end of one element after the other. Either way an element is checked as a line of `jsonl` is.
+
+Between elements the syntax must be right, else the rest of the object cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import ClassVar
+
+import msgspec
+from typing_extensions import override
+
+from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
+from framework.records import Mark, SkippedRecord
+from framework.transformer import ObjectInput, PayloadRun
+from transformers.compression import PIECE_BYTES, UnpackedStream
+from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+
+_WHITESPACE = b" \t\r\n"
+_BOM = b"\xef\xbb\xbf"
+_GUESSES = 4
+_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_element = msgspec.json.Decoder(msgspec.Raw).decode
+_whitespace = re.compile(r"[ \t\r\n]*").match
+_begun_fraction = re.compile(r"(?:\.|[eE][+-]?)\Z").match
+_separator = re.compile(r'[ \t\r\n]*,[ \t\r\n]*(?:\{[ \t\r\n]*"[^"\\]*"|[\[{"]?)').match
+_outside = re.compile(rb'["\[\]{},]').search
+_inside = re.compile(rb'["\\]').search
+
+
+# Numbers become floats only because their values are not looked at: `int` refuses very long ones.
+_scan = json.JSONDecoder(parse_int=float).raw_decode
+_LONGEST_WORD = 9
+"""`-Infinity`: how far before the end of the text an error can stand that more text would mend."""
+
+
+class JsonArrayTransformer(ShippedTransformer):
+    """Elements of one array."""
+
+    name: ClassVar[str] = "json"
+
+    @override
+    def depends_on(self) -> Mapping[str, str]:
+        # Not the compression: read with a wrong one, no object begins with `[`, so no number can change its meaning.
+        return {"format": self.name}
+
+    @override
+    def _read(
+        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        piece_bytes = max(len(_BOM), min(PIECE_BYTES, builder.limits.size_bytes))
+        with closing(UnpackedStream(source, self.options.compression, piece_bytes=piece_bytes)) as stream:
+            yield from _ArrayReader(stream, piece_bytes, self.options.max_record_bytes, skip, builder).read()
+
+
+class _ArrayReader:
+    """The state of one read: `_data` is what was read of the array and not handed out."""
+
+    def __init__(
+        self, stream: UnpackedStream, piece_bytes: int, max_bytes: int, skip: int, builder: RunBuilder
+    ) -> None:
+        self._stream = stream
+        self._piece_bytes = piece_bytes
+        self._max_bytes = max_bytes
+        self._left = skip
+        self._builder = builder
+        self._data = b""
+        self._at_end = False
+        self._between = b""
+        self._first = True
+
+    def read(self) -> Iterator[PayloadRun | SkippedRecord]:
+        if not self._begin():
+            return
+        closed = False
+        while not closed:
+            if self._between:
+                yield from self._take_guessed()
+            knew = bool(self._between)
+            closed = yield from self._take_scanned()
+            if closed or (self._between and not knew):
+                continue
+            if len(self._data) > self._max_bytes + self._piece_bytes:
+                closed = yield from self._take_giant()
+            elif not self._more():
+                raise TruncatedObjectError(
+                    "the JSON array has no end: the object was cut short", location=self._stream.location
+                )
+        while self._data or self._more():
+            if self._data.strip(_WHITESPACE):
+                raise self._corrupt("something follows the end of the JSON array")
+            self._data = b""
+
+    def _begin(self) -> bool:
+        """Goes to the first element. False when there is nothing but whitespace."""
+        if not self._more():
+            return False
+        self._data = self._data.removeprefix(_BOM).lstrip(_WHITESPACE)
+        while not self._data:
+            if not self._more():
+                return False
+            self._data = self._data.lstrip(_WHITESPACE)
+        if not self._data.startswith(b"["):
+            raise self._corrupt(
+                'not a JSON array: it does not begin with "["; if every line is a value, set input.format = "jsonl"'
+            )
+        self._data = self._data[1:]
+        return True
+
+    def _more(self) -> bool:
+        """Reads on; twice as much each time that one element needs, so that a long one is not scanned too often."""
+        piece = self._stream.read_about(max(self._piece_bytes, len(self._data)))
+        self._at_end = not piece
+        self._data = self._data + piece if self._data else piece
+        return bool(piece)
+
+    def _take_guessed(self) -> Iterator[PayloadRun | SkippedRecord]:
+        """Hands out all elements up to a comma near the end, if a guess finds one."""
+        comma = self._between.index(b",", 1)
+        end = len(self._data)
+        for _ in range(_GUESSES):
+            end = self._data.rfind(self._between, 0, end)
+            if end < 0:
+                return
+            body = self._data[: end + comma]
+            try:
+                raws = _elements(b"[%b]" % body)
+                if not body.isascii():
+                    body.decode()
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            self._data = self._data[end + comma + 1 :]
+            self._first = False
+            elements = list(map(bytes, raws))
+            if self._left:
+                dropped = min(self._left, len(elements))
+                self._left -= dropped
+                elements = elements[dropped:]
+            size = sum(map(len, elements))
+            if size <= self._max_bytes or max(map(len, elements)) <= self._max_bytes:
+                yield from self._builder.add(elements, size)
+            else:
+                for element in elements:
+                    yield from self._take_one(element)
+            return
+
+    def _take_scanned(self) -> Generator[PayloadRun | SkippedRecord, None, bool]:
+        """Hands out one element after the other, as far as they are whole. Returns whether the array is closed.
+
+        Stops as soon as it has seen what stands between two elements for the first time.
+        """
+        text = self._data.decode("utf-8", "surrogateescape")
+        taken, last_end = 0, -1
+        closed = False
+        while not closed:
+            start = _skip_whitespace(text, taken)
+            if self._first and text.startswith("]", start):
+                taken, closed = start + 1, True
+                break
+            end = self._scan_one(text, start)
+            comma = len(text) if end is None else _skip_whitespace(text, end)
+            if end is None or comma == len(text) or _begun_fraction(text, end):
+                break  # what follows decides: a number may go on
+            if text[comma] not in ",]":
+                raise self._corrupt("there is no comma between two elements of the JSON array")
+            self._first = False
+            yield from self._take_one(text[start:end].encode("utf-8", "surrogateescape"))
+            taken, closed = comma + 1, text[comma] == "]"
+            if not self._between and last_end >= 0:
+                self._between = _between(text, last_end).encode("utf-8", "surrogateescape")
+                break
+            last_end = end
+        if taken:
+            rest = self._data[taken:] if self._data.isascii() else text[taken:].encode("utf-8", "surrogateescape")
+            self._data = rest.lstrip(_WHITESPACE)
+        return closed
+
+    def _scan_one(self, text: str, start: int) -> int | None:
+        """Where the element that begins at `start` ends; None when the text is too short to tell."""
+        try:
+            return _scan(text, start)[1]
+        except RecursionError:
+            raise self._corrupt("an element is nested too deeply to find its end (about 1,000 levels)") from None
+        except json.JSONDecodeError as exc:
+            near_end = exc.pos >= len(text.rstrip(" \t\r\n")) - _LONGEST_WORD
+            if exc.msg.startswith("Unterminated string") or (near_end and text.find("]", exc.pos) < 0):
+                return None
+            raise self._corrupt(f"an element of the JSON array is not JSON ({exc.msg})") from None
+
+    def _take_one(self, element: bytes) -> Iterator[PayloadRun | SkippedRecord]:
+        if self._left:
+            self._left -= 1
+            return
+        number, location = self._builder.next_record, self._stream.location
+        error: RecordError | None = None
+        if len(element) > self._max_bytes:
+            error = too_large(location, number, self._max_bytes)
+        else:
+            try:
+                element.decode()
+                _element(element)
+            except UnicodeDecodeError:
+                error = RecordError("not UTF-8", location=location, record_number=number)
+            except (msgspec.DecodeError, RecursionError) as exc:
+                error = RecordError(f"not JSON ({exc})", location=location, record_number=number)
+        if error is None:
+            yield from self._builder.add([element], len(element))
+        else:
+            bad = SkippedRecord(record_number=number, error=error, raw=element[:RAW_BYTES])
+            yield from self._builder.skipped(bad)
+
+    def _take_giant(self) -> Generator[PayloadRun | SkippedRecord, None, bool]:  # noqa: C901 - a scanner
+        """Leaves out an element that is too long, without keeping it. Returns whether the array is closed behind it."""
+        raw = self._data[:RAW_BYTES]
+        depth, quoted, at = 0, False, 0
+        while True:
+            found = (_inside if quoted else _outside)(self._data, at)
+            if found is None:
+                at = max(0, at - len(self._data))
+                self._data = b""
+                if not self._more():
+                    raise TruncatedObjectError(
+                        "the JSON array ends inside an element: the object was cut short",
+                        location=self._stream.location,
+                    )
+                continue
+            at, char = found.end(), found.group()
+            if char == b"\\":
+                at += 1  # the escaped byte, which may be the next piece's first
+            elif char == b'"':
+                quoted = not quoted
+            elif char in b"[{":
+                depth += 1
+            elif depth and char in b"]}":
+                depth -= 1
+            elif not depth:
+                break
+        if char == b"}":
+            raise self._corrupt("an element of the JSON array is not JSON")
+        self._data = self._data[at:]
+        self._first = False
+        if self._left:
+            self._left -= 1
+        else:
+            number = self._builder.next_record
+            error = too_large(self._stream.location, number, self._max_bytes)
+            yield from self._builder.skipped(SkippedRecord(record_number=number, error=error, raw=raw))
+        return char == b"]"
+
+    def _corrupt(self, message: str) -> CorruptObjectError:
+        return CorruptObjectError(message, location=self._stream.location)
+
+
+def _skip_whitespace(text: str, at: int) -> int:
+    found = _whitespace(text, at)
+    return at if found is None else found.end()
+
+
+def _between(text: str, at: int) -> str:
+    """The last character of an element that ends at `at`, what stands behind it, and the next one's first key."""
+    found = _separator(text, at)
+    return text[at - 1 : at] + ("," if found is None else found.group())

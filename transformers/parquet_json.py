@@ -1,0 +1,234 @@
+"""Arrow columns -> rows for JSON, losslessly. The mapping is written down in docs/reference/record-json.md.
+
+Values are converted a column at a time: numbers leave Arrow as one list, and only what JSON has no form for is touched
+one by one. The column's type in the file is asked as well as Arrow's, which shows a UUID as 16 bytes and an enum as
+binary.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from base64 import b64encode
+from collections.abc import Callable
+from itertools import repeat
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from framework.errors import CorruptObjectError
+from transformers.json_time import date_text, time_text, timestamp_text
+
+Column = Callable[[Any], list[Any]]
+"""An array -> one value for orjson per row."""
+
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+class RowEncoder:
+    """Record batches of one file -> dicts that orjson can write."""
+
+    def __init__(self, schema: pa.Schema, file_schema: pq.ParquetSchema, location: str) -> None:
+        self._names = list(schema.names)
+        if len(set(self._names)) < len(self._names):
+            raise CorruptObjectError("two columns of the Parquet file have the same name", location=location)
+        self._location = location
+        leaves = [file_schema.column(index) for index in range(len(file_schema))]
+        build = _Columns(leaves, location)
+        self._columns = [build.column(field.type) for field in schema]
+
+    def rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+        """One dict per row."""
+        if not self._columns:
+            return [{} for _ in range(batch.num_rows)]
+        columns = [convert(array) for convert, array in zip(self._columns, batch.columns, strict=True)]
+        return list(map(dict, map(zip, repeat(self._names), zip(*columns, strict=True))))
+
+
+class _Columns:
+    """Builds the function for each column, taking the file's leaf columns in their order."""
+
+    def __init__(self, leaves: list[Any], location: str) -> None:
+        self._leaves = iter(leaves)
+        self._location = location
+
+    def column(self, kind: pa.DataType) -> Column:  # noqa: PLR0911 - one for each kind of nesting
+        types = pa.types
+        if isinstance(kind, pa.BaseExtensionType):
+            inner = self.column(kind.storage_type)
+            if kind.extension_name == "arrow.uuid":
+                return lambda array: _each(array.storage.to_pylist(), _uuid)
+            return lambda array: inner(array.storage)
+        if types.is_struct(kind):
+            return self._struct(kind)
+        if types.is_map(kind):
+            return self._map(kind)
+        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+            return self._list(kind)
+        leaf = next(self._leaves, None)
+        if types.is_dictionary(kind):
+            inner = self._leaf(kind.value_type, leaf)
+            return lambda array: inner(array.dictionary_decode())
+        return self._leaf(kind, leaf)
+
+    def _leaf(self, kind: pa.DataType, leaf: Any) -> Column:  # noqa: PLR0911, C901 - one for each type
+        types = pa.types
+        if types.is_integer(kind):
+            return _integers
+        if types.is_floating(kind):
+            return _floats
+        if types.is_boolean(kind) or types.is_null(kind):
+            return _as_they_are
+        if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+            return _strings
+        if (
+            types.is_binary(kind)
+            or types.is_large_binary(kind)
+            or types.is_fixed_size_binary(kind)
+            or types.is_binary_view(kind)
+        ):
+            return _binary_column(leaf)
+        if types.is_decimal(kind):
+            return lambda array: _each(array.to_pylist(), lambda value: format(value, "f"))
+        if types.is_date32(kind):
+            return lambda array: _each(array.cast(pa.int32()).to_pylist(), date_text)
+        if types.is_timestamp(kind):
+            digits, zone = _DIGITS[kind.unit], "Z" if kind.tz else ""
+            return lambda array: _each(_counts(array), lambda value: timestamp_text(value, digits, zone))
+        if types.is_date64(kind):
+            return lambda array: _each(_counts(array), lambda value: timestamp_text(value, 3, ""))
+        if types.is_time(kind):
+            digits = _DIGITS[kind.unit]
+            return lambda array: _each(
+                array.cast(pa.int32() if types.is_time32(kind) else pa.int64()).to_pylist(),
+                lambda value: time_text(value, digits),
+            )
+        if types.is_duration(kind):
+            digits = _DIGITS[kind.unit]
+            return lambda array: _each(_counts(array), lambda value: _duration_text(value, digits))
+        raise CorruptObjectError(f"there is no JSON form for the Arrow type {kind}", location=self._location)
+
+    def _struct(self, kind: pa.StructType) -> Column:
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        if len(set(names)) < len(names):
+            raise CorruptObjectError("two fields of a struct have the same name", location=self._location)
+        columns = [self.column(kind.field(index).type) for index in range(kind.num_fields)]
+
+        def convert(array: Any) -> list[Any]:
+            fields = [column(array.field(index)) for index, column in enumerate(columns)]
+            rows = [dict(zip(names, values, strict=True)) for values in zip(*fields, strict=True)]
+            return _with_nulls(array, rows or [{} for _ in range(len(array))])
+
+        return convert
+
+    def _list(self, kind: Any) -> Column:
+        inner = self.column(kind.value_type)
+        size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
+
+        def convert(array: Any) -> list[Any]:
+            if size is not None:
+                values = inner(array.values.slice(array.offset * size, len(array) * size))
+                rows = (
+                    [values[at : at + size] for at in range(0, len(array) * size, size)] if size else [[]] * len(array)
+                )
+                return _with_nulls(array, rows)
+            offsets = array.offsets.to_pylist()
+            base = offsets[0] if offsets else 0
+            values = inner(array.values.slice(base, offsets[-1] - base)) if offsets else []
+            return _with_nulls(array, [values[a - base : b - base] for a, b in zip(offsets, offsets[1:])])  # noqa: B905, RUF007
+
+        return convert
+
+    def _map(self, kind: pa.MapType) -> Column:
+        keys, items = self.column(kind.key_type), self.column(kind.item_type)
+        named = pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)
+
+        def convert(array: Any) -> list[Any]:
+            offsets = array.offsets.to_pylist()
+            base = offsets[0] if offsets else 0
+            size = offsets[-1] - base if offsets else 0
+            pairs = list(zip(keys(array.keys.slice(base, size)), items(array.items.slice(base, size)), strict=True))
+            rows: list[Any] = []
+            for a, b in zip(offsets, offsets[1:]):  # noqa: B905, RUF007
+                row = pairs[a - base : b - base]
+                as_object = dict(row) if named else None
+                rows.append(as_object if as_object is not None and len(as_object) == len(row) else row)
+            return _with_nulls(array, rows)
+
+        return convert
+
+
+def _as_they_are(array: Any) -> list[Any]:
+    return array.to_pylist()  # type: ignore[no-any-return]
+
+
+def _integers(array: Any) -> list[Any]:
+    return array.to_pylist() if array.null_count else array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _floats(array: Any) -> list[Any]:
+    if array.null_count:
+        values = array.to_pylist()
+        finite = math.isfinite(sum(filter(None, values)))
+    else:
+        values = array.to_numpy(zero_copy_only=False).tolist()
+        finite = math.isfinite(sum(values))
+    # A sum is finite only if all that it adds is.
+    return values if finite else _each(values, _float)
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _strings(array: Any) -> list[Any]:
+    try:
+        return array.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        # What is not UTF-8 becomes half a surrogate pair, which orjson refuses: that row alone is bad.
+        binary = pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary()
+        return _each(array.cast(binary).to_pylist(), lambda value: value.decode("utf-8", "surrogateescape"))
+
+
+def _binary_column(leaf: Any) -> Column:
+    logical = leaf.logical_type.type if leaf is not None else ""
+    if logical in {"ENUM", "JSON", "STRING"}:
+        return lambda array: _each(array.to_pylist(), lambda value: value.decode("utf-8", "surrogateescape"))
+    if logical == "UUID":
+        return lambda array: _each(array.to_pylist(), _uuid)
+    if leaf is not None and leaf.converted_type == "INTERVAL":
+        return lambda array: _each(array.to_pylist(), _interval)
+    return lambda array: _each(array.to_pylist(), lambda value: b64encode(value).decode())
+
+
+def _uuid(value: bytes) -> str:
+    return str(uuid.UUID(bytes=bytes(value)))
+
+
+def _interval(value: bytes) -> dict[str, int]:
+    months, days, millis = (int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8))
+    return {"months": months, "days": days, "milliseconds": millis}
+
+
+def _counts(array: Any) -> list[Any]:
+    """The integers behind a temporal column."""
+    return _integers(array.cast(pa.int64()))
+
+
+def _duration_text(value: int, digits: int) -> str:
+    seconds, fraction = divmod(abs(value), 10**digits)
+    tail = f".{fraction:0{digits}d}" if digits else ""
+    return f"{'-' if value < 0 else ''}PT{seconds}{tail}S"
+
+
+def _each(values: list[Any], convert: Callable[[Any], Any]) -> list[Any]:
+    return [None if value is None else convert(value) for value in values]
+
+
+def _with_nulls(array: Any, rows: list[Any]) -> list[Any]:
+    if not array.null_count:
+        return rows
+    return [row if valid else None for row, valid in zip(rows, array.is_valid().to_pylist(), strict=True)]
