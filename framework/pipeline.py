@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.errors import UnknownOutcomeError
+from framework.errors import IggyUnavailableError, UnknownOutcomeError
 from framework.offsets import OffsetManager, PositionDelta
 from framework.producer import Producer
 from framework.records import Acknowledgement, Lane, ObjectState, RecordBatch
@@ -143,8 +143,8 @@ class Pipeline:
                 self._flush_when_due()
             if not self._stopping.is_set():
                 self._send_waiting(all_of_them=True)
-        except UnknownOutcomeError:
-            raise
+        except IggyUnavailableError:
+            raise  # nothing more can be sent or saved over this connection
         except Exception:
             if not self._stopping.is_set():
                 self._send_waiting(all_of_them=True)

@@ -8,6 +8,8 @@ The data topics are the truth, the log is their checkpoint: state = last checkpo
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.errors import PositionError, SourceRunningError
+from framework.errors import IggyUnavailableError, PositionError, SourceRunningError
 from framework.ids import object_hash64, parse_message_id
 from framework.iggy import log_codec
 from framework.iggy.headers import join_provenance
@@ -77,6 +79,7 @@ def fence(
 
     Raises:
         SourceRunningError: they stay: another instance is alive.
+        IggyUnavailableError: what stays is an earlier connection of this process: the server has not noticed its end yet.
     """
     own = connection.own_client()
     holders = {pair: claim for claim in claims for pair in claim.clients if pair != (own.client_id, own.address)}
@@ -90,6 +93,8 @@ def fence(
             return
         if clock() >= deadline:
             claim = holders[min(alive)]
+            if (claim.host, claim.process) == (socket.gethostname(), os.getpid()):
+                raise IggyUnavailableError(f'Iggy still holds an earlier connection of this process; source "{source}" waits')
             raise SourceRunningError(
                 f'source "{source}" is running already, on {claim.host} (process {claim.process}); stop that one first. '
                 f"If it is dead, Iggy has not noticed yet: try again in a minute. For a second, independent copy of the "
