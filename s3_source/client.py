@@ -47,6 +47,7 @@ class S3Store(ObjectStore):
 
     Args:
         config: checked beforehand with `s3_source.config.check`.
+        session: a boto3 session with credentials of one's own making, in place of the identity that `config` names.
 
     Raises:
         ConfigError: boto3 cannot use the configuration: no such profile, an address that is none.
@@ -54,9 +55,10 @@ class S3Store(ObjectStore):
 
     scheme = "s3"
 
-    def __init__(self, config: S3Config) -> None:
+    def __init__(self, config: S3Config, session: Session | None = None) -> None:
         self.config = config
         self.bucket = config.bucket
+        self.address = config.endpoint
         # Directory buckets (S3 Express) list in no order.
         self.ordered = not config.bucket.endswith("--x-s3")
         self._closed = False
@@ -69,7 +71,7 @@ class S3Store(ObjectStore):
         if key:
             self._get_options |= {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
         try:
-            self._session = _session(config)
+            self._session = session if session is not None else _session(config)
             self._client = _s3_client(self._session, config)
             self._http = _http_session(self._session, config)
         except Exception as error:

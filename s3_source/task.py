@@ -19,6 +19,8 @@ from s3_source.config import S3Config
 from s3_source.iterator import S3SourceRecordIterator
 
 if TYPE_CHECKING:
+    from boto3.session import Session
+
     from s3_source.client import S3Store
 
 
@@ -71,8 +73,15 @@ class S3SourceTask(AbstractSourceTask):
         if self._store is None:
             from s3_source.client import S3Store  # noqa: PLC0415 - boto3 takes a good part of a start
 
-            self._store = S3Store(self._s3_config().s3)
+            self._store = S3Store(self._s3_config().s3, self.make_session())
         return self._store
+
+    def make_session(self) -> Session | None:
+        """A boto3 session of one's own, for credentials that no option of `[s3]` can name; None takes what is configured.
+
+        A subclass may replace it. Called once per process, when the store is made.
+        """
+        return None
 
     @override
     def check(self) -> Iterator[CheckResult]:
