@@ -222,7 +222,7 @@ class ListingFeed(ObjectFeed):
         if entry is None or not same:
             entry = self._start_entry(native, lane, self._depends_on)
         else:
-            check_depends_on(entry, self._depends_on)
+            check_depends_on(entry, self._depends_on, native.location)
             if not entry.depends_on:  # a replay of the topic knows records, not options and times
                 entry = attrs.evolve(entry, depends_on=self._depends_on, modified_ms=native.modified_ms)
         return Assignment(native=native, entry=entry)

@@ -428,15 +428,16 @@ def canonical_options(options: Mapping[str, str]) -> str:
     return json.dumps(dict(options), sort_keys=True, separators=(",", ":"))
 
 
-def check_depends_on(entry: OffsetManagerEntry, depends_on: str) -> None:
+def check_depends_on(entry: OffsetManagerEntry, depends_on: str, location: str = "") -> None:
     """Refuses a position whose records were numbered under other options.
 
     Raises:
         PositionMismatchError: naming the object, both sets of options, and the way out.
     """
     if entry.records_done and entry.depends_on and entry.depends_on != depends_on:
+        place = location or f"{entry.bucket}/{entry.key}"
         raise PositionMismatchError(
-            f"{entry.bucket}/{entry.key}: {entry.records_done} records were read with {entry.depends_on}, and the configuration "
+            f"{place}: {entry.records_done} records were read with {entry.depends_on}, and the configuration "
             f"now says {depends_on}, which numbers records in another way; set [input] back, or give the source another "
             f"`[source] name` to read everything from the start"
         )

@@ -41,11 +41,13 @@ class ObjectStore(abc.ABC):
         scheme: the store, as it stands in an address: `s3`, `gs`.
         bucket: the bucket's name.
         ordered: whether listings come in the order of the keys' UTF-8 bytes.
+        address: where it answers, for messages; empty when that is the vendor's own place.
     """
 
     scheme: str
     bucket: str
     ordered: bool = True
+    address: str = ""
 
     @abc.abstractmethod
     def list_page(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -28,13 +30,9 @@ if TYPE_CHECKING:
 FIRST_CONTACT_SECONDS = 12.0
 """How long the very first request is tried again; later ones have the whole configured budget."""
 
-
-FIRST_RETRY_SECONDS = 10.0
-"""How long the very first page is tried again for: a person may be waiting, and an address may be wrong."""
-
 FIRST_ANSWER_SECONDS = 15.0
-"""How long the very first page may take in all. Of a place that takes connections and says nothing, a limit of silence
-made for large objects would tell only after minutes."""
+"""How long the very first page may take in all. About a place that takes connections and says nothing, the limit of
+silence, which is made for large objects, would tell only after a minute."""
 
 
 class StoreRecordIterator(AbstractSourceRecordIterator):
@@ -76,7 +74,6 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._page_size = page_size
         self._start_key = start_key
         self._ending = threading.Event()
-        self._answered = False
         self._clock_ahead_seconds = 0.0
 
     @property
@@ -116,7 +113,34 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     def _page(self, prefix: str, after: str, continuation: str | None) -> ListPage:
         self.counts.list_requests += 1
-        page = (self._first_policy or self._policy).call(
+        page = self._first_page(prefix, after) if self._first_policy else self._ask(prefix, after, continuation)
+        self._first_policy = None
+        if page.server_time_ms is not None:
+            self._clock_ahead_seconds = page.server_time_ms / 1000 - time.time()
+        return page
+
+    def _first_page(self, prefix: str, after: str) -> ListPage:
+        """In a thread of its own, which is left behind when no answer comes."""
+        answer: Future[ListPage] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._ask(prefix, after, None))
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="first-page", daemon=True).start()
+        try:
+            return answer.result(FIRST_ANSWER_SECONDS)
+        except FutureTimeoutError:
+            place = f" at {self._store.address}" if self._store.address else ""
+            raise StoreUnavailableError(
+                f"{self._store.scheme}://{self._store.bucket}/{prefix}: no answer{place} within "
+                f"{FIRST_ANSWER_SECONDS:.0f} seconds; check the address, the network and the proxy"
+            ) from None
+
+    def _ask(self, prefix: str, after: str, continuation: str | None) -> ListPage:
+        return (self._first_policy or self._policy).call(
             self._store.list_page,
             prefix=prefix,
             after=after,
@@ -126,10 +150,6 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             on_retry=self._count_retry,
             stop=self._ending,
         )
-        self._first_policy = None
-        if page.server_time_ms is not None:
-            self._clock_ahead_seconds = page.server_time_ms / 1000 - time.time()
-        return page
 
     def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
         self.counts.retries += 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
-from framework.errors import ConfigError, UnknownOutcomeError
+from framework.errors import ConfigError, IggyUnavailableError, UnknownOutcomeError
 from framework.ids import object_hash64
 from framework.iggy import log_codec
 from framework.iggy.address import IggyAddress
@@ -65,9 +65,12 @@ class IggyTarget:
         """Where a real or embedded server answers now."""
         if self._address.embedded_path is None:
             return self._address
-        from framework.iggy.embedded import EmbeddedServer  # noqa: PLC0415 - most sources have a real server
+        from framework.iggy.embedded import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415 - often a real one
 
-        server = EmbeddedServer.start(self._address.embedded_path)
+        try:
+            server = EmbeddedServer.start(self._address.embedded_path)
+        except EmbeddedServerError as exc:
+            raise IggyUnavailableError(f"{exc}. [iggy] url needs a folder that can be made and written") from exc
         if self._server is not None:
             self._server.stop()
         self._server = server
@@ -179,6 +182,7 @@ class Session:
             1,
             create=iggy.create_topics,
             segment_bytes=OFFSETS_SEGMENT_BYTES,
+            advice="positions need a topic with exactly that; name another one with [offsets] topic",
         )
         for warning in warnings:
             log.warning("%s", warning)

@@ -15,6 +15,7 @@ def ensure_topic(
     *,
     create: bool = True,
     segment_bytes: int | None = None,
+    advice: str | None = None,
 ) -> tuple[TopicInfo, tuple[str, ...]]:
     """The topic, made when it is missing, and one sentence for each promise that an existing one does not keep.
 
@@ -27,6 +28,7 @@ def ensure_topic(
         partitions: how many it has or gets; an offsets topic has 1.
         create: whether a missing topic is made.
         segment_bytes: size of a file of a new topic; the server's default when left out.
+        advice: what to do about another number of partitions; by default to change the configured one.
 
     Raises:
         IggyTopicError: it is missing and `create` is off, or it has another number of partitions.
@@ -46,10 +48,10 @@ def ensure_topic(
                 f'topic "{topic}" of stream "{stream}" was made and is gone again: is someone deleting it?'
             )
     if len(info.partitions) != partitions:
+        ways_out = advice or f"set the number to {len(info.partitions)}, name another topic"
         raise IggyTopicError(
             f'topic "{topic}" of stream "{stream}" has {len(info.partitions)} partitions, the configuration says '
-            f"{partitions}: set the number to {len(info.partitions)}, name another topic, or delete this one with "
-            "everything in it"
+            f"{partitions}: {ways_out}, or delete this one with everything in it"
         )
     return info, topic_warnings(info)
 

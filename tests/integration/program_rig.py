@@ -289,7 +289,7 @@ def read_topic(url, stream, topic):
                         partition=partition,
                         offset=one.offset(),
                         id=one.id(),
-                        headers=dict(one.user_headers() or {}),
+                        headers=headers.to_scalar_dict() if (headers := one.user_headers()) else {},
                         payload=bytes(one.payload()),
                     )
                     for one in batch

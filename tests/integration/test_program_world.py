@@ -1,0 +1,186 @@
+"""What is wrong outside: one sentence that names it and says what to do, exit code 1, soon, and never a traceback."""
+
+import contextlib
+import os
+
+import pytest
+
+from framework.testing.faults import Fault, FaultProxy
+from tests.integration.program_rig import Program, Tarpit, free_port, json_lines, jsonl, with_client
+
+LIMIT = 30.0
+S3_DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
+S3_WRONG_KEY = b'<?xml version="1.0"?><Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>'
+S3_WRONG_SIGNATURE = b"<Error><Code>SignatureDoesNotMatch</Code><Message>computed differs</Message></Error>"
+XML = {"Content-Type": "application/xml"}
+
+
+@pytest.fixture
+def program(tmp_path, moto_bucket, iggy_url, stream_name):
+    made = Program(tmp_path, moto_bucket, iggy_url, stream_name)
+    yield made
+    made.close()
+
+
+def failed(program, *names, arguments=("--once",), within=LIMIT):
+    """Runs it; returns the one sentence, which must hold all of the names."""
+    ended = program.run(*arguments).no_secrets()
+    assert ended.code == 1, ended
+    assert ended.seconds < within
+    assert ended.said.startswith("error: "), ended.err
+    for name in names:
+        assert name in ended.said, ended.said
+    return ended.said
+
+
+def test_no_such_bucket(program):
+    program.configure(s3={"bucket": "no-such-bucket-anywhere"})
+    failed(program, "no-such-bucket-anywhere", within=5)
+
+
+def test_a_wrong_key(program, moto_bucket):
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(status=403, body=S3_WRONG_KEY, headers=XML, times=None))
+        program.configure(s3={"endpoint": proxy.endpoint})
+        failed(program, moto_bucket.name, "s3.access_key_id", within=5)
+        assert len(proxy.requests) == 1, "tried again, though no try can help"
+
+
+def test_a_wrong_secret(program, moto_bucket):
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(status=403, body=S3_WRONG_SIGNATURE, headers=XML, times=None))
+        program.configure(s3={"endpoint": proxy.endpoint})
+        failed(program, moto_bucket.name, "secret", within=5)
+
+
+def test_a_real_store_refuses_a_wrong_key_and_a_wrong_secret(tmp_path, seaweedfs_bucket, iggy_url, stream_name):
+    program = Program(tmp_path, seaweedfs_bucket, iggy_url, stream_name)
+    program.configure(s3={"access_key_id": "nobody"})
+    failed(program, seaweedfs_bucket.name, within=10)
+    program.configure(s3={"access_key_id": seaweedfs_bucket.server.access_key, "secret_access_key": "wrong"})
+    failed(program, seaweedfs_bucket.name, within=10)
+
+
+def test_listing_denied(program, moto_bucket):
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(status=403, body=S3_DENIED, headers=XML, times=None))
+        program.configure(s3={"endpoint": proxy.endpoint})
+        failed(program, moto_bucket.name, "ListBucket", within=5)
+
+
+def test_reading_denied(program, moto_bucket):
+    moto_bucket.put("secret/part.jsonl", b"{}\n")
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(status=403, body=S3_DENIED, headers=XML, times=None, path="part.jsonl"))
+        program.configure(s3={"endpoint": proxy.endpoint})
+        failed(program, f"s3://{moto_bucket.name}/secret/part.jsonl", "GetObject", within=5)
+
+
+def test_no_credentials_at_all(program, monkeypatch):
+    for name in [name for name in os.environ if name.startswith("AWS_") and "KEY" in name]:
+        monkeypatch.delenv(name)
+    program.configure(s3={"access_key_id": None, "secret_access_key": None})
+    failed(program, "credentials", within=10)
+
+
+def test_places_that_do_not_answer(tmp_path, moto_bucket, iggy_url, stream_name):
+    """All at the same time, since each takes its time: the endpoint is down, is silent, is no S3, has no name; Iggy is
+    silent."""
+    down = f"127.0.0.1:{free_port()}"
+    with Tarpit() as pit, contextlib.ExitStack() as stack:
+        places = {
+            "down": ({"s3": {"endpoint": f"http://{down}"}}, down),
+            "silent": ({"s3": {"endpoint": pit.endpoint}}, pit.endpoint),
+            "no-s3": ({"s3": {"endpoint": iggy_url.replace("iggy://iggy:iggy@", "http://")}}, moto_bucket.name),
+            "no-name": ({"s3": {"endpoint": "http://no-such-host.invalid:9000"}}, "no-such-host.invalid"),
+            "silent-iggy": ({"iggy": {"url": f"iggy://iggy:drowssap@127.0.0.1:{pit.port}"}}, f"127.0.0.1:{pit.port}"),
+        }
+        started = {}
+        for name, (changes, _) in places.items():
+            folder = tmp_path / name
+            folder.mkdir()
+            program = Program(folder, moto_bucket, iggy_url, stream_name, **changes)
+            program.configure(source={"name": name})
+            stack.callback(program.close)
+            started[name] = program.start("--once")
+        for name, (_, place) in places.items():
+            ended = started[name].wait(LIMIT).no_secrets()
+            assert ended.code == 1, (name, ended)
+            assert ended.said.startswith("error: "), (name, ended)
+            assert place in ended.said, (name, ended)
+            assert name == "silent-iggy" or moto_bucket.name in ended.said, (name, ended)
+
+
+def test_iggy_is_down(program):
+    address = f"127.0.0.1:{free_port()}"
+    program.configure(iggy={"url": f"iggy://iggy:drowssap@{address}"})
+    for arguments in ((), ("--once",), ("read",)):
+        failed(program, address, arguments=arguments, within=10)
+
+
+def test_a_wrong_password_for_iggy(program, iggy_url):
+    program.configure(iggy={"url": iggy_url.replace(":iggy@", ":drowssap@")})
+    failed(program, iggy_url.rpartition("@")[2], "iggy", within=10)
+
+
+def make_topic(program, topic, partitions):
+    async def work(client):
+        await client.create_stream(program.stream)
+        await client.create_topic(program.stream, topic, partitions)
+
+    with_client(program.url, work)
+
+
+def test_the_topic_has_other_partitions(program):
+    make_topic(program, "records", 2)
+    said = failed(program, '"records"', f'"{program.stream}"', "2 partitions", within=10)
+    assert "set the number to 2" in said
+
+
+def test_the_offsets_topic_has_two_partitions(program):
+    make_topic(program, "orders-offsets", 2)
+    said = failed(program, '"orders-offsets"', f'"{program.stream}"', "2 partitions", within=10)
+    assert "set the number" not in said, "there is no such option for the offsets topic"
+    assert "[offsets] topic" in said
+
+
+def test_the_topic_is_missing_and_may_not_be_made(program):
+    program.configure(iggy={"create_topics": False})
+    failed(program, "orders-offsets", f'"{program.stream}"', within=10)
+
+
+def test_the_embedded_folder_cannot_be_written(program, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    program.configure(iggy={"url": f"embedded:{tmp_path / 'file'}"})
+    failed(program, str(tmp_path / "file"), within=10)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_the_embedded_folder_is_not_ours(program, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    program.configure(iggy={"url": f"embedded:{tmp_path / 'locked' / 'data'}"})
+    failed(program, str(tmp_path / "locked" / "data"), within=10)
+
+
+def test_another_format_than_the_positions_were_made_with(program, moto_bucket):
+    moto_bucket.put("a.jsonl", jsonl([*json_lines("a", 5), b"no json"]))
+    failed(program, f"s3://{moto_bucket.name}/a.jsonl", "record 6")
+    program.configure(input={"format": "bytes"})
+    said = failed(program, f"s3://{moto_bucket.name}/a.jsonl", "format")
+    assert "[source] name" in said or "source.name" in said
+
+
+@pytest.mark.parametrize("format", ["avro", "csv", "json", "parquet"])
+def test_another_format_than_the_objects_have(program, moto_bucket, format):  # noqa: A002
+    moto_bucket.put("a.jsonl", jsonl([b'{"text":"a, b"}', b'{"text":"c, d, e"}', b'{"text":"f"}']))
+    program.configure(input={"format": format})
+    failed(program, f"s3://{moto_bucket.name}/a.jsonl")
+
+
+def test_a_real_process_ends_with_one_sentence(program):
+    address = f"127.0.0.1:{free_port()}"
+    program.configure(iggy={"url": f"iggy://iggy:drowssap@{address}"})
+    ended = program.start("--once").wait(LIMIT).no_secrets()
+    assert ended.code == 1
+    assert ended.said.startswith("error: ")
+    assert address in ended.said
