@@ -204,6 +204,9 @@ def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> Offset
     if left.version != right.version:
         return max(left, right, key=lambda entry: (entry.modified_ms, entry.version))
     winner = max(left, right, key=OffsetManagerEntry.order)
+    modified_ms = max(left.modified_ms, right.modified_ms)
+    if modified_ms != winner.modified_ms:  # a replay knows no time, and without one an older version would win later
+        winner = attrs.evolve(winner, modified_ms=modified_ms)
     if left.skipped == right.skipped or winner.finished:
         return winner
     return attrs.evolve(winner, skipped=merge_ranges([*left.skipped, *right.skipped]))
@@ -333,12 +336,14 @@ class OffsetManager:
         known = self._entries.get(key)
         merged = merge_entries(known, entry) if known is not None else entry
         self._entries[key] = self._dirty[key] = merged
-        self._removed.pop(key, None)
         self._dirty_lanes.add(merged.lane)
         return merged
 
     def remove_entry(self, key: OffsetManagerKey | OffsetManagerEntry) -> None:
-        """Forgets a position; the next flush removes it from the store. Nothing happens when it is not here."""
+        """Forgets a position; the next flush removes it from the store, before what was added since.
+
+        Nothing happens when it is not here.
+        """
         if isinstance(key, OffsetManagerEntry):
             key = key.get_manager_key()
         with self._lock:
@@ -416,7 +421,8 @@ class OffsetManager:
             self._store.save(delta)  # outside the lock: the reader asks for positions meanwhile
         except BaseException:
             with self._lock:
-                self._dirty = {**entries, **self._dirty}
+                kept = {key: entry for key, entry in entries.items() if key not in self._removed}
+                self._dirty = {**kept, **self._dirty}
                 self._removed = {**removed, **self._removed}
                 self._dirty_lanes |= lanes
             raise
