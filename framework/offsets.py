@@ -192,7 +192,7 @@ class OffsetManagerEntry:
         """What decides between two positions of one version: the larger is the later one."""
         mark = (self.mark.record, self.mark.byte) if self.mark else (-1, -1)
         rest = json.dumps(dict(self.extra), sort_keys=True)
-        return (self.records_done, self.state.rank, mark, self.modified_ms, self.lane, self.depends_on, rest)
+        return (self.records_done, self.state.rank, mark, self.lane, self.depends_on, rest)
 
 
 def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> OffsetManagerEntry:
