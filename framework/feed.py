@@ -155,7 +155,11 @@ class ListingFeed(ObjectFeed):
         assert self._pass is not None
         while not self._stopped:
             began = self._clock()
-            native = next(self._pass, None)
+            try:
+                native = next(self._pass, None)
+            except BaseException:
+                self._pass = None  # it is over and was not complete: the next `take` begins another
+                raise
             self._listing_seconds += self._clock() - began
             if native is None:
                 self._end_pass()
@@ -318,7 +322,7 @@ class HandedFeed(ObjectFeed):
     @override
     def wait(self, seconds: float, stop: threading.Event | None) -> None:
         with self._changed:
-            if not self._waiting and not self._closed:
+            if not (self._waiting or self._closed or (stop is not None and stop.is_set())):
                 self._changed.wait(seconds)
 
     @override

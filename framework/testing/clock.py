@@ -1,0 +1,49 @@
+"""A clock that moves only when a test moves it, and a pause that takes no time."""
+
+from __future__ import annotations
+
+import threading
+
+
+class FakeClock:
+    """Seconds that go up when told to. Call it for the time; threads may share it.
+
+        clock = FakeClock()
+        policy = RetryPolicy(clock=clock, wait=clock.wait, rand=lambda: 0.0)
+
+    Args:
+        start: the first time.
+        step: seconds that each look at the clock takes; 0 stands still.
+
+    Attributes:
+        waits: what `wait` was asked for, in order.
+    """
+
+    def __init__(self, start: float = 1000.0, *, step: float = 0.0) -> None:
+        self._now = start
+        self._step = step
+        self._lock = threading.Lock()
+        self.waits: list[float] = []
+
+    def __call__(self) -> float:
+        """The time now."""
+        with self._lock:
+            self._now += self._step
+            return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Moves the time on."""
+        with self._lock:
+            self._now += seconds
+
+    def wait(self, seconds: float, stop: threading.Event | None = None) -> None:
+        """A pause that moves the time instead of waiting; none when `stop` is set. Fits `RetryPolicy.wait`."""
+        if stop is not None and stop.is_set():
+            return
+        with self._lock:
+            self.waits.append(seconds)
+            self._now += seconds
+
+    def sleep(self, seconds: float) -> None:
+        """The same, for what takes a plain `time.sleep`."""
+        self.wait(seconds)

@@ -1,0 +1,361 @@
+"""The feed: what a pass hands out, what it leaves alone, and when the next pass begins."""
+
+import threading
+
+import attrs
+import pytest
+
+from framework.errors import ListingError, ObjectError, PositionMismatchError, StoreUnavailableError
+from framework.feed import LIST_SHARE, Assignment, HandedFeed, ListingFeed, ordered
+from framework.offsets import OffsetManager, OffsetManagerEntry, canonical_options
+from framework.records import Lane, NativeObject, ObjectState
+from framework.testing.clock import FakeClock
+
+LANE = Lane("t", 0)
+
+
+def native(key, version="v1", size=10, modified_ms=1):
+    return NativeObject(bucket="b", key=key, size=size, version=version, modified_ms=modified_ms)
+
+
+class Everything:
+    """A selection that leaves out what begins with `-` and cannot route what begins with `?`."""
+
+    def __init__(self):
+        self.passes = 0
+        self.left = 0
+
+    def begin_pass(self):
+        self.passes += 1
+        self.left = 0
+
+    def lane_for(self, native, *, started=False):
+        if native.key.startswith("?"):
+            raise ObjectError("no lane", location=native.location)
+        if native.key.startswith("-"):
+            self.left += 1
+            return None
+        return LANE
+
+    def left_out(self):
+        return {"minus": self.left} if self.left else {}
+
+
+class Rig:
+    """A feed over a list that tests change, a fake clock, and positions."""
+
+    def __init__(self, *objects, **options):
+        self.objects = list(objects)
+        self.clock = FakeClock()
+        self.list_seconds = 0.0
+        self.offsets = options.pop("offsets", None) or OffsetManager()
+        self.listings = 0
+        options.setdefault("poll_interval_seconds", 5.0)
+        options.setdefault("depends_on", "")
+        self.feed = ListingFeed(
+            listing=self.listing, selection=Everything(), offsets=self.offsets, clock=self.clock, **options
+        )
+
+    def listing(self):
+        self.listings += 1
+        for one in list(self.objects):
+            if isinstance(one, BaseException):
+                raise one
+            self.clock.advance(self.list_seconds)
+            yield one
+
+    def take_all(self):
+        taken = []
+        while (assignment := self.feed.take()) is not None:
+            taken.append(assignment)
+        return taken
+
+    def keys(self):
+        return [assignment.native.key for assignment in self.take_all()]
+
+    def next_pass(self):
+        self.clock.advance(self.feed.seconds_until_due)
+        return self.keys()
+
+    def done(self, one, state=ObjectState.DONE, records=3):
+        entry = OffsetManagerEntry.start(one, LANE)
+        self.offsets.add_entry(attrs.evolve(entry, records_done=records, state=state))
+
+
+def test_a_pass_hands_out_every_object_once_in_order():
+    rig = Rig(native("a"), native("b"), native("c"))
+    assert rig.keys() == ["a", "b", "c"]
+    assert rig.feed.counts.passes == 1
+    assert (rig.feed.counts.listed, rig.feed.counts.total_chosen_bytes) == (3, 30)
+
+
+def test_what_is_in_the_readers_hands_is_not_handed_out_again():
+    rig = Rig(native("a"), native("b"))
+    rig.keys()
+    assert rig.next_pass() == []
+    assert rig.listings == 2
+
+
+def test_an_object_with_a_newer_version_waits_until_the_reader_is_done_with_the_old_one():
+    rig = Rig(native("a"))
+    rig.keys()
+    rig.objects = [native("a", "v2", modified_ms=2)]
+    assert rig.next_pass() == []
+    rig.done(native("a"))
+    assert rig.next_pass() == ["a"]
+
+
+def test_a_new_version_of_a_finished_object_is_read_from_its_first_record():
+    rig = Rig(native("a"))
+    rig.keys()
+    rig.done(native("a"))
+    rig.objects = [native("a", "v2", modified_ms=2)]
+    rig.clock.advance(5)
+    (assignment,) = rig.take_all()
+    assert (assignment.entry.version, assignment.entry.records_done) == ("v2", 0)
+
+
+@pytest.mark.parametrize("state", [ObjectState.DONE, ObjectState.FAILED])
+def test_a_finished_object_costs_nothing_but_its_line(state):
+    rig = Rig(native("a"), native("b"))
+    rig.done(native("a"), state)
+    assert rig.keys() == ["b"]
+    assert (rig.feed.counts.listed, rig.feed.counts.chosen) == (2, 1)
+
+
+def test_an_unfinished_object_goes_on_from_its_position():
+    rig = Rig(native("a"))
+    rig.done(native("a"), ObjectState.READING, 7)
+    (assignment,) = rig.take_all()
+    assert assignment.entry.records_done == 7
+
+
+def test_a_late_key_in_front_of_all_others_is_found_by_the_next_pass():
+    rig = Rig(native("m"))
+    rig.keys()
+    rig.objects = [native("a", modified_ms=0), native("m")]
+    assert rig.next_pass() == ["a"]
+
+
+def test_the_wait_is_the_poll_interval_or_ten_times_the_listing():
+    quick = Rig(native("a"), native("b"))
+    quick.keys()
+    assert quick.feed.seconds_until_due == 5.0
+    slow = Rig(native("a"), native("b"))
+    slow.list_seconds = 2.0
+    slow.keys()
+    assert slow.feed.seconds_until_due == LIST_SHARE * 4.0
+    assert LIST_SHARE == 10
+
+
+def test_time_that_the_reader_takes_between_two_objects_is_no_time_of_the_listing():
+    rig = Rig(native("a"), native("b"))
+    rig.feed.take()
+    rig.clock.advance(1000)
+    rig.take_all()
+    assert rig.feed.seconds_until_due == 5.0
+
+
+def test_nothing_is_listed_before_the_next_pass_is_due():
+    rig = Rig(native("a"))
+    rig.keys()
+    for _ in range(100):
+        assert rig.feed.take() is None
+    rig.clock.advance(4.999)
+    assert rig.feed.take() is None
+    assert rig.listings == 1
+    rig.clock.advance(0.001)
+    rig.feed.take()
+    assert rig.listings == 2
+
+
+def test_asking_how_long_to_wait_changes_nothing():
+    rig = Rig(native("a"))
+    assert [rig.feed.seconds_until_due, rig.feed.seconds_until_due] == [0.0, 0.0]
+    assert rig.listings == 0
+    rig.feed.take()
+    assert rig.feed.seconds_until_due == 0.0  # under way
+
+
+def test_once_ends_after_one_whole_pass():
+    rig = Rig(native("a"), once=True)
+    assert not rig.feed.finished
+    assert rig.feed.take() is not None
+    assert not rig.feed.finished
+    assert rig.feed.take() is None
+    assert rig.feed.finished
+    rig.clock.advance(100)
+    assert rig.feed.take() is None
+    assert rig.listings == 1
+
+
+def test_without_once_it_never_ends_until_it_is_stopped():
+    rig = Rig(native("a"))
+    rig.keys()
+    assert not rig.feed.finished
+    rig.feed.stop()
+    rig.feed.stop()
+    assert rig.feed.finished
+    rig.clock.advance(100)
+    assert rig.feed.take() is None
+
+
+def test_a_stop_ends_a_pass_under_way():
+    rig = Rig(native("a"), native("b"))
+    rig.feed.take()
+    rig.feed.stop()
+    assert rig.feed.take() is None
+
+
+def test_an_object_given_back_is_decided_anew_with_once_at_once():
+    rig = Rig(native("a"), native("b"), once=True)
+    first = rig.feed.take()
+    rig.objects[0] = native("a", "v2", modified_ms=2)
+    rig.feed.release(first.native)
+    assert rig.keys() == ["b"]
+    assert not rig.feed.finished
+    (again,) = rig.take_all()
+    assert (again.native.key, again.native.version) == ("a", "v2")
+    assert rig.feed.finished
+
+
+def test_an_object_given_back_after_the_last_pass_makes_one_more():
+    rig = Rig(native("a"), once=True)
+    (taken,) = rig.take_all()
+    assert rig.feed.finished
+    rig.feed.release(taken.native)
+    assert not rig.feed.finished
+    assert rig.keys() == ["a"]
+    assert rig.feed.finished
+
+
+def test_an_object_that_is_gone_makes_no_pass():
+    rig = Rig(native("a"), once=True)
+    (taken,) = rig.take_all()
+    rig.feed.release(taken.native, gone=True)
+    assert rig.feed.finished
+    assert rig.keys() == []
+
+
+def test_an_object_that_was_gone_and_is_back_is_read():
+    rig = Rig(native("a"))
+    (taken,) = rig.take_all()
+    rig.feed.release(taken.native, gone=True)
+    assert rig.next_pass() == ["a"]
+
+
+def test_what_is_left_out_is_counted_for_each_pass():
+    rig = Rig(native("-a"), native("b"), native("-c"))
+    assert rig.keys() == ["b"]
+    assert rig.feed.counts.left_out == {"minus": 2}
+    rig.objects = [native("-a")]
+    rig.next_pass()
+    assert rig.feed.counts.left_out == {"minus": 1}
+    assert (rig.feed.counts.chosen, rig.feed.counts.total_chosen) == (0, 1)
+
+
+def test_a_name_without_a_lane_stops_or_is_counted():
+    with pytest.raises(ObjectError, match="no lane"):
+        Rig(native("?a")).feed.take()
+    tolerant = Rig(native("?a"), native("b"), tolerant=True)
+    assert tolerant.keys() == ["b"]
+    assert tolerant.feed.counts.left_out == {"name without a lane": 1}
+
+
+def test_a_listing_that_broke_is_no_complete_pass():
+    rig = Rig(native("a"), StoreUnavailableError("away"), once=True)
+    assert rig.feed.take().native.key == "a"
+    with pytest.raises(StoreUnavailableError):
+        rig.feed.take()
+    assert not rig.feed.finished
+    assert rig.feed.counts.passes == 0
+    rig.objects = [native("a"), native("b")]
+    assert rig.keys() == ["b"]
+    assert rig.feed.finished
+
+
+def test_a_position_made_with_other_options_is_refused():
+    ours = canonical_options({"format": "jsonl"})
+    offsets = OffsetManager()
+    entry = OffsetManagerEntry.start(native("a"), LANE, canonical_options({"format": "csv"}))
+    offsets.add_entry(attrs.evolve(entry, records_done=3))
+    with pytest.raises(PositionMismatchError, match="csv"):
+        Rig(native("a"), offsets=offsets, depends_on=ours).feed.take()
+
+
+def test_a_position_that_a_replay_made_gets_its_options_and_its_time():
+    ours = canonical_options({"format": "jsonl"})
+    offsets = OffsetManager()
+    offsets.add_entry(OffsetManagerEntry(bucket="b", key="a", version="v1", records_done=3, lane=LANE))
+    (assignment,) = Rig(native("a", modified_ms=77), offsets=offsets, depends_on=ours).take_all()
+    assert (assignment.entry.depends_on, assignment.entry.modified_ms) == (ours, 77)
+    assert assignment.entry.records_done == 3
+
+
+def test_memory_for_what_was_handed_out_does_not_grow_with_the_passes():
+    rig = Rig()
+    for number in range(3):
+        rig.objects = [native(f"{number}/{key:05}") for key in range(10_001)]
+        for assignment in rig.take_all():
+            rig.done(assignment.native)
+        rig.clock.advance(5)
+    assert len(rig.feed._in_flight) <= 10_001
+
+
+# ---- objects that somebody else chose
+
+
+def assignment(key):
+    return Assignment(native=native(key), entry=OffsetManagerEntry.start(native(key), LANE))
+
+
+def test_a_handed_feed_gives_what_it_was_given_and_ends_when_closed():
+    feed = HandedFeed([assignment("a")])
+    feed.give([assignment("b")])
+    assert [feed.take().native.key, feed.take().native.key, feed.take()] == ["a", "b", None]
+    assert not feed.finished
+    feed.close()
+    assert feed.finished
+
+
+def test_a_handed_feed_tells_of_what_comes_back():
+    told = []
+    feed = HandedFeed(on_release=lambda native, gone: told.append((native.key, gone)))
+    feed.release(native("a"), gone=True)
+    feed.release(native("b"))
+    assert told == [("a", True), ("b", False)]
+
+
+@pytest.mark.parametrize("end", ["give", "close", "stop"])
+def test_waiting_for_a_handed_feed_ends_when_something_happens(end):
+    feed = HandedFeed()
+    waiter = threading.Thread(target=feed.wait, args=(60.0, None))
+    waiter.start()
+    feed.give([assignment("a")]) if end == "give" else getattr(feed, end)()
+    waiter.join(5)
+    assert not waiter.is_alive()
+
+
+def test_waiting_for_a_handed_feed_ends_at_once_when_the_task_was_stopped_already():
+    stop = threading.Event()
+    stop.set()
+    feed = HandedFeed()
+    waiter = threading.Thread(target=feed.wait, args=(60.0, stop), daemon=True)
+    waiter.start()
+    waiter.join(5)
+    alive = waiter.is_alive()
+    feed.stop()
+    assert not alive
+
+
+# ---- order
+
+
+def test_order_is_checked_by_bytes_and_strictly():
+    keys = ["a", "a/b", "b", "\ue000", "\U0001f600"]
+    assert [one.key for one in ordered(map(native, keys))] == keys
+    for wrong in (["b", "a"], ["a", "a"], ["\U0001f600", "\ue000"]):
+        with pytest.raises(ListingError, match="s3://b"):
+            list(ordered(map(native, wrong), where="s3://b"))
+    with pytest.raises(ListingError):
+        list(ordered([native("k")], after="k"))
