@@ -85,6 +85,8 @@ class AvroTransformer(ShippedTransformer):
             with closing(UnpackedStream(source, self.options.compression, start=start)) as stream:
                 packed = ExactReader(iter(stream.read_some, b""))
                 if header is None:
+                    if packed.at_end():
+                        return  # a compression with nothing in it
                     header = _read_header(packed, source.location)
                 yield from self._blocks(packed, header, done, skip, start, stream, builder)
         except ShortRead:
@@ -212,8 +214,6 @@ class _Decoder:
 
 def _read_header(packed: ExactReader, location: str) -> _Header:
     """The file header: magic bytes, a map of metadata, the sync marker (Avro 1.12, Object Container Files)."""
-    if packed.at_end():
-        raise ShortRead
     try:
         magic = packed.take(4)
     except ShortRead:

@@ -103,6 +103,9 @@ class ParquetTransformer(ShippedTransformer):
         self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
     ) -> Iterator[PayloadRun | SkippedRecord]:
         with _open(source, self.options.compression) as file:
+            if file.seek(0, io.SEEK_END) == 0:
+                return  # a compression with nothing in it
+            file.seek(0)
             failure: Exception
             try:
                 yield from _RowReader(file, source.location, self.options.max_record_bytes, builder).read(skip)

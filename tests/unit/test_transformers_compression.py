@@ -1,51 +1,20 @@
 """Every outer compression: several members, cuts, rubbish, padding, bounded pieces."""
 
-import bz2
-import gzip
 import io
-import lzma
 import random
 
-import cramjam
 import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import CorruptObjectError, TruncatedObjectError
+from tests.unit.transformers_packing import PACK, Dribble
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.inputs import BytesInput
 
-PACK = {
-    "none": lambda data: data,
-    "gzip": lambda data: gzip.compress(data, 6),
-    "zstd": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
-    "snappy": lambda data: bytes(cramjam.snappy.compress(data)),
-    "bzip2": bz2.compress,
-    "xz": lzma.compress,
-}
 PACKED = [name for name in PACK if name != "none"]
 TEXT = b"".join(b"%d some text\n" % number for number in range(307))
-
-
-class Dribble(BytesInput):
-    """Hands out 1 to `step` bytes a read."""
-
-    def __init__(self, data, key="memory", step=3):
-        super().__init__(data, key)
-        self.step = step
-
-    def open(self, start=0, end=None):
-        stream, numbers, step = super().open(start, end), random.Random(7), self.step
-
-        class Stream:
-            def read(self, size, /):
-                return stream.read(min(size, numbers.randint(1, step)))
-
-            def close(self):
-                stream.close()
-
-        return Stream()
 
 
 def unpack(source, compression="auto"):

@@ -1,28 +1,20 @@
 """jsonl and text: which lines are records, which are bad, and that no border of a read is seen."""
 
-import bz2
 import gzip
 import json
-import lzma
 import tracemalloc
 
 import pytest
-import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from framework.errors import RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.records import Mark, SkippedRecord
 from framework.transformer import BatchLimits, InputOptions, PayloadRun
+from tests.unit.transformers_packing import PACK
 from transformers import BytesInput, make_transformer
 from transformers.lines import LineTransformer
 
-PACK = {
-    "gzip": gzip.compress,
-    "zstd": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
-    "bzip2": bz2.compress,
-    "xz": lzma.compress,
-}
 BOM = b"\xef\xbb\xbf"
 
 
