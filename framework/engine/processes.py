@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from framework.engine.report import Reporter, TaskFigures
-from framework.engine.worker import WorkerPlan, work
+from framework.engine.task_run import WorkerPlan
+from framework.engine.worker import work
 from framework.errors import SourceError, UnknownOutcomeError
 from framework.feed import Assignment, ObjectFeed
 from framework.naming import task_of
