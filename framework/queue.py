@@ -61,7 +61,11 @@ class BoundedQueue:
             self._changed.notify_all()
 
     def _fits(self, records: int, size: int) -> bool:
-        return self._records + records <= self._max_records and self._bytes + size <= self._max_bytes
+        return (
+            self._records + records <= self._max_records
+            and self._bytes + size <= self._max_bytes
+            and len(self._batches) < self._max_records  # those without records: an object's end, skips alone
+        )
 
     def take(self, max_records: int, *, timeout_seconds: float = 0.0) -> list[RecordBatch]:
         """Batches in order, together at most `max_records` records (one larger batch goes alone).
