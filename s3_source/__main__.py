@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from framework.cli import run
+from s3_source.demo import demo
 from s3_source.task import S3SourceTask
 
 if __name__ == "__main__":
-    sys.exit(run("s3_source", S3SourceTask))
+    sys.exit(run("s3_source", S3SourceTask, demo=demo))

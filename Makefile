@@ -1,0 +1,46 @@
+# `make demo` and `make test` need Python 3.10 or newer, nothing else: they set themselves up in .venv.
+#
+#     make demo ARGS=--keep            options go on to the program
+#     PYTHON=python3.12 make test      another interpreter than the machine's python3
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint check bench docs clean
+SHELL := /bin/sh
+export PYTHON
+unexport MAKEFLAGS MFLAGS
+
+RUN := .venv/bin/python
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
+
+demo: ## flights from a local S3 server into Iggy, end to end
+	@scripts/setup demo
+	@$(RUN) -m s3_source demo $(ARGS)
+
+test: ## all tests
+	@scripts/setup test
+	@$(RUN) -m pytest $(ARGS)
+
+lint: ## style, types, and who may import whom
+	@scripts/setup test
+	@scripts/setup lint
+	@$(RUN) -m ruff check --quiet .
+	@$(RUN) -m ruff format --check --quiet . || { echo "error: run ruff format on what is listed above" >&2; exit 1; }
+	@$(RUN) -m mypy --no-error-summary
+	@$(RUN) -c 'from importlinter.cli import lint_imports_command as run; run()' --no-timing
+
+check: lint test ## lint, then test
+
+bench: ## the benchmarks, as a table
+	@scripts/setup test
+	@$(RUN) -m benchmarks $(ARGS)
+
+docs: ## the reference pages that are written from the code
+	@scripts/setup demo
+	@$(RUN) -m framework.config.reference --write
+
+clean: ## removes .venv, the demo's folder and every cache
+	@rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

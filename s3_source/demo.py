@@ -1,0 +1,434 @@
+"""The command `demo`: real flights from a local S3 server into an embedded Iggy, end to end, with configurations to go on with.
+
+    .demo/
+      jsonl.toml csv.toml avro.toml parquet.toml    a source each
+      objects/                                      the objects as files, prepared once
+      s3/                                           the S3 server's data
+      iggy/                                         Iggy's data: records, and the positions of the sources
+
+Nothing is done twice: what an earlier run prepared, uploaded or sent is found and kept, also after Ctrl-C or a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import attrs
+import typer
+
+from framework.errors import FatalError
+from s3_source.demo_data import FLIGHTS, FORMATS, Prepared, load, prepare, prepared_rows
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.embedded import EmbeddedServer
+    from framework.testing.seaweedfs import SeaweedFs
+
+BUCKET = "flights"
+STREAM = "flights"
+EXIT_FAILED = 1
+
+_CONFIG = """\
+# One of the four sources of the demo. Written anew by each run of the demo, since the S3 server's port changes.
+# Every option: docs/reference/configuration.md
+
+[source]
+name = "{topic}"                     # positions and message ids carry this name
+
+[s3]
+bucket = "{bucket}"
+prefix = "{format}/"
+endpoint = "{endpoint}"     # the local S3 server; leave it out for Amazon S3
+region = "us-east-1"
+access_key_id = "{access_key}"
+secret_access_key = "{secret_key}"
+
+[input]
+format = "{format}"
+
+[iggy]
+url = {url}
+stream = "{stream}"
+topic = "{topic}"
+partitions = 4
+"""
+
+_WHAT = {
+    "jsonl": "JSON Lines, compressed with gzip",
+    "csv": "CSV with a header row",
+    "avro": "Avro",
+    "parquet": "Parquet",
+}
+
+
+@attrs.frozen(kw_only=True)
+class _Demo:
+    folder: Path
+    rows: int
+
+    @property
+    def objects(self) -> Path:
+        return self.folder / "objects"
+
+    @property
+    def iggy(self) -> Path:
+        return self.folder / "iggy"
+
+    @property
+    def s3(self) -> Path:
+        return self.folder / "s3"
+
+    def config(self, name: str) -> Path:
+        return self.folder / f"{name}.toml"
+
+
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(".demo"),
+    rows: Annotated[int, typer.Option(help="How many flights.", min=1, max=FLIGHTS)] = FLIGHTS,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave both servers running at the end, until Ctrl-C.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin again with empty topics.")] = False,
+) -> int:
+    """Shows it all on this machine: real flights go from a local S3 server into a small Iggy server."""
+    try:
+        with _interrupted_by_sigterm(), _alone_in(folder):
+            return _run(_Demo(folder=folder, rows=rows), keep=keep, fresh=fresh)
+    except KeyboardInterrupt:
+        _say("", "Stopped. The same command goes on where this one was.")
+        return EXIT_FAILED
+    except OSError as error:
+        raise FatalError(f"the demo's folder {folder} cannot be used: {error}") from error
+
+
+def _run(demo: _Demo, *, keep: bool, fresh: bool) -> int:
+    began = time.monotonic()
+    _say(
+        f"{demo.rows:,} real flights, as objects in an S3 bucket, become records in topics of Apache Iggy.",
+        f"All of it runs on this machine and is kept in the folder {demo.folder}.",
+        "",
+    )
+    _make_room(demo, fresh=fresh)
+    with contextlib.ExitStack() as stack:
+        starting = stack.enter_context(_started_meanwhile(demo))
+        files = _prepare(demo)
+        s3 = _fill(starting, files)
+        iggy = _start_iggy(demo, stack)
+        _write_configs(demo, s3)
+        if not _run_sources(demo, iggy, {one.format: len(one.files) for one in files}):
+            _say(
+                "",
+                "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
+                f"    {_again(demo)}",
+            )
+            return EXIT_FAILED
+        ok = _count(demo, iggy)
+        if not ok:
+            return EXIT_FAILED
+        _show_records(iggy)
+        _say("", f"That took {time.monotonic() - began:.0f} seconds.")
+        _how_to_go_on(demo, keep=keep)
+        if keep:
+            _wait()
+    return 0
+
+
+# ---- preparing
+
+
+def _make_room(demo: _Demo, *, fresh: bool) -> None:
+    before = prepared_rows(demo.objects)
+    if fresh:
+        for part in (demo.iggy, *((demo.s3,) if before not in (None, demo.rows) else ())):
+            shutil.rmtree(part, ignore_errors=True)
+    elif before not in (None, demo.rows):
+        raise FatalError(
+            f"the folder {demo.folder} holds a demo with {before:,} flights: add --fresh to begin again with "
+            f"{demo.rows:,}, or name another folder with --folder"
+        )
+
+
+def _prepare(demo: _Demo) -> list[Prepared]:
+    _say("1. Objects: the flights in four formats, an object for each week")
+    if prepared_rows(demo.objects) == demo.rows:
+        for name in FORMATS:
+            _say_prepared(load(demo.objects, name))
+    else:
+        prepare(demo.objects, demo.rows, done=_say_prepared)
+    return [load(demo.objects, name) for name in FORMATS]
+
+
+def _say_prepared(one: Prepared) -> None:
+    what = _WHAT[one.format]
+    _say(f"   {one.format + '/':<9} {len(one.files):>3} objects  {one.size_bytes / 1e6:>5.1f} MB   {what}")
+
+
+@contextlib.contextmanager
+def _started_meanwhile(demo: _Demo) -> Iterator[Future[SeaweedFs]]:
+    """The S3 server takes some seconds to start: it does so while the objects are prepared."""
+    from framework.testing.seaweedfs import SeaweedFs  # noqa: PLC0415
+
+    data = demo.s3.absolute() / "data"
+    _end_server(data)  # a demo that was killed has left one behind
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(SeaweedFs.start, demo.s3.absolute())
+        try:
+            yield starting
+        finally:
+            with contextlib.suppress(FatalError):
+                server = starting.result()
+                _end_server(data)
+                server.stop()
+
+
+def _end_server(data: Path) -> None:
+    """Ends the S3 server of this folder, if there is one, at once: it takes 15 seconds to end by itself.
+
+    Its files stand a kill: it hands every write to the system before it answers.
+    """
+    ours = f"-dir={data}".encode()
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if ours in place.read_bytes().split(b"\0"):
+                os.kill(int(place.parent.name), signal.SIGKILL)
+                while place.read_bytes():  # empty as soon as the process has ended
+                    time.sleep(0.02)
+
+
+def _fill(starting: Future[SeaweedFs], files: list[Prepared]) -> SeaweedFs:
+    from s3_source.demo_bucket import fill_bucket  # noqa: PLC0415 - loads boto3
+
+    _say("", "2. A bucket: a local S3 server (SeaweedFS) holds them")
+    s3 = starting.result()
+    keys = {f"{one.format}/{file.name}": file for one in files for file in one.files}
+    sent = fill_bucket(s3.endpoint, s3.access_key, s3.secret_key, bucket=BUCKET, files=keys)
+    _say(
+        f'   bucket "{BUCKET}" at {s3.endpoint}: {len(keys)} objects, '
+        + (f"{sent} uploaded now" if sent else "all of them there from an earlier run")
+    )
+    return s3
+
+
+def _start_iggy(demo: _Demo, stack: contextlib.ExitStack) -> EmbeddedServer:
+    from framework.iggy.embedded import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415
+
+    try:
+        return stack.enter_context(EmbeddedServer.start(demo.iggy))
+    except EmbeddedServerError as error:
+        raise FatalError(str(error)) from error
+
+
+def _write_configs(demo: _Demo, s3: SeaweedFs) -> None:
+    # JSON's rules for a string are TOML's too; `${` would mean a variable.
+    url = json.dumps(f"embedded:{demo.iggy.absolute()}", ensure_ascii=False).replace("${", "$${")
+    for name in FORMATS:
+        text = _CONFIG.format(
+            format=name,
+            topic=_topic(name),
+            bucket=BUCKET,
+            stream=STREAM,
+            url=url,
+            endpoint=s3.endpoint,
+            access_key=s3.access_key,
+            secret_key=s3.secret_key,
+        )
+        demo.config(name).write_text(text, encoding="utf-8")
+
+
+def _topic(name: str) -> str:
+    return f"flights-{name}"
+
+
+# ---- sending
+
+
+def _run_sources(demo: _Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> bool:
+    """Runs the four sources; False when it was stopped."""
+    _say("", "3. Four sources, one after the other: each reads its prefix and sends every flight to a topic of its own")
+    return all(_run_source(demo, iggy, name, objects[name]) for name in FORMATS)
+
+
+def _run_source(demo: _Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
+    from framework.cli.output import Output  # noqa: PLC0415
+    from framework.cli.run import SWITCH_SECONDS, read_config, run_engine  # noqa: PLC0415
+    from s3_source.task import S3SourceTask  # noqa: PLC0415
+
+    config = read_config(S3SourceTask, demo.config(name))
+    with _connected(iggy) as connection:
+        before = sum(_held(connection, name).values())
+    sys.setswitchinterval(SWITCH_SECONDS)
+    began = time.monotonic()
+    with Output(level="warning") as output:
+        last = run_engine(S3SourceTask, config, output, once=True)
+    seconds = time.monotonic() - began
+    complete = bool(last.passes) and last.objects_done == last.objects_total
+    if complete and not last.records and not last.objects_opened:
+        done = f"nothing to send: all {objects} objects are done, and none was opened"
+    else:
+        done = f"{last.records:>7,} flights sent in {seconds:.1f} s"
+        done += f", behind the {before:,} of an earlier run" if before else ""
+        done += "" if complete else "; stopped"
+    _say(f"   {name:<8} -> {_topic(name):<16} {done}")
+    return complete
+
+
+# ---- looking
+
+
+@contextlib.contextmanager
+def _connected(iggy: EmbeddedServer) -> Iterator[IggyConnection]:
+    from framework.iggy.address import IggyAddress  # noqa: PLC0415
+    from framework.iggy.client import IggyConnection  # noqa: PLC0415
+
+    connection = IggyConnection(IggyAddress.parse(iggy.url)).connect()
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _held(connection: IggyConnection, name: str) -> dict[int, int]:
+    """Partition -> messages, as the server counts them; empty without the topic."""
+    info = connection.get_topic(STREAM, _topic(name))
+    return {} if info is None else {one.id: one.messages_count for one in info.partitions}
+
+
+def _count(demo: _Demo, iggy: EmbeddedServer) -> bool:
+    """Reads every topic to its end and counts; says what is wrong, if anything is."""
+    from framework.iggy.reader import read_topic  # noqa: PLC0415
+
+    _say("", "4. Counted: every topic read back to its end; a flight that came twice would count in one column only")
+    _say(f"   {'topic':<16} {'records':>9} {'different':>10} {'flights':>9}")
+    ok = True
+    with _connected(iggy) as connection:
+        for name in FORMATS:
+            records = 0
+            ids = set()
+            for _, message in read_topic(connection, STREAM, _topic(name), list(_held(connection, name))):
+                records += 1
+                ids.add(message.message_id)
+            right = records == len(ids) == demo.rows
+            _say(f"   {_topic(name):<16} {records:>9,} {len(ids):>10,} {demo.rows:>9,}   {'ok' if right else 'WRONG'}")
+            ok = ok and right
+    if not ok:
+        _say("", "A topic does not hold each flight once. If nobody else wrote to it, this is a bug: please report it.")
+    return ok
+
+
+def _show_records(iggy: EmbeddedServer) -> None:
+    from framework.iggy.headers import join_provenance  # noqa: PLC0415
+    from framework.iggy.reader import read_partition  # noqa: PLC0415
+
+    width = shutil.get_terminal_size((110, 24)).columns
+    _say("", "A record of each topic: where it came from, and what Iggy stores")
+    with _connected(iggy) as connection:
+        for name in FORMATS:
+            partition = next(one for one, count in _held(connection, name).items() if count)
+            messages = read_partition(connection, STREAM, _topic(name), partition)
+            message = next(messages)
+            origin = join_provenance(message.headers)
+            payload = message.payload.decode("utf-8", "replace")
+            _say(
+                f"   {_topic(name)}, partition {partition}, offset {message.offset}: "
+                f"from s3://{origin['bucket']}/{origin['key']}",
+                f"      {payload if len(payload) <= width - 7 else payload[: width - 8] + '…'}",
+            )
+
+
+def _how_to_go_on(demo: _Demo, *, keep: bool) -> None:
+    python = _python()
+    config = shlex.quote(str(demo.config("csv")))
+    _say(
+        "",
+        "How to go on",
+        "   Read a topic, a record on each line:",
+        f"      {python} -m s3_source read --config {config} --limit 5",
+        "   Run the demo again: it sends nothing, for Iggy also keeps which objects are done:",
+        f"      {_again(demo)}",
+        "   Stop it in the middle: empty the topics, press Ctrl-C in step 3, run it again; it goes on, and the counts are right:",
+        f"      {_again(demo, '--fresh')}",
+        f"      {_again(demo)}",
+    )
+    if keep:
+        _say("   Run one of the four sources alone, in another terminal while this one waits:")
+    else:
+        _say(
+            "   Run one of the four sources alone: leave the servers running, and in another terminal start the source:",
+            f"      {_again(demo, '--keep')}",
+        )
+    _say(
+        f"      {python} -m s3_source --config {config} --once",
+        f"   Then write a configuration of your own; {config} is a start, examples/s3.toml explains more.",
+    )
+
+
+def _again(demo: _Demo, option: str = "") -> str:
+    """The command that runs this demo again."""
+    options = [*(["--folder", str(demo.folder)] if demo.folder != Path(".demo") else ())]
+    options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ()), *([option] if option else ())]
+    if _python() == ".venv/bin/python" and Path("Makefile").is_file():
+        return "make demo" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
+    return f"{_python()} -m s3_source demo {shlex.join(options)}".rstrip()
+
+
+def _python() -> str:
+    with contextlib.suppress(ValueError):
+        return str(Path(sys.executable).relative_to(Path.cwd()))
+    return "python"
+
+
+def _wait() -> None:
+    _say("", "Both servers are running. Ctrl-C ends them.")
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+# ---- the process
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does, servers included."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One demo at a time in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FatalError(f"another demo is at work in the folder {folder}: end it, or use --folder") from None
+        yield
