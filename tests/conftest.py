@@ -1,4 +1,4 @@
-"""Fixtures for every test: the S3 servers."""
+"""Fixtures for every test: the S3 servers. With REQUIRE_ALL=1 no test may skip itself."""
 
 from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     _no_outside_aws,
@@ -8,3 +8,5 @@ from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     seaweedfs_bucket,
     seaweedfs_server,
 )
+
+pytest_plugins = ["tests.support.no_skips"]
