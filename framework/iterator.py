@@ -105,6 +105,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._window_bytes = 0
         self._current: Iterator[RecordBatch] | None = None
         self._head: FetchedInput | None = None
+        self._feed_failure: Exception | None = None
         self._single: Iterator[SourceRecord] | None = None
         self._closed = False
 
@@ -222,6 +223,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             if self._current is None:
                 self._fill()
                 if not self._window:
+                    failure, self._feed_failure = self._feed_failure, None
+                    if failure is not None:
+                        raise failure
                     return None
                 assignment, source = self._window.popleft()
                 self._window_bytes -= self._planned_bytes(assignment.native)
@@ -277,10 +281,19 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         return min(native.size, self.config.input.fetch_ahead_bytes)
 
     def _fill(self) -> None:
-        """Opens objects ahead: up to `fetch_ahead`, and as many as their bytes allow, but always one."""
+        """Opens objects ahead: up to `fetch_ahead`, and as many as their bytes allow, but always one.
+
+        A failure of the feed is kept until everything before it was handed out.
+        """
         limit = self.config.input.fetch_ahead_bytes
         while len(self._window) < self._ahead.objects and (not self._window or self._window_bytes < limit):
-            assignment = self.feed.take()
+            if self._feed_failure is not None:
+                return
+            try:
+                assignment = self.feed.take()
+            except Exception as failure:  # noqa: BLE001 - raised in its turn
+                self._feed_failure = failure
+                return
             if assignment is None:
                 return
             native, entry = assignment.native, assignment.entry

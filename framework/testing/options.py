@@ -1,0 +1,51 @@
+"""A configuration from flat names, for tests: `source_config(batch_length=4, tolerance="skip_record")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from framework.config.loading import sections_of, structure
+from framework.config.option import options_of
+from framework.config.sections import SourceCommonConfig
+
+C = TypeVar("C", bound=SourceCommonConfig)
+
+DEFAULTS: Mapping[str, object] = {
+    "name": "kit",
+    "format": "jsonl",
+    "url": "iggy://iggy:iggy@127.0.0.1:8090",
+    "stream": "kit",
+    "topic": "records",
+    "partitions": 3,
+    "poll_interval": 0.01,
+    "commit_interval": 0.01,
+    "fetch_ahead": 3,
+}
+"""What tests need: a name for everything that has to have one, and waits that are short."""
+
+
+def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) -> dict[str, dict[str, object]]:
+    """Sections and options, as a TOML file holds them. A name that several sections have belongs to the first.
+
+    Raises:
+        KeyError: no section has an option of that name.
+    """
+    owners: dict[str, str] = {}
+    for section, cls in sections_of(root).items():
+        for option in options_of(cls):
+            owners.setdefault(option.name, section)
+    props: dict[str, dict[str, object]] = {}
+    for name, value in options.items():
+        props.setdefault(owners[name], {})[name] = value
+    return props
+
+
+def source_config(root: type[C] = SourceCommonConfig, **options: Any) -> C:  # type: ignore[assignment]
+    """A checked configuration: these options over `DEFAULTS`.
+
+    Raises:
+        KeyError: no section has an option of that name.
+        ConfigError: mistakes.
+    """
+    return structure(source_props({**DEFAULTS, **options}, root), root)
