@@ -39,7 +39,7 @@ bench: ## the benchmarks, as a table
 
 docs: ## the reference pages that are written from the code
 	@scripts/setup demo
-	@$(RUN) -m framework.config.reference --write
+	@$(RUN) docs/generate.py
 
 clean: ## removes .venv, the demo's folder and every cache
 	@rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

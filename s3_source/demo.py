@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 BUCKET = "flights"
 STREAM = "flights"
 EXIT_FAILED = 1
+EXIT_STOPPED = 0
+"""Stopped as asked, like any run."""
 
 _CONFIG = """\
 # One of the four sources of the demo. Written anew by each run of the demo, since the S3 server's port changes.
@@ -109,7 +111,7 @@ def demo(
             return _run(_Demo(folder=folder, rows=rows), keep=keep, fresh=fresh)
     except KeyboardInterrupt:
         _say("", "Stopped. The same command goes on where this one was.")
-        return EXIT_FAILED
+        return EXIT_STOPPED
     except OSError as error:
         raise FatalError(f"the demo's folder {folder} cannot be used: {error}") from error
 
@@ -134,7 +136,7 @@ def _run(demo: _Demo, *, keep: bool, fresh: bool) -> int:
                 "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
                 f"    {_again(demo)}",
             )
-            return EXIT_FAILED
+            return EXIT_STOPPED
         ok = _count(demo, iggy)
         if not ok:
             return EXIT_FAILED
@@ -276,7 +278,7 @@ def _run_source(demo: _Demo, iggy: EmbeddedServer, name: str, objects: int) -> b
     seconds = time.monotonic() - began
     complete = bool(last.passes) and last.objects_done == last.objects_total
     if complete and not last.records and not last.objects_opened:
-        done = f"nothing to send: all {objects} objects are done, and none was opened"
+        done = f"nothing to send: {objects} of {objects} objects are done, and none was opened"
     else:
         done = f"{last.records:>7,} flights sent in {seconds:.1f} s"
         done += f", behind the {before:,} of an earlier run" if before else ""

