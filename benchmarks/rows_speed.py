@@ -1,0 +1,213 @@
+"""Rows 1 to 4: records and objects a second against bare loops, and the processor's time for a record."""
+
+from __future__ import annotations
+
+import statistics
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from benchmarks.contestants import (
+    Contestant,
+    Run,
+    bare_decode,
+    bare_pool,
+    bare_send,
+    contestant,
+    drop_stream,
+    load,
+    make_topic,
+    ours,
+    transform,
+    ways,
+)
+from benchmarks.data import Store, ensure_many
+from benchmarks.delay_proxy import delaying
+from benchmarks.table import Row, at_least, spread
+
+BATCHES = (1000, 5000)
+THREADS = (8, 16, 32)
+DELAYS_MS = (None, 0, 20)
+RATIO = {"avro": 0.8, "csv": 0.8, "parquet": 0.6}
+CPU_MICROSECONDS = 2.0
+
+
+@attrs.frozen(kw_only=True)
+class Server:
+    """An Iggy server that records are sent to."""
+
+    name: str
+    url: str
+
+
+@attrs.frozen(kw_only=True)
+class Bench:
+    """What the rows need.
+
+    Attributes:
+        store: the S3 server.
+        servers: the Iggy servers, the embedded one first.
+        folder: for what a row leaves on the disk for a while.
+        rounds: how many are counted.
+        quick: a look whether everything runs: tiny data, and no figure that means anything.
+        keep: leave large objects in the store.
+    """
+
+    store: Store
+    servers: tuple[Server, ...]
+    folder: Path
+    rounds: int
+    quick: bool
+    keep: bool
+
+    def scaled(self, full: int, tiny: int) -> int:
+        """The first size, or the second for a quick look."""
+        return tiny if self.quick else full
+
+
+def config(
+    store: Store, server_url: str, stream: str, topic: str, prefix: str, kind: str, **more: dict[str, Any]
+) -> dict[str, Any]:
+    """The sections of a source that is new, so that it begins with nothing."""
+    sections: dict[str, Any] = {
+        "source": {"name": f"bench-{uuid.uuid4().hex[:8]}"},
+        "s3": store.section(prefix),
+        "input": {"format": kind},
+        "iggy": {"url": server_url, "stream": stream, "topic": topic, "partitions": 1},
+        "runner": {"engine": "local"},
+    }
+    for name, options in more.items():
+        sections[name] = {**sections.get(name, {}), **options}
+    return sections
+
+
+@contextmanager
+def _stream(helper: Contestant, server: Server) -> Iterator[str]:
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    try:
+        yield name
+    finally:
+        helper(drop_stream, server.url, name)
+
+
+def jsonl_rows(bench: Bench) -> Iterator[Row]:
+    """JSON lines against the official client's loop."""
+    objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
+    prefix = ensure_many(bench.store, "jsonl", objects, lines)
+    for server in bench.servers:
+        mine: list[Run] = []
+        best: list[Run] = []
+        with contestant() as we, contestant() as bare:
+            bare(load, bench.store, prefix, "jsonl")
+            for number in range(bench.rounds + 1):
+                with _stream(bare, server) as stream:
+                    made = [we(ours, config(bench.store, server.url, stream, "ours", prefix, "jsonl"))]
+                    for batch in BATCHES:
+                        bare(make_topic, server.url, stream, f"bare-{batch}")
+                        made.append(bare(bare_send, server.url, stream, f"bare-{batch}", batch))
+                if {run.records for run in made} != {objects * lines}:
+                    raise RuntimeError(f"not everything was sent: {made}")
+                if number:
+                    mine.append(made[0])
+                    best.append(max(made[1:], key=lambda run: run.records_per_second))
+                else:
+                    first = made[0]
+        rate, theirs = _median(mine), _median(best)
+        yield at_least(
+            f"JSONL, {objects} x {lines:,} x 200 B, S3 to {server.name}, records/s against the official client's loop",
+            [a.records_per_second / b.records_per_second for a, b in zip(mine, best, strict=True)],
+            1.7,
+            f"{rate:,.0f}/s against {theirs:,.0f}/s; the process's first run, which loads the libraries: "
+            f"{first.records_per_second:,.0f}/s; clients, recovery and closing, apart: "
+            f"{statistics.median(run.start_seconds for run in mine):.2f} s",
+        )
+        micros = [run.cpu_seconds / run.records * 1e6 for run in mine]
+        loop = statistics.median(run.cpu_seconds / run.records * 1e6 for run in best)
+        yield Row(
+            what=f"the same, CPU of the process per record, {server.name}",
+            target=f"< {CPU_MICROSECONDS:g} us",
+            measured=f"{spread(micros)} us",
+            reached=statistics.median(micros) < CPU_MICROSECONDS,
+            note=f"S3 read to confirmation, all threads; the official client's loop, which only sends: {loop:.2f} us",
+        )
+
+
+def format_row(bench: Bench, kind: str) -> Iterator[Row]:
+    """A format against a loop that only decodes."""
+    objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
+    prefix = ensure_many(bench.store, kind, objects, lines)
+    for server in bench.servers:
+        mine: list[Run] = []
+        best: list[Run] = []
+        alone: list[Run] = []
+        with contestant() as we, contestant() as bare, contestant() as part:
+            bare(load, bench.store, prefix, kind)
+            part(load, bench.store, prefix, kind)
+            for number in range(bench.rounds + 1):
+                with _stream(bare, server) as stream:
+                    one = we(ours, config(bench.store, server.url, stream, "ours", prefix, kind))
+                loops = [bare(bare_decode, kind, way) for way in range(ways(kind))]
+                only = part(transform, kind)
+                if {run.records for run in (one, only, *loops)} != {objects * lines}:
+                    raise RuntimeError(f"not the same records: {one}, {only}, {loops}")
+                if number:
+                    mine.append(one)
+                    best.append(max(loops, key=lambda run: run.records_per_second))
+                    alone.append(only)
+        yield at_least(
+            f"{kind}, same shape, S3 to {server.name}, records/s against a loop that only decodes from memory",
+            [a.records_per_second / b.records_per_second for a, b in zip(mine, best, strict=True)],
+            RATIO[kind],
+            f"{_median(mine):,.0f}/s against {_median(best):,.0f}/s; our decoding alone "
+            f"{_median(alone) / _median(best):.2f} x; CPU "
+            f"{statistics.median(run.cpu_seconds / run.records * 1e6 for run in mine):.2f} us/record",
+        )
+
+
+def small_rows(bench: Bench) -> Iterator[Row]:
+    """Many small objects against a pool of GETs."""
+    objects = bench.scaled(5000, 60)
+    prefix = ensure_many(bench.store, "jsonl", objects, 5)
+    server = bench.servers[0]
+    for delay in DELAYS_MS:
+        if delay is None:
+            yield _small(bench, server, bench.store, prefix, objects, "")
+            continue
+        with delaying(bench.store.endpoint, delay / 1000) as endpoint:
+            store = attrs.evolve(bench.store, endpoint=endpoint)
+            yield _small(bench, server, store, prefix, objects, f", {delay} ms before each answer (proxy)")
+
+
+def _small(bench: Bench, server: Server, store: Store, prefix: str, objects: int, path: str) -> Row:
+    rounds = min(bench.rounds, 3)
+    mine: list[Run] = []
+    pools: dict[int, list[Run]] = {threads: [] for threads in THREADS}
+    with contestant() as we, contestant() as bare:
+        for number in range(rounds + 1):
+            with _stream(bare, server) as stream:
+                one = we(ours, config(store, server.url, stream, "ours", prefix, "jsonl"))
+            made = {threads: bare(bare_pool, store, prefix, threads) for threads in THREADS}
+            if one.objects != objects or one.records != objects * 5:
+                raise RuntimeError(f"not everything was sent: {one}")
+            if number:
+                mine.append(one)
+                for threads, run in made.items():
+                    pools[threads].append(run)
+    medians = {threads: statistics.median(run.objects_per_second for run in runs) for threads, runs in pools.items()}
+    best = max(medians, key=lambda threads: medians[threads])
+    ratios = [a.objects_per_second / b.objects_per_second for a, b in zip(mine, pools[best], strict=True)]
+    rate = statistics.median(run.objects_per_second for run in mine)
+    return at_least(
+        f"{objects:,} objects of 1 KB{path}, S3 to {server.name}, objects/s against boto3 GETs in a pool",
+        ratios,
+        0.8,
+        f"{rate:,.0f}/s against " + ", ".join(f"{value:,.0f}/s ({threads})" for threads, value in medians.items()),
+    )
+
+
+def _median(runs: list[Run]) -> float:
+    return statistics.median(run.records_per_second for run in runs)
