@@ -17,9 +17,8 @@ from decimal import Context, Decimal
 from operator import itemgetter
 from typing import Any
 
-import orjson
-
 from transformers.json_time import date_text, time_text, timestamp_text
+from transformers.row_json import encode
 
 Convert = Callable[[Any], Any]
 _PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -83,12 +82,12 @@ class JsonEncoder:
         convert, floats = self._convert, self._convert_floats
         if convert is not None:
             batch = list(map(convert, batch))
-        payloads = list(map(orjson.dumps, batch))
+        payloads = list(map(encode, batch))
         if floats is not None and not self._surely_finite(batch):
-            # orjson writes NaN and infinities as null; only a record with a null in it can hold one.
+            # The encoder writes NaN and infinities as null; only a record with a null in it can hold one.
             for index, payload in enumerate(payloads):
                 if b"null" in payload:
-                    payloads[index] = orjson.dumps(floats(batch[index]))
+                    payloads[index] = encode(floats(batch[index]))
         return payloads
 
     def _surely_finite(self, batch: list[Any]) -> bool:
@@ -130,7 +129,7 @@ def _is_float_free(schema: Any) -> bool:
 
 
 class _Converters:
-    """Builds the function that makes a datum ready for orjson; None when it is as it comes.
+    """Builds the function that makes a datum ready for the encoder; None when it is as it comes.
 
     With `floats` it is the one for NaN and infinities only, else the one for everything but them. Functions never change
     what they are given.

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from itertools import chain, islice, repeat
+from itertools import chain, islice, repeat, starmap
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import orjson
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
@@ -23,6 +22,7 @@ from framework.records import Mark, SkippedRecord
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadRun
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
+from transformers.row_json import encode, row_maker
 from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class _RowReader:
         self._rows: list[list[str]] = []
         self._giant: bytes | None = None
         self._ended = False
-        self._names: list[str] | None = None
+        self._make: Callable[..., Any] | None = None
         self._width: int | None = None
         piece_bytes = min(_PIECE_BYTES, builder.limits.size_bytes)
         self._spans: Iterator[Span] = whole_lines(stream, 0, piece_bytes, options.max_record_bytes)
@@ -188,7 +188,7 @@ class _RowReader:
                 "the header names a column twice; set input.csv_header = false to read rows as arrays",
                 location=self._stream.location,
             )
-        self._names, self._width = names, len(names)
+        self._make, self._width = row_maker(tuple(names)), len(names)
 
     def _take(self, rows: list[list[str]]) -> Iterator[PayloadRun | SkippedRecord]:
         if self._width is None and rows:
@@ -203,31 +203,27 @@ class _RowReader:
             yield from self._encode(rows)
 
     def _encode(self, rows: list[list[str]]) -> Iterator[PayloadRun | SkippedRecord]:
-        if self._names is None or set(map(len, rows)) == {self._width}:
-            try:
-                payloads = self._dump(rows)
-            except TypeError:
-                pass
-            else:
-                size, limit = sum(map(len, payloads)), self._options.max_record_bytes
-                if size <= limit or max(map(len, payloads)) <= limit:
-                    yield from self._builder.add(payloads, size)
-                    return
+        try:
+            payloads = self._dump(rows)
+        except (TypeError, ValueError):
+            payloads = []  # a row with too many or too few fields, or with text that is not UTF-8
+        size, limit = sum(map(len, payloads)), self._options.max_record_bytes
+        if payloads and (size <= limit or max(map(len, payloads)) <= limit):
+            yield from self._builder.add(payloads, size)
+            return
         for row in rows:
             yield from self._encode_one(row)
 
     def _dump(self, rows: list[list[str]]) -> list[bytes]:
-        if self._names is None:
-            return list(map(orjson.dumps, rows))
-        return list(map(orjson.dumps, map(dict, map(zip, repeat(self._names), rows))))
+        return list(map(encode, rows if self._make is None else starmap(self._make, rows)))
 
     def _encode_one(self, row: list[str]) -> Iterator[PayloadRun | SkippedRecord]:
-        if self._names is not None and len(row) != self._width:
+        if self._make is not None and len(row) != self._width:
             yield from self._bad(f"{len(row)} fields where the header has {self._width}", self._raw(row))
             return
         try:
             (payload,) = self._dump([row])
-        except TypeError:
+        except ValueError:
             yield from self._bad("not UTF-8", self._raw(row))
             return
         if len(payload) > self._options.max_record_bytes:

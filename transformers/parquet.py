@@ -12,16 +12,16 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, BinaryIO, ClassVar
+from contextlib import ExitStack, closing, contextmanager
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, cast
 
-import orjson
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, SourceError, TruncatedObjectError
 from framework.records import Mark, SkippedRecord
 from framework.transformer import ObjectInput, PayloadRun
 from transformers.compression import UnpackedStream, detect_compression
+from transformers.row_json import encode
 from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 
 if TYPE_CHECKING:
@@ -131,15 +131,20 @@ def _open(source: ObjectInput, compression: str) -> Iterator[BinaryIO | RangedFi
         with closing(RangedFile(source)) as ranged:
             yield ranged
         return
-    with (
-        tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES) as spool,
-        closing(UnpackedStream(source, compression)) as stream,
-    ):
+    with ExitStack() as stack:
+        stream = stack.enter_context(closing(UnpackedStream(source, compression)))
+        file: BinaryIO = stack.enter_context(io.BytesIO())
         for piece in iter(stream.read_some, b""):
-            spool.write(piece)
+            file.write(piece)
+            if isinstance(file, io.BytesIO) and file.tell() > _SPOOL_BYTES:
+                # Without a name from the start, or deleted when closed: nothing stays behind.
+                on_disk = stack.enter_context(tempfile.TemporaryFile())
+                on_disk.write(file.getbuffer())
+                file.close()
+                file = cast("BinaryIO", on_disk)
         stream.close()
-        spool.seek(0)
-        yield spool  # type: ignore[misc]  # typeshed: no BinaryIO before Python 3.11
+        file.seek(0)
+        yield file
 
 
 def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> CorruptObjectError:
@@ -213,7 +218,7 @@ class _RowReader:
     def _encode(self, batch: pa.RecordBatch, encoder: RowEncoder) -> Iterator[PayloadRun | SkippedRecord]:
         rows = encoder.rows(batch)
         try:
-            payloads = list(map(orjson.dumps, rows))
+            payloads = list(map(encode, rows))
         except (TypeError, ValueError):
             payloads = []
         size = sum(map(len, payloads))
@@ -223,7 +228,7 @@ class _RowReader:
         for row in rows:
             number = self._builder.next_record
             try:
-                payload = orjson.dumps(row)
+                payload = encode(row)
             except (TypeError, ValueError):
                 error = RecordError(
                     "the row has no JSON form (text that is not UTF-8)", location=self._location, record_number=number

@@ -11,7 +11,6 @@ import math
 import uuid
 from base64 import b64encode
 from collections.abc import Callable
-from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -19,31 +18,32 @@ import pyarrow.parquet as pq
 
 from framework.errors import CorruptObjectError
 from transformers.json_time import date_text, time_text, timestamp_text
+from transformers.row_json import row_maker
 
 Column = Callable[[Any], list[Any]]
-"""An array -> one value for orjson per row."""
+"""An array -> one value for the encoder per row."""
 
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 class RowEncoder:
-    """Record batches of one file -> dicts that orjson can write."""
+    """Record batches of one file -> rows that the encoder can write."""
 
     def __init__(self, schema: pa.Schema, file_schema: pq.ParquetSchema, location: str) -> None:
-        self._names = list(schema.names)
-        if len(set(self._names)) < len(self._names):
+        names = tuple(schema.names)
+        if len(set(names)) < len(names):
             raise CorruptObjectError("two columns of the Parquet file have the same name", location=location)
-        self._location = location
+        self._make = row_maker(names)
         leaves = [file_schema.column(index) for index in range(len(file_schema))]
         build = _Columns(leaves, location)
         self._columns = [build.column(field.type) for field in schema]
 
-    def rows(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-        """One dict per row."""
+    def rows(self, batch: pa.RecordBatch) -> list[Any]:
+        """One object per row."""
         if not self._columns:
             return [{} for _ in range(batch.num_rows)]
         columns = [convert(array) for convert, array in zip(self._columns, batch.columns, strict=True)]
-        return list(map(dict, map(zip, repeat(self._names), zip(*columns, strict=True))))
+        return list(map(self._make, *columns))
 
 
 class _Columns:
@@ -188,7 +188,7 @@ def _strings(array: Any) -> list[Any]:
     try:
         return array.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
-        # What is not UTF-8 becomes half a surrogate pair, which orjson refuses: that row alone is bad.
+        # What is not UTF-8 becomes half a surrogate pair, which the encoder refuses: that row alone is bad.
         binary = pa.large_binary() if pa.types.is_large_string(array.type) else pa.binary()
         return _each(array.cast(binary).to_pylist(), lambda value: value.decode("utf-8", "surrogateescape"))
 

@@ -78,6 +78,20 @@ def test_bad_rows_are_told_one_by_one_and_keep_their_numbers():
     assert read(b'a,b\n"1"x,2\n3,4\n') == [(1, RecordError), (2, {"a": "3", "b": "4"})]
 
 
+def test_names_may_hold_anything():
+    names = ['a"b', "c\\d", "e\nf", "", "é", "class", "\u2028"]
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(
+        [names, list("1234567"), ["1"], list("7654321")]
+    )
+    expected = [
+        (1, dict(zip(names, "1234567", strict=True))),
+        (2, RecordError),
+        (3, dict(zip(names, "7654321", strict=True))),
+    ]
+    assert read(text.getvalue().encode()) == expected
+
+
 def test_a_bad_row_says_what_is_wrong_and_not_what_is_in_it():
     runs = list(make_transformer(InputOptions(format="csv")).runs(BytesInput(b"a,b\nsecret,2,3\n", "k.csv")))
     assert str(runs[0].error) == "memory://k.csv, record 1: 3 fields where the header has 2"
