@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 IN_FLIGHT = 2
 """Requests handed to the producer and not yet confirmed: one under way, one encoded and waiting."""
 
+GATHER_SECONDS = 0.1
+"""How much longer than the linger time a request may gather while other lanes keep the sender busy."""
+
 IDLE_POLL_SECONDS = 0.5
 
 WAIT_SLICE_SECONDS = 0.25
@@ -139,6 +142,8 @@ class Pipeline:
                     self._send_waiting()
                     if self._on_idle is not None and not self._in_flight:
                         self._on_idle()
+                else:
+                    self._send_waiting(longer_by=GATHER_SECONDS)
                 self._confirm(0)
                 self._flush_when_due()
             if not self._stopping.is_set():
@@ -199,13 +204,14 @@ class Pipeline:
         """
         known = self._offsets.get_entry(batch.entry.get_manager_key())
         if known is None or known.version != batch.entry.version:
-            before = batch.first_record - len(batch.skipped) - 1
-            known = attrs.evolve(batch.entry, records_done=before, mark=None, state=ObjectState.READING, skipped=())
+            # not what stands before this batch: that may be on its way, and a crash now would lose it
+            done = self._task.committed_records(batch.entry)
+            known = attrs.evolve(batch.entry, records_done=done, mark=None, state=ObjectState.READING, skipped=())
         self._offsets.add_entry(known.with_skipped(skip.record_number for skip in batch.skipped))
         self._flush()
 
-    def _send_waiting(self, *, all_of_them: bool = False) -> None:
-        limit = self._clock() - self._linger
+    def _send_waiting(self, *, all_of_them: bool = False, longer_by: float = 0.0) -> None:
+        limit = self._clock() - self._linger - longer_by
         for lane in [lane for lane, buffer in self._buffers.items() if all_of_them or buffer.since <= limit]:
             self._send(lane)
 
@@ -237,9 +243,11 @@ class Pipeline:
             try:
                 return future.result(timeout=WAIT_SLICE_SECONDS)
             except FutureTimeoutError:
+                if future.done():  # just now; or a time limit is what the producer answered
+                    return future.result()
                 waited += WAIT_SLICE_SECONDS
                 limit = STOP_SECONDS if self._stopping.is_set() else self._request_timeout + 1.0
-                if future.done() or waited < limit:
+                if waited < limit:
                     continue
                 raise UnknownOutcomeError(f"Iggy did not answer a send within {waited:.0f} seconds") from None
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import Self
 
 from framework.errors import NotAcknowledgedError, ReaderFailedError, TaskClosedError
-from framework.offsets import OffsetManager, OffsetManagerKey
+from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey
 from framework.queue import BoundedQueue
 from framework.records import Acknowledgement, RecordBatch
 from framework.retry import Backoff, BackoffConfig
@@ -204,6 +204,10 @@ class AbstractSourceTask(abc.ABC):
                 self._progress.pop(identity, None)
             else:
                 self._progress[identity] = advanced[identity]
+
+    def committed_records(self, entry: OffsetManagerEntry) -> int:
+        """Records of a polled object that are committed; where its reading began, while none are."""
+        return self._progress.get((entry.get_manager_key(), entry.version), (0, 0))[0]
 
     def _check_commit(self, batch: RecordBatch, committed: int, polled: int) -> None:
         done = batch.entry.records_done
