@@ -36,7 +36,8 @@ class Producer(abc.ABC):
             A future with the acknowledgement, or with one of the errors below.
 
         Raises:
-            RecordTooLargeError: a payload cannot be stored; nothing of this call was sent.
+            RecordError: a payload is empty, or (`RecordTooLargeError`) too long to be stored; nothing of this call was sent.
+            ValueError: a batch names another lane.
             UnknownOutcomeError: an earlier send may or may not be stored (also in the future).
             IggyUnavailableError: the connection is gone; nothing of this call was sent (also in the future).
             IggyTopicError: the topic or the partition is missing (in the future).
