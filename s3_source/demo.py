@@ -166,6 +166,7 @@ def _make_room(demo: _Demo, *, fresh: bool) -> None:
 def _prepare(demo: _Demo) -> list[Prepared]:
     _say("1. Objects: the flights in four formats, an object for each week")
     if prepared_rows(demo.objects) == demo.rows:
+        _say("   (prepared by an earlier run)")
         for name in FORMATS:
             _say_prepared(load(demo.objects, name))
     else:

@@ -1,5 +1,6 @@
-"""The configurations in examples/ are right."""
+"""The configurations in examples/ are right, and no dependency is without a reason."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,13 @@ def test_a_configuration_for_s3_is_right(file, all_lines, monkeypatch, tmp_path)
 
 def test_there_is_one():
     assert S3_FILES
+
+
+def test_every_dependency_is_explained():
+    page = (FOLDER.parent / "docs" / "explanation" / "dependencies.md").read_text()
+    text = (FOLDER.parent / "pyproject.toml").read_text()
+    project = text[text.index("\ndependencies = [") : text.index("\n[project.entry-points")]
+    names = set(re.findall(r'^ *(?:\w+ = \[)?"([A-Za-z0-9-]+)', project, re.MULTILINE)) - {"iggy-cloud-sources"}
+    assert len(names) > 20
+    assert not {name for name in names if f"`{name}`" not in page}
+    assert not set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)) - set(re.findall(r'"([A-Za-z0-9-]+)', project))
