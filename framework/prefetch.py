@@ -25,6 +25,7 @@ class FetchBudget:
         self.limit = limit
         self.limit_ahead = limit - min(limit // 4, 8 * CHUNK_BYTES)  # the rest is the head's, or it would crawl
         self.used = 0
+        self.closed = False
         self.changed = threading.Condition()
 
 
@@ -72,7 +73,7 @@ class FetchedStream:
         """Waits for room and takes it, before the bytes are there: many threads read at once. 0 when it was closed."""
         budget = self._budget
         with budget.changed:
-            while not self._closed:
+            while not (self._closed or budget.closed):
                 limit = budget.limit if self.is_head else budget.limit_ahead
                 if budget.used + size <= limit or (self.is_head and not self._chunks):
                     budget.used += size
@@ -95,9 +96,9 @@ class FetchedStream:
         """The next bytes, at most `size`; `b""` at the end. Raises what the filling raised, after what came before it."""
         budget = self._budget
         with budget.changed:
-            while not self._chunks and not self._ended and not self._closed:
+            while not (self._chunks or self._ended or self._closed or budget.closed):
                 budget.changed.wait()
-            if self._closed:
+            if self._closed or budget.closed:
                 raise TaskClosedError("read from a closed stream")
             if not self._chunks:
                 if self._error is not None:
@@ -189,5 +190,11 @@ class FetchAhead:
         return FetchedInput(source, start, stream)
 
     def close(self) -> None:
-        """Ends the threads as soon as their requests let them; streams must be closed before. May be called twice."""
+        """Ends every read that waits, and the threads as soon as their requests let them. May be called twice.
+
+        Also for a stream that its thread has not begun to fill: nobody would ever end the wait for it.
+        """
+        with self._budget.changed:
+            self._budget.closed = True
+            self._budget.changed.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)

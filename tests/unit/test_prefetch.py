@@ -183,3 +183,25 @@ def test_a_read_that_waits_ends_when_the_stream_is_closed():
     reader.join(5)
     assert len(failed) == 1
     gate.set()
+
+
+def test_a_read_of_what_no_thread_has_begun_ends_when_everything_is_closed(ahead):
+    gate = threading.Event()
+    fetch = ahead(objects=1)
+    busy = fetch.fetch(Watched(b"abc", gate=gate), 0)
+    waiting = fetch.fetch(Watched(b"abc"), 0).open(0)
+    failed = []
+
+    def read():
+        try:
+            waiting.read(10)
+        except TaskClosedError as error:
+            failed.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    fetch.close()
+    reader.join(5)
+    gate.set()
+    assert len(failed) == 1
+    busy.close()
