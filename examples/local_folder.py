@@ -1,0 +1,136 @@
+"""A source of your own: the files of a folder, written to Iggy once, in order, for ever.
+
+    python examples/local_folder.py --config examples/local_folder.toml --once
+
+This is all that a source has to write: a section of the configuration, an iterator that lists and opens, and a task
+that ties them together. Formats, positions, recovery, retries, filters, the command line and its exit codes are the
+framework's. `tests/conformance/test_local_folder.py` runs the conformance kit on it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+from typing_extensions import override
+
+from framework import AbstractSourceRecordIterator, AbstractSourceTask, BackoffConfig, NativeObject, ObjectInput
+from framework.cli import run
+from framework.config.loading import structure
+from framework.config.option import option
+from framework.config.sections import SourceCommonConfig
+from framework.errors import BucketNotFoundError, ConfigError, ObjectChangedError, ObjectNotFoundError
+from framework.formats import make_transformer
+from framework.transformer import ReadStream
+from transformers import LocalFileInput
+
+
+@attrs.frozen(kw_only=True)
+class FolderSection:
+    """The section `[folder]`."""
+
+    path: str = option(doc="The folder to read, with everything below it.", minimum=1)
+
+
+@attrs.frozen(kw_only=True)
+class FolderConfig(SourceCommonConfig):
+    """What sources have in common, and `[folder]`."""
+
+    folder: FolderSection
+
+
+class FolderInput:
+    """One listed version of a file. `LocalFileInput` sees to it that it is whole; this, that it is what was listed.
+
+    A file that is written in place while it is read cannot be told from a whole one: write elsewhere, then move it here.
+    """
+
+    def __init__(self, root: Path, native: NativeObject) -> None:
+        self._root = root
+        self._native = native
+        self.key = native.key
+        self.location = native.location
+        self.size = native.size
+
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        """Opens the bytes `start .. end - 1`."""
+        path = self._root / self.key
+        try:
+            stream = LocalFileInput(path, key=self.key).open(start, end)
+            now = version_of(path.stat())
+        except FileNotFoundError as exc:
+            raise ObjectNotFoundError("the file is gone", location=self.location) from exc
+        if now != self._native.version:
+            stream.close()
+            raise ObjectChangedError("the file was changed since it was listed", location=self.location)
+        return stream
+
+
+class FolderIterator(AbstractSourceRecordIterator):
+    """Lists and opens; the records come by themselves."""
+
+    @property
+    def root(self) -> Path:
+        """The folder."""
+        assert isinstance(self.config, FolderConfig)
+        return Path(self.config.folder.path).absolute()
+
+    @override
+    def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
+        """Every file after `offset`, in the order of the keys' UTF-8 bytes, as positions and listings need it."""
+        if not self.root.is_dir():
+            raise BucketNotFoundError(f"{self.root}: there is no such folder; set [folder] path")
+        paths = {path.relative_to(self.root).as_posix(): path for path in self.root.rglob("*") if path.is_file()}
+        for key in sorted(paths, key=os.fsencode):
+            if offset is not None and os.fsencode(key) <= os.fsencode(offset):
+                continue
+            try:
+                stat = paths[key].stat()
+            except FileNotFoundError:
+                continue  # deleted while we were listing
+            yield NativeObject(
+                scheme="file",
+                bucket=str(self.root),
+                key=key,
+                size=stat.st_size,
+                version=version_of(stat),
+                modified_ms=stat.st_mtime_ns // 1_000_000,
+            )
+
+    @override
+    def get_input_stream(self, native: NativeObject) -> ObjectInput:
+        return FolderInput(self.root, native)
+
+
+class FolderTask(AbstractSourceTask):
+    """Reads one folder."""
+
+    config_class = FolderConfig
+
+    @override
+    def configure(self, props: Mapping[str, Any]) -> FolderConfig:
+        return structure(props, FolderConfig)
+
+    @override
+    def get_iterator(self, backoff_config: BackoffConfig) -> FolderIterator:
+        if self.config is None:
+            raise ConfigError("[folder]: missing")
+        transformer = make_transformer(self.config.input.options())
+        return FolderIterator(self.config, transformer, self.offsets, feed=self.feed, once=self.once)
+
+    @override
+    def close_resources(self) -> None:
+        """A folder holds nothing open; each stream is closed by the one who reads it."""
+
+
+def version_of(stat: os.stat_result) -> str:
+    """What tells two contents of one file apart. Written in place within one tick of the clock they look alike."""
+    return f"{stat.st_mtime_ns}-{stat.st_size}-{stat.st_ino}"
+
+
+if __name__ == "__main__":
+    sys.exit(run("local_folder", FolderTask))

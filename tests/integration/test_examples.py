@@ -1,0 +1,74 @@
+"""The examples run as the documentation says: as programs of their own, against the embedded server."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run(*arguments, cwd):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def folder_config(tmp_path):
+    """The shipped configuration, run in a folder of its own."""
+    shutil.copytree(EXAMPLES / "data", tmp_path / "examples" / "data")
+    return EXAMPLES / "local_folder.toml"
+
+
+def test_the_local_folder_source_sends_every_record_once(tmp_path):
+    program, config = EXAMPLES / "local_folder.py", folder_config(tmp_path)
+    for _ in range(2):
+        done = run(program, "--config", config, "--once", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    (tmp_path / "examples" / "data" / "late.jsonl").write_text('{"late":true}\n')
+    assert run(program, "--config", config, "--once", cwd=tmp_path).returncode == 0
+    read = run(program, "read", "--config", config, cwd=tmp_path)
+    records = [json.loads(line) for line in read.stdout.splitlines()]
+    found = sorted((record["key"], record["record"]) for record in records)
+    assert found == [
+        ("late.jsonl", 1),
+        ("notes.txt", 1),
+        ("notes.txt", 2),
+        ("weather.jsonl", 1),
+        ("weather.jsonl", 2),
+        ("weather.jsonl", 3),
+    ]
+
+
+def test_a_missing_folder_is_one_sentence_and_exit_1(tmp_path):
+    text = (EXAMPLES / "local_folder.toml").read_text().replace('"examples/data"', '"nowhere"')
+    (tmp_path / "c.toml").write_text(text)
+    done = run(EXAMPLES / "local_folder.py", "--config", "c.toml", "--once", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "nowhere: there is no such folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_mistake_in_the_folder_section_is_exit_2(tmp_path):
+    text = (EXAMPLES / "local_folder.toml").read_text().replace("path =", "pth =")
+    (tmp_path / "c.toml").write_text(text)
+    done = run(EXAMPLES / "local_folder.py", "--config", "c.toml", "--once", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "did you mean path" in done.stderr
+
+
+def test_the_library_example_reads_without_iggy(tmp_path):
+    done = run(EXAMPLES / "library.py", EXAMPLES / "data", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        'record {"city":"Oslo","degrees":-3}',
+        'record {"city":"Lima","degrees":19}',
+        'record {"city":"Cairo","degrees":31}',
+        "notes.txt records 1 to 2",
+        "weather.jsonl records 1 to 3",
+    ]
+    assert list(tmp_path.iterdir()) == []
