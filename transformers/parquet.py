@@ -164,7 +164,11 @@ def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> 
         )
     if tail != _MAGIC:
         return TruncatedObjectError("the Parquet file has no footer: the object was cut short", location=location)
-    return CorruptObjectError(f"the Parquet file is damaged ({type(failure).__name__})", location=location)
+    return CorruptObjectError(
+        f"the Parquet file cannot be read further ({type(failure).__name__}): it is damaged, or holds something that the "
+        "installed pyarrow cannot read",
+        location=location,
+    )
 
 
 class _RowReader:

@@ -88,7 +88,7 @@ def datum(n):
 
 CODECS = {
     b"null": lambda data: data,
-    b"deflate": lambda data: zlib.compress(data, wbits=-15),
+    b"deflate": lambda data: zlib.compress(data)[2:-4],  # without zlib's head and check sum
     b"snappy": lambda data: bytes(cramjam.snappy.compress_raw(data)) + struct.pack(">I", zlib.crc32(data)),
     b"zstandard": lambda data: zstandard.ZstdCompressor(write_content_size=False).compress(data),
     b"bzip2": bz2.compress,

@@ -24,6 +24,7 @@ from framework.records import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
 from transformers import BytesInput, make_transformer, parquet
 
+PYARROW = int(pa.__version__.split(".")[0])
 LIMITS = BatchLimits(records=7, size_bytes=300)
 
 
@@ -195,7 +196,11 @@ def values(array, **options):
         (pa.array(["a", "b", None, "a"]).dictionary_encode(), ["a", "b", None, "a"]),
         (pa.array([[1, None], None, []]), [[1, None], None, []]),
         (pa.array([[math.nan], [1.0]]), [["NaN"], [1.0]]),
-        (pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2)), [[1, 2], None, [3, 4]]),
+        pytest.param(
+            pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2)), [[1, 2], None, [3, 4]],
+            marks=pytest.mark.skipif(PYARROW < 26, reason="pyarrow could not read a null list of fixed size"),
+        ),
+        (pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2)), [[1, 2], [3, 4]]),
         (pa.array([{"a": 1, "b": [b"x"]}, None]), [{"a": 1, "b": ["eA=="]}, None]),
         (pa.array([[{"a": 1}, None], [], None]), [[{"a": 1}, None], [], None]),
         (pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())), [{"a": 1}, None, {}]),
