@@ -106,6 +106,10 @@ class Selection(Protocol):
         """Reason -> objects left out in this pass."""
 
 
+def _object_key(native: NativeObject) -> OffsetManagerKey:
+    return OffsetManagerKey.of_object(native.bucket, native.key)
+
+
 class ListingFeed(ObjectFeed):
     """Passes over a listing: every object that is new or unfinished, once.
 
@@ -124,6 +128,7 @@ class ListingFeed(ObjectFeed):
         tolerant: bool = False,
         once: bool = False,
         start_entry: Callable[[NativeObject, Lane, str], OffsetManagerEntry] = OffsetManagerEntry.start,
+        key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listing = listing
@@ -135,6 +140,7 @@ class ListingFeed(ObjectFeed):
         self._unroutable = 0
         self._once = once
         self._start_entry = start_entry
+        self._key_of = key_of
         self._clock = clock
         self._pass: Iterator[NativeObject] | None = None
         self._due = clock()
@@ -204,7 +210,7 @@ class ListingFeed(ObjectFeed):
                 self._due = self._clock()
 
     def _decide(self, native: NativeObject) -> Assignment | None:
-        key = OffsetManagerKey.of_object(native.bucket, native.key)
+        key = self._key_of(native)
         entry = self._offsets.get_entry(key)
         same = entry is not None and entry.version == native.version
         try:
@@ -224,7 +230,8 @@ class ListingFeed(ObjectFeed):
                 del self._in_flight[key]
             self._in_flight[key] = native.version
         if entry is None or not same:
-            entry = self._start_entry(native, lane, self._depends_on)
+            started = self._start_entry(native, lane, self._depends_on)
+            entry = started if entry is None else attrs.evolve(started, generation=entry.generation + 1)
         else:
             check_depends_on(entry, self._depends_on, native.location)
             if not entry.depends_on:  # a replay of the topic knows records, not options and times
@@ -245,7 +252,7 @@ class ListingFeed(ObjectFeed):
     def release(self, native: NativeObject, *, gone: bool = False) -> None:
         """Lets the next pass decide about this object again; with `once` there will be one, unless it is gone."""
         with self._lock:
-            self._in_flight.pop(OffsetManagerKey.of_object(native.bucket, native.key), None)
+            self._in_flight.pop(self._key_of(native), None)
             if gone:
                 return
             self._released = True

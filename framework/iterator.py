@@ -49,6 +49,7 @@ class ReadCounts:
         objects_changed: objects overwritten between list and read.
         records: good records handed out.
         bytes_done: listed sizes of the objects that are done, failed or gone.
+        bytes_vanished: those of the gone ones alone.
         skipped: bad records left out.
         list_requests: pages of listings asked for.
         retries: calls to the store that were tried again.
@@ -61,6 +62,7 @@ class ReadCounts:
     objects_changed: int = 0
     records: int = 0
     bytes_done: int = 0
+    bytes_vanished: int = 0
     skipped: int = 0
     list_requests: int = 0
     retries: int = 0
@@ -116,7 +118,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """The objects after `offset`, strictly, in the store's order; all of them for None.
 
         Called once per pass, by the reader's thread; may block for requests, and tries each again by itself. `offset` is a
-        key and need not exist. The iterator closes the generator when it stops early.
+        key and need not exist. A stop drops the generator where it stands: give back what it holds in a `finally`.
 
         Raises:
             RetriableError: the store stayed away for the whole budget.
@@ -138,7 +140,10 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         return OffsetManagerKey.of_object(native.bucket, native.key)
 
     def get_offset_manager_key(self, native_key: OffsetManagerKey) -> OffsetManagerKey:
-        """The key under which the position of a native key is kept; the same one unless a source says otherwise."""
+        """The key under which the position of a native key is kept; the same one unless a source says otherwise.
+
+        It must be the `get_manager_key` of what `create_offset_manager_entry` makes for that object.
+        """
         return native_key
 
     def create_offset_manager_entry(self, native: NativeObject, lane: Lane, depends_on: str) -> OffsetManagerEntry:
@@ -165,6 +170,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             poll_interval_seconds=self.config.discovery.poll_interval,
             once=self._once,
             start_entry=self._start_entry,
+            key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
         )
 
     def _start_entry(self, native: NativeObject, lane: Lane, depends_on: str) -> OffsetManagerEntry:
@@ -373,6 +379,7 @@ class _ObjectRead:
         counts, feed = self._owner.counts, self._owner.feed
         if isinstance(error, ObjectNotFoundError):
             counts.objects_vanished += 1
+            counts.bytes_vanished += self._native.size
             log.warning("left out an object that is gone: %s", error)
             self._finish()
             feed.release(self._native, gone=True)

@@ -63,7 +63,7 @@ class Counters:
     get_requests: int = _counter("get_requests", "Reads of objects asked for.")
     passes: int = _counter("passes", "Complete listings.")
     position_commits: int = _counter("position_commits", "Writes to the offsets topic.")
-    recoveries: int = _counter("recoveries", "Recoveries, the one at the start included.")
+    recoveries: int = _counter("recoveries", "Times the connection to Iggy broke and the state was recovered.")
     blocked_seconds: float = _counter("blocked_seconds", "Time the reader waited for room in the queue: back-pressure.")
     queue_records: int = _gauge("queue_records", "Records that wait to be sent.")
     queue_bytes: int = _gauge("queue_bytes", "Bytes that wait to be sent.")

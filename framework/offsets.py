@@ -64,6 +64,9 @@ class OffsetManagerEntry:
         bucket: the object's bucket.
         key: its key.
         version: the version that the count is about.
+        generation: 0 for the first version of the object that was seen, one more for each later one. It decides which version is
+            the newer one, because last-modified cannot: an overwrite may carry an older time (a multipart upload has that of
+            its beginning), and deleting a version brings an older one back.
         modified_ms: last-modified of that version (ms since 1970); 0 when only a replay of the topic told of it.
         records_done: records 1 .. records_done are stored, or skipped for good. Never "index of the next".
         state: reading, done or failed.
@@ -77,6 +80,7 @@ class OffsetManagerEntry:
     bucket: str
     key: str
     version: str
+    generation: int = 0
     modified_ms: int = 0
     records_done: int = 0
     state: ObjectState = ObjectState.READING
@@ -111,6 +115,7 @@ class OffsetManagerEntry:
         """The stored form without the key: a new dict of JSON values; changing it changes nothing here."""
         properties: dict[str, Any] = {
             "version": self.version,
+            "generation": self.generation,
             "modified": self.modified_ms,
             "records": self.records_done,
             "state": self.state.value,
@@ -140,6 +145,7 @@ class OffsetManagerEntry:
             bucket=names["bucket"],
             key=names["key"],
             version=str(properties["version"]),
+            generation=int(properties.get("generation", 0)),
             modified_ms=int(properties["modified"]),
             records_done=int(properties["records"]),
             state=ObjectState(properties["state"]),
@@ -198,9 +204,12 @@ class OffsetManagerEntry:
 def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> OffsetManagerEntry:
     """The later of two positions of one object.
 
-    A newer version wins; within a version the larger count, then the further state; skipped numbers unite. Commutative,
-    associative and idempotent, so several writers' changes can be read in any order and more than once.
+    A later generation wins, then the newer version by time; within a version the larger count, then the further state;
+    skipped numbers unite. Commutative, associative and idempotent, so several writers' changes can be read in any order and
+    more than once.
     """
+    if left.generation != right.generation:
+        return max(left, right, key=lambda entry: entry.generation)
     if left.version != right.version:
         return max(left, right, key=lambda entry: (entry.modified_ms, entry.version))
     winner = max(left, right, key=OffsetManagerEntry.order)
@@ -220,14 +229,16 @@ class PositionDelta:
         entries: positions that changed; each is covered by its lane's anchor.
         anchors: lane -> place of its last confirmed message; None while the lane holds no message of anyone.
         removed: keys whose positions are given up.
+        topics: data topics that were opened: name -> (id, creation time), so that one made anew is noticed.
     """
 
     entries: Sequence[OffsetManagerEntry] = ()
     anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
     removed: Sequence[OffsetManagerKey] = ()
+    topics: Mapping[str, tuple[int, int]] = attrs.field(factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.anchors or self.removed)
+        return bool(self.entries or self.anchors or self.removed or self.topics)
 
 
 class OffsetStore(abc.ABC):
@@ -295,6 +306,7 @@ class OffsetManager:
         self._removed: dict[OffsetManagerKey, None] = {}
         self._anchors: dict[Lane, Anchor | None] = {}
         self._dirty_lanes: set[Lane] = set()
+        self._new_topics: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -358,6 +370,11 @@ class OffsetManager:
             if save:
                 self._dirty_lanes.add(lane)
 
+    def note_topic(self, name: str, identity: tuple[int, int]) -> None:
+        """Tells which topic of that name records go to; the next flush writes it."""
+        with self._lock:
+            self._new_topics[name] = identity
+
     def commit(self, acknowledgement: Acknowledgement) -> None:
         """Takes over the positions of confirmed batches, and the lane's anchor. The law: acknowledge, then commit.
 
@@ -402,7 +419,7 @@ class OffsetManager:
     @property
     def dirty(self) -> bool:
         """Whether a flush would write something."""
-        return bool(self._dirty or self._removed or self._dirty_lanes)
+        return bool(self._dirty or self._removed or self._dirty_lanes or self._new_topics)
 
     def flush(self) -> PositionDelta:
         """Saves what changed since the last flush as one delta; what could not be saved stays to be saved again."""
@@ -413,8 +430,9 @@ class OffsetManager:
                 entries=list(entries.values()),
                 anchors={lane: self._anchors.get(lane) for lane in sorted(lanes)},
                 removed=list(removed),
+                topics=self._new_topics,
             )
-            self._dirty, self._removed, self._dirty_lanes = {}, {}, set()
+            self._dirty, self._removed, self._dirty_lanes, self._new_topics = {}, {}, set(), {}
         if not delta:
             return delta
         try:
@@ -425,6 +443,7 @@ class OffsetManager:
                 self._dirty = {**kept, **self._dirty}
                 self._removed = {**removed, **self._removed}
                 self._dirty_lanes |= lanes
+                self._new_topics = {**delta.topics, **self._new_topics}
             raise
         return delta
 

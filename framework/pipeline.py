@@ -51,6 +51,8 @@ class SendCounts:
         records: confirmed records.
         size_bytes: their payload bytes.
         requests: confirmed requests that held records.
+        objects: objects of which everything is confirmed, or the rest was left out.
+        object_bytes: their listed sizes.
         commits: deltas saved.
         first_record_at: `time.time()` of the first confirmation; None before.
     """
@@ -58,6 +60,8 @@ class SendCounts:
     records: int = 0
     size_bytes: int = 0
     requests: int = 0
+    objects: int = 0
+    object_bytes: int = 0
     commits: int = 0
     first_record_at: float | None = None
 
@@ -228,8 +232,12 @@ class Pipeline:
     def _confirm_first(self) -> None:
         acknowledgement = self._answer(self._in_flight.popleft())
         self._task.commit(acknowledgement)
+        counts = self.counts
+        for batch in acknowledgement.batches:
+            if batch.entry.finished:
+                counts.objects += 1
+                counts.object_bytes += batch.native.size
         if acknowledgement.anchor is not None:
-            counts = self.counts
             counts.requests += 1
             counts.records += sum(len(batch.payloads) for batch in acknowledgement.batches)
             counts.size_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 
 from framework.errors import TaskClosedError
 from framework.transformer import ObjectInput, ReadStream
@@ -137,6 +137,7 @@ class FetchedInput:
         self._inner = inner
         self._start = start
         self._stream = stream
+        self._taken: FetchedStream | None = None
 
     @property
     def location(self) -> str:
@@ -157,17 +158,61 @@ class FetchedInput:
         """The stream that was fetched ahead when it is the one that is asked for, else a new one."""
         stream = self._stream
         if stream is not None and start == self._start and end is None:
-            self._stream = None
+            self._stream, self._taken = None, stream
             stream.make_head()
             return stream
-        self.close()
+        self._drop()
         return self._inner.open(start, end)
 
     def close(self) -> None:
-        """Gives up what was fetched and not asked for. May be called twice."""
+        """Gives up what was fetched, and ends a read that waits in the stream that was taken. May be called twice."""
+        self._drop()
+        if self._taken is not None:
+            self._taken.close()
+
+    def _drop(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+class _Threads:
+    """Daemon threads that work off what is submitted, at most so many, made when they are needed.
+
+    Not the standard pool: when the process ends that one waits for its threads, and one of ours may be in a request to
+    which the store never answers. Work must not raise.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Takes work; returns at once. For one thread."""
+        self._work.put(work)
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
+            thread = threading.Thread(target=self._run, name=f"fetch-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # its object must not live on while there is nothing to do
+            self._idle.release()
+        self._work.put(None)
+
+    def shutdown(self, *, wait: bool = False) -> None:
+        """Drops what no thread has begun, and ends the threads after what they do. May be called twice."""
+        try:
+            while True:
+                self._work.get_nowait()
+        except Empty:
+            self._work.put(None)
+        for thread in self._threads if wait else ():
+            thread.join()
 
 
 class FetchAhead:
@@ -176,7 +221,7 @@ class FetchAhead:
     def __init__(self, *, objects: int, max_bytes: int) -> None:
         self.objects = max(1, objects)
         self._budget = FetchBudget(max_bytes)
-        self._pool = ThreadPoolExecutor(max_workers=self.objects, thread_name_prefix="fetch")
+        self._pool = _Threads(self.objects)
 
     @property
     def used_bytes(self) -> int:
@@ -197,4 +242,4 @@ class FetchAhead:
         with self._budget.changed:
             self._budget.closed = True
             self._budget.changed.notify_all()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown()

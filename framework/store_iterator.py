@@ -6,12 +6,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.errors import ListingError, StoreUnavailableError
+from framework.errors import ListingError, StoreUnavailableError, TaskClosedError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.reading import StoreInput
 from framework.records import NativeObject
@@ -74,6 +73,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._page_size = page_size
         self._start_key = start_key
         self._ending = threading.Event()
+        self._first_contact = threading.Event()  # made, or given up
         self._clock_ahead_seconds = 0.0
 
     @property
@@ -97,7 +97,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                     break
                 if page.continuation == continuation:
                     raise ListingError(
-                        f"{self._store.scheme}://{self._store.bucket}/{prefix}: a page of the listing repeats itself; stopped"
+                        f"{self._store.scheme}://{self._store.bucket}/{prefix}: a page of the listing repeats itself, so it would never end: the store's paging is broken"
                     )
                 continuation = page.continuation
 
@@ -130,14 +130,17 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 answer.set_exception(error)
 
         threading.Thread(target=ask, name="first-page", daemon=True).start()
-        try:
-            return answer.result(FIRST_ANSWER_SECONDS)
-        except FutureTimeoutError:
-            place = f" at {self._store.address}" if self._store.address else ""
-            raise StoreUnavailableError(
-                f"{self._store.scheme}://{self._store.bucket}/{prefix}: no answer{place} within "
-                f"{FIRST_ANSWER_SECONDS:.0f} seconds; check the address, the network and the proxy"
-            ) from None
+        answer.add_done_callback(lambda _: self._first_contact.set())
+        self._first_contact.wait(FIRST_ANSWER_SECONDS)
+        if answer.done():
+            return answer.result()
+        if self._ending.is_set():
+            raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}/{prefix}: closed while listing")
+        place = f" at {self._store.address}" if self._store.address else ""
+        raise StoreUnavailableError(
+            f"{self._store.scheme}://{self._store.bucket}/{prefix}: no answer{place} within "
+            f"{FIRST_ANSWER_SECONDS:.0f} seconds; check the address, the network and the proxy"
+        )
 
     def _ask(self, prefix: str, after: str, continuation: str | None) -> ListPage:
         return (self._first_policy or self._policy).call(
@@ -162,4 +165,5 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     @override
     def close(self) -> None:
         self._ending.set()
+        self._first_contact.set()
         super().close()

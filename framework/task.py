@@ -34,6 +34,10 @@ log = logging.getLogger(__name__)
 CLOSE_SECONDS = 5.0
 """`stop` returns within this time, whatever the reader is doing."""
 
+READER_SECONDS = 1.0
+"""How much of it the reader gets once everything is closed. One that is still in a request, to a store that does not
+answer, is left behind: it has nothing to save, and the process has other things to end in the same five seconds."""
+
 
 class AbstractSourceTask(abc.ABC):
     """A source's task. A subclass writes three methods: `configure`, `get_iterator`, `close_resources`.
@@ -248,7 +252,7 @@ class AbstractSourceTask(abc.ABC):
         if closer.is_alive():
             log.warning("close_resources did not return within %.0f seconds; going on without it", CLOSE_SECONDS)
         if self._reader is not None and self._reader is not threading.current_thread():
-            self._reader.join(max(0.0, deadline - time.monotonic()))
+            self._reader.join(max(0.0, min(READER_SECONDS, deadline - time.monotonic())))
 
     def _close_quietly(self) -> None:
         try:

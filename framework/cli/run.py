@@ -74,7 +74,12 @@ def run_engine(
     """Runs the configured engine below an output that is open; returns the figures of the run."""
     from framework.engine.local import LocalEngine  # noqa: PLC0415 - loads the door to Iggy
 
-    engine = LocalEngine(task_class, config, once=once, report=output.update)
+    engine_class: type[LocalEngine] = LocalEngine
+    if config.runner.engine == "spark":
+        from framework.spark.engine import SparkEngine  # noqa: PLC0415 - the only way to Spark
+
+        engine_class = SparkEngine
+    engine = engine_class(task_class, config, once=once, report=output.update)
     log.info('source "%s": %s', config.source.name, "everything there is now" if once else "until stopped")
     with _stopped_by_signals(engine), _metrics(config, engine):
         try:

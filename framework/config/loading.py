@@ -163,6 +163,8 @@ class _Reading:
             return self._substitution.apply(value, lambda mistake: self.mistakes.append(f"{place}: {mistake}"))
         if isinstance(value, list):
             return [self._substituted(item, place) for item in value]
+        if isinstance(value, dict):
+            return {name: self._substituted(item, f"{place}.{name}") for name, item in value.items()}
         return value
 
     def _renamed(self, mapping: Mapping[str, object], options: Mapping[str, Option], place: str) -> dict[str, object]:

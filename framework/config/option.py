@@ -145,6 +145,8 @@ def type_text(kind: Any) -> str:
         return units[0].text if units else type_text(arguments[0])
     if origin in (list, tuple, Sequence):
         return f"list of {type_text(arguments[0])}s"
+    if origin in (dict, Mapping):
+        return "table of texts"
     if origin is Union or (origin is not None and origin.__name__ == "UnionType"):
         return " or ".join(type_text(argument) for argument in arguments if argument is not type(None))
     return _PLAIN_TEXTS.get(kind, getattr(kind, "__name__", str(kind)))

@@ -11,7 +11,7 @@ A source's own root class adds its section (`[s3]`):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 import attrs
@@ -235,7 +235,7 @@ class OffsetsSection:
 
     topic: str | None = option(
         None,
-        doc="The topic that keeps the positions. Absent: the source's name with `-offsets`. Sources may not share one.",
+        doc="The topic that keeps the positions. Absent: the source's name with `-offsets`. Sources may share one: each sees its own positions.",
         minimum=1,
         maximum=_LONGEST_IGGY_NAME,
     )
@@ -302,15 +302,34 @@ class DiscoverySection:
 class RunnerSection:
     """What does the work."""
 
-    engine: str = option("local", choices=("local",), doc='`"local"`: this machine, one process per task.')
+    engine: str = option(
+        "local",
+        choices=("local", "spark"),
+        doc='`"local"`: this machine, one process per task. `"spark"`: the executors of Spark; needs Java 17.',
+    )
     tasks_max: int = option(
         1,
         minimum=1,
         maximum=1000,
         unit="tasks",
         doc="Readers and senders at work, at most; no more than there are partitions can have anything to do. "
-        "One task runs inside the program; several run in a process each.",
+        "Locally one task runs inside the program, several run in a process each.",
     )
+
+
+@attrs.frozen(kw_only=True)
+class SparkSection:
+    """Where the engine `"spark"` works. A session that is active already (`spark-submit`, a notebook) wins over this."""
+
+    master: str = option("local[*]", minimum=1, doc="Spark's master: `local[*]`, `spark://host:7077`, `yarn` ...")
+    conf: Mapping[str, str] = option(
+        attrs.Factory(dict), doc='Options of the session that is made, `spark.executor.memory = "2g"` and so on.'
+    )
+
+    def mistakes(self) -> Iterator[str]:
+        """Speculation, which gives a lane two senders."""
+        if self.conf.get("spark.speculation", "false").lower() == "true":
+            yield "conf: spark.speculation must be off; it runs one task twice at the same time, and a lane has one sender"
 
 
 @attrs.frozen(kw_only=True)
@@ -381,6 +400,7 @@ class SourceCommonConfig:
     offsets: OffsetsSection = attrs.field(factory=OffsetsSection)
     discovery: DiscoverySection = attrs.field(factory=DiscoverySection)
     runner: RunnerSection = attrs.field(factory=RunnerSection)
+    spark: SparkSection = attrs.field(factory=SparkSection)
     errors: ErrorsSection = attrs.field(factory=ErrorsSection)
     log: LogSection = attrs.field(factory=LogSection)
     metrics: MetricsSection = attrs.field(factory=MetricsSection)

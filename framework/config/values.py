@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import date, datetime, time, timezone
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -153,6 +154,25 @@ def _is_list(kind: Any) -> bool:
     return get_origin(kind) in {list, tuple}
 
 
+def _is_table(kind: Any) -> bool:
+    return get_origin(kind) in {dict, Mapping}
+
+
+def _table(value: object, _kind: Any) -> dict[str, str]:
+    """Text by name. TOML reads the dots of a bare name as tables within tables; here they are part of the name."""
+    if not isinstance(value, dict):
+        raise ValueMistake("must be a table of texts")
+    flat: dict[str, str] = {}
+    for name, item in value.items():
+        if isinstance(item, dict):
+            flat |= {f"{name}.{inner}": text for inner, text in _table(item, None).items()}
+        elif isinstance(item, (str, int, float)):
+            flat[str(name)] = str(item).lower() if isinstance(item, bool) else str(item)
+        else:
+            raise ValueMistake("must be a table of texts")
+    return flat
+
+
 def strict_converter() -> cattrs.Converter:
     """A converter for single values that converts nothing by guess. Wrong values raise `ValueMistake`."""
     converter = cattrs.Converter(detailed_validation=False)
@@ -181,6 +201,7 @@ def strict_converter() -> cattrs.Converter:
         except ValueMistake as mistake:
             raise ValueMistake(f"every item {mistake}") from None
 
+    converter.register_structure_hook_func(_is_table, _table)
     converter.register_structure_hook_func(lambda kind: bool(_union_members(kind)), any_of)
     converter.register_structure_hook_func(_is_list, items)
     converter.register_structure_hook_func(_has_unit, with_unit)

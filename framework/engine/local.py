@@ -9,7 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
+
+import attrs
 
 from framework.engine.report import Reporter
 from framework.engine.session import IggyTarget, Session
@@ -53,7 +56,7 @@ class LocalEngine:
         report: Report | None = None,
     ) -> None:
         self._task_class = task_class
-        self._config = config
+        self._config = _with_moment(config)
         self._once = once
         self._stopping = threading.Event()
         self._running: Pipeline | None = None
@@ -78,6 +81,7 @@ class LocalEngine:
         """
         with self._reporter, IggyTarget(self._config) as target:
             self._run_epochs(target)
+            self._reporter.state = "stopped" if self._stopping.is_set() else "done"
         return self._reporter.last
 
     def _run_epochs(self, target: IggyTarget) -> None:
@@ -90,6 +94,8 @@ class LocalEngine:
                 connection = target.connect()
                 try:
                     session = Session(connection, self._config)
+                    if began:
+                        self._reporter.recovered()
                     began, lost_at, tries = True, None, 0
                     self._run_epoch(session)
                 finally:
@@ -105,7 +111,6 @@ class LocalEngine:
                 pause = RECONNECT_PAUSES[min(tries, len(RECONNECT_PAUSES) - 1)]
                 log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
                 self._reporter.state = "reconnecting"
-                self._reporter.recovered()
                 tries += 1
                 self._stopping.wait(pause)
             else:
@@ -143,3 +148,11 @@ class LocalEngine:
             self._reporter.unwatch()
             task.stop()
             producer.close()
+
+
+def _with_moment(config: SourceCommonConfig) -> SourceCommonConfig:
+    """`modified_after = "now"` as the time of this start, so that a recovery later on means the same moment."""
+    if config.discovery.modified_after != "now":
+        return config
+    moment = datetime.now(timezone.utc).isoformat()
+    return attrs.evolve(config, discovery=attrs.evolve(config.discovery, modified_after=moment))

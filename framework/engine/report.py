@@ -29,6 +29,8 @@ class TaskFigures:
     Attributes:
         reads: the iterator's counts.
         records: records that Iggy confirmed.
+        objects: objects of which everything is confirmed, or the rest was left out.
+        object_bytes: their listed sizes.
         commits: deltas saved.
         record_bytes: their payload bytes.
         send_requests: confirmed requests that held records.
@@ -40,6 +42,8 @@ class TaskFigures:
 
     reads: ReadCounts = attrs.field(factory=ReadCounts)
     records: int = 0
+    objects: int = 0
+    object_bytes: int = 0
     commits: int = 0
     record_bytes: int = 0
     send_requests: int = 0
@@ -55,6 +59,8 @@ class TaskFigures:
         return cls(
             reads=attrs.evolve(iterator.counts) if iterator is not None else ReadCounts(),
             records=pipeline.counts.records,
+            objects=pipeline.counts.objects,
+            object_bytes=pipeline.counts.object_bytes,
             commits=pipeline.counts.commits,
             record_bytes=pipeline.counts.size_bytes,
             send_requests=pipeline.counts.requests,
@@ -75,7 +81,6 @@ class Reporter:
         self._past: list[TaskFigures] = []
         self._source: Callable[[], list[TaskFigures]] | None = None
         self._feed: Callable[[], FeedCounts | None] | None = None
-        self._past_chosen = (0, 0)
         self._past_passes = 0
         self._recoveries = 0
         self._ended = threading.Event()
@@ -113,8 +118,6 @@ class Reporter:
             self._past.extend(self._source())
             feed = self._feed() if self._feed is not None else None
             if feed is not None:
-                chosen, size = self._past_chosen
-                self._past_chosen = (chosen + feed.total_chosen, size + feed.total_chosen_bytes)
                 self._past_passes += feed.passes
             self._last_feed = feed
         self._source = None
@@ -127,8 +130,9 @@ class Reporter:
         figures = [*self._past, *(source() if source is not None else [])]
         feed = self._feed() if source is not None and self._feed is not None else self._last_feed
         live = feed if source is not None else None
-        chosen, size = self._past_chosen
-        done = sum(f.reads.objects_done + f.reads.objects_failed + f.reads.objects_vanished for f in figures)
+        # What a broken epoch read and did not get confirmed, the next one chooses and reads again: it must not count twice.
+        chosen, size = _finished(self._past)
+        done, done_bytes = _finished(figures)
         firsts = [f.first_record_at for f in figures if f.first_record_at is not None]
         state = self._state
         if state == "sending" and live is not None and done >= chosen + live.total_chosen:
@@ -137,7 +141,7 @@ class Reporter:
             state=state,
             objects_done=done,
             objects_total=chosen + (live.total_chosen if live is not None else 0),
-            bytes_done=sum(f.reads.bytes_done for f in figures),
+            bytes_done=done_bytes,
             bytes_total=size + (live.total_chosen_bytes if live is not None else 0),
             records=sum(f.records for f in figures),
             skipped=sum(f.reads.skipped for f in figures),
@@ -180,3 +184,11 @@ class Reporter:
         self.last = self.progress()
         if self._report is not None:
             self._report(self.last)
+
+
+def _finished(figures: list[TaskFigures]) -> tuple[int, int]:
+    """Objects that are over and done with, and their listed sizes."""
+    return (
+        sum(f.objects + f.reads.objects_vanished for f in figures),
+        sum(f.object_bytes + f.reads.bytes_vanished for f in figures),
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -105,11 +105,17 @@ class LaneKeeper:
     """Opens lanes before their first record, and looks whether they still hold what they confirmed."""
 
     def __init__(
-        self, connection: IggyConnection, config: SourceCommonConfig, offsets: OffsetManager | None = None
+        self,
+        connection: IggyConnection,
+        config: SourceCommonConfig,
+        offsets: OffsetManager | None = None,
+        *,
+        on_saved: Callable[[PositionDelta], None] | None = None,
     ) -> None:
         self._connection = connection
         self._config = config
-        self.offsets = offsets or OffsetManager()
+        self._on_saved = on_saved
+        self.offsets = offsets if offsets is not None else OffsetManager()
         self._topics: dict[str, TopicIdentity] = {}
         self._verify_at = time.monotonic() + VERIFY_SECONDS
 
@@ -131,6 +137,7 @@ class LaneKeeper:
         for warning in warnings:
             log.warning("%s", warning)
         self._topics[topic] = TopicIdentity(topic_id=info.id, created_at=info.created_at)
+        self.offsets.note_topic(topic, (info.id, info.created_at))
 
     def open_lane(self, lane: Lane) -> None:
         """Leaves the lane's end in the log, before anything of ours stands behind it.
@@ -142,7 +149,9 @@ class LaneKeeper:
         self.ensure_topic(lane.topic)
         last = self._connection.poll(self._config.iggy.stream, lane.topic, lane.partition, offset="last", count=1)
         self.offsets.set_anchor(lane, Anchor(last[-1].offset, last[-1].message_id) if last else None, save=True)
-        self.offsets.flush()
+        delta = self.offsets.flush()
+        if self._on_saved is not None:
+            self._on_saved(delta)  # a leader must know the lane before it writes a snapshot
 
     def verify_when_due(self) -> None:
         """Looks, now and then, whether every lane still holds its last confirmed message.
@@ -187,6 +196,7 @@ class Session:
         for warning in warnings:
             log.warning("%s", warning)
         self._deltas = 0
+        self._worker_topics: dict[str, TopicIdentity] = {}
         self.log = PositionLog(connection, stream=iggy.stream, topic=config.offsets_topic, source=config.source.name)
         self.offsets = OffsetManager()
         self.lanes = LaneKeeper(connection, config)
@@ -215,8 +225,10 @@ class Session:
         """The door to the data topics, over this session's connection."""
         return make_producer(self.connection, self.config, self.recovered.anchors)
 
-    def saved(self, _delta: PositionDelta) -> None:
+    def saved(self, delta: PositionDelta) -> None:
         """Called with every delta of the epoch: writes a snapshot now and then, so that the next start reads little."""
+        for name, (topic_id, created_at) in delta.topics.items():
+            self._worker_topics[name] = TopicIdentity(topic_id=topic_id, created_at=created_at)
         self._deltas += 1
         if self._deltas % SNAPSHOT_DELTAS == 0:
             self.write_snapshot()
@@ -224,11 +236,12 @@ class Session:
     def write_snapshot(self) -> None:
         """Writes the whole state as of now."""
         entries, anchors = self.offsets.snapshot()
-        snapshot = Snapshot(
-            entries=entries, anchors=anchors, topics=self.lanes.topics, unclaimed=self.recovered.unclaimed
-        )
+        snapshot = Snapshot(entries=entries, anchors=anchors, topics=self._topics(), unclaimed=self.recovered.unclaimed)
         for payload in log_codec.encode_snapshot(self.config.source.name, self.recovered.epoch, snapshot):
             self.log.append(payload)
+
+    def _topics(self) -> dict[str, TopicIdentity]:
+        return {**self.recovered.topics, **self._worker_topics, **self.lanes.topics}
 
     def close(self) -> None:
         """Gives the connection back. May be called twice."""

@@ -62,6 +62,7 @@ class TaskRun:
 
     def __init__(self, plan: WorkerPlan, feed: HandedFeed, *, on_saved: Callable[[PositionDelta], None]) -> None:
         config = plan.config
+        self._on_saved = on_saved
         self.task: AbstractSourceTask = plan.task_class()
         self._connection = open_connection(plan.address, config)
         try:
@@ -72,7 +73,7 @@ class TaskRun:
             offsets = OffsetManager(LogOffsetStore(position_log, epoch=plan.epoch, base=plan.base))
             for lane, anchor in plan.anchors.items():
                 offsets.set_anchor(lane, anchor)
-            lanes = LaneKeeper(self._connection, config, offsets)
+            lanes = LaneKeeper(self._connection, config, offsets, on_saved=self._lane_opened)
             self.task.start(config, offsets=offsets, feed=feed)
             self.pipeline = Pipeline(
                 self.task,
@@ -85,6 +86,9 @@ class TaskRun:
         except BaseException:
             self.close()
             raise
+
+    def _lane_opened(self, delta: PositionDelta) -> None:
+        self._on_saved(delta)
 
     def run(self) -> None:
         """Sends what the leader gives until it closes the feed, or `stop`. Raises what `Pipeline.run` raises."""

@@ -83,7 +83,7 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
                 feed.close()
             else:
                 run.stop()
-    except (EOFError, OSError):
+    except (EOFError, OSError, TypeError):  # TypeError: closed by ourselves while it waited
         run.stop()  # the leader is gone: save what is confirmed and end
 
 

@@ -26,6 +26,8 @@ from framework.errors import PositionError
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta
 from framework.records import Anchor, Lane, Mark, ObjectState, length_only
 
+WAY_OUT = "It is damaged: bring the topic back from a backup, or read everything again with another [offsets] topic"
+
 MAGIC = b"ICSP"
 FORMAT_VERSION = 1
 _PREFIX = struct.Struct("<4sBBI")
@@ -74,7 +76,9 @@ class LogMessage:
             body = zstandard.ZstdDecompressor().decompress(self.body) if self.packed else self.body
             value: dict[str, Any] = orjson.loads(body)
         except (zstandard.ZstdError, orjson.JSONDecodeError) as exc:
-            raise PositionError(f"offsets topic, message {self.offset}: a {self.kind} that cannot be read") from exc
+            raise PositionError(
+                f"offsets topic, message {self.offset}: a {self.kind} that cannot be read. {WAY_OUT}"
+            ) from exc
         return value
 
 
@@ -163,7 +167,7 @@ def decode(offset: int, payload: bytes) -> LogMessage | None:
             packed=bool(flags & _ZSTD),
         )
     except (struct.error, orjson.JSONDecodeError, KeyError, TypeError) as exc:
-        raise PositionError(f"offsets topic, message {offset}: positions that cannot be read") from exc
+        raise PositionError(f"offsets topic, message {offset}: positions that cannot be read. {WAY_OUT}") from exc
 
 
 def encode_claim(source: str, claim: Claim) -> bytes:
@@ -184,6 +188,7 @@ def encode_delta(source: str, epoch: int, base: int, delta: PositionDelta) -> by
         "anchors": _anchors_out(delta.anchors),
         "entries": _entries_out(delta.entries),
         "removed": [list(map(list, key.properties)) for key in delta.removed],
+        "topics": {name: list(identity) for name, identity in delta.topics.items()},
     }
     return _encode({"kind": "delta", "source": source, "epoch": epoch, "base": base}, body)
 
@@ -195,6 +200,7 @@ def decode_delta(message: LogMessage) -> PositionDelta:
         entries=list(_entries_in(body["entries"])),
         anchors=_anchors_in(body["anchors"]),
         removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body["removed"]],
+        topics={name: (one, two) for name, (one, two) in body["topics"].items()},
     )
 
 
@@ -259,6 +265,7 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
         "depends_on": [options.setdefault(entry.depends_on, len(options)) for entry in entries],
     }
     # what only a few have: row number -> value
+    columns["generation"] = {str(at): e.generation for at, e in enumerate(entries) if e.generation}
     columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
     columns["skipped"] = {str(at): e.skipped for at, e in enumerate(entries) if e.skipped}
     columns["extra"] = {str(at): e.extra for at, e in enumerate(entries) if e.extra}
@@ -269,6 +276,7 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     columns = table["columns"]
     lanes = [Lane(topic, partition) for topic, partition in table["lanes"]]
     marks, skipped, extras = columns["mark"], columns["skipped"], columns["extra"]
+    generations = columns["generation"]
     names = ("bucket", "key", "version", "modified", "records", "state", "lane", "depends_on")
     for at, row in enumerate(zip(*(columns[name] for name in names), strict=True)):
         bucket, key, version, modified, records, state, lane, depends_on = row
@@ -277,6 +285,7 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
             bucket=table["buckets"][bucket],
             key=key,
             version=version,
+            generation=generations.get(str(at), 0) if generations else 0,
             modified_ms=modified,
             records_done=records,
             state=_STATE_OF[state],

@@ -7,6 +7,7 @@ The data topics are the truth, the log is their checkpoint: state = last checkpo
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -23,7 +24,7 @@ from framework.iggy import log_codec
 from framework.iggy.headers import join_provenance
 from framework.iggy.log_codec import Claim, Snapshot, TopicIdentity
 from framework.iggy.position_log import Checkpoint, LogView, PositionLog, arrange
-from framework.offsets import OffsetManagerEntry, OffsetManagerKey, merge_entries, merge_ranges
+from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta, merge_entries, merge_ranges
 from framework.records import Anchor, Lane, length_only
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Recovered:
         anchors: every known lane's end, verified.
         unclaimed: hash -> records done, for records found in the topics whose object only a listing can tell.
         replayed: messages that were read from the data topics.
+        topics: the data topics and their identities.
         first_start: nothing was in the log.
     """
 
@@ -63,6 +65,7 @@ class Recovered:
     anchors: Mapping[Lane, Anchor | None]
     unclaimed: Mapping[int, int] = attrs.field(factory=dict, repr=length_only)
     replayed: int = 0
+    topics: Mapping[str, TopicIdentity] = attrs.field(factory=dict)
     first_start: bool = False
 
 
@@ -94,7 +97,9 @@ def fence(
         if clock() >= deadline:
             claim = holders[min(alive)]
             if (claim.host, claim.process) == (socket.gethostname(), os.getpid()):
-                raise IggyUnavailableError(f'Iggy still holds an earlier connection of this process; source "{source}" waits')
+                raise IggyUnavailableError(
+                    f'Iggy still holds an earlier connection of this process; source "{source}" waits'
+                )
             raise SourceRunningError(
                 f'source "{source}" is running already, on {claim.host} (process {claim.process}); stop that one first. '
                 f"If it is dead, Iggy has not noticed yet: try again in a minute. For a second, independent copy of the "
@@ -143,12 +148,12 @@ class Recovery:
         messages.extend(self._log.messages(self._log.next_offset))
         view = arrange(messages, self._source)
         identities = self._identities(view)
-        entries, anchors, unclaimed = self._load(view)
+        chosen, entries, anchors, unclaimed = self._load(view)
         for topic in self._topics:
             for partition in range(self._partitions):
                 anchors.setdefault(Lane(topic, partition), None if view.checkpoints else self._end(topic, partition))
         replayed = 0
-        facts = self._skip_facts(view)
+        facts = self._skip_facts(view.checkpoints[chosen:])
         for lane in sorted(anchors):
             replay = _Replay(self._source, self._split_size, entries, unclaimed, facts)
             anchors[lane] = self._replay_lane(lane, anchors[lane], replay)
@@ -164,6 +169,7 @@ class Recovery:
             anchors=anchors,
             unclaimed=unclaimed,
             replayed=replayed,
+            topics=identities,
             first_start=not view.checkpoints,
         )
 
@@ -172,7 +178,10 @@ class Recovery:
         return Anchor(last[-1].offset, last[-1].message_id) if last else None
 
     def _identities(self, view: LogView) -> dict[str, TopicIdentity]:
-        known = view.checkpoints[-1].snapshot().topics if view.checkpoints else {}
+        known = dict(view.checkpoints[-1].snapshot().topics) if view.checkpoints else {}
+        for message in view.checkpoints[-1].deltas if view.checkpoints else ():
+            for name, (topic_id, created_at) in log_codec.decode_delta(message).topics.items():
+                known[name] = TopicIdentity(topic_id=topic_id, created_at=created_at)
         found: dict[str, TopicIdentity] = {}
         for name in sorted({*self._topics, *known}):
             info = self._connection.get_topic(self._stream, name)
@@ -205,10 +214,10 @@ class Recovery:
 
     def _load(
         self, view: LogView
-    ) -> tuple[dict[OffsetManagerKey, OffsetManagerEntry], dict[Lane, Anchor | None], dict[int, int]]:
+    ) -> tuple[int, dict[OffsetManagerKey, OffsetManagerEntry], dict[Lane, Anchor | None], dict[int, int]]:
         """The newest snapshot whose anchors stand, and what follows it lane by lane up to the newest anchor that stands."""
         if not view.checkpoints:
-            return {}, {}, {}
+            return 0, {}, {}, {}
         chosen, snapshot = self._choose(view)
         entries = {entry.get_manager_key(): entry for entry in snapshot.entries}
         anchors = dict(snapshot.anchors)
@@ -221,26 +230,31 @@ class Recovery:
             else:
                 anchors.setdefault(lane, None)
             self._check_step_back(lane, history, anchors[lane])
+            if at != len(history) - 1:
+                log.warning("Iggy lost confirmed messages of %s; what is missing will be sent again", lane)
+        self._apply(view.checkpoints[chosen:], reached, entries)
+        return chosen, entries, anchors, dict(snapshot.unclaimed)
+
+    @staticmethod
+    def _apply(
+        checkpoints: Sequence[Checkpoint],
+        reached: Mapping[Lane, int],
+        entries: dict[OffsetManagerKey, OffsetManagerEntry],
+    ) -> None:
+        """Adds to the chosen snapshot's entries what its and later steps say, lane by lane up to the step reached."""
         number = 0
-        for checkpoint in view.checkpoints[chosen:]:
-            changes: list[Sequence[OffsetManagerEntry]] = (
-                [checkpoint.snapshot().entries] if checkpoint is not view.checkpoints[chosen] else [()]
-            )
-            removed: list[Sequence[OffsetManagerKey]] = [()]
-            for message in checkpoint.deltas:
-                delta = log_codec.decode_delta(message)
-                changes.append(delta.entries)
-                removed.append(delta.removed)
-            for changed, gone in zip(changes, removed, strict=True):
-                for key in gone:
+        for checkpoint in checkpoints:
+            first = checkpoint is checkpoints[0]
+            deltas = [log_codec.decode_delta(message) for message in checkpoint.deltas]
+            for step in (PositionDelta(entries=() if first else checkpoint.snapshot().entries), *deltas):
+                for key in step.removed:
                     entries.pop(key, None)
-                for entry in changed:
+                for entry in step.entries:
                     if number <= reached.get(entry.lane, -1):
                         key = entry.get_manager_key()
                         known = entries.get(key)
                         entries[key] = merge_entries(known, entry) if known is not None else entry
                 number += 1
-        return entries, anchors, dict(snapshot.unclaimed)
 
     def _choose(self, view: LogView) -> tuple[int, Snapshot]:
         newest = len(view.checkpoints) - 1
@@ -297,15 +311,23 @@ class Recovery:
                 f"name or another [offsets] topic"
             )
 
-    def _skip_facts(self, view: LogView) -> dict[tuple[OffsetManagerKey, str], tuple[tuple[int, int], ...]]:
-        """Record numbers that were left out, from every delta: they were written before what follows them was sent."""
+    def _skip_facts(
+        self, checkpoints: Sequence[Checkpoint]
+    ) -> dict[tuple[OffsetManagerKey, str], tuple[tuple[int, int], ...]]:
+        """Record numbers that were left out, from the chosen checkpoint on: written before what follows them was sent.
+
+        They are facts about the objects, so they count whether or not their delta's anchor stands.
+        """
         facts: dict[tuple[OffsetManagerKey, str], tuple[tuple[int, int], ...]] = {}
-        for checkpoint in view.checkpoints[-1:]:
-            for message in checkpoint.deltas:
-                for entry in log_codec.decode_delta(message).entries:
-                    if entry.skipped:
-                        place = (entry.get_manager_key(), entry.version)
-                        facts[place] = merge_ranges([*facts.get(place, ()), *entry.skipped])
+        for checkpoint in checkpoints:
+            changes = [
+                checkpoint.snapshot().entries,
+                *(log_codec.decode_delta(one).entries for one in checkpoint.deltas),
+            ]
+            for entry in itertools.chain.from_iterable(changes):
+                if entry.skipped:
+                    place = (entry.get_manager_key(), entry.version)
+                    facts[place] = merge_ranges([*facts.get(place, ()), *entry.skipped])
         return facts
 
     def _replay_lane(self, lane: Lane, anchor: Anchor | None, replay: _Replay) -> Anchor | None:
@@ -391,7 +413,10 @@ class _Replay:
             known = self._entries.get(key)
             if known is None or known.version != version:
                 # a later version in the lane is the newer one: its time is learnt from the next listing
-                self._entries[key] = OffsetManagerEntry(bucket=bucket, key=key_name, version=version, lane=lane)
+                generation = known.generation + 1 if known is not None else 0
+                self._entries[key] = OffsetManagerEntry(
+                    bucket=bucket, key=key_name, version=version, generation=generation, lane=lane
+                )
             return key
         if self._by_hash is None:
             self._by_hash = {

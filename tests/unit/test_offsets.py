@@ -138,8 +138,10 @@ def test_a_key_is_the_same_in_whatever_order_its_names_come(properties, random):
     one, other = OffsetManagerKey.of(properties), OffsetManagerKey.of(dict(shuffled))
     assert one == other
     assert hash(one) == hash(other)
-    assert one.canonical() == other.canonical() == json.dumps(
-        properties, sort_keys=True, separators=(",", ":"), ensure_ascii=False
+    assert (
+        one.canonical()
+        == other.canonical()
+        == json.dumps(properties, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     )
 
 

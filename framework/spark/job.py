@@ -1,0 +1,82 @@
+"""What an executor does: one `AbstractSourceTask` over the objects it was given, in lanes that nobody else writes.
+
+Everything here runs in a Python worker of Spark. The client of Iggy is made here, and ends here: no connection outlives its
+job, so that a recovery has nothing to wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from pyspark import TaskContext
+
+from framework.engine.report import TaskFigures
+from framework.engine.task_run import TaskRun, WorkerPlan, portable
+from framework.errors import FatalError, SourceError, UnknownOutcomeError
+from framework.feed import Assignment, HandedFeed
+from framework.memory import limit_arenas
+from framework.offsets import PositionDelta
+from framework.records import NativeObject
+
+
+@attrs.frozen(kw_only=True)
+class SparkJob:
+    """One task's work; travels pickled.
+
+    Attributes:
+        plan: the source, its configuration, the epoch and the lanes.
+        assignments: the objects to read, in this order.
+    """
+
+    plan: WorkerPlan
+    assignments: Sequence[Assignment]
+
+
+@attrs.frozen(kw_only=True)
+class JobResult:
+    """What came of a job. A failure is a value: Spark must not try again by itself, the driver recovers first.
+
+    Attributes:
+        figures: what was done.
+        deltas: what was saved in the offsets topic, in order.
+        released: objects that came back, and whether they are gone.
+        failure: why it ended early; None when it did not.
+    """
+
+    figures: TaskFigures
+    deltas: Sequence[PositionDelta] = ()
+    released: Sequence[tuple[NativeObject, bool]] = ()
+    failure: SourceError | None = None
+
+
+def run_job(job: SparkJob) -> JobResult:
+    """Runs one job to its end; never raises what a source can raise."""
+    attempt = TaskContext.get()
+    if attempt is not None and attempt.attemptNumber() > 0:
+        # The first attempt's executor was lost; it may live on, and what it stored is not in our positions.
+        return JobResult(
+            figures=TaskFigures(), failure=UnknownOutcomeError("Spark lost an executor at work; recovering")
+        )
+    limit_arenas()
+    deltas: list[PositionDelta] = []
+    released: list[tuple[NativeObject, bool]] = []
+    feed = HandedFeed(job.assignments, closed=True, on_release=lambda native, gone: released.append((native, gone)))
+    run: TaskRun | None = None
+    failure: SourceError | None = None
+    try:
+        run = TaskRun(job.plan, feed, on_saved=deltas.append)
+        run.run()
+    except SourceError as error:
+        failure = portable(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
+        failure = FatalError(f"{type(error).__name__}: {error}")
+    finally:
+        if run is not None:
+            run.close()
+    return JobResult(
+        figures=run.figures() if run is not None else TaskFigures(),
+        deltas=deltas,
+        released=released,
+        failure=failure,
+    )
