@@ -10,7 +10,8 @@ class Progress:
     """Figures of a run so far. Totals are what the listing has shown up to now; they grow while a pass is under way.
 
     Attributes:
-        state: what the run is doing: `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, and at the end `done` or `stopped`.
+        state: what the run is doing: `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, and at the end
+            `done` or `stopped`.
         objects_done: objects finished in this run: read to the end, failed, or gone.
         objects_total: objects that were new or unfinished.
         bytes_done: listed sizes of the finished ones.

@@ -98,6 +98,6 @@ class ObjectStore(abc.ABC):
                 return
             if page.continuation == continuation:
                 raise ListingError(
-                    f"{self.scheme}://{self.bucket}/{prefix}: a page of the listing repeats itself, so it would never end: the store's paging is broken"
+                    f"{self.scheme}://{self.bucket}/{prefix}: a page of the listing repeats itself: the store's paging is broken"
                 )
             continuation = page.continuation

@@ -235,7 +235,8 @@ class OffsetsSection:
 
     topic: str | None = option(
         None,
-        doc="The topic that keeps the positions. Absent: the source's name with `-offsets`. Sources may share one: each sees its own positions.",
+        doc="The topic that keeps the positions. Absent: the source's name with `-offsets`. "
+        "Sources may share one: each sees its own positions.",
         minimum=1,
         maximum=_LONGEST_IGGY_NAME,
     )
