@@ -42,5 +42,5 @@ docs: ## the reference pages that are written from the code
 	@$(RUN) docs/generate.py
 
 clean: ## removes .venv, the demo's folder and every cache
-	@rm -rf .venv .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf .venv .setup.log .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
