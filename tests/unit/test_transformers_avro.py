@@ -201,6 +201,13 @@ def test_damage_is_an_error_after_the_records_before_it():
         read(container(b"null", [(1, b"")], schema={"type": "nonsense"}))
 
 
+def test_a_skipped_block_is_not_decoded():
+    data = container(b"deflate", [(2, b"rubbish"), (1, CODECS[b"deflate"](datum(2)))])
+    assert read(data, skip=2) == expected(3)[2:]
+    with pytest.raises(CorruptObjectError):
+        read(data, skip=1)
+
+
 def test_text_that_is_not_utf8_and_records_too_long_are_bad_one_by_one():
     bad = varint(1) + varint(2) + b"\xff\xfe"
     assert read(container(b"null", [(3, datum(0) + bad + datum(2))])) == [

@@ -118,7 +118,8 @@ text_of_fragments = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(b"".jo
 @given(data=text_of_fragments, piece=st.integers(1, 40), run=st.integers(1, 5))
 @settings(max_examples=300, deadline=None)
 @example(data=b'{"a":\n1}\n', piece=40, run=5)
-@example(data=b"1 2\n[3\n4]\n", piece=40, run=5)
+@example(data=b"1 2\n[3,\n4]\n", piece=40, run=5)  # three values on three lines
+@example(data=b'{"a":1} {"b":2}\n{"c":\n3}\n', piece=40, run=5)
 @example(data=b'{"a":1}{"b":2}\n{"c":[{}\n{"d":1}]}\n', piece=40, run=5)
 @example(data=b'"a\nb"\n', piece=40, run=5)
 def test_a_line_is_good_exactly_when_json_says_so(data, piece, run):
@@ -131,6 +132,9 @@ def test_a_line_is_good_exactly_when_json_says_so(data, piece, run):
 
 @given(data=text_of_fragments)
 @settings(max_examples=300, deadline=None)
+@example(data=b"1 2\n[3,\n4]")
+@example(data=b'{"a":1}{"b":2}\n{"c":\n3}')
+@example(data=b'{"a":1}\n"\xff"')
 def test_the_fast_check_accepts_what_the_slow_one_does(data):
     transformer = make_transformer(InputOptions(format="jsonl"))
     assert isinstance(transformer, LineTransformer)

@@ -164,9 +164,18 @@ def test_the_temporary_file_is_deleted(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def values(array, **options):
+def test_a_skipped_row_group_is_not_decoded():
+    data = bytearray(numbers(39, compression="none", use_dictionary=False))
+    at = data.index(b"text 6") - 40
+    data[at : at + 30] = b"\xff" * 30
+    assert read(bytes(data), skip=13) == expected(39)[13:]
+    with pytest.raises(CorruptObjectError):
+        read(bytes(data), skip=12)
+
+
+def values(array, skip=0, **options):
     data = write(pa.table({"v": array}), **options)
-    return [json.loads(payload)["v"] for _, payload in read(data)]
+    return [json.loads(payload)["v"] for _, payload in read(data, skip=skip)]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +220,8 @@ def values(array, **options):
 def test_values_keep_what_they_were(array, result):
     assert values(array) == result
     # The same in slices, as batches that do not begin a row group are.
-    assert values(pa.chunked_array([array] * 9)) == result * 9
+    for skip in range(3):
+        assert values(pa.chunked_array([array] * 9), skip=skip) == (result * 9)[skip:]
 
 
 def test_uuids_and_enums_are_known_by_the_files_own_types():
