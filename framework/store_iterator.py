@@ -97,7 +97,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                     break
                 if page.continuation == continuation:
                     raise ListingError(
-                        f"{self._store.scheme}://{self._store.bucket}/{prefix}: a page of the listing repeats itself: the store's paging is broken"
+                        f"{self._store.scheme}://{self._store.bucket}/{prefix}: a page of the listing repeats itself"
                     )
                 continuation = page.continuation
 

@@ -1,0 +1,171 @@
+"""The pipeline on Spark: the same records and positions as without it, and none lost when its workers die."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from framework.engine.local import LocalEngine
+from framework.errors import FatalError, SourceError
+from s3_source.task import S3SourceTask
+
+pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
+pytest.importorskip("pyspark")
+
+LINES = 700
+OBJECTS = 13
+
+
+@pytest.fixture(scope="module")
+def spark():
+    from framework.config.sections import SparkSection
+    from framework.spark.session import open_session
+
+    session, _ = open_session(SparkSection(master="local[2]"), name="tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def bucket(moto_bucket):
+    for number in range(OBJECTS):
+        lines = b"".join(b'{"object":%d,"line":%d}\n' % (number, line) for line in range(1, LINES + number))
+        moto_bucket.put(f"in/{number:02d}.jsonl", lines)
+    return moto_bucket
+
+
+def configured(bucket, iggy_url, stream_name, *, name, engine, **more):
+    store = bucket.config()
+    props = {
+        "source": {"name": name},
+        "s3": {
+            "bucket": store.bucket,
+            "endpoint": store.endpoint,
+            "access_key_id": store.access_key_id,
+            "secret_access_key": store.secret_access_key,
+            "prefix": "in/",
+        },
+        "input": {"format": "jsonl"},
+        "iggy": {"url": iggy_url, "stream": stream_name, "topic": name, "partitions": 3, "batch_length": 97},
+        "runner": {"engine": engine, "tasks_max": 2},
+        **more,
+    }
+    return S3SourceTask().configure(props)
+
+
+def stored(iggy_url, stream_name, topic):
+    """(key, record number, payload) of every message, by an own reader."""
+    from framework.iggy.address import IggyAddress
+    from framework.iggy.client import IggyConnection
+
+    found = []
+    with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
+        for partition in range(3):
+            offset = 0
+            while messages := connection.poll(stream_name, topic, partition, offset=offset, count=500):
+                found += [(m.headers["key"], m.message_id & (1 << 40) - 1, m.payload) for m in messages]
+                offset = messages[-1].offset + 1
+    return found
+
+
+def positions(iggy_url, config):
+    """key -> (records done, state) as the log has them."""
+    from framework.iggy.address import IggyAddress
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.position_log import PositionLog
+    from framework.iggy.recovery import Recovery
+
+    with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
+        log = PositionLog(connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name)
+        recovered = Recovery(log, topics=[config.iggy.topic], partitions=3).run()
+    return {entry.key: (entry.records_done, entry.state.value) for entry in recovered.entries.values()}
+
+
+def spark_engine(config, **more):
+    from framework.spark.engine import SparkEngine
+
+    return SparkEngine(S3SourceTask, config, once=True, **more)
+
+
+def test_spark_and_local_leave_the_same_records_and_positions(spark, bucket, iggy_url, stream_name):
+    on_spark = configured(bucket, iggy_url, stream_name, name="one", engine="spark")
+    alone = configured(bucket, iggy_url, stream_name, name="two", engine="local", runner={"tasks_max": 1})
+    last = spark_engine(on_spark).run()
+    LocalEngine(S3SourceTask, alone, once=True).run()
+    records = stored(iggy_url, stream_name, "one")
+    assert len(records) == sum(LINES - 1 + number for number in range(OBJECTS)) == last.records
+    assert sorted(records) == sorted(stored(iggy_url, stream_name, "two"))
+    assert positions(iggy_url, on_spark) == positions(iggy_url, alone)
+    assert spark_engine(on_spark).run().records == 0
+    assert len(stored(iggy_url, stream_name, "one")) == len(records)
+
+
+def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_url, stream_name):
+    # local[2] makes one attempt only: the job is lost, and the driver recovers
+    config = configured(bucket, iggy_url, stream_name, name="killed", engine="spark", offsets={"commit_interval": 0.05})
+    killed = threading.Event()
+
+    def kill(progress):
+        if progress.records > 0 and not killed.is_set():
+            killed.set()
+            for pid in workers_of_spark():
+                os.kill(pid, signal.SIGKILL)
+
+    engine = spark_engine(config, report=kill)
+    last = engine.run()
+    assert killed.is_set()
+    assert last.recoveries >= 1
+    records = stored(iggy_url, stream_name, "killed")
+    assert len(records) == sum(LINES - 1 + number for number in range(OBJECTS))
+    assert len({(key, number) for key, number, _ in records}) == len(records)
+
+
+def workers_of_spark():
+    """Process ids of the Python workers (not of their daemon)."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes()
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+            parents_command = Path(f"/proc/{parent}/cmdline").read_bytes()
+        except OSError:  # it has ended meanwhile
+            continue
+        if b"pyspark" in command and b"daemon" in command and b"daemon" in parents_command:
+            found.append(int(entry.name))
+    return found
+
+
+def test_a_bad_record_ends_the_run_with_its_place(spark, moto_bucket, iggy_url, stream_name):
+    moto_bucket.put("in/bad.jsonl", b'{"n":1}\n{"n":2}\nno json\n{"n":4}\n')
+    config = configured(moto_bucket, iggy_url, stream_name, name="bad", engine="spark")
+    with pytest.raises(SourceError, match=r"in/bad\.jsonl, record 3"):
+        spark_engine(config).run()
+    assert [payload for _, _, payload in stored(iggy_url, stream_name, "bad")] == [b'{"n":1}', b'{"n":2}']
+
+
+def test_objects_and_records_as_frames(spark, bucket, iggy_url, stream_name):
+    from framework.spark import list_objects, read_records
+
+    source = S3SourceTask()
+    source.config = configured(bucket, iggy_url, stream_name, name="frames", engine="spark")
+    objects = {row.key: row.size for row in list_objects(spark, source).collect()}
+    assert len(objects) == OBJECTS
+    assert min(objects) == "in/00.jsonl"
+    records = read_records(spark, source)
+    assert records.count() == sum(LINES - 1 + number for number in range(OBJECTS))
+    first = records.filter("key = 'in/03.jsonl' and record = 2").collect()
+    assert [bytes(row.payload) for row in first] == [b'{"object":3,"line":2}']
+
+
+def test_without_java_one_sentence_says_what_to_do(monkeypatch, tmp_path):
+    from framework.spark.session import require_java
+
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(FatalError, match=r"install it .* or set \[runner\] engine"):
+        require_java()
