@@ -15,7 +15,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shlex
 import shutil
 import signal
 import sys
@@ -26,21 +25,30 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import attrs
 import typer
 
 from framework.errors import FatalError
 from s3_source.demo_data import FLIGHTS, FORMATS, Prepared, load, prepare, prepared_rows
+from s3_source.demo_result import (
+    BUCKET,
+    STREAM,
+    Demo,
+    again,
+    connected,
+    count,
+    held,
+    how_to_go_on,
+    say,
+    show_records,
+    topic_of,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from framework.iggy.client import IggyConnection
     from framework.iggy.embedded import EmbeddedServer
     from framework.testing.seaweedfs import SeaweedFs
 
-BUCKET = "flights"
-STREAM = "flights"
 EXIT_FAILED = 1
 EXIT_STOPPED = 0
 """Stopped as asked, like any run."""
@@ -78,27 +86,6 @@ _WHAT = {
 }
 
 
-@attrs.frozen(kw_only=True)
-class _Demo:
-    folder: Path
-    rows: int
-
-    @property
-    def objects(self) -> Path:
-        return self.folder / "objects"
-
-    @property
-    def iggy(self) -> Path:
-        return self.folder / "iggy"
-
-    @property
-    def s3(self) -> Path:
-        return self.folder / "s3"
-
-    def config(self, name: str) -> Path:
-        return self.folder / f"{name}.toml"
-
-
 def demo(
     folder: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(".demo"),
     rows: Annotated[int, typer.Option(help="How many flights.", min=1, max=FLIGHTS)] = FLIGHTS,
@@ -108,17 +95,17 @@ def demo(
     """Shows it all on this machine: real flights go from a local S3 server into a small Iggy server."""
     try:
         with _interrupted_by_sigterm(), _alone_in(folder):
-            return _run(_Demo(folder=folder, rows=rows), keep=keep, fresh=fresh)
+            return _run(Demo(folder=folder, rows=rows), keep=keep, fresh=fresh)
     except KeyboardInterrupt:
-        _say("", "Stopped. The same command goes on where this one was.")
+        say("", "Stopped. The same command goes on where this one was.")
         return EXIT_STOPPED
     except OSError as error:
         raise FatalError(f"the demo's folder {folder} cannot be used: {error}") from error
 
 
-def _run(demo: _Demo, *, keep: bool, fresh: bool) -> int:
+def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
     began = time.monotonic()
-    _say(
+    say(
         f"{demo.rows:,} real flights, as objects in an S3 bucket, become records in topics of Apache Iggy.",
         f"All of it runs on this machine and is kept in the folder {demo.folder}.",
         "",
@@ -131,18 +118,18 @@ def _run(demo: _Demo, *, keep: bool, fresh: bool) -> int:
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, s3)
         if not _run_sources(demo, iggy, {one.format: len(one.files) for one in files}):
-            _say(
+            say(
                 "",
                 "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
-                f"    {_again(demo)}",
+                f"    {again(demo)}",
             )
             return EXIT_STOPPED
-        ok = _count(demo, iggy)
+        ok = count(demo, iggy)
         if not ok:
             return EXIT_FAILED
-        _show_records(iggy)
-        _say("", f"That took {time.monotonic() - began:.0f} seconds.")
-        _how_to_go_on(demo, keep=keep)
+        show_records(iggy)
+        say("", f"That took {time.monotonic() - began:.0f} seconds.")
+        how_to_go_on(demo, keep=keep)
         if keep:
             _wait()
     return 0
@@ -151,7 +138,7 @@ def _run(demo: _Demo, *, keep: bool, fresh: bool) -> int:
 # ---- preparing
 
 
-def _make_room(demo: _Demo, *, fresh: bool) -> None:
+def _make_room(demo: Demo, *, fresh: bool) -> None:
     before = prepared_rows(demo.objects)
     if fresh:
         for part in (demo.iggy, *((demo.s3,) if before not in (None, demo.rows) else ())):
@@ -163,10 +150,10 @@ def _make_room(demo: _Demo, *, fresh: bool) -> None:
         )
 
 
-def _prepare(demo: _Demo) -> list[Prepared]:
-    _say("1. Objects: the flights in four formats, an object for each week")
+def _prepare(demo: Demo) -> list[Prepared]:
+    say("1. Objects: the flights in four formats, an object for each week")
     if prepared_rows(demo.objects) == demo.rows:
-        _say("   (prepared by an earlier run)")
+        say("   (prepared by an earlier run)")
         for name in FORMATS:
             _say_prepared(load(demo.objects, name))
     else:
@@ -176,11 +163,11 @@ def _prepare(demo: _Demo) -> list[Prepared]:
 
 def _say_prepared(one: Prepared) -> None:
     what = _WHAT[one.format]
-    _say(f"   {one.format + '/':<9} {len(one.files):>3} objects  {one.size_bytes / 1e6:>5.1f} MB   {what}")
+    say(f"   {one.format + '/':<9} {len(one.files):>3} objects  {one.size_bytes / 1e6:>5.1f} MB   {what}")
 
 
 @contextlib.contextmanager
-def _started_meanwhile(demo: _Demo) -> Iterator[Future[SeaweedFs]]:
+def _started_meanwhile(demo: Demo) -> Iterator[Future[SeaweedFs]]:
     """The S3 server takes some seconds to start: it does so while the objects are prepared."""
     from framework.testing.seaweedfs import SeaweedFs  # noqa: PLC0415
 
@@ -214,18 +201,18 @@ def _end_server(data: Path) -> None:
 def _fill(starting: Future[SeaweedFs], files: list[Prepared]) -> SeaweedFs:
     from s3_source.demo_bucket import fill_bucket  # noqa: PLC0415 - loads boto3
 
-    _say("", "2. A bucket: a local S3 server (SeaweedFS) holds them")
+    say("", "2. A bucket: a local S3 server (SeaweedFS) holds them")
     s3 = starting.result()
     keys = {f"{one.format}/{file.name}": file for one in files for file in one.files}
     sent = fill_bucket(s3.endpoint, s3.access_key, s3.secret_key, bucket=BUCKET, files=keys)
-    _say(
+    say(
         f'   bucket "{BUCKET}" at {s3.endpoint}: {len(keys)} objects, '
         + (f"{sent} uploaded now" if sent else "all of them there from an earlier run")
     )
     return s3
 
 
-def _start_iggy(demo: _Demo, stack: contextlib.ExitStack) -> EmbeddedServer:
+def _start_iggy(demo: Demo, stack: contextlib.ExitStack) -> EmbeddedServer:
     from framework.iggy.embedded import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415
 
     try:
@@ -234,13 +221,13 @@ def _start_iggy(demo: _Demo, stack: contextlib.ExitStack) -> EmbeddedServer:
         raise FatalError(str(error)) from error
 
 
-def _write_configs(demo: _Demo, s3: SeaweedFs) -> None:
+def _write_configs(demo: Demo, s3: SeaweedFs) -> None:
     # JSON's rules for a string are TOML's too; `${` would mean a variable.
     url = json.dumps(f"embedded:{demo.iggy.absolute()}", ensure_ascii=False).replace("${", "$${")
     for name in FORMATS:
         text = _CONFIG.format(
             format=name,
-            topic=_topic(name),
+            topic=topic_of(name),
             bucket=BUCKET,
             stream=STREAM,
             url=url,
@@ -251,27 +238,23 @@ def _write_configs(demo: _Demo, s3: SeaweedFs) -> None:
         demo.config(name).write_text(text, encoding="utf-8")
 
 
-def _topic(name: str) -> str:
-    return f"flights-{name}"
-
-
 # ---- sending
 
 
-def _run_sources(demo: _Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> bool:
+def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> bool:
     """Runs the four sources; False when it was stopped."""
-    _say("", "3. Four sources, one after the other: each reads its prefix and sends every flight to a topic of its own")
+    say("", "3. Four sources, one after the other: each reads its prefix and sends every flight to a topic of its own")
     return all(_run_source(demo, iggy, name, objects[name]) for name in FORMATS)
 
 
-def _run_source(demo: _Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
+def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
     from framework.cli.output import Output  # noqa: PLC0415
     from framework.cli.run import SWITCH_SECONDS, read_config, run_engine  # noqa: PLC0415
     from s3_source.task import S3SourceTask  # noqa: PLC0415
 
     config = read_config(S3SourceTask, demo.config(name))
-    with _connected(iggy) as connection:
-        before = sum(_held(connection, name).values())
+    with connected(iggy) as connection:
+        before = sum(held(connection, name).values())
     sys.setswitchinterval(SWITCH_SECONDS)
     began = time.monotonic()
     with Output(level="warning") as output:
@@ -284,128 +267,17 @@ def _run_source(demo: _Demo, iggy: EmbeddedServer, name: str, objects: int) -> b
         done = f"{last.records:>7,} flights sent in {seconds:.1f} s"
         done += f", behind the {before:,} of an earlier run" if before else ""
         done += "" if complete else "; stopped"
-    _say(f"   {name:<8} -> {_topic(name):<16} {done}")
+    say(f"   {name:<8} -> {topic_of(name):<16} {done}")
     return complete
 
 
-# ---- looking
-
-
-@contextlib.contextmanager
-def _connected(iggy: EmbeddedServer) -> Iterator[IggyConnection]:
-    from framework.iggy.address import IggyAddress  # noqa: PLC0415
-    from framework.iggy.client import IggyConnection  # noqa: PLC0415
-
-    connection = IggyConnection(IggyAddress.parse(iggy.url)).connect()
-    try:
-        yield connection
-    finally:
-        connection.close()
-
-
-def _held(connection: IggyConnection, name: str) -> dict[int, int]:
-    """Partition -> messages, as the server counts them; empty without the topic."""
-    info = connection.get_topic(STREAM, _topic(name))
-    return {} if info is None else {one.id: one.messages_count for one in info.partitions}
-
-
-def _count(demo: _Demo, iggy: EmbeddedServer) -> bool:
-    """Reads every topic to its end and counts; says what is wrong, if anything is."""
-    from framework.iggy.reader import read_topic  # noqa: PLC0415
-
-    _say("", "4. Counted: every topic read back to its end; a flight that came twice would count in one column only")
-    _say(f"   {'topic':<16} {'records':>9} {'different':>10} {'flights':>9}")
-    ok = True
-    with _connected(iggy) as connection:
-        for name in FORMATS:
-            records = 0
-            ids = set()
-            for _, message in read_topic(connection, STREAM, _topic(name), list(_held(connection, name))):
-                records += 1
-                ids.add(message.message_id)
-            right = records == len(ids) == demo.rows
-            _say(f"   {_topic(name):<16} {records:>9,} {len(ids):>10,} {demo.rows:>9,}   {'ok' if right else 'WRONG'}")
-            ok = ok and right
-    if not ok:
-        _say("", "A topic does not hold each flight once. If nobody else wrote to it, this is a bug: please report it.")
-    return ok
-
-
-def _show_records(iggy: EmbeddedServer) -> None:
-    from framework.iggy.headers import join_provenance  # noqa: PLC0415
-    from framework.iggy.reader import read_partition  # noqa: PLC0415
-
-    width = shutil.get_terminal_size((110, 24)).columns
-    _say("", "A record of each topic: where it came from, and what Iggy stores")
-    with _connected(iggy) as connection:
-        for name in FORMATS:
-            partition = next(one for one, count in _held(connection, name).items() if count)
-            messages = read_partition(connection, STREAM, _topic(name), partition)
-            message = next(messages)
-            origin = join_provenance(message.headers)
-            payload = message.payload.decode("utf-8", "replace")
-            _say(
-                f"   {_topic(name)}, partition {partition}, offset {message.offset}: "
-                f"from s3://{origin['bucket']}/{origin['key']}",
-                f"      {payload if len(payload) <= width - 7 else payload[: width - 8] + '…'}",
-            )
-
-
-def _how_to_go_on(demo: _Demo, *, keep: bool) -> None:
-    python = _python()
-    config = shlex.quote(str(demo.config("csv")))
-    _say(
-        "",
-        "How to go on",
-        "   Read a topic, a record on each line:",
-        f"      {python} -m s3_source read --config {config} --limit 5",
-        "   Run the demo again: it sends nothing, for Iggy also keeps which objects are done:",
-        f"      {_again(demo)}",
-        "   Stop it in the middle: empty the topics, press Ctrl-C in step 3, run it again; it goes on, and the counts are right:",
-        f"      {_again(demo, '--fresh')}",
-        f"      {_again(demo)}",
-    )
-    if keep:
-        _say("   Run one of the four sources alone, in another terminal while this one waits:")
-    else:
-        _say(
-            "   Run one of the four sources alone: leave the servers running, and in another terminal start the source:",
-            f"      {_again(demo, '--keep')}",
-        )
-    _say(
-        f"      {python} -m s3_source --config {config} --once",
-        f"   Then write a configuration of your own; {config} is a start, examples/s3.toml explains more.",
-    )
-
-
-def _again(demo: _Demo, option: str = "") -> str:
-    """The command that runs this demo again."""
-    options = [*(["--folder", str(demo.folder)] if demo.folder != Path(".demo") else ())]
-    options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ()), *([option] if option else ())]
-    if _python() == ".venv/bin/python" and Path("Makefile").is_file():
-        return "make demo" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
-    return f"{_python()} -m s3_source demo {shlex.join(options)}".rstrip()
-
-
-def _python() -> str:
-    with contextlib.suppress(ValueError):
-        return str(Path(sys.executable).relative_to(Path.cwd()))
-    return "python"
-
-
 def _wait() -> None:
-    _say("", "Both servers are running. Ctrl-C ends them.")
+    say("", "Both servers are running. Ctrl-C ends them.")
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
 
 
 # ---- the process
-
-
-def _say(*lines: str) -> None:
-    for line in lines:
-        sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 @contextlib.contextmanager
