@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -102,6 +103,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._limits = BatchLimits(records=config.iggy.batch_length, size_bytes=config.iggy.batch_bytes)
         self._once = once
         self._feed: ObjectFeed | None = feed
+        self._feed_lock = threading.Lock()
         self._ahead = FetchAhead(objects=config.input.fetch_ahead, max_bytes=config.input.fetch_ahead_bytes)
         self._window: deque[tuple[Assignment, FetchedInput]] = deque()
         self._window_bytes = 0
@@ -201,9 +203,10 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     @property
     def feed(self) -> ObjectFeed:
         """Where the objects come from; made at the first use."""
-        if self._feed is None:
-            self._feed = self.create_feed()
-        return self._feed
+        with self._feed_lock:  # the reader asks for it, and whoever shows the figures: a second one would list all again
+            if self._feed is None:
+                self._feed = self.create_feed()
+            return self._feed
 
     @property
     def finished(self) -> bool:
