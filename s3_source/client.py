@@ -12,6 +12,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
@@ -24,7 +25,7 @@ from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key
 from s3_source.errors_map import Failed, from_code, redact, translate
 from s3_source.fastget import Pattern, error_fields, pattern_of
-from s3_source.pages import parse_page
+from s3_source.pages import EMPTY_ANSWER, parse_page
 from s3_source.stream import EMPTY, Body, HttpStream, expected_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ DEFAULT_REGION = "us-east-1"
 DEFAULT_ROLE_SESSION = "iggy-s3-source"
 _REDIRECTS = frozenset((301, 302, 307, 308, 400))
 _LONGEST_ERROR_BYTES = 65_536
+
+
+_BODY = "_Body"
+
+
+def _keep_body(*, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
+    """Called by botocore before it parses a listing: the body is kept as it is, its parser gets an empty one."""
+    if response_dict["status_code"] == HTTPStatus.OK and b"<ListBucketResult" in response_dict["body"][:1000]:
+        customized_response_dict[_BODY] = response_dict["body"]
+        response_dict["body"] = EMPTY_ANSWER
 
 
 class S3Store(ObjectStore):
@@ -77,6 +88,7 @@ class S3Store(ObjectStore):
         except Exception as error:
             raise translate(error, self._failed("CreateClient")) from error
         self._client.meta.events.register("before-sign.s3.GetObject", self._learn)
+        self._client.meta.events.register("before-parse.s3.ListObjectsV2", _keep_body)
 
     @override
     def list_page(
@@ -89,13 +101,13 @@ class S3Store(ObjectStore):
         elif after:
             options["StartAfter"] = after
         try:
-            # With EncodingType given, botocore leaves the keys as they came: they are decoded once, in `parse_page`.
             answer = self._client.list_objects_v2(
                 Bucket=self.bucket, Prefix=prefix, MaxKeys=page_size, EncodingType="url", **options
             )
         except Exception as error:
             raise translate(error, self._failed("ListObjectsV2")) from error
-        page = parse_page(answer, self.bucket)
+        meta = answer["ResponseMetadata"]
+        page = parse_page(answer.get(_BODY, b""), meta["HTTPHeaders"], self.bucket)
         if page.continuation is not None and page.continuation == continuation:
             raise ListingError(f"s3://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped")
         return page

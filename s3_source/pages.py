@@ -1,48 +1,90 @@
-"""One answer of ListObjectsV2 -> a `ListPage`. All that is read from a listing is read here."""
+"""One answer of ListObjectsV2 -> a `ListPage`. All that is read from a listing is read here.
+
+botocore's own parser walks the service's model for every key: about 16,000 keys per CPU second. It is kept for everything
+else; for this one answer the client hands the body over, and it is read here, an order of magnitude faster (measured by
+`benchmarks/listing_cpu.py`). The layout is that of the S3 API reference, ListObjectsV2, with `encoding-type=url`.
+"""
 
 from __future__ import annotations
 
+import calendar
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import lru_cache
 from urllib.parse import unquote_plus
 
-from framework.errors import ListingError
+# The standard library's parser refuses what makes XML dangerous (external entities, expansion bombs since expat 2.4).
+from xml.etree.ElementTree import Element, ParseError, fromstring
+
+from framework.errors import ListingError, StoreUnavailableError
 from framework.records import NativeObject
 from framework.store import ListPage
 from s3_source.stream import bare_etag
 
+EMPTY_ANSWER = b"<ListBucketResult/>"
+"""What botocore's parser is given in place of the body."""
 
-def parse_page(answer: Mapping[str, Any], bucket: str) -> ListPage:
-    """The page of an answer as botocore gives it, asked for with `EncodingType=url`.
+
+def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage:
+    """The page in the body of an answer that was asked for with `encoding-type=url`.
 
     Keys are decoded once, and only when the answer says that they are encoded. The plus sign stands for a space, as in
     botocore: S3 sends `+` for a space and `%2B` for a plus.
 
     Raises:
         ListingError: more is promised but not how to get there.
+        StoreUnavailableError: the body is cut short, or no listing.
     """
-    encoded = answer.get("EncodingType") == "url"
-    objects = []
-    for item in answer.get("Contents", ()):
-        key = item["Key"]
-        modified_ms = round(item["LastModified"].timestamp() * 1000)
-        objects.append(
-            NativeObject(
-                scheme="s3",
-                bucket=bucket,
-                key=unquote_plus(key) if encoded else key,
-                size=item["Size"],
-                version=f"{bare_etag(item.get('ETag', ''))}@{modified_ms}",
-                modified_ms=modified_ms,
-                storage_class=item.get("StorageClass", ""),
-            )
+    try:
+        root = fromstring(body)  # noqa: S314 - see the import
+        namespace = root.tag[: root.tag.rindex("}") + 1] if root.tag.startswith("{") else ""
+        encoded = root.findtext(f"{namespace}EncodingType") == "url"
+        objects = [_object(item, namespace, bucket, encoded=encoded) for item in root.iterfind(f"{namespace}Contents")]
+        truncated = root.findtext(f"{namespace}IsTruncated") == "true"
+        continuation = root.findtext(f"{namespace}NextContinuationToken") if truncated else None
+    except (ParseError, KeyError, TypeError, ValueError) as exc:
+        raise StoreUnavailableError(f"s3://{bucket}: a page of the listing cannot be read ({exc})") from exc
+    if truncated and not continuation:
+        raise ListingError(
+            f"s3://{bucket}: a page says that more follows but not how to get it; the store's paging is broken"
         )
-    continuation = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
-    if answer.get("IsTruncated") and not continuation:
-        raise ListingError(f"s3://{bucket}: a page says that more follows but not how to get it; stopped")
-    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
     return ListPage(objects=objects, continuation=continuation, server_time_ms=server_time_ms(headers.get("date")))
+
+
+def _object(item: Element, namespace: str, bucket: str, *, encoded: bool) -> NativeObject:
+    start = len(namespace)
+    fields = {part.tag[start:]: part.text or "" for part in item}
+    key = fields["Key"]
+    if encoded and ("%" in key or "+" in key):
+        key = unquote_plus(key)
+    modified_ms = milliseconds(fields["LastModified"])
+    return NativeObject(
+        scheme="s3",
+        bucket=bucket,
+        key=key,
+        size=int(fields["Size"]),
+        version=f"{bare_etag(fields.get('ETag', ''))}@{modified_ms}",
+        modified_ms=modified_ms,
+        storage_class=fields.get("StorageClass", ""),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _day_ms(day: str) -> int:
+    year, month, number = day.split("-")
+    return calendar.timegm((int(year), int(month), int(number), 0, 0, 0)) * 1000
+
+
+def milliseconds(time: str) -> int:
+    """`2024-05-31T12:00:00.000Z` in milliseconds since 1970, without a datetime for each key.
+
+    Raises:
+        ValueError: it is no UTC time of that form.
+    """
+    if len(time) < 20 or time[10] != "T" or time[-1] != "Z":  # noqa: PLR2004 - seconds are the least there is
+        raise ValueError(f"no UTC time: {time!r}")
+    whole = _day_ms(time[:10]) + (int(time[11:13]) * 3600 + int(time[14:16]) * 60 + int(time[17:19])) * 1000
+    return whole + int((time[20:-1] + "00")[:3]) if time[19] == "." else whole
 
 
 def server_time_ms(date: str | None) -> int | None:
