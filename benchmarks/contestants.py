@@ -99,6 +99,7 @@ def ours(props: dict[str, Any]) -> Run:
     """
     from framework.cli.run import SWITCH_SECONDS
     from framework.engine.local import LocalEngine
+    from framework.memory import limit_arenas
     from s3_source.task import S3SourceTask
 
     marks: list[tuple[float, float]] = []
@@ -120,6 +121,7 @@ def ours(props: dict[str, Any]) -> Run:
             mark()
             super().stop()
 
+    limit_arenas()  # both as the program does at its start
     sys.setswitchinterval(SWITCH_SECONDS)
     engine = LocalEngine(TimedTask, S3SourceTask().configure(props), once=True)
     began = time.perf_counter()
