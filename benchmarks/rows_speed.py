@@ -32,6 +32,8 @@ from benchmarks.table import Row, at_least, spread
 BATCHES = (1000, 5000)
 THREADS = (8, 16, 32)
 DELAYS_MS = (None, 0, 20)
+SMALL_OBJECTS = 5000
+SMALL_ROUNDS = 2
 RATIO = {"avro": 0.8, "csv": 0.8, "parquet": 0.6}
 CPU_MICROSECONDS = 2.0
 
@@ -170,27 +172,29 @@ def format_row(bench: Bench, kind: str) -> Iterator[Row]:
 
 def small_rows(bench: Bench) -> Iterator[Row]:
     """Many small objects against a pool of GETs."""
-    objects = bench.scaled(5000, 60)
-    prefix = ensure_many(bench.store, "jsonl", objects, 5)
+    prefix = ensure_many(bench.store, "jsonl", bench.scaled(SMALL_OBJECTS, 60), 5)
+    rounds = min(bench.rounds, SMALL_ROUNDS)
     server = bench.servers[0]
     for delay in DELAYS_MS:
         if delay is None:
-            yield _small(bench, server, bench.store, prefix, objects, "")
+            yield _small(bench, server, bench.store, prefix, "", rounds)
             continue
         with delaying(bench.store.endpoint, delay / 1000) as endpoint:
             store = attrs.evolve(bench.store, endpoint=endpoint)
-            yield _small(bench, server, store, prefix, objects, f", {delay} ms before each answer (proxy)")
+            path = f", {delay} ms before each answer (proxy)"
+            yield _small(bench, server, store, prefix, path, rounds if delay else 1)
 
 
-def _small(bench: Bench, server: Server, store: Store, prefix: str, objects: int, path: str) -> Row:
-    rounds = min(bench.rounds, 3)
+def _small(bench: Bench, server: Server, store: Store, prefix: str, path: str, rounds: int) -> Row:
+    objects = bench.scaled(SMALL_OBJECTS, 60)
     mine: list[Run] = []
     pools: dict[int, list[Run]] = {threads: [] for threads in THREADS}
     with contestant() as we, contestant() as bare:
         for number in range(rounds + 1):
             with _stream(bare, server) as stream:
                 one = we(ours, config(store, server.url, stream, "ours", prefix, "jsonl"))
-            made = {threads: bare(bare_pool, store, prefix, threads) for threads in THREADS}
+            # The first round only warms up, and a pool needs that less than a few seconds of everybody's time.
+            made = {threads: bare(bare_pool, store, prefix, threads) for threads in THREADS} if number else {}
             if one.objects != objects or one.records != objects * 5:
                 raise RuntimeError(f"not everything was sent: {one}")
             if number:
