@@ -12,6 +12,7 @@ import io
 import json
 import random
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 BUCKET = "bench"
 PART_BYTES = 16 << 20
+READABLE_SECONDS = 60.0
 FORMATS = ("jsonl", "avro", "csv", "parquet")
 SUFFIX = {"jsonl": "jsonl", "avro": "avro", "csv": "csv", "parquet": "parquet"}
 NAMES = ("object", "n", "id", "user", "amount", "ok", "city", "pad")
@@ -124,10 +126,23 @@ _ENCODERS = {"jsonl": _jsonl, "csv": _csv, "avro": _avro, "parquet": _parquet}
 
 
 def ensure_bucket(store: Store) -> None:
-    """Makes the bucket, if it is not there."""
+    """Makes the bucket, if it is not there; else waits until what it holds can be read.
+
+    A SeaweedFS that was started again lists its objects some seconds before it finds their bytes.
+    """
     client = store.client()
     with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
         client.create_bucket(Bucket=BUCKET)
+    limit = time.monotonic() + READABLE_SECONDS
+    for entry in client.list_objects_v2(Bucket=BUCKET).get("Contents", ()):
+        while True:
+            try:
+                client.get_object(Bucket=BUCKET, Key=entry["Key"], Range="bytes=0-0")["Body"].read()
+                break
+            except client.exceptions.ClientError:
+                if time.monotonic() > limit:
+                    raise
+                time.sleep(0.5)
     client.close()
 
 
