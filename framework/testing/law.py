@@ -1,0 +1,123 @@
+"""A law: its id, what it says, and the check that compares. Checks need no test framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from framework.testing.rig import Capability, SourceRig
+
+BATCH = 4
+QUEUE = 13
+PAGES = (1, 2, 3)
+KEYS = ("a/1", "a/b", "a-c", "b d", "é")
+"""Five keys: no page size but 1 divides that, and their order by bytes is that of no other rule (`a-c` is the first)."""
+
+_FEWEST_OBJECTS, _FEWEST_RECORDS = 2, 3
+
+
+class LawBrokenError(AssertionError):
+    """A source does not keep a law. The message has its id, the smallest example that was found, and the seed."""
+
+
+class RigError(Exception):
+    """The rig is not fit to prove anything."""
+
+
+class Comparing:
+    """Counts comparisons, and fails with a law's name.
+
+    Attributes:
+        count: comparisons so far.
+        seed: of everything that is chosen at random.
+    """
+
+    def __init__(self, law: str, seed: int) -> None:
+        self.law = law
+        self.seed = seed
+        self.count = 0
+
+    def that(self, holds: object, example: str) -> None:
+        """One comparison: `example` says in a few words what was tried and what was seen."""
+        self.count += 1
+        if not holds:
+            raise LawBrokenError(f"{self.law} is broken: {example} (seed {self.seed})")
+
+    def same(self, seen: Sequence[object], expected: Sequence[object], example: str) -> None:
+        """One comparison of two sequences; the message shows the first difference and not everything."""
+        self.count += 1
+        if list(seen) == list(expected):
+            return
+        at = next((n for n, (one, two) in enumerate(zip(seen, expected, strict=False)) if one != two), None)
+        if at is None:
+            at = min(len(seen), len(expected))
+        one, two = (repr(side[at])[:80] if at < len(side) else "nothing" for side in (seen, expected))
+        difference = f"{len(seen)} instead of {len(expected)}; number {at + 1} is {one}, must be {two}"
+        raise LawBrokenError(f"{self.law} is broken: {example}: {difference} (seed {self.seed})")
+
+
+Check = Callable[[SourceRig, Comparing], None]
+
+
+@attrs.frozen
+class Law:
+    """One law.
+
+    Attributes:
+        id: as in the house style: L1, D4.
+        says: the law in one sentence.
+        check: raises when it is broken.
+        needs: capabilities without which it cannot be checked.
+    """
+
+    id: str
+    says: str
+    check: Check
+    needs: frozenset[Capability]
+
+
+LAWS: dict[str, Law] = {}
+"""All laws by id; filled by the modules `laws_*`."""
+
+
+def law(number: str, says: str, *needs: Capability) -> Callable[[Check], Check]:
+    """Registers a check as the proof of a law."""
+
+    def register(check: Check) -> Check:
+        LAWS[number] = Law(number, says, check, frozenset(needs))
+        return check
+
+    return register
+
+
+def refuse_unfit(rig: SourceRig) -> None:
+    """Refuses a rig whose numbers prove nothing: too few objects or records, or sizes that divide each other.
+
+    With equal or dividing sizes "resume skips one" and "the last batch is dropped" pass unseen.
+
+    Raises:
+        RigError: naming the numbers.
+    """
+    counts = list(rig.counts)
+    if len(counts) < _FEWEST_OBJECTS or len(counts) > len(KEYS):
+        raise RigError(f"counts: {_FEWEST_OBJECTS} to {len(KEYS)} objects, not {len(counts)}")
+    if min(counts) < _FEWEST_RECORDS:
+        raise RigError(f"counts: at least {_FEWEST_RECORDS} records in each object, not {min(counts)}")
+    sizes = {f"object of {count}": count for count in counts}
+    sizes |= {f"batch of {BATCH}": BATCH, f"queue of {QUEUE}": QUEUE, f"total of {sum(counts)}": sum(counts)}
+    if len(sizes) < len(counts) + 3:
+        raise RigError(f"counts: {counts} has equal numbers, among themselves or with batch, queue or total")
+    for one, small in sizes.items():
+        for other, large in sizes.items():
+            if one != other and large % small == 0:
+                raise RigError(f"counts: the {one} divides the {other}; choose numbers that do not divide each other")
+
+
+def fill(rig: SourceRig, counts: Sequence[int] | None = None) -> dict[str, list[bytes]]:
+    """Writes the rig's objects; key -> records, in the order of the keys' bytes."""
+    counts = rig.counts if counts is None else counts
+    written = {key: rig.make_records(key, count) for key, count in zip(KEYS, counts, strict=False)}
+    for key, records in written.items():
+        rig.put(key, rig.encode(records))
+    return {key: written[key] for key in sorted(written, key=str.encode)}

@@ -1,0 +1,96 @@
+"""The kit itself: every law is proven by an exhibit that it kills, and refuses what proves nothing."""
+
+import pytest
+
+from framework.testing.kit import ConformanceLaws, check, check_all
+from framework.testing.law import BATCH, LAWS, QUEUE, LawBrokenError, RigError
+from framework.testing.rig import Capability
+from tests.conformance.broken.exhibits import EXHIBITS, NO_LESS
+from tests.conformance.rigs import MemoryRig
+
+WORKS = "D5"
+"""The cheapest law that runs a whole source: an exhibit that is broken altogether would prove nothing."""
+
+
+def neighbours(law):
+    near = {other for other in LAWS if other[0] == law[0]} - {"D2"}  # where D1 holds or not says enough
+    return sorted((near | {WORKS}) - {law} - NO_LESS.get(law, set()))
+
+
+def test_every_law_has_its_exhibit():
+    assert sorted(EXHIBITS.values()) == sorted(LAWS)
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.__name__)
+def test_an_exhibit_is_killed_by_its_law(exhibit):
+    law, rig = EXHIBITS[exhibit], exhibit()
+    with pytest.raises(LawBrokenError, match=rf"^{law} \(.+\) is broken: .+ \(seed \d+\)$"):
+        check(law, rig)
+
+
+@pytest.mark.parametrize(
+    ("exhibit", "law"),
+    [(exhibit, law) for exhibit, own in EXHIBITS.items() for law in neighbours(own)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_an_exhibit_breaks_nothing_that_is_near(exhibit, law):
+    assert check(law, exhibit()).comparisons > 0
+
+
+def test_without_a_test_framework_every_law_tells_what_it_compared(capsys):
+    laws = ["L2", "T1", "T3", "O1", "O3", "D5"]
+    outcomes = {outcome.law: outcome for outcome in check_all(MemoryRig, laws=laws)}
+    assert list(outcomes) == laws
+    assert min(outcome.comparisons for outcome in outcomes.values()) > 1
+    assert capsys.readouterr().out.count(" holds: ") == len(laws)
+
+
+def test_a_law_whose_capability_is_missing_is_skipped_and_says_so(capsys):
+    class Poor(MemoryRig):
+        capabilities = frozenset()
+
+    outcome = check("T2", Poor())
+    assert outcome.comparisons == 0
+    assert Capability.CUT.value in outcome.skipped
+    assert "T2 skipped: " in capsys.readouterr().out
+    assert check("L1", Poor()).comparisons > 0  # fewer, but not none
+
+
+def test_a_law_that_compares_nothing_is_a_failure(monkeypatch):
+    monkeypatch.setitem(LAWS, "L1", type(LAWS["L1"])("L1", "nothing", lambda rig, comparing: None, frozenset()))
+    with pytest.raises(LawBrokenError, match="compared nothing"):
+        check("L1", MemoryRig())
+
+
+def test_a_source_that_fails_on_the_way_breaks_the_law():
+    rig = MemoryRig()
+    rig.store.fail("list_page", ZeroDivisionError("odd"), times=None)
+    with pytest.raises(LawBrokenError, match=r"L1 .*ZeroDivisionError.*odd"):
+        check("L1", rig)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [(), (7,), (5, 2), (5, 5, 7), (5, 10, 7), (5, 7, 2 * BATCH), (5, QUEUE), (5, 7, 6), (5, 7, 11, 3, 17, 19)],
+    ids=str,
+)
+def test_a_rig_that_proves_nothing_is_refused(counts):
+    rig = MemoryRig()
+    rig.counts = counts
+    with pytest.raises(RigError):
+        check("L1", rig)
+
+
+class Declared(ConformanceLaws):
+    cannot = {"T2": "of no use here", "L1": "wrongly declared"}  # noqa: RUF012
+
+
+def test_a_declared_gap_passes_and_a_wrong_declaration_does_not():
+    class Poor(MemoryRig):
+        capabilities = frozenset()
+
+    Declared().test_T2(Poor())
+    with pytest.raises(RigError, match="L1 holds"):
+        Declared().test_L1(Poor())
+    with pytest.raises(Exception, match="cannot do making calls"):
+        Declared().test_E1(Poor())
