@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 _MAGIC = b"PAR1"
 _HEAD_BYTES = 16
-_SMALL_OBJECT_BYTES = 1 << 20
+_SMALL_OBJECT_BYTES = 1 << 22
+"""Up to this an object is read whole: with ranges it would take a request for each column of each row group, one by one."""
 _BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 22
 _SPOOL_BYTES = 1 << 22
