@@ -7,12 +7,14 @@ server holds by then is what the next process finds.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from framework.config.sections import SourceCommonConfig
 from framework.engine.session import Session
 from framework.errors import SourceError
+from framework.iggy.client import IggyConnection
+from framework.iggy.values import StoredMessage
 from framework.iterator import AbstractSourceRecordIterator
 from framework.offsets import OffsetManagerEntry
 from framework.pipeline import Pipeline
@@ -20,9 +22,21 @@ from framework.records import NativeObject, RecordBatch
 from framework.retry import BackoffConfig
 from framework.task import AbstractSourceTask
 from framework.testing.clock import FakeClock
-from framework.testing.memory_iggy import MemoryConnection, MemoryIggy
+from framework.testing.memory_iggy import MemoryIggy
 from framework.testing.rig import SourceRig
 from framework.transformer import ObjectInput, ReadStream
+
+
+class IggyServer(Protocol):
+    """What a bench needs of a server: `MemoryIggy`, or another one behind the same three names."""
+
+    on_event: Callable[[str], None] | None
+
+    def connect(self) -> IggyConnection:
+        """A new connection."""
+
+    def messages(self, stream: str, topic: str, partition: int = 0) -> list[StoredMessage]:
+        """Everything that a partition holds."""
 
 
 class CrashError(BaseException):
@@ -61,11 +75,12 @@ class Bench:
 
     Args:
         rig: the source.
+        server: where it writes; a new one by default.
         options: of its configuration.
     """
 
-    def __init__(self, rig: SourceRig, **options: Any) -> None:
-        self.server = MemoryIggy()
+    def __init__(self, rig: SourceRig, *, server: IggyServer | None = None, **options: Any) -> None:
+        self.server: IggyServer = server if server is not None else MemoryIggy()
         self._rig = rig
         self._options = options
         self.config: SourceCommonConfig | None = None
@@ -96,7 +111,7 @@ class Bench:
         return entries
 
     def _run(
-        self, connection: MemoryConnection, task: AbstractSourceTask, config: SourceCommonConfig, crash: CrashPoint
+        self, connection: IggyConnection, task: AbstractSourceTask, config: SourceCommonConfig, crash: CrashPoint
     ) -> list[OffsetManagerEntry]:
         session = Session(connection, config)
         _watch(task, crash)

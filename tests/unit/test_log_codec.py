@@ -1,0 +1,182 @@
+"""What stands in the offsets topic: round trips, snapshots in parts, and messages that are not ours."""
+
+import struct
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.errors import PositionError
+from framework.iggy import log_codec
+from framework.iggy.log_codec import Claim, Snapshot, TopicIdentity
+from framework.iggy.position_log import arrange
+from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta
+from framework.records import Anchor, Lane, Mark, ObjectState
+
+numbers = st.integers(0, 2**53)
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+lanes = st.builds(Lane, st.sampled_from(["t", "other"]), st.integers(0, 9))
+anchors = st.dictionaries(lanes, st.none() | st.builds(Anchor, numbers, st.integers(0, 2**128 - 1)), max_size=4)
+entries = st.builds(
+    OffsetManagerEntry,
+    bucket=st.sampled_from(["b", "c"]),
+    key=text,
+    version=text,
+    modified_ms=numbers,
+    records_done=numbers,
+    state=st.sampled_from(ObjectState),
+    lane=lanes,
+    mark=st.none() | st.builds(Mark, numbers, numbers),
+    depends_on=st.sampled_from(["", '{"format":"jsonl"}']),
+    skipped=st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
+    extra=st.dictionaries(text, st.none() | st.booleans() | numbers | text, max_size=3),
+)
+keys = st.dictionaries(text, text, max_size=3).map(OffsetManagerKey.of)
+topics = st.dictionaries(text, st.builds(TopicIdentity, topic_id=numbers, created_at=numbers), max_size=3)
+
+
+def one(payload, offset=0):
+    message = log_codec.decode(offset, payload)
+    assert message is not None
+    return message
+
+
+@given(st.lists(entries, max_size=6), anchors, st.lists(keys, max_size=3))
+def test_a_delta_comes_back_as_it_was(changed, ends, removed):
+    delta = PositionDelta(entries=changed, anchors=ends, removed=removed)
+    message = one(log_codec.encode_delta("orders", 7, 4711, delta), offset=12)
+    assert (message.kind, message.source, message.epoch, message.base, message.offset) == (
+        "delta",
+        "orders",
+        7,
+        4711,
+        12,
+    )
+    assert log_codec.decode_delta(message) == delta
+
+
+@given(
+    st.lists(entries, max_size=9, unique_by=lambda entry: (entry.bucket, entry.key)),
+    anchors,
+    topics,
+    st.dictionaries(st.integers(0, 2**64 - 1), numbers, max_size=3),
+    st.integers(1, 4),
+)
+def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, ends, known, unclaimed, part):
+    snapshot = Snapshot(entries=all_entries, anchors=ends, topics=known, unclaimed=unclaimed)
+    payloads = log_codec.encode_snapshot("orders", 3, snapshot, part_entries=part)
+    assert len(payloads) == max(1, -(-len(all_entries) // part))
+    back = log_codec.decode_snapshot([one(payload) for payload in payloads])
+    in_order = sorted(all_entries, key=lambda entry: (entry.bucket, entry.key))
+    assert back == attrs.evolve(snapshot, entries=in_order)
+
+
+@given(numbers, text, st.booleans(), st.lists(st.tuples(numbers, text), max_size=3).map(tuple))
+def test_a_claim_comes_back_as_it_was(epoch, host, leader, clients):
+    claim = Claim(epoch=epoch, host=host, process=12, leader=leader, clients=clients, token="abc")
+    assert log_codec.decode_claim(one(log_codec.encode_claim("orders", claim))) == claim
+
+
+def entry(key="k", records=1):
+    return OffsetManagerEntry(bucket="b", key=key, version="v", records_done=records, lane=Lane("t", 0))
+
+
+def snapshot_of(*all_entries, source="orders", epoch=1, part=100):
+    snapshot = Snapshot(entries=all_entries, anchors={}, topics={})
+    return log_codec.encode_snapshot(source, epoch, snapshot, part_entries=part)
+
+
+def delta_of(*changed, source="orders", epoch=1, base=0):
+    return log_codec.encode_delta(source, epoch, base, PositionDelta(entries=changed))
+
+
+def claim_of(epoch, token, leader=True):
+    claim = Claim(epoch=epoch, host="h", process=1, leader=leader, clients=(), token=token)
+    return log_codec.encode_claim("orders", claim)
+
+
+def arranged(*payloads, source="orders"):
+    return arrange([log_codec.decode(offset, payload) for offset, payload in enumerate(payloads)], source)
+
+
+def test_a_large_snapshot_is_packed():
+    entries_of_one_kind = [entry(f"folder/{number:06}") for number in range(5000)]
+    (payload,) = snapshot_of(*entries_of_one_kind, part=10_000)
+    assert len(payload) < 20 * 5000
+
+
+# ---- which messages count
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_snapshot_without_all_its_parts_does_not_exist(missing):
+    whole = snapshot_of(entry("old"))
+    parts = snapshot_of(entry("a"), entry("b"), entry("c"), epoch=2, part=1)
+    assert len(parts) == 3
+    view = arranged(*whole, *[part for number, part in enumerate(parts) if number != missing])
+    (checkpoint,) = view.checkpoints
+    assert [one.key for one in checkpoint.snapshot().entries] == ["old"]
+    assert view.last_epoch == 2
+
+
+def test_parts_of_two_snapshots_are_not_mixed():
+    first = snapshot_of(entry("a"), entry("b"), epoch=1, part=1)
+    second = snapshot_of(entry("c"), entry("d"), epoch=2, part=1)
+    assert arranged(first[0], second[1]).checkpoints == []
+    (checkpoint,) = arranged(first[0], *second).checkpoints
+    assert [one.key for one in checkpoint.snapshot().entries] == ["c", "d"]
+    assert checkpoint.offset == 2
+
+
+def test_a_delta_counts_in_the_epoch_of_the_snapshot_before_it_only():
+    view = arranged(
+        delta_of(entry("before")),
+        *snapshot_of(epoch=1),
+        delta_of(entry("counts"), epoch=1),
+        *snapshot_of(epoch=2),
+        delta_of(entry("late"), epoch=1),
+        delta_of(entry("counts too"), epoch=2),
+    )
+    found = [[log_codec.decode_delta(delta).entries[0].key for delta in one.deltas] for one in view.checkpoints]
+    assert found == [["counts"], ["counts too"]]
+
+
+def test_messages_of_others_are_counted_and_left_alone():
+    view = arranged(b"hello", *snapshot_of(source="theirs", epoch=9), delta_of(entry(), source="theirs", epoch=9))
+    assert (view.foreign, view.checkpoints, view.last_epoch) == (3, [], 0)
+
+
+def test_the_first_claim_of_an_epoch_wins_it():
+    view = arranged(claim_of(1, "a"), claim_of(2, "w", leader=False), claim_of(2, "b"), claim_of(2, "c"))
+    assert (view.winner(1).token, view.winner(2).token, view.winner(3)) == ("a", "b", None)
+    assert [claim.token for claim in view.claims_since(2)] == ["w", "b", "c"]
+    assert view.last_epoch == 2
+
+
+# ---- damage
+
+
+def test_a_later_format_is_an_error_that_names_the_way_out():
+    payload = bytearray(delta_of(entry()))
+    payload[4] += 1
+    with pytest.raises(PositionError, match=r"message 5.*format 2.*version that wrote them"):
+        log_codec.decode(5, bytes(payload))
+
+
+@given(st.integers(4, 400))
+@settings(max_examples=200)
+def test_a_message_of_ours_that_is_cut_is_an_error_and_never_less_state(at):
+    payload = snapshot_of(*[entry(f"key {number}") for number in range(40)])[0]
+    cut = payload[: min(at, len(payload) - 1)]
+
+    def read():
+        return log_codec.decode_snapshot([one(cut)])
+
+    with pytest.raises(PositionError):
+        read()
+
+
+@pytest.mark.parametrize("payload", [b"", b"ICS", b"hello", struct.pack("<I", 7), b"icsp" + bytes(20)])
+def test_what_does_not_begin_like_ours_is_none_of_ours(payload):
+    assert log_codec.decode(0, payload) is None

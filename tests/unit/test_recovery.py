@@ -1,0 +1,302 @@
+"""Recovery over an Iggy in memory: whatever a crash or a server's loss leaves behind, every record is there once."""
+
+import collections
+
+import pytest
+
+from framework.engine.session import Session
+from framework.errors import IggyUnavailableError, PositionError, SourceRunningError
+from framework.iggy import log_codec, recovery
+from framework.iggy.log_codec import Claim
+from framework.iggy.position_log import PositionLog
+from framework.iggy.recovery import fence
+from framework.offsets import OffsetManagerEntry, PositionDelta
+from framework.records import Lane
+from framework.testing.clock import FakeClock
+from framework.testing.crash import Bench, CrashPoint
+from framework.testing.memory_iggy import MemoryIggy
+from framework.testing.options import source_config
+from tests.conformance.rigs import MemoryRig
+from tests.support.core import lines, put_lines
+
+LOG = "kit-offsets"
+
+
+class Source:
+    """Objects in a store, and processes over one server."""
+
+    def __init__(self, counts=None, **options):
+        self.rig = MemoryRig()
+        self.expected = {}
+        for name, count in (counts or {"a": 5, "b": 7, "c": 11}).items():
+            put_lines(self.rig.store, name, count)
+            self.expected[name] = lines(name, count)
+        options = {"batch_length": 4, "queue_records": 13, "linger_time": 0.0, "fetch_ahead": 2, **options}
+        self.bench = Bench(self.rig, **options)
+
+    @property
+    def server(self):
+        return self.bench.server
+
+    def live(self, at=None):
+        crash = CrashPoint(at)
+        self.entries = {entry.key: entry for entry in self.bench.live(crash)}
+        return crash
+
+    def payloads(self):
+        """Every payload in the data topic, with how often it is there."""
+        config = self.bench.config
+        found = collections.Counter()
+        for partition in range(config.iggy.partitions):
+            found.update(m.payload for m in self.server.messages("kit", "records", partition))
+        return found
+
+    def once(self):
+        return collections.Counter(line for some in self.expected.values() for line in some)
+
+    def check(self):
+        assert self.payloads() == self.once()
+        assert all(entry.finished for entry in self.entries.values())
+        assert set(self.entries) == set(self.expected)
+
+
+def events_of(**options):
+    return len(Source(**options).live().events)
+
+
+# ---- crashes at every event
+
+
+def test_without_headers_a_replay_finds_the_records_by_their_ids():
+    for at in range(1, events_of(headers="none") + 1):
+        source = Source(headers="none")
+        source.live(at)
+        source.live()
+        source.check()
+
+
+def bad_lines(store):
+    """An object whose second, third and last line are bad, and one that is all bad."""
+    good = lines("bad", 9)
+    store.put("bad", b"\n".join([good[0], b"-", b"-", *good[1:], b"-"]))
+    store.put("worse", b"-\n-\n-\n")
+    return good
+
+
+@pytest.mark.parametrize("batch_length", [1, 2, 4])
+def test_skipped_records_are_neither_lost_nor_sent(batch_length):
+    def source_with_bad_lines():
+        source = Source({"a": 3}, tolerance="skip_record", batch_length=batch_length)
+        source.expected["bad"] = bad_lines(source.rig.store)
+        source.expected["worse"] = []
+        return source
+
+    for at in range(1, len(source_with_bad_lines().live().events) + 1):
+        source = source_with_bad_lines()
+        source.live(at)
+        source.live()
+        source.check()
+        assert source.entries["bad"].records_done == 12
+
+
+def test_a_server_that_forgets_its_tail_at_the_crash_gets_it_again():
+    for at in range(5, events_of(partitions=1) + 1, 3):
+        for lost in (1, 3, 6):
+            source = Source(partitions=1)
+            source.live(at)
+            held = len(source.server.messages("kit", "records", 0)) if source.server.topic_info("kit", "records") else 0
+            if held:
+                source.server.lose_tail("kit", "records", 0, min(lost, held))
+            source.live()
+            source.check()
+
+
+def test_after_a_crash_without_headers_and_a_lost_tail_everything_is_there_once():
+    for at in range(8, events_of(partitions=1, headers="none") + 1, 5):
+        source = Source(partitions=1, headers="none")
+        source.live(at)
+        held = len(source.server.messages("kit", "records", 0))
+        source.server.lose_tail("kit", "records", 0, min(2, held))
+        source.live()
+        source.check()
+
+
+def test_three_crashes_in_a_row():
+    total = events_of()
+    for at in range(3, total + 1, 4):
+        source = Source()
+        for step in (0, 5, 9):
+            source.live((at + step) % total + 1)
+        source.live()
+        source.check()
+
+
+def test_an_object_overwritten_between_two_runs_is_sent_in_both_versions():
+    source = Source({"a": 5, "b": 3})
+    source.live(30)
+    first = source.payloads()
+    put_lines(source.rig.store, "a", 6)
+    source.live()
+    assert source.payloads() - first == collections.Counter(lines("a", 6)) + (
+        collections.Counter(lines("b", 3)) - first
+    )
+
+
+# ---- what a restart costs
+
+
+def test_a_second_run_reads_nothing_and_writes_one_snapshot():
+    source = Source()
+    source.live()
+    source.rig.store.calls.clear()
+    before = len(source.server.messages("kit", LOG))
+    source.live()
+    source.check()
+    assert source.rig.store.count("open") == 0
+    written = [log_codec.decode(m.offset, m.payload).kind for m in source.server.messages("kit", LOG)[before:]]
+    assert written == ["claim", "snapshot"]
+
+
+def test_what_is_already_in_the_topic_is_neither_read_nor_touched_at_the_first_start():
+    source = Source({"a": 3}, partitions=1)
+    connection = source.server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "records", 1)
+    connection.append("kit", "records", 0, b"of somebody else")
+    connection.close()
+    source.live()
+    assert [m.payload for m in source.server.messages("kit", "records")] == [b"of somebody else", *lines("a", 3)]
+
+
+def test_messages_of_others_between_ours_do_not_matter():
+    for at in range(12, events_of(partitions=1) + 1, 6):
+        source = Source(partitions=1)
+        source.live(at)
+        connection = source.server.connect()
+        connection.append("kit", "records", 0, b"of somebody else")
+        connection.append("kit", LOG, 0, b"of somebody else, in the log")
+        connection.close()
+        source.live()
+        source.expected["other"] = [b"of somebody else"]
+        assert source.payloads() == source.once()
+
+
+# ---- what is no crash
+
+
+def recovered(server, **options):
+    config = source_config(**options)
+    return Session(server.connect(), config)
+
+
+def test_a_topic_made_anew_stops_the_source_and_says_so():
+    source = Source(partitions=1)
+    source.live()
+    source.server.delete_topic("kit", "records")
+    with pytest.raises(PositionError, match=r'topic "records".*made anew.*\[source\] name'):
+        source.live()
+
+
+def test_a_partition_that_lost_too_much_was_purged(monkeypatch):
+    monkeypatch.setattr(recovery, "MAX_STEP_BACK", 10)
+    source = Source(partitions=1)
+    source.live()
+    source.server.lose_tail("kit", "records", 0, 12)
+    with pytest.raises(PositionError, match=r"ends 12 messages before.*purged"):
+        source.live()
+
+
+def test_what_retention_took_counts_as_there():
+    source = Source(partitions=1)
+    source.live()
+    source.server.drop_head("kit", "records", 0, 22)
+    source.live()
+    assert len(source.server.messages("kit", "records")) == 1
+    assert all(entry.finished for entry in source.entries.values())
+
+
+def test_another_instance_that_is_alive_is_named():
+    server = MemoryIggy()
+    first = recovered(server)
+    clock = FakeClock()
+    second = server.connect()
+    position_log = PositionLog(second, stream="kit", topic=LOG, source="kit")
+    claims = [
+        Claim(epoch=1, host="elsewhere", process=7, leader=True, clients=pair.clients, token="x")
+        for pair in [log_codec.decode_claim(m) for m in position_log.messages() if m.kind == "claim"]
+    ]
+    with pytest.raises(SourceRunningError, match=r'"kit" is running already, on elsewhere \(process 7\)'):
+        fence(second, claims, source="kit", limit_seconds=10, clock=clock, sleep=clock.sleep)
+    assert sum(clock.waits) == pytest.approx(10, abs=0.1)
+    first.connection.close()
+    fence(second, claims, source="kit", clock=clock, sleep=clock.sleep)
+
+
+def test_an_earlier_connection_of_this_process_is_waited_for():
+    server = MemoryIggy()
+    first = recovered(server)
+    clock = FakeClock()
+    second = server.connect()
+    claims = [
+        log_codec.decode_claim(m)
+        for m in PositionLog(second, stream="kit", topic=LOG, source="kit").messages()
+        if m.kind == "claim"
+    ]
+    with pytest.raises(IggyUnavailableError):
+        fence(second, claims, source="kit", limit_seconds=1, clock=clock, sleep=clock.sleep)
+
+    def leave(seconds):
+        clock.sleep(seconds)
+        first.connection.close()
+
+    fence(second, claims, source="kit", limit_seconds=1, clock=clock, sleep=leave)
+
+
+def test_of_two_that_start_at_the_same_moment_the_first_claim_wins():
+    server = MemoryIggy()
+    recovered(server).connection.close()
+    one, other = server.connect(), server.connect()
+    logs = [PositionLog(connection, stream="kit", topic=LOG, source="kit") for connection in (one, other)]
+    for log in logs:
+        list(log.messages())
+    logs[0].claim(2, leader=True)
+    with pytest.raises(SourceRunningError, match="at the same moment"):
+        logs[1].claim(2, leader=True)
+
+
+def test_a_writer_that_outlived_its_epoch_cannot_spoil_the_state():
+    source = Source({"a": 5}, partitions=1)
+    source.live(16)
+    server = source.server
+    epochs = [log_codec.decode(m.offset, m.payload).epoch for m in server.messages("kit", LOG)]
+    Session(server.connect(), source.bench.config).connection.close()
+    stale = server.connect()
+    lie = OffsetManagerEntry(bucket="bucket", key="a", version="v1", records_done=99, lane=Lane("records", 0))
+    payload = log_codec.encode_delta("kit", max(epochs), 0, PositionDelta(entries=[lie]))
+    PositionLog(stale, stream="kit", topic=LOG, source="kit").append(payload)
+    stale.close()
+    source.live()
+    source.check()
+
+
+def test_after_every_connection_broke_a_new_one_recovers():
+    source = Source()
+
+    class Breaking(CrashPoint):
+        def __call__(self, name):
+            if name == "ack":
+                source.server.on_event = None
+                source.server.break_connections()
+
+    with pytest.raises(IggyUnavailableError):
+        source.bench.live(Breaking())
+    source.live()
+    source.check()
+
+
+def test_lanes_that_were_never_used_cost_one_look_each():
+    server = MemoryIggy()
+    recovered(server, partitions=7).connection.close()
+    again = recovered(server, partitions=7)
+    assert len(again.recovered.anchors) == 7
+    assert again.recovered.replayed == 0
