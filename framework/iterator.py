@@ -24,7 +24,7 @@ from framework.errors import (
     SourceError,
     TaskClosedError,
 )
-from framework.feed import Assignment, ListingFeed, ObjectFeed
+from framework.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed
 from framework.naming import Router
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.prefetch import FetchAhead, FetchedInput
@@ -207,6 +207,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             if self._feed is None:
                 self._feed = self.create_feed()
             return self._feed
+
+    @property
+    def feed_counts(self) -> FeedCounts | None:
+        """What the passes saw; None before the first. Asking makes no feed: that may take a request to the store."""
+        return getattr(self._feed, "counts", None)
 
     @property
     def finished(self) -> bool:

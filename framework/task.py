@@ -140,8 +140,8 @@ class AbstractSourceTask(abc.ABC):
         iterator, queue = self.iterator, self._queue
         if iterator is None or queue is None:
             return
-        backoff = Backoff(self.backoff_config, wait=iterator.feed.wait)
         try:
+            backoff = Backoff(self.backoff_config, wait=iterator.feed.wait)  # making the feed may ask the store already
             while not self._stopping.is_set():
                 batch = iterator.next_batch()
                 if batch is not None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from framework.config.sections import SourceCommonConfig
     from framework.engine.session import Session
+    from framework.iterator import AbstractSourceRecordIterator
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ OUTSTANDING_OBJECTS = 4000
 
 HAND_OUT = 64
 """Objects in one message to a worker."""
+
+WAIT_SECONDS = 0.05
 
 STOP_SECONDS = 4.0
 
@@ -78,7 +81,10 @@ class ProcessGroup:
         self._once = once
         self._workers: list[_Worker] = []
         self._changed = threading.Condition()
-        self._outstanding: dict[tuple[OffsetManagerKey, str], int] = {}
+        self._outstanding: dict[tuple[OffsetManagerKey, str], Assignment] = {}
+        self._taken: list[Assignment] = []
+        self._listing_failure: BaseException | None = None
+        self._ended = False
         self._waiting: dict[int, list[Assignment]] = defaultdict(list)
         self._deltas: list[PositionDelta] = []
         self._feed: ObjectFeed | None = None
@@ -92,29 +98,23 @@ class ProcessGroup:
         lister = self._task_class()
         lister.config, lister.offsets, lister.once = self._config, self._session.offsets, self._once
         iterator = lister.get_iterator(lister.backoff_config)
-        feed = iterator.feed
         try:
             self._start_workers()
             reporter.watch_figures(
                 lambda: [TaskFigures(reads=iterator.counts), *(worker.figures for worker in self._workers)],
-                lambda: getattr(feed, "counts", None),
+                lambda: getattr(self._feed, "counts", None),
             )
-            self._feed = feed
+            threading.Thread(target=self._list, args=(iterator,), name="listing", daemon=True).start()
             while not stopping.is_set() and not self._failed():
                 self._keep_books()
-                if len(self._outstanding) >= OUTSTANDING_OBJECTS:
-                    self._wait(0.5)
-                    continue
-                assignment = feed.take()
-                if assignment is not None:
-                    self._hand_out(assignment)
-                    continue
-                self._flush()
-                if feed.finished and not self._outstanding:
+                self._hand_out()
+                if self._listing_failure is not None:
+                    raise self._listing_failure
+                if self._all_done():
                     break
-                due = feed.seconds_until_due
-                self._wait(min(due, 0.5) if due else 0.05)
+                self._wait(WAIT_SECONDS)
         finally:
+            self._ended = True
             self._end_workers(orderly=not stopping.is_set() and not self._failed())
             reporter.unwatch()
             iterator.close()
@@ -179,9 +179,9 @@ class ProcessGroup:
             worker.figures = value
         elif kind == "released":
             native, gone = value
-            self._outstanding.pop((OffsetManagerKey.of_object(native.bucket, native.key), native.version), None)
-            if self._feed is not None:
+            if self._feed is not None:  # before it is taken off the books, or the pass could look finished in between
                 self._feed.release(native, gone=gone)
+            self._outstanding.pop((OffsetManagerKey.of_object(native.bucket, native.key), native.version), None)
         elif kind == "failed":
             worker.failure = value
         elif kind == "ended":
@@ -200,28 +200,46 @@ class ProcessGroup:
 
     def _wait(self, seconds: float) -> None:
         with self._changed:
-            self._changed.wait(seconds)
+            if not self._taken:
+                self._changed.wait(seconds)
+
+    # ---- listing, in a thread of its own: a store that does not answer must hold no stop up
+
+    def _list(self, iterator: AbstractSourceRecordIterator) -> None:
+        try:
+            self._feed = feed = iterator.feed
+            while not self._ended:
+                assignment = feed.take() if len(self._outstanding) < OUTSTANDING_OBJECTS else None
+                with self._changed:
+                    if assignment is not None:
+                        entry = assignment.entry
+                        self._outstanding[(entry.get_manager_key(), entry.version)] = assignment
+                        self._taken.append(assignment)
+                        if len(self._taken) < HAND_OUT:
+                            continue
+                    self._changed.notify_all()
+                    if assignment is None:
+                        self._changed.wait(min(feed.seconds_until_due or WAIT_SECONDS, 0.5))
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            with self._changed:
+                self._listing_failure = error
+                self._changed.notify_all()
+
+    def _all_done(self) -> bool:
+        with self._changed:
+            return self._feed is not None and self._feed.finished and not self._outstanding
 
     # ---- handing out
 
-    def _hand_out(self, assignment: Assignment) -> None:
-        number = task_of(assignment.entry.lane, len(self._workers))
-        entry = assignment.entry
+    def _hand_out(self) -> None:
         with self._changed:
-            self._outstanding[(entry.get_manager_key(), entry.version)] = number
-        waiting = self._waiting[number]
-        waiting.append(assignment)
-        if len(waiting) >= HAND_OUT:
-            self._send(number)
-
-    def _flush(self) -> None:
-        for number in list(self._waiting):
-            self._send(number)
-
-    def _send(self, number: int) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting:
-            self._tell(self._workers[number], ("give", waiting))
+            taken, self._taken = self._taken, []
+        for assignment in taken:
+            self._waiting[task_of(assignment.entry.lane, len(self._workers))].append(assignment)
+        for number, waiting in self._waiting.items():
+            for start in range(0, len(waiting), HAND_OUT):
+                self._tell(self._workers[number], ("give", waiting[start : start + HAND_OUT]))
+        self._waiting.clear()
 
     def _tell(self, worker: _Worker, message: tuple[str, object]) -> None:
         try:

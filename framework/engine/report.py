@@ -104,7 +104,7 @@ class Reporter:
         """One task in this process is at work."""
         self.watch_figures(
             lambda: [TaskFigures.of(task, pipeline)],
-            lambda: getattr(task.iterator.feed, "counts", None) if task.iterator is not None else None,
+            lambda: task.iterator.feed_counts if task.iterator is not None else None,
         )
 
     def watch_figures(self, source: Callable[[], list[TaskFigures]], feed: Callable[[], FeedCounts | None]) -> None:

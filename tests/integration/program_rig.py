@@ -6,6 +6,8 @@ taken apart by hand.
 
 import asyncio
 import contextlib
+import csv
+import gzip
 import io
 import json
 import os
@@ -18,12 +20,16 @@ import sys
 import threading
 import time
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import attrs
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from framework.cli import run
+from framework.testing.faults import FaultProxy
 from s3_source.task import S3SourceTask
 from tests.integration.iggy_rig import connect
 
@@ -157,7 +163,12 @@ class Running:
         """Sends a signal; the program must end by itself within that many seconds."""
         before = time.monotonic()
         self.send(number)
-        ended = self.wait(within + 10.0)
+        try:
+            ended = self.wait(within + 2.0)
+        except subprocess.TimeoutExpired:
+            self.send(signal.SIGABRT)  # faulthandler then writes where every thread is
+            self.process.wait()
+            raise AssertionError(f"it did not end: {self.err}") from None
         assert time.monotonic() - before < within, f"took {time.monotonic() - before:.1f} seconds: {ended.err}"
         return ended
 
@@ -235,7 +246,7 @@ class Program:
     def start(self, *arguments, environment=()):
         """In a process of its own."""
         command = [sys.executable, "-W", "error", "-m", "s3_source", *self.command(arguments)]
-        running = Running(self.folder, command, {**os.environ, **dict(environment)})
+        running = Running(self.folder, command, {**os.environ, "PYTHONFAULTHANDLER": "1", **dict(environment)})
         self._started.append(running)
         return running
 
@@ -437,64 +448,6 @@ class Tarpit:
         self.close()
 
 
-class Relay:
-    """Forwards TCP connections, and can fall silent: what comes is then neither passed on nor refused."""
-
-    def __init__(self, url):
-        self._login, host, port = re.fullmatch(r"iggy://([^@]+)@([^:]+):(\d+)", url).groups()
-        self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"iggy://{self._login}@127.0.0.1:{self._listener.getsockname()[1]}"
-        self._open = threading.Event()
-        self._open.set()
-        self._sockets = []
-        self.forwarded = 0
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
-
-    def hush(self):
-        """From now on nothing passes."""
-        self._open.clear()
-
-    def _accept(self):
-        with contextlib.suppress(OSError):
-            while True:
-                one = self._listener.accept()[0]
-                other = socket.create_connection(self._target)
-                self._sockets += [one, other]
-                for pair in ((one, other), (other, one)):
-                    thread = threading.Thread(target=self._copy, args=pair, daemon=True)
-                    self._threads.append(thread)
-                    thread.start()
-
-    def _copy(self, source, sink):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65_536):
-                self._open.wait()
-                self.forwarded += len(data)
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-
-    def close(self):
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for one in self._sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-        self._open.set()
-        for thread in self._threads:
-            thread.join(5)
-        for one in self._sockets:
-            one.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-
 def json_lines(prefix, count, width=20):
     """`count` lines that differ, as payloads."""
     return [
@@ -504,3 +457,76 @@ def json_lines(prefix, count, width=20):
 
 def jsonl(payloads):
     return b"\n".join(payloads) + b"\n"
+
+
+class HookProxy(FaultProxy):
+    """Forwards, and calls `hook(path)` before the n-th request for each object whose path a pattern finds."""
+
+    def __init__(self, target, pattern, hook, *, at=1):
+        self._pattern, self._hook, self._at, self._asked = re.compile(pattern), hook, at, Counter()
+        super().__init__(target)
+
+    def note(self, request):
+        rule = super().note(request)
+        if request.method == "GET" and "list-type" not in request.path and self._pattern.search(request.path):
+            self._asked[request.path] += 1
+            if self._asked[request.path] == self._at:
+                self._hook(request.path)
+        return rule
+
+
+def opened(proxy):
+    """The paths of the objects of which bytes were asked for."""
+    return [one.path for one in proxy.requests if one.method == "GET" and "list-type" not in one.path]
+
+
+ROWS = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": "long"}, {"name": "text", "type": "string"}]}
+
+
+def rows(name, count):
+    """Rows that differ, some with what formats stumble over."""
+    return [
+        {"n": n, "text": f"{name} {n}" + ("\n" if n % 11 == 0 else "") + ', "' * (n % 3)} for n in range(1, count + 1)
+    ]
+
+
+def encoded(form, values):
+    """An object of that format, made with the usual libraries, in blocks, chunks or groups of an odd size."""
+    out = io.BytesIO()
+    if form == "jsonl":
+        out.write(b"".join(json.dumps(row).encode() + b"\n" for row in values))
+    elif form == "jsonl.gz":
+        out.write(gzip.compress(encoded("jsonl", values[:311]), 1) + gzip.compress(encoded("jsonl", values[311:]), 1))
+    elif form == "json":
+        out.write(json.dumps(values).encode())
+    elif form == "csv":
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["n", "text"])
+        writer.writeheader()
+        writer.writerows(values)
+        out.write(text.getvalue().encode())
+    elif form == "avro":
+        fastavro.writer(out, ROWS, values, codec="deflate", sync_interval=1777)
+    elif form == "parquet":
+        pq.write_table(pa.Table.from_pylist(values), out, row_group_size=173)
+    return out.getvalue()
+
+
+def decoded(form, values):
+    """The records that the program makes of them."""
+    return [{"n": str(row["n"]), "text": row["text"]} for row in values] if form == "csv" else values
+
+
+FORMS = ("jsonl", "jsonl.gz", "csv", "avro", "parquet", "json")
+
+
+def fill(bucket, objects, *, forms=FORMS, least=400, more=600):
+    """Puts objects of all formats into a bucket; returns key -> records."""
+    expected = {}
+    for number in range(objects):
+        form = forms[number % len(forms)]
+        values = rows(f"o{number}", least + number * 97 % more)
+        key = f"in/{number:03d}.{form}"
+        bucket.put(key, encoded(form, values))
+        expected[key] = decoded(form, values)
+    return expected

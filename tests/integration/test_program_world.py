@@ -61,10 +61,11 @@ def test_a_real_store_refuses_a_wrong_key_and_a_wrong_secret(tmp_path, seaweedfs
     failed(program, seaweedfs_bucket.name, within=10)
 
 
-def test_listing_denied(program, moto_bucket):
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])  # parquet looks for tables first
+def test_listing_denied(program, moto_bucket, format):  # noqa: A002
     with FaultProxy(moto_bucket.endpoint) as proxy:
         proxy.add(Fault(status=403, body=S3_DENIED, headers=XML, times=None))
-        program.configure(s3={"endpoint": proxy.endpoint})
+        program.configure(s3={"endpoint": proxy.endpoint}, input={"format": format})
         failed(program, moto_bucket.name, "ListBucket", within=5)
 
 

@@ -1,0 +1,515 @@
+"""Starting, stopping, being killed, starting again: nothing is lost, nothing is there twice."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from framework.testing.faults import Fault, FaultProxy
+from tests.integration.program_rig import (
+    HookProxy,
+    OwnServer,
+    Program,
+    Tarpit,
+    chance,
+    check_exactly,
+    fill,
+    json_lines,
+    jsonl,
+    opened,
+    rounds,
+    wait_until,
+    with_client,
+)
+
+SLOW = {"iggy": {"batch_length": 61, "linger_time": 0}, "offsets": {"commit_interval": 0.05}}
+"""Small requests and frequent positions: more moments at which a kill can strike."""
+
+SERVERS = ["embedded"] + (["real"] if os.environ.get("IGGY_SERVER_BINARY") else [])
+
+
+@pytest.fixture
+def program(tmp_path, moto_bucket, iggy_url, stream_name):
+    made = Program(tmp_path, moto_bucket, iggy_url, stream_name)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=SERVERS)
+def own_server(request, tmp_path):
+    server = OwnServer(tmp_path / "own", request.param)
+    yield server.start()
+    server.kill()
+
+
+# ---- once
+
+
+def test_once_again_sends_nothing_and_opens_no_object(program, moto_bucket):
+    expected = fill(moto_bucket, 7)
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        program.configure(s3={"endpoint": proxy.endpoint}, input={"format": "auto"})
+        program.once()
+        assert {path.partition("?")[0].rpartition("/")[2] for path in opened(proxy)} == {
+            key.rpartition("/")[2] for key in expected
+        }
+        check_exactly(program.messages(), expected, same=json.loads)
+        proxy.clear()
+        ended = program.once()
+        assert opened(proxy) == []
+        assert len(proxy.requests) <= 4  # the listing, and a look for tables
+        assert "0 records of 0 objects" in ended.err
+    assert program.count() == sum(map(len, expected.values()))
+
+
+def test_written_four_read_four_two_more_restart_only_the_two(program, moto_bucket):
+    expected = {f"{n}.jsonl": json_lines(str(n), 3 + n) for n in range(4)}
+    for key, payloads in expected.items():
+        moto_bucket.put(key, jsonl(payloads))
+    program.once()
+    more = {f"{n}.jsonl": json_lines(str(n), 3 + n) for n in (-1, 5)}  # one before the others, one after
+    for key, payloads in more.items():
+        moto_bucket.put(key, jsonl(payloads))
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        program.configure(s3={"endpoint": proxy.endpoint})
+        assert "of 2 objects" in program.once().err
+        assert sorted(path.rpartition("/")[2].partition("?")[0] for path in opened(proxy)) == sorted(more)
+    check_exactly(program.messages(), expected | more)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_objects_that_appear_while_it_runs_are_read(program, moto_bucket, tasks):
+    expected = {"a.jsonl": json_lines("a", 700)}
+    moto_bucket.put("a.jsonl", jsonl(expected["a.jsonl"]))
+    running = program.configure(runner={"tasks_max": tasks}).start()
+    wait_until(lambda: program.count() == 700)
+    for name in ("0.jsonl", "b.jsonl"):
+        expected[name] = json_lines(name, 45)
+        moto_bucket.put(name, jsonl(expected[name]))
+        wait_until(lambda: program.count() == sum(map(len, expected.values())))
+    ended = running.stop().no_secrets()
+    assert ended.code == 0
+    check_exactly(program.messages(), expected)
+    assert "0 records of 0 objects" in program.configure(runner={"tasks_max": 1}).once().err
+
+
+# ---- stopped by a signal
+
+
+def stopped_and_run_again(program, running, number, expected, **clean):
+    ended = running.stop(number).no_secrets()
+    assert ended.code == 0, ended.err
+    program.configure(runner={"tasks_max": 1}, **clean).once()
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_in_the_middle_of_sending(program, moto_bucket, number, tasks):
+    expected = fill(moto_bucket, 24, least=1500)
+    running = program.configure(**SLOW, runner={"tasks_max": tasks}, input={"format": "auto"}).start()
+    wait_until(lambda: program.count() > 2000)
+    ended = running.stop(number).no_secrets()
+    assert ended.code == 0
+    sent = program.count()
+    assert sent < sum(map(len, expected.values())), "it was not in the middle"
+    again = program.configure(runner={"tasks_max": 1}).once()
+    assert "were found in the topics" not in again.err, "positions were not saved"
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_idle(program, moto_bucket, number):
+    expected = fill(moto_bucket, 3)
+    program.configure(input={"format": "auto"}, discovery={"poll_interval": 60}, offsets={"commit_interval": 60})
+    running = program.start()
+    wait_until(lambda: program.count() == sum(map(len, expected.values())))
+    ended = running.stop(number)
+    assert ended.code == 0
+    again = program.once()
+    assert "were found in the topics" not in again.err, "positions were not saved"
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_signal_while_a_listing_hangs(program, moto_bucket, tasks):
+    expected = fill(moto_bucket, 3)
+    with Tarpit() as pit:
+        program.configure(s3={"endpoint": pit.endpoint}, input={"format": "auto"}, runner={"tasks_max": tasks})
+        running = program.start()
+        assert pit.touched.wait(20)
+        stopped_and_run_again(program, running, signal.SIGTERM, expected, s3={"endpoint": moto_bucket.endpoint})
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_signal_while_a_read_hangs(program, moto_bucket, tasks):
+    expected = fill(moto_bucket, 6)
+    answer = threading.Event()
+    with HookProxy(moto_bucket.endpoint, "/in/003", lambda _: answer.wait()) as proxy:
+        program.configure(s3={"endpoint": proxy.endpoint}, input={"format": "auto"}, runner={"tasks_max": tasks})
+        running = program.start()
+        try:
+            wait_until(lambda: any("/in/003" in path for path in opened(proxy)) and program.count() > 0)
+            stopped_and_run_again(program, running, signal.SIGTERM, expected, s3={"endpoint": moto_bucket.endpoint})
+        finally:
+            answer.set()
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_signal_while_iggy_hangs(program, moto_bucket, own_server, tasks):
+    """The server wakes up later and may store what was under way: the next start must see that."""
+    expected = fill(moto_bucket, 24, least=1500)
+    program.url = own_server.url
+    program.configure(**SLOW, runner={"tasks_max": tasks}, input={"format": "auto"}).configure(
+        iggy={"url": program.url}
+    )
+    running = program.start()
+    wait_until(lambda: program.count() > 1000)
+    own_server.send(signal.SIGSTOP)
+    try:
+        time.sleep(0.3)  # for a request to be under way; nothing tells when it is
+        ended = running.stop().no_secrets()
+    finally:
+        own_server.send(signal.SIGCONT)
+    assert ended.code == 0, ended.err
+    program.configure(runner={"tasks_max": 1}).once()
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
+def test_a_signal_while_iggy_is_away(program, moto_bucket, own_server):
+    expected = fill(moto_bucket, 3)
+    program.url = own_server.url
+    running = program.configure(iggy={"url": own_server.url}, input={"format": "auto"}).start()
+    wait_until(lambda: program.count() == sum(map(len, expected.values())))
+    own_server.kill()
+    running.wait_for("Iggy is away")
+    assert running.stop().no_secrets().code == 0
+    own_server.start()
+    program.once()
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
+def test_a_second_signal_ends_it_at_once(program, moto_bucket):
+    fill(moto_bucket, 1)
+    with Tarpit() as pit:
+        running = program.configure(s3={"endpoint": pit.endpoint}).start()
+        assert pit.touched.wait(20)
+        running.send(signal.SIGTERM)
+        running.wait_for("SIGTERM: stopping")
+        running.send(signal.SIGTERM)
+        assert running.wait(5).code in (0, -signal.SIGTERM)
+
+
+# ---- killed
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("headers", ["provenance", "none"])
+def test_killed_at_any_moment_and_run_again(tmp_path, moto_bucket, iggy_url, stream_name, tasks, headers):
+    """Killed three times a round, at a moment by the clock or by how much is sent."""
+    expected = fill(moto_bucket, 30, least=700)
+    total = sum(map(len, expected.values()))
+    dice = chance(f"killed-{tasks}-{headers}")
+    for number in range(rounds(1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        program = Program(folder, moto_bucket, iggy_url, f"{stream_name}-{number}")
+        program.configure(**SLOW, input={"format": "auto"}, runner={"tasks_max": tasks})
+        program.configure(iggy={"headers": headers})
+        for _ in range(3):
+            running = program.start("--once")
+            if dice.random() < 0.3:
+                with_limit(running, dice.uniform(0.4, 1.6))
+            else:
+                target = min(total, program.count() + dice.randrange(total // 2))
+                wait_for_count(program, target, running)
+            running.kill()
+            assert running.process.returncode in (0, -signal.SIGKILL), running.err
+        program.configure(runner={"tasks_max": 1}).once()
+        messages = program.messages()
+        if headers == "provenance":
+            check_exactly(messages, expected, same=json.loads)
+        else:
+            check_without_headers(messages, expected)
+        assert "0 records of 0 objects" in program.once().err
+        program.close()
+
+
+def wait_for_count(program, target, running=None, topic="records"):
+    """Waits until the topic holds so many messages, or the program has ended."""
+    wait_until(lambda: (running and running.process.poll() is not None) or program.count(topic) >= target, 60)
+
+
+def with_limit(running, seconds):
+    """Lets a program run for that long, or to its end."""
+    deadline = time.monotonic() + seconds
+    while running.process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def check_without_headers(messages, expected):
+    """The objects are told apart by their ids' upper part."""
+    objects = {}
+    for message in messages:
+        assert message.headers == {}
+        objects.setdefault(message.id >> 40, []).append(message)
+    found = [[json.loads(one.payload) for one in ours] for ours in map(in_order, objects.values())]
+    assert sorted(map(str, found)) == sorted(map(str, expected.values()))
+
+
+def in_order(messages):
+    numbers = [message.record for message in messages]
+    assert numbers == list(range(1, len(numbers) + 1)), numbers[:5]
+    return messages
+
+
+def children(pid):
+    """The worker processes of a program."""
+    found = []
+    for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        command = Path(f"/proc/{one}/cmdline").read_bytes()
+        if b"spawn_main" in command:
+            found.append(int(one))
+    return found
+
+
+def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_repeated(tmp_path, moto_bucket, iggy_url, stream_name):
+    expected = fill(moto_bucket, 30, least=1000)
+    total = sum(map(len, expected.values()))
+    dice = chance("worker")
+    for number in range(rounds(1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        program = Program(folder, moto_bucket, iggy_url, f"{stream_name}-{number}")
+        program.configure(**SLOW, input={"format": "auto"}, runner={"tasks_max": 2})
+        running = program.start("--once")
+        target = dice.randrange(total // 2)
+        wait_for_count(program, target + 1)
+        os.kill(dice.choice(children(running.pid)), signal.SIGKILL)
+        ended = running.wait(60).no_secrets()
+        assert ended.code == 0, ended.err
+        check_exactly(program.messages(), expected, same=json.loads)
+        assert "0 records of 0 objects" in program.configure(runner={"tasks_max": 1}).once().err
+        program.close()
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_iggy_is_killed_and_comes_back_while_the_source_runs_on(tmp_path, moto_bucket, own_server, tasks):
+    expected = fill(moto_bucket, 30, least=1000)
+    total = sum(map(len, expected.values()))
+    dice = chance(f"iggy-{tasks}")
+    for number in range(rounds(1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        program = Program(folder, moto_bucket, own_server.url, f"s-{number}")
+        program.configure(**SLOW, input={"format": "auto"}, runner={"tasks_max": tasks})
+        running = program.start()
+        for _ in range(2):
+            target = min(total, program.count() + dice.randrange(total // 2))
+            wait_for_count(program, target)
+            own_server.kill()
+            own_server.start()
+        wait_for_count(program, total)
+        ended = running.stop().no_secrets()
+        assert ended.code == 0, ended.err
+        check_exactly(program.messages(), expected, same=json.loads)
+        assert "0 records of 0 objects" in program.configure(runner={"tasks_max": 1}).once().err
+        program.close()
+
+
+def test_the_embedded_server_of_the_program_is_killed_while_it_works(tmp_path, moto_bucket):
+    expected = fill(moto_bucket, 30, least=1000)
+    folder = tmp_path / "data"
+    program = Program(tmp_path, moto_bucket, f"embedded:{folder}", "s")
+    program.configure(**SLOW, input={"format": "auto"})
+    running = program.start("--once")
+    address = folder / "server.json"
+    wait_until(lambda: address.exists() and address.read_bytes())
+    served = json.loads(address.read_bytes())
+    program.url = f"iggy://iggy:iggy@127.0.0.1:{served['port']}"
+    wait_until(lambda: program.count() > 3000)
+    os.kill(served["pid"], signal.SIGKILL)
+    ended = running.wait(60).no_secrets()
+    program.close()
+    assert ended.code == 0, ended.err
+    read = program.run("read")
+    assert read.code == 0
+    assert len(read.lines) == len({line["id"] for line in read.lines}) == sum(map(len, expected.values()))
+
+
+# ---- two at once
+
+
+def test_a_second_instance_refuses_and_names_the_first(program, moto_bucket):
+    expected = fill(moto_bucket, 3)
+    running = program.configure(input={"format": "auto"}).start()
+    wait_until(lambda: program.count() == sum(map(len, expected.values())))
+    ended = program.run("--once").no_secrets()
+    assert ended.code == 1
+    assert ended.seconds < 30
+    assert f"process {running.pid}" in ended.said
+    assert os.uname().nodename in ended.said
+    assert '"orders" is running already' in ended.said
+    assert running.process.poll() is None, "the first one was disturbed"
+    key = "in/late.jsonl"
+    moto_bucket.put(key, b'{"n":1}\n')
+    wait_until(lambda: program.count() == sum(map(len, expected.values())) + 1)
+    assert running.stop().code == 0
+    check_exactly(program.messages(), expected | {key: [{"n": 1}]}, same=json.loads)
+
+
+# ---- objects that change under its hands
+
+
+def test_an_object_deleted_between_list_and_read_is_left_out_and_counted(program, moto_bucket):
+    expected = {f"{n}.jsonl": json_lines(str(n), 20) for n in range(4)}
+    for key, payloads in expected.items():
+        moto_bucket.put(key, jsonl(payloads))
+    with HookProxy(moto_bucket.endpoint, "2.jsonl", lambda _: moto_bucket.delete("2.jsonl")) as proxy:
+        ended = program.configure(s3={"endpoint": proxy.endpoint}).once()
+    assert "1 objects were deleted between list and read" in ended.err
+    assert f"s3://{moto_bucket.name}/2.jsonl" in ended.err
+    del expected["2.jsonl"]
+    check_exactly(program.messages(), expected)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_an_object_overwritten_between_list_and_read_is_read_in_its_new_version(program, moto_bucket, tasks):
+    expected = {f"{n}.jsonl": json_lines(str(n), 20) for n in range(4)}
+    for key, payloads in expected.items():
+        moto_bucket.put(key, jsonl(payloads))
+    expected["2.jsonl"] = json_lines("new", 33)
+    new = jsonl(expected["2.jsonl"])
+    with HookProxy(moto_bucket.endpoint, "2.jsonl", lambda _: moto_bucket.put("2.jsonl", new)) as proxy:
+        program.configure(s3={"endpoint": proxy.endpoint}, runner={"tasks_max": tasks})
+        ended = program.start("--once").wait(30).no_secrets()
+    assert ended.code == 0, ended.err
+    assert "overwritten" in ended.err
+    check_exactly(program.messages(), expected)
+
+
+def test_an_object_overwritten_after_it_was_read_is_read_again_as_a_new_version(program, moto_bucket):
+    first, second = json_lines("first", 20), json_lines("second", 7)
+    moto_bucket.put("a.jsonl", jsonl(first))
+    program.once()
+    moto_bucket.put("a.jsonl", jsonl(second))
+    program.once()
+    messages = program.messages()
+    assert [message.payload for message in messages] == first + second
+    assert [message.record for message in messages] == [*range(1, 21), *range(1, 8)]
+    assert len({message.headers["version"] for message in messages}) == 2
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_two_versions_are_never_mixed(program, moto_bucket, tasks):
+    """The download is cut in the middle, and the object is another one when it is asked to go on from there."""
+    old, new = json_lines("old", 30_000), json_lines("new", 20_000)
+    moto_bucket.put("a.jsonl", jsonl(old))
+
+    def overwrite(_path):
+        moto_bucket.put("a.jsonl", jsonl(new))
+
+    with HookProxy(moto_bucket.endpoint, "a.jsonl", overwrite, at=2) as proxy:
+        proxy.add(Fault(path="a.jsonl", cut_at=700_001))
+        program.configure(s3={"endpoint": proxy.endpoint}, runner={"tasks_max": tasks})
+        ended = program.start("--once").wait(60).no_secrets()
+    assert ended.code == 0, ended.err
+    assert "overwritten" in ended.err
+    versions = {}
+    for message in program.messages():
+        versions.setdefault(message.headers["version"], []).append(message)
+    first, second = versions.values()
+    assert 0 < len(first) < len(old)
+    assert [message.payload for message in first] == old[: len(first)]
+    assert [message.payload for message in second] == new
+    for ours in (first, second):
+        assert [message.record for message in ours] == list(range(1, len(ours) + 1))
+
+
+# ---- topics
+
+
+def test_keys_name_topics_and_partitions(program, moto_bucket):
+    expected = {}
+    for topic in ("orders", "users.v2"):
+        for partition in range(3):
+            key = f"events/{topic}/{partition}-1717000000.jsonl"
+            expected[key] = json_lines(key, 30 + partition)
+            moto_bucket.put(key, jsonl(expected[key]))
+    moto_bucket.put("events/readme.txt", b"no match\n")
+    program.configure(
+        naming={"template": "events/{{topic}}/{{partition}}-{{timestamp}}.jsonl", "distribution": "partition"},
+        iggy={"topic": "lake-{{topic}}"},
+    )
+    ended = program.once()
+    assert "not read" in ended.err
+    for topic in ("orders", "users.v2"):
+        messages = program.messages(f"lake-{topic}")
+        check_exactly(messages, {key: payloads for key, payloads in expected.items() if f"/{topic}/" in key})
+        for message in messages:
+            assert f"/{message.partition}-" in message.key
+    assert "0 records of 0 objects" in program.once().err
+
+
+def test_keys_name_topics_and_it_is_killed(tmp_path, moto_bucket, iggy_url, stream_name):
+    topics = ("a", "b", "c")
+    expected = {topic: {} for topic in topics}
+    for number in range(18):
+        topic = topics[number % 3]
+        key = f"{topic}/{number}.jsonl"
+        expected[topic][key] = json_lines(key, 900 + number)
+        moto_bucket.put(key, jsonl(expected[topic][key]))
+    dice = chance("topics")
+    for number in range(rounds(1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        program = Program(
+            folder, moto_bucket, iggy_url, f"{stream_name}-{number}", naming={"template": "{{topic}}/{{key}}"}
+        )
+        program.configure(**SLOW, runner={"tasks_max": 2}).configure(iggy={"topic": None})
+        for _ in range(2):
+            running = program.start("--once")
+            target = program.count(topics[0]) + dice.randrange(2500)
+            wait_for_count(program, target, running, topics[0])
+            running.kill()
+        program.configure(runner={"tasks_max": 1}).once()
+        for topic in topics:
+            check_exactly(program.messages(topic), expected[topic])
+        program.close()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["deleted", "made-anew"])
+def test_a_data_topic_that_is_not_the_old_one_is_an_error_that_names_the_ways_out(program, moto_bucket, again):
+    expected = {"a.jsonl": json_lines("a", 20)}
+    moto_bucket.put("a.jsonl", jsonl(expected["a.jsonl"]))
+    program.once()
+
+    async def work(client):
+        await client.delete_topic(program.stream, "records")
+        if again:
+            await client.create_topic(program.stream, "records", 3)
+
+    with_client(program.url, work)
+    ended = program.run("--once").no_secrets()
+    assert ended.code == 1
+    assert '"records"' in ended.said
+    assert program.stream in ended.said
+    assert "another [source] name" in ended.said
+    assert program.count() == 0
+    program.configure(source={"name": "orders-2"}).once()
+    check_exactly(program.messages(), expected)
+
+
+def test_a_purged_topic_is_not_silently_called_done(program, moto_bucket):
+    moto_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
+    program.once()
+    with_client(program.url, lambda client: client.purge_topic(program.stream, "records"))
+    ended = program.run("--once").no_secrets()
+    if ended.code == 0:
+        check_exactly(program.messages(), {"a.jsonl": json_lines("a", 20)})
+    else:
+        assert '"records"' in ended.said
