@@ -131,7 +131,7 @@ def test_an_object_without_records_is_done_too(over):
     again=st.integers(1, 5),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_reading_goes_on_after_any_batch_where_it_was(counts, length, again, data):
     store = MemoryStore()
     for number, count in enumerate(counts):
@@ -300,7 +300,7 @@ def test_skipped_record_numbers_stand_in_the_position_until_the_end(over):
 
 
 @given(kinds=st.lists(st.sampled_from("+-"), min_size=1, max_size=12), length=st.integers(1, 4), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_reading_goes_on_around_skipped_records_after_any_batch(kinds, length, data):
     store = MemoryStore()
     mixed(store, "a", *kinds)
