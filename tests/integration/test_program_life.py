@@ -11,6 +11,7 @@ import pytest
 
 from framework.testing.faults import Fault, FaultProxy
 from tests.integration.program_rig import (
+    LONG,
     HookProxy,
     OwnServer,
     Program,
@@ -28,6 +29,8 @@ from tests.integration.program_rig import (
 
 SLOW = {"iggy": {"batch_length": 61, "linger_time": 0}, "offsets": {"commit_interval": 0.05}}
 """Small requests and frequent positions: more moments at which a kill can strike."""
+
+EVERY = [("provenance", 1), ("provenance", 2), ("none", 1), ("none", 2)]
 
 SERVERS = ["embedded"] + (["real"] if os.environ.get("IGGY_SERVER_BINARY") else [])
 
@@ -107,8 +110,7 @@ def stopped_and_run_again(program, running, number, expected, **clean):
     check_exactly(program.messages(), expected, same=json.loads)
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "tasks"), [(signal.SIGTERM, 2), (signal.SIGINT, 1), (signal.SIGINT, 2)])
 def test_a_signal_in_the_middle_of_sending(program, moto_bucket, number, tasks):
     expected = fill(moto_bucket, 24, least=1500)
     running = program.configure(**SLOW, runner={"tasks_max": tasks}, input={"format": "auto"}).start()
@@ -207,9 +209,8 @@ def test_a_second_signal_ends_it_at_once(program, moto_bucket):
 # ---- killed
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
-@pytest.mark.parametrize("headers", ["provenance", "none"])
-def test_killed_at_any_moment_and_run_again(tmp_path, moto_bucket, iggy_url, stream_name, tasks, headers):
+@pytest.mark.parametrize(("headers", "tasks"), EVERY if LONG else [("provenance", 2), ("none", 1)])
+def test_killed_at_any_moment_and_run_again(tmp_path, moto_bucket, iggy_url, stream_name, headers, tasks):
     """Killed three times a round, at a moment by the clock or by how much is sent."""
     expected = fill(moto_bucket, 30, least=700)
     total = sum(map(len, expected.values()))
