@@ -14,6 +14,7 @@ data: what is not understood is an error with a way out, never skipped.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -170,6 +171,17 @@ def decode(offset: int, payload: bytes) -> LogMessage | None:
         raise PositionError(f"offsets topic, message {offset}: positions that cannot be read. {WAY_OUT}") from exc
 
 
+@contextlib.contextmanager
+def _shape_of(message: LogMessage) -> Iterator[None]:
+    """Around what reads a body: one of another shape is one sentence with a way out."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as exc:
+        raise PositionError(
+            f"offsets topic, message {message.offset}: a {message.kind} of a shape that this version does not know. {WAY_OUT}"
+        ) from exc
+
+
 def encode_claim(source: str, claim: Claim) -> bytes:
     """A claim as one message."""
     return _encode({"kind": "claim", "source": source, "epoch": claim.epoch}, attrs.asdict(claim))
@@ -178,8 +190,9 @@ def encode_claim(source: str, claim: Claim) -> bytes:
 def decode_claim(message: LogMessage) -> Claim:
     """The inverse of `encode_claim`."""
     body = message.read()
-    body["clients"] = tuple((client_id, address) for client_id, address in body["clients"])
-    return Claim(**body)
+    with _shape_of(message):
+        body["clients"] = tuple((client_id, address) for client_id, address in body["clients"])
+        return Claim(**body)
 
 
 def encode_delta(source: str, epoch: int, base: int, delta: PositionDelta) -> bytes:
@@ -196,12 +209,13 @@ def encode_delta(source: str, epoch: int, base: int, delta: PositionDelta) -> by
 def decode_delta(message: LogMessage) -> PositionDelta:
     """The inverse of `encode_delta`."""
     body = message.read()
-    return PositionDelta(
-        entries=list(_entries_in(body["entries"])),
-        anchors=_anchors_in(body["anchors"]),
-        removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body["removed"]],
-        topics={name: (one, two) for name, (one, two) in body["topics"].items()},
-    )
+    with _shape_of(message):
+        return PositionDelta(
+            entries=list(_entries_in(body["entries"])),
+            anchors=_anchors_in(body["anchors"]),
+            removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body["removed"]],
+            topics={name: (one, two) for name, (one, two) in body.get("topics", {}).items()},
+        )
 
 
 def encode_snapshot(source: str, epoch: int, snapshot: Snapshot, *, part_entries: int = PART_ENTRIES) -> list[bytes]:
@@ -226,13 +240,17 @@ def decode_snapshot(parts: Sequence[LogMessage]) -> Snapshot:
     body: dict[str, Any] = {}
     for message in parts:
         body = message.read()
-        entries.extend(_entries_in(body["entries"]))
-    return Snapshot(
-        entries=entries,
-        anchors=_anchors_in(body["anchors"]),
-        topics={name: TopicIdentity(topic_id=one, created_at=two) for name, (one, two) in body["topics"].items()},
-        unclaimed={int(object_hash): done for object_hash, done in body["unclaimed"]},
-    )
+        with _shape_of(message):
+            entries.extend(_entries_in(body["entries"]))
+    with _shape_of(parts[-1]):
+        return Snapshot(
+            entries=entries,
+            anchors=_anchors_in(body["anchors"]),
+            topics={
+                name: TopicIdentity(topic_id=one, created_at=two) for name, (one, two) in body.get("topics", {}).items()
+            },
+            unclaimed={int(object_hash): done for object_hash, done in body["unclaimed"]},
+        )
 
 
 def _anchors_out(anchors: Mapping[Lane, Anchor | None]) -> list[list[Any]]:
@@ -276,7 +294,7 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     columns = table["columns"]
     lanes = [Lane(topic, partition) for topic, partition in table["lanes"]]
     marks, skipped, extras = columns["mark"], columns["skipped"], columns["extra"]
-    generations = columns["generation"]
+    generations = columns.get("generation")
     names = ("bucket", "key", "version", "modified", "records", "state", "lane", "depends_on")
     for at, row in enumerate(zip(*(columns[name] for name in names), strict=True)):
         bucket, key, version, modified, records, state, lane, depends_on = row

@@ -4,7 +4,6 @@ What truly cannot run in some place is listed here, with the place.
 """
 
 import os
-import shutil
 from importlib.metadata import version
 
 import pytest
@@ -13,8 +12,6 @@ CANNOT_RUN = {
     "root may write everywhere": os.geteuid() == 0,
     "the server is not on this machine": "IGGY_TEST_URL" in os.environ,
     "pyarrow could not read a null list of fixed size": int(version("pyarrow").partition(".")[0]) < 26,
-    # Until scripts/setup brings one; then this line goes.
-    "no Java: Spark needs one": shutil.which("java") is None,
 }
 """Reason -> whether it holds here."""
 

@@ -180,3 +180,11 @@ def test_a_message_of_ours_that_is_cut_is_an_error_and_never_less_state(at):
 @pytest.mark.parametrize("payload", [b"", b"ICS", b"hello", struct.pack("<I", 7), b"icsp" + bytes(20)])
 def test_what_does_not_begin_like_ours_is_none_of_ours(payload):
     assert log_codec.decode(0, payload) is None
+
+
+@pytest.mark.parametrize("kind", ["claim", "delta", "snapshot"])
+def test_a_body_of_another_shape_is_one_sentence_with_a_way_out(kind):
+    message = log_codec.LogMessage(offset=7, kind=kind, source="s", epoch=1, body=b'{"entries": {}}')
+    decode = {"claim": log_codec.decode_claim, "delta": log_codec.decode_delta}.get(kind)
+    with pytest.raises(PositionError, match=r"message 7: a .* does not know.*another \[offsets\] topic"):
+        decode(message) if decode is not None else log_codec.decode_snapshot([message])
