@@ -203,7 +203,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     @property
     def feed(self) -> ObjectFeed:
         """Where the objects come from; made at the first use."""
-        with self._feed_lock:  # the reader asks for it, and whoever shows the figures: a second one would list all again
+        # The reader asks for it, and whoever shows the figures: a second one would list everything again.
+        with self._feed_lock:
             if self._feed is None:
                 self._feed = self.create_feed()
             return self._feed
