@@ -1,0 +1,401 @@
+"""The threads of one listing: each asks for a page, hands it on and takes the next task. Used through `framework.listing`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from array import array
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+from typing_extensions import override
+
+from framework.errors import ListingError, RetriableError, TaskClosedError, ThrottledError
+from framework.histogram import Histogram
+from framework.listing_chain import Chain, Hashes
+from framework.pace import CallPace
+from framework.range_pages import OutOfOrderError, checked_keys, in_range, page_after
+from framework.range_tasks import Disagreement, RangeTask
+from framework.ranges import RangePlanner
+from framework.records import NativeObject
+from framework.retry import OnRetry, RetryPolicy
+from framework.store import ListPage, ObjectStore
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_KEYS = 4_000_000
+"""Keys of a listing whose hashes are kept (8 bytes each) until it is over, in case the store turns out to have no order."""
+
+OBJECT_BYTES = 350
+"""About what an object takes in an answer beside its key, for the budget of bytes (S3: a `Contents` element)."""
+
+SECOND_LOOKS = 3
+"""So often both sides of a cut are asked again before the store is taken for one without order."""
+
+SLICE_SECONDS = 0.1
+"""How soon a wait notices that the caller's `stop` was set."""
+
+
+@attrs.define(kw_only=True)
+class ListingCounts:
+    """What a listing did so far.
+
+    Attributes:
+        calls: pages asked for, second looks included, retries not.
+        empty: of these, pages that brought nothing.
+        objects: handed out or ready to be.
+        retries: calls that were tried again.
+        throttled: of these, because the store asked to slow down.
+        serial: whether it is one chain of pages.
+    """
+
+    calls: int = 0
+    empty: int = 0
+    objects: int = 0
+    retries: int = 0
+    throttled: int = 0
+    serial: bool = False
+
+
+class Ending(threading.Event):
+    """Set by itself, or when the caller's event is."""
+
+    def __init__(self, outer: threading.Event | None) -> None:
+        super().__init__()
+        self._outer = outer
+
+    @override
+    def is_set(self) -> bool:
+        return super().is_set() or (self._outer is not None and self._outer.is_set())
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        left = timeout
+        while not self.is_set() and (left is None or left > 0):
+            piece = SLICE_SECONDS if left is None else min(left, SLICE_SECONDS)
+            if self._outer is None:
+                piece = left if left is not None else SLICE_SECONDS
+            super().wait(piece)
+            left = None if left is None else left - piece
+        return self.is_set()
+
+
+class ListingEngine:
+    """The threads of one listing, their planner, and the queue to the consumer. One lock guards all of it."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        prefix: str,
+        after: str,
+        page_size: int,
+        policy: RetryPolicy,
+        concurrency: int,
+        histogram: Histogram,
+        ending: Ending,
+        pace: CallPace,
+        on_retry: OnRetry | None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._after = after
+        self._page_size = page_size
+        self._policy = policy
+        self._workers = concurrency
+        self._ending = ending
+        self._pace = pace
+        self._on_retry = on_retry
+        self._where = f"{store.scheme}://{store.bucket}/{prefix}"
+        self._planner = RangePlanner(
+            prefix=prefix, after=after, page_size=page_size, workers=concurrency, histogram=histogram
+        )
+        lock = threading.RLock()
+        self._work = threading.Condition(lock)  # workers wait for tasks, the serial one for room
+        self._filled = threading.Condition(lock)  # the consumer waits for pages
+        self._begun = False
+        self._threads = 0
+        self._ready: deque[RangeTask] = deque()
+        self._under_way = 0
+        self._looking = 0
+        self._queue: deque[list[NativeObject]] = deque()
+        self._emitted: array[int] | None = array("q")
+        self._failure: BaseException | None = None
+        self._over = False
+        self.complete = False
+        self.counts = ListingCounts(serial=concurrency == 1 or not store.ordered)
+        self.server_time_ms: int | None = None
+
+    # ---- the consumer's side
+
+    def take(self) -> list[NativeObject] | None:
+        """The next page's objects; None at the end."""
+        with self._filled:
+            if not self._begun:
+                self._begun = True
+                self._begin()
+            while not self._queue and not self._over and not self._ending.is_set():
+                if not self._filled.wait(SLICE_SECONDS):
+                    self._schedule()  # leave may have come free without a word
+            if self._ending.is_set():
+                self._shut()
+                return None
+            if self._queue:
+                batch = self._queue.popleft()
+                self._schedule()
+                self._work.notify()
+                return batch
+            if self._failure is not None:
+                raise self._failure
+            self.complete = True
+            return None
+
+    def _begin(self) -> None:
+        if self.counts.serial:
+            if not self._store.ordered:
+                log.warning(
+                    "%s: the store does not list in the order of keys; one chain of pages lists it", self._where
+                )
+            self._start(self._list_serially)
+        else:
+            self._pace.listen(self._wake)
+            self._schedule()
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads += 1
+        threading.Thread(target=self._run, args=(work,), name=f"listing-{self._threads}", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends every thread as soon as its call is over."""
+        self._ending.set()
+        with self._work:
+            self._queue.clear()
+            self._shut()
+
+    def _shut(self) -> None:
+        self._over = True
+        self._pace.unlisten(self._wake)
+        self._pace.give_back(len(self._ready), quiet=True)
+        self._ready.clear()
+        self._work.notify_all()
+        self._filled.notify_all()
+
+    def histogram(self) -> list[tuple[str, int]]:
+        """That of a complete listing by ranges."""
+        return self._planner.histogram() if self.complete and not self.counts.serial else []
+
+    # ---- ranges, in many threads
+
+    def _wake(self) -> None:
+        with self._work:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Gives out as many tasks as there are workers, room and leave for; the lock is held."""
+        if self._over or self.counts.serial:
+            return
+        busy = self._under_way + len(self._ready)
+        wanted = min(self._workers, 2 * self._workers - len(self._queue)) - busy
+        given = self._pace.take(wanted) if wanted > 0 else 0
+        if not given:
+            return
+        tasks = self._planner.next_ranges(given)
+        # quietly: a listener is another listing, with a lock of its own, and this one holds its lock
+        self._pace.give_back(given - len(tasks), quiet=True)
+        self._ready.extend(tasks)
+        self._work.notify(len(tasks))
+        while self._threads < min(self._workers, self._under_way + len(self._ready)):
+            self._start(self._list_ranges)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except TaskClosedError:
+            pass  # closed, or stopped by the caller
+        except BaseException as failure:  # noqa: BLE001 - raised where the objects are taken
+            error = failure
+        else:
+            return
+        with self._work:
+            self._failure = self._failure or error
+            self._shut()
+
+    def _list_ranges(self) -> None:
+        while True:
+            with self._work:
+                while not self._ready and not self._over and not self.counts.serial:
+                    self._work.wait()
+                if self._over or self.counts.serial:
+                    return
+                task = self._ready.popleft()
+                self._under_way += 1
+            succeeded = False
+            try:
+                page, calls = page_after(self._ask, self._where, self._prefix, task.after, self._page_size)
+                succeeded = True
+            finally:
+                with self._work:
+                    self._under_way -= 1
+                    self._looking += 1
+                self._pace.give_back(1, succeeded=succeeded)
+            try:
+                keys = checked_keys(self._where, page, task.after)
+                for doubt in self._accept(task, page, keys, calls):
+                    self._look_again(doubt)
+            except OutOfOrderError as error:
+                self._start_over(error)
+            with self._work:
+                self._looking -= 1
+                if self._planner.finished and not self._looking and not self.counts.serial:
+                    self._shut()
+                self._schedule()
+
+    def _accept(self, task: RangeTask, page: ListPage, keys: list[str], calls: int) -> list[Disagreement]:
+        """Hands on what of a page lies in its range, and tells the planner."""
+        with self._work:
+            if self._over or self.counts.serial:
+                return []
+            objects, result = in_range(task.number, page, keys, self._planner.until(task.number), calls)
+            self._planner.report(result)
+            self._count(page, calls)
+            if objects:
+                self._remember(keys[: len(objects)])
+                self._hand_on(objects)
+            doubts, self._planner.disagreements = self._planner.disagreements, []
+            return doubts
+
+    def _count(self, page: ListPage, calls: int) -> None:
+        self.counts.calls += calls
+        if self.server_time_ms is None:
+            self.server_time_ms = page.server_time_ms
+
+    def _hand_on(self, objects: list[NativeObject]) -> None:
+        self.counts.objects += len(objects)
+        self._queue.append(objects)
+        self._filled.notify()
+
+    def _remember(self, keys: list[str]) -> None:
+        if self._emitted is not None:
+            self._emitted.extend(map(hash, keys))
+            if len(self._emitted) > REMEMBERED_KEYS:
+                self._emitted = None
+
+    def _ask(self, **call: object) -> ListPage:
+        """One call, in its budget, tried again as the policy says."""
+        delay = self._pace.delay_seconds()
+        if delay > 0:
+            self._policy.wait(delay, self._ending)
+        if self._ending.is_set():
+            raise TaskClosedError(f"{self._where}: the listing was closed")
+        clock = self._policy.clock
+        began = clock()
+
+        def attempt() -> ListPage:
+            nonlocal began
+            began = clock()
+            return self._store.list_page(**call)  # type: ignore[arg-type]
+
+        def again(error: RetriableError, tries: int, seconds: float) -> None:
+            self.counts.retries += 1
+            if isinstance(error, ThrottledError):
+                self.counts.throttled += 1
+                self._pace.throttled(began)
+            if self._on_retry is not None:
+                self._on_retry(error, tries, seconds)
+
+        page = self._policy.call(attempt, what=f"listing {self._where}", on_retry=again, stop=self._ending)
+        self._pace.spend(OBJECT_BYTES * len(page.objects))
+        return page
+
+    # ---- a store without order
+
+    def _look_again(self, doubt: Disagreement) -> None:
+        """Asks for both sides of a cut again.
+
+        Raises:
+            OutOfOrderError: they still do not agree. In a store with another order than that of the keys, a range can
+                have a hole although every page of it rises; every such hole shows at a cut.
+        """
+        for _ in range(SECOND_LOOKS):
+            from_before = self._first_behind(doubt.cut, doubt.before)
+            from_cut = self._first_behind(doubt.cut, doubt.cut)
+            if from_before == from_cut:
+                return
+        raise OutOfOrderError(
+            f"{self._where}: behind {doubt.cut!r} the listing shows {from_cut!r} first when asked so, "
+            f"and {from_before!r} when coming from {doubt.before!r}; it is out of order"
+        )
+
+    def _first_behind(self, cut: str, after: str) -> str | None:
+        while True:
+            page, calls = page_after(self._ask, self._where, self._prefix, after, self._page_size)
+            with self._work:
+                self._count(page, calls)
+            keys = checked_keys(self._where, page, after)
+            at = bisect_right(keys, cut)
+            if at < len(keys):
+                return keys[at]
+            if not keys or page.continuation is None:
+                return None
+            after = keys[-1]
+
+    def _start_over(self, error: OutOfOrderError) -> None:
+        """From now on one chain of pages, over everything, without what was handed on already."""
+        with self._work:
+            if self._over or self.counts.serial:
+                return
+            self._check_memory(error)
+            log.warning("%s; one chain of pages lists it from the start", error)
+            self.counts.serial = True
+            self._pace.unlisten(self._wake)
+            self._pace.give_back(len(self._ready), quiet=True)
+            self._ready.clear()
+            self._work.notify_all()
+            self._start(self._list_serially)
+
+    def _check_memory(self, error: OutOfOrderError) -> None:
+        if self._emitted is None:
+            raise ListingError(
+                f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to begin again without "
+                "repeating some: list this bucket with one call at once"
+            ) from error
+
+    def _list_serially(self) -> None:
+        """One chain of pages by continuation. From the prefix's start it asks nothing of the order."""
+        whole = not self._after or not self._store.ordered or bool(self._emitted)
+        while not self._serial_chain(whole=whole):
+            whole = True
+
+    def _serial_chain(self, *, whole: bool) -> bool:
+        """False: the keys behind `after` were relied on, and there is no order; nothing is lost, begin again."""
+        emitted = Hashes(self._emitted) if whole else None
+        last = after = "" if whole else self._after
+        continuation: str | None = None
+        chain = Chain(self._where)
+        while not self._over:
+            page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
+            objects = list(page.objects)
+            if emitted is not None:
+                chain.check(page)
+                objects = emitted.without([one for one in objects if one.key > self._after])
+            elif objects:
+                try:
+                    keys = checked_keys(self._where, page, last)
+                except OutOfOrderError as error:
+                    self._check_memory(error)
+                    log.warning("%s; the whole prefix is listed instead", error)
+                    return False
+                self._remember(keys)
+                last = keys[-1]
+            with self._work:
+                self._count(page, 1)
+                while len(self._queue) >= 2 * self._workers and not self._over:
+                    self._work.wait()
+                if objects and not self._over:
+                    self._hand_on(objects)
+                if page.continuation is None:
+                    self._shut()
+            continuation = page.continuation
+        return True
