@@ -160,8 +160,8 @@ _objects: list[bytes] = []
 _payloads: list[bytes] = []
 
 
-def load(store: Store, prefix: str, kind: str) -> tuple[int, bytes]:
-    """Fetches the objects into memory, and makes the payloads of JSON lines; returns how many records, and the first."""
+def load(store: Store, prefix: str, kind: str) -> None:
+    """Fetches the objects into memory, and makes the payloads of JSON lines."""
     client = store.client()
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
     keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
@@ -169,9 +169,19 @@ def load(store: Store, prefix: str, kind: str) -> tuple[int, bytes]:
     client.close()
     if kind == "jsonl":
         _payloads[:] = [line for data in _objects for line in data.splitlines()]
-        return len(_payloads), _payloads[0]
-    first = _DECODERS[kind][0](_objects[0])
-    return len(first) * len(_objects), first[0]
+
+
+def check_same(kind: str) -> None:
+    """Raises unless our format and every bare loop make the same bytes of the first object."""
+    from framework.formats import make_transformer
+    from framework.transformer import InputOptions
+    from transformers.inputs import BytesInput
+
+    transformer = make_transformer(InputOptions(format=kind))
+    expected = list(transformer.records(BytesInput(_objects[0], f"0.{kind}")))
+    for decode in _DECODERS[kind]:
+        if decode(_objects[0]) != expected:
+            raise RuntimeError(f"{decode.__name__} makes other JSON than the format {kind}")
 
 
 def bare_send(url: str, stream: str, topic: str, batch: int) -> Run:

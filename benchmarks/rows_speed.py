@@ -17,6 +17,7 @@ from benchmarks.contestants import (
     bare_decode,
     bare_pool,
     bare_send,
+    check_same,
     contestant,
     drop_stream,
     load,
@@ -149,6 +150,7 @@ def format_row(bench: Bench, kind: str) -> Iterator[Row]:
         with contestant() as we, contestant() as bare, contestant() as part:
             bare(load, bench.store, prefix, kind)
             part(load, bench.store, prefix, kind)
+            part(check_same, kind)
             for number in range(bench.rounds + 1):
                 with _stream(bare, server) as stream:
                     one = we(ours, config(bench.store, server.url, stream, "ours", prefix, kind))
