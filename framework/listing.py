@@ -18,7 +18,7 @@ from types import TracebackType
 from typing_extensions import Self, override
 
 from framework.histogram import Histogram
-from framework.listing_engine import Ending, ListingCounts, ListingEngine
+from framework.listing_engine import SLICE_SECONDS, ListingCounts, ListingEngine
 from framework.pace import CallPace, pace_of
 from framework.records import NativeObject
 from framework.retry import OnRetry, RetryPolicy
@@ -65,9 +65,32 @@ def list_parallel(
         An iterator; close it, or use it in a `with` statement.
     """
     engine = ListingEngine(
-        store, prefix, after, page_size, policy, concurrency, histogram, Ending(stop), pace or pace_of(store), on_retry
+        store, prefix, after, page_size, policy, concurrency, histogram, _Ending(stop), pace or pace_of(store), on_retry
     )
     return ParallelListing(engine)
+
+
+class _Ending(threading.Event):
+    """Set by itself, or when the caller's event is."""
+
+    def __init__(self, outer: threading.Event | None) -> None:
+        super().__init__()
+        self._outer = outer
+
+    @override
+    def is_set(self) -> bool:
+        return super().is_set() or (self._outer is not None and self._outer.is_set())
+
+    @override
+    def wait(self, timeout: float | None = None) -> bool:
+        left = timeout
+        while not self.is_set() and (left is None or left > 0):
+            piece = SLICE_SECONDS if left is None else min(left, SLICE_SECONDS)
+            if self._outer is None:
+                piece = left if left is not None else SLICE_SECONDS
+            super().wait(piece)
+            left = None if left is None else left - piece
+        return self.is_set()
 
 
 class ParallelListing(Iterator[list[NativeObject]]):
@@ -94,7 +117,7 @@ class ParallelListing(Iterator[list[NativeObject]]):
 
     @property
     def server_time_ms(self) -> int | None:
-        """The store's clock when it answered the first page, milliseconds since 1970 UTC; None when it does not tell."""
+        """The store's clock when it first answered, milliseconds since 1970 UTC; None when it does not tell."""
         return self._engine.server_time_ms
 
     @override

@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Callable
 
 import attrs
-from typing_extensions import override
-
 from framework.errors import ListingError, RetriableError, TaskClosedError, ThrottledError
 from framework.histogram import Histogram
 from framework.listing_chain import Chain, Hashes
@@ -59,29 +57,6 @@ class ListingCounts:
     serial: bool = False
 
 
-class Ending(threading.Event):
-    """Set by itself, or when the caller's event is."""
-
-    def __init__(self, outer: threading.Event | None) -> None:
-        super().__init__()
-        self._outer = outer
-
-    @override
-    def is_set(self) -> bool:
-        return super().is_set() or (self._outer is not None and self._outer.is_set())
-
-    @override
-    def wait(self, timeout: float | None = None) -> bool:
-        left = timeout
-        while not self.is_set() and (left is None or left > 0):
-            piece = SLICE_SECONDS if left is None else min(left, SLICE_SECONDS)
-            if self._outer is None:
-                piece = left if left is not None else SLICE_SECONDS
-            super().wait(piece)
-            left = None if left is None else left - piece
-        return self.is_set()
-
-
 class ListingEngine:
     """The threads of one listing, their planner, and the queue to the consumer. One lock guards all of it."""
 
@@ -94,7 +69,7 @@ class ListingEngine:
         policy: RetryPolicy,
         concurrency: int,
         histogram: Histogram,
-        ending: Ending,
+        ending: threading.Event,
         pace: CallPace,
         on_retry: OnRetry | None,
     ) -> None:
@@ -212,10 +187,9 @@ class ListingEngine:
         error: BaseException | None = None
         try:
             work()
-        except TaskClosedError:
-            pass  # closed, or stopped by the caller
         except BaseException as failure:  # noqa: BLE001 - raised where the objects are taken
-            error = failure
+            if not (isinstance(failure, TaskClosedError) and self._ending.is_set()):
+                error = failure
         else:
             return
         with self._work:
@@ -268,8 +242,8 @@ class ListingEngine:
 
     def _count(self, page: ListPage, calls: int) -> None:
         self.counts.calls += calls
-        if self.server_time_ms is None:
-            self.server_time_ms = page.server_time_ms
+        if page.server_time_ms is not None:
+            self.server_time_ms = min(page.server_time_ms, self.server_time_ms or page.server_time_ms)
 
     def _hand_on(self, objects: list[NativeObject]) -> None:
         self.counts.objects += len(objects)
@@ -298,9 +272,11 @@ class ListingEngine:
             return self._store.list_page(**call)  # type: ignore[arg-type]
 
         def again(error: RetriableError, tries: int, seconds: float) -> None:
-            self.counts.retries += 1
-            if isinstance(error, ThrottledError):
-                self.counts.throttled += 1
+            slow_down = isinstance(error, ThrottledError)
+            with self._work:
+                self.counts.retries += 1
+                self.counts.throttled += slow_down
+            if slow_down:
                 self._pace.throttled(began)
             if self._on_retry is not None:
                 self._on_retry(error, tries, seconds)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework import listing_engine
-from framework.errors import AccessDeniedError, ListingError, StoreUnavailableError, ThrottledError
+from framework.errors import AccessDeniedError, ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.listing import list_parallel
 from framework.pace import CallPace
 from framework.range_pages import checked_keys, list_range
@@ -304,6 +304,18 @@ def test_what_was_listed_before_a_failure_is_handed_out_first():
         assert listing.counts.objects in (14, 21)
         assert not listing.complete
         assert listing.histogram == []
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_a_store_that_is_closed_under_it_is_a_failure_and_not_the_end(concurrency):
+    store = MemoryStore()
+    for key in dates(100):
+        store.put(key, b"x")
+    with list_parallel(store, policy=POLICY, concurrency=concurrency, page_size=7, pace=CallPace()) as listing:
+        store.on_call = lambda call: store.count("list_page") == 2 and store.close()
+        with pytest.raises(TaskClosedError):
+            flat(listing)
+        assert not listing.complete
 
 
 def test_a_failure_that_lasts_ends_with_the_policy():
