@@ -127,7 +127,7 @@ class InputSection:
         32, minimum=1, maximum=1000, unit="objects", doc="Objects being read at once; they are handed on in order."
     )
     fetch_ahead_bytes: Bytes = option(
-        16 * _MIB,
+        8 * _MIB,
         minimum=_MIB,
         unit="bytes",
         doc="Memory for what was fetched ahead; reaching it is what limits `fetch_ahead` for large objects.",
@@ -139,7 +139,7 @@ class InputSection:
         doc="Records that wait to be sent, at most. A full queue holds the reader back.",
     )
     queue_bytes: Bytes = option(
-        8 * _MIB, minimum=1, unit="bytes", doc="Bytes that wait to be sent, at most (or one longer record)."
+        4 * _MIB, minimum=1, unit="bytes", doc="Bytes that wait to be sent, at most (or one longer record)."
     )
 
     def options(self) -> InputOptions:
