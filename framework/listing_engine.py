@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 import attrs
+
 from framework.errors import ListingError, RetriableError, TaskClosedError, ThrottledError
 from framework.histogram import Histogram
 from framework.listing_chain import Chain, Hashes
