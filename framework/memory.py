@@ -6,13 +6,13 @@ import ctypes
 import os
 
 _M_ARENA_MAX = -8
-_ARENAS = 2
+_ARENAS = 1
 
 
 def limit_arenas() -> None:
-    """Keeps glibc to two arenas, and pyarrow to glibc.
+    """Keeps glibc to one arena, and pyarrow to glibc.
 
-    By default each of the reading threads gets an arena of its own, and what one frees no other can use: 15 to 25 MB more at
+    By default each of the reading threads gets an arena of its own, and what one frees no other can use: 15 to 30 MB more at
     the peak, measured, for no speed. pyarrow's own allocator keeps what it had: another 20 MB for Parquet. Does nothing
     where the C library is another one; a pool that the user chose in the environment stays.
     """

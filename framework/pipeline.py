@@ -137,7 +137,8 @@ class Pipeline:
         """
         try:
             while not self._stopping.is_set():
-                batches = self._task.poll(timeout_seconds=self._patience())
+                # no more than one request holds: more would empty the queue, which would be filled a second time
+                batches = self._task.poll(self._batch_length, timeout_seconds=self._patience())
                 for batch in batches:
                     self._add(batch)
                 if not batches:
