@@ -347,7 +347,7 @@ class _Sip:
     def __getattr__(self, name):
         return getattr(self._task, name)
 
-    def poll(self, *, timeout_seconds):
+    def poll(self, _max_records, *, timeout_seconds):
         return self._task.poll(1, timeout_seconds=timeout_seconds)
 
 
