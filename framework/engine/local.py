@@ -22,12 +22,16 @@ from framework.progress import Progress
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
+    from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 300.0
 """How long a source that was at work waits for Iggy to come back before it gives up."""
+
+STOP_SECONDS = 3.0
+"""How long after a stop an answer of Iggy is waited for."""
 
 RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
@@ -60,6 +64,8 @@ class LocalEngine:
         self._once = once
         self._stopping = threading.Event()
         self._running: Pipeline | None = None
+        self._connection: IggyConnection | None = None
+        self._patience: threading.Timer | None = None
         self._reporter = Reporter(report)
 
     def stop(self) -> None:
@@ -68,6 +74,16 @@ class LocalEngine:
         running = self._running
         if running is not None:
             running.stop()
+        if self._patience is None:
+            self._patience = threading.Timer(STOP_SECONDS, self._give_up)
+            self._patience.daemon = True
+            self._patience.start()
+
+    def _give_up(self) -> None:
+        """Ends whatever request Iggy still has not answered: their own time limits are longer than a stop may take."""
+        connection = self._connection
+        if connection is not None:
+            connection.close()
 
     def progress(self) -> Progress:
         """The figures as of now; from any thread."""
@@ -80,7 +96,11 @@ class LocalEngine:
             SourceError: what ended it. Everything before the failure is in the topic, positions saved.
         """
         with self._reporter, IggyTarget(self._config) as target:
-            self._run_epochs(target)
+            try:
+                self._run_epochs(target)
+            finally:
+                if self._patience is not None:
+                    self._patience.cancel()
             self._reporter.state = "stopped" if self._stopping.is_set() else "done"
         return self._reporter.last
 
@@ -91,7 +111,7 @@ class LocalEngine:
         while not self._stopping.is_set():
             try:
                 self._reporter.state = "recovering" if began else "starting"
-                connection = target.connect()
+                self._connection = connection = target.connect()
                 try:
                     session = Session(connection, self._config)
                     if began:
@@ -103,11 +123,11 @@ class LocalEngine:
             except IggyUnavailableError as error:
                 now = time.monotonic()
                 lost_at = lost_at if lost_at is not None else now
-                if not began or now - lost_at > RECONNECT_SECONDS:
-                    raise
                 if self._stopping.is_set():
                     log.warning("stopped while Iggy was away; what it did not confirm comes again: %s", error)
                     return
+                if not began or now - lost_at > RECONNECT_SECONDS:
+                    raise
                 pause = RECONNECT_PAUSES[min(tries, len(RECONNECT_PAUSES) - 1)]
                 log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
                 self._reporter.state = "reconnecting"

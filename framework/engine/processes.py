@@ -43,7 +43,7 @@ HAND_OUT = 64
 
 WAIT_SECONDS = 0.05
 
-STOP_SECONDS = 4.0
+STOP_SECONDS = 3.5
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -182,6 +182,33 @@ def test_a_signal_while_iggy_hangs(program, moto_bucket, own_server, tasks):
     check_exactly(program.messages(), expected, same=json.loads)
 
 
+def test_a_signal_while_positions_are_being_saved_and_iggy_hangs(program, moto_bucket, own_server):
+    """Nothing is under way but positions, again and again: a stop must not wait for the limit of that request."""
+    program.url = own_server.url
+    program.configure(iggy={"url": own_server.url, "batch_length": 1}, offsets={"commit_interval": 0.01})
+    expected = {"a.jsonl": json_lines("a", 2000)}
+    moto_bucket.put("a.jsonl", jsonl(expected["a.jsonl"]))
+    running = program.start()
+    wait_for_count(program, 100)
+    own_server.send(signal.SIGSTOP)
+    try:
+        time.sleep(0.3)
+        ended = running.stop().no_secrets()
+    finally:
+        own_server.send(signal.SIGCONT)
+    assert ended.code == 0, ended.err
+    program.once()
+    check_exactly(program.messages(), expected)
+
+
+def test_a_signal_while_the_first_connection_hangs(program):
+    with Tarpit() as pit:
+        program.configure(iggy={"url": f"iggy://iggy:iggy@127.0.0.1:{pit.port}", "connect_timeout": 4})
+        running = program.start()
+        assert pit.touched.wait(20)
+        assert running.stop().no_secrets().code == 0
+
+
 def test_a_signal_while_iggy_is_away(program, moto_bucket, own_server):
     expected = fill(moto_bucket, 3)
     program.url = own_server.url
