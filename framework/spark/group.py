@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,7 +21,7 @@ from framework.feed import Assignment, ObjectFeed
 from framework.iggy import log_codec
 from framework.iterator import ReadCounts
 from framework.naming import task_of
-from framework.offsets import OffsetManagerKey
+from framework.offsets import OffsetManagerEntry, OffsetManagerKey
 from framework.spark.job import JobResult, SparkJob, run_job
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class SparkGroup:
         self._changed = threading.Condition()
         self._failure: SourceError | None = None
         self._results: list[JobResult] = []
-        self._outstanding: set[tuple[OffsetManagerKey, str]] = set()
+        # (object, version) -> its size, of what was handed out and is not finished
+        self._outstanding: dict[tuple[OffsetManagerKey, str], int] = {}
         self._live = TaskFigures()
         self._follow_from = session.recovered.base + 1
         self._follow_at = 0.0
@@ -126,7 +127,7 @@ class SparkGroup:
     def _add(self, assignment: Assignment) -> None:
         entry = assignment.entry
         slot = self._slots[task_of(entry.lane, len(self._slots))]
-        self._outstanding.add((entry.get_manager_key(), entry.version))
+        self._outstanding[(entry.get_manager_key(), entry.version)] = assignment.native.size
         slot.waiting.append(assignment)
         if slot.thread is None and len(slot.waiting) >= JOB_OBJECTS:
             self._start_job(slot)
@@ -195,18 +196,21 @@ class SparkGroup:
                 self._session.offsets.merge_saved(delta)
                 self._session.saved(delta)
             for native, gone in result.released:
-                self._outstanding.discard((OffsetManagerKey.of_object(native.bucket, native.key), native.version))
+                self._outstanding.pop((OffsetManagerKey.of_object(native.bucket, native.key), native.version), None)
                 feed.release(native, gone=gone)
 
-    def _take_delta(self, entries: object) -> None:
+    def _take_delta(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Counts what a delta adds to what is known; the same delta twice adds nothing."""
-        for entry in entries:  # type: ignore[attr-defined]
+        for entry in entries:
             key = entry.get_manager_key()
             known = self._session.offsets.get_entry(key)
             before = known.records_done if known is not None and known.version == entry.version else 0
             self._live.records += max(0, entry.records_done - before)
             if entry.finished:
-                self._outstanding.discard((key, entry.version))
+                size = self._outstanding.pop((key, entry.version), None)
+                if size is not None:
+                    self._live.objects += 1
+                    self._live.object_bytes += size
 
     def _follow_when_due(self) -> None:
         """Reads what the executors have appended to the offsets topic: the progress, while their jobs run."""

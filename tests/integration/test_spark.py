@@ -12,6 +12,7 @@ import pytest
 
 from framework.engine.local import LocalEngine
 from framework.errors import FatalError, SourceError
+from framework.testing.faults import Fault, FaultProxy
 from s3_source.task import S3SourceTask
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
@@ -39,17 +40,16 @@ def bucket(moto_bucket):
     return moto_bucket
 
 
-def configured(bucket, iggy_url, stream_name, *, name, engine, **more):
+def s3_section(bucket):
     store = bucket.config()
+    names = ("bucket", "endpoint", "access_key_id", "secret_access_key")
+    return {**{name: getattr(store, name) for name in names}, "prefix": "in/"}
+
+
+def configured(bucket, iggy_url, stream_name, *, name, engine, **more):
     props = {
         "source": {"name": name},
-        "s3": {
-            "bucket": store.bucket,
-            "endpoint": store.endpoint,
-            "access_key_id": store.access_key_id,
-            "secret_access_key": store.secret_access_key,
-            "prefix": "in/",
-        },
+        "s3": s3_section(bucket),
         "input": {"format": "jsonl"},
         "iggy": {"url": iggy_url, "stream": stream_name, "topic": name, "partitions": 3, "batch_length": 97},
         "runner": {"engine": engine, "tasks_max": 2},
@@ -99,15 +99,30 @@ def test_spark_and_local_leave_the_same_records_and_positions(spark, bucket, igg
     LocalEngine(S3SourceTask, alone, once=True).run()
     records = stored(iggy_url, stream_name, "one")
     assert len(records) == sum(LINES - 1 + number for number in range(OBJECTS)) == last.records
+    assert last.objects_done == last.objects_total == OBJECTS
+    assert last.bytes_done == last.bytes_total
     assert sorted(records) == sorted(stored(iggy_url, stream_name, "two"))
     assert positions(iggy_url, on_spark) == positions(iggy_url, alone)
     assert spark_engine(on_spark).run().records == 0
     assert len(stored(iggy_url, stream_name, "one")) == len(records)
 
 
-def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_url, stream_name):
+def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_url, stream_name, request):
     # local[2] makes one attempt only: the job is lost, and the driver recovers
-    config = configured(bucket, iggy_url, stream_name, name="killed", engine="spark", offsets={"commit_interval": 0.05})
+    # each object takes a while, one at a time, so that there is a middle to kill it in
+    proxy = FaultProxy(bucket.endpoint)
+    request.addfinalizer(proxy.close)
+    proxy.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.5))
+    config = configured(
+        bucket,
+        iggy_url,
+        stream_name,
+        name="killed",
+        engine="spark",
+        offsets={"commit_interval": 0.05},
+        input={"format": "jsonl", "fetch_ahead": 1},
+        s3={**s3_section(bucket), "endpoint": proxy.endpoint},
+    )
     killed = threading.Event()
 
     def kill(progress):

@@ -1,6 +1,5 @@
 """A configuration file: read strictly, and every mistake at once with its place."""
 
-
 from __future__ import annotations
 
 import pickle
