@@ -3,10 +3,20 @@
 import contextlib
 import os
 
+import attrs
 import pytest
 
 from framework.testing.faults import Fault, FaultProxy
-from tests.integration.program_rig import Program, Tarpit, free_port, json_lines, jsonl, with_client
+from tests.integration.program_rig import (
+    Program,
+    Tarpit,
+    check_exactly,
+    free_port,
+    json_lines,
+    jsonl,
+    wait_until,
+    with_client,
+)
 
 LIMIT = 30.0
 S3_DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
@@ -84,32 +94,56 @@ def test_no_credentials_at_all(program, monkeypatch):
     failed(program, "credentials", within=10)
 
 
-def test_places_that_do_not_answer(tmp_path, moto_bucket, iggy_url, stream_name):
-    """All at the same time, since each takes its time: the endpoint is down, is silent, is no S3, has no name; Iggy is
-    silent."""
+@attrs.frozen(kw_only=True)
+class Slow:
+    """A start that fails after some seconds only, and what its sentence must name."""
+
+    changes: dict
+    names: tuple
+
+
+def test_what_takes_its_time_to_fail(tmp_path, moto_bucket, iggy_url, stream_name):
+    """All at the same time: the endpoint is down, is silent, is no S3, has no name; Iggy is silent; a second instance."""
     down = f"127.0.0.1:{free_port()}"
+    bucket = moto_bucket.name
     with Tarpit() as pit, contextlib.ExitStack() as stack:
-        places = {
-            "down": ({"s3": {"endpoint": f"http://{down}"}}, down),
-            "silent": ({"s3": {"endpoint": pit.endpoint}}, pit.endpoint),
-            "no-s3": ({"s3": {"endpoint": iggy_url.replace("iggy://iggy:iggy@", "http://")}}, moto_bucket.name),
-            "no-name": ({"s3": {"endpoint": "http://no-such-host.invalid:9000"}}, "no-such-host.invalid"),
-            "silent-iggy": ({"iggy": {"url": f"iggy://iggy:drowssap@127.0.0.1:{pit.port}"}}, f"127.0.0.1:{pit.port}"),
-        }
-        started = {}
-        for name, (changes, _) in places.items():
+
+        def started(name, arguments, changes):
             folder = tmp_path / name
             folder.mkdir()
-            program = Program(folder, moto_bucket, iggy_url, stream_name, **changes)
-            program.configure(source={"name": name})
+            program = Program(folder, moto_bucket, iggy_url, stream_name, source={"name": name})
             stack.callback(program.close)
-            started[name] = program.start("--once")
-        for name, (_, place) in places.items():
-            ended = started[name].wait(LIMIT).no_secrets()
+            return program, program.configure(**changes).start(*arguments)
+
+        moto_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
+        program, first = started("first", (), {})
+        wait_until(lambda: program.count() == 20)
+        slow = {
+            "down": Slow(changes={"s3": {"endpoint": f"http://{down}"}}, names=(bucket, down)),
+            "silent": Slow(changes={"s3": {"endpoint": pit.endpoint}}, names=(bucket, pit.endpoint)),
+            "no-s3": Slow(changes={"s3": {"endpoint": f"http://{iggy_url.rpartition('@')[2]}"}}, names=(bucket,)),
+            "no-name": Slow(changes={"s3": {"endpoint": "http://none.invalid:9000"}}, names=(bucket, "none.invalid")),
+            "silent-iggy": Slow(
+                changes={"iggy": {"url": f"iggy://iggy:drowssap@127.0.0.1:{pit.port}"}},
+                names=(f"127.0.0.1:{pit.port}",),
+            ),
+            "second": Slow(
+                changes={"source": {"name": "first"}},
+                names=('"first" is running already', f"process {first.pid}", os.uname().nodename),
+            ),
+        }
+        failing = {name: started(name, ("--once",), one.changes)[1] for name, one in slow.items()}
+        for name, one in slow.items():
+            ended = failing[name].wait(LIMIT).no_secrets()
             assert ended.code == 1, (name, ended)
             assert ended.said.startswith("error: "), (name, ended)
-            assert place in ended.said, (name, ended)
-            assert name == "silent-iggy" or moto_bucket.name in ended.said, (name, ended)
+            for place in one.names:
+                assert place in ended.said, (name, ended)
+        assert first.process.poll() is None, "the first instance was disturbed"
+        moto_bucket.put("late.jsonl", b'{"n":1}\n')
+        wait_until(lambda: program.count() == 21)
+        assert first.stop().no_secrets().code == 0
+    check_exactly(program.messages(), {"a.jsonl": json_lines("a", 20), "late.jsonl": [b'{"n":1}']})
 
 
 def test_iggy_is_down(program):
