@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -97,7 +96,6 @@ def ours(props: dict[str, Any]) -> Run:
     The clock runs from the task's start, before its first listing, to its stop, when the last position is saved. The S3
     client is made before, as the bare loops' clients are: that takes boto3 some 70 ms, once in a process's life.
     """
-    from framework.cli.run import SWITCH_SECONDS
     from framework.engine.local import LocalEngine
     from framework.memory import limit_arenas
     from s3_source.task import S3SourceTask
@@ -122,7 +120,6 @@ def ours(props: dict[str, Any]) -> Run:
             super().stop()
 
     limit_arenas()  # both as the program does at its start
-    sys.setswitchinterval(SWITCH_SECONDS)
     engine = LocalEngine(TimedTask, S3SourceTask().configure(props), once=True)
     began = time.perf_counter()
     progress = engine.run()

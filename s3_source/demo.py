@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -249,13 +248,12 @@ def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> b
 
 def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
     from framework.cli.output import Output  # noqa: PLC0415
-    from framework.cli.run import SWITCH_SECONDS, read_config, run_engine  # noqa: PLC0415
+    from framework.cli.run import read_config, run_engine  # noqa: PLC0415
     from s3_source.task import S3SourceTask  # noqa: PLC0415
 
     config = read_config(S3SourceTask, demo.config(name))
     with connected(iggy) as connection:
         before = sum(held(connection, name).values())
-    sys.setswitchinterval(SWITCH_SECONDS)
     began = time.monotonic()
     with Output(level="warning") as output:
         last = run_engine(S3SourceTask, config, output, once=True)

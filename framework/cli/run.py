@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
-
-SWITCH_SECONDS = 0.001
-"""How long a thread may keep the interpreter while others wait. At the default of 5 ms a thread that has received bytes
-waits so long before it can ask for more; measured on 200-byte lines this is worth a tenth."""
 
 
 def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommonConfig:
@@ -62,7 +57,6 @@ def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool) 
     """
     config = read_config(task_class, path)
     limit_arenas()
-    sys.setswitchinterval(SWITCH_SECONDS)
     with Output(format=config.log.format, level=config.log.level) as output:
         run_engine(task_class, config, output, once=once)
     return 0
