@@ -266,7 +266,7 @@ def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bo
         done += f", behind the {before:,} of an earlier run" if before else ""
         done += "" if complete else "; stopped"
     say(f"   {name:<8} -> {topic_of(name):<16} {done}")
-    return complete
+    return complete and last.state != "stopped"
 
 
 def _wait() -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
+
 from framework.cli.output import Output
 from framework.config.loading import load_config
 from framework.errors import ConfigError, SourceError
@@ -82,7 +84,8 @@ def run_engine(
             _summary(engine.progress())
             raise
     _summary(last)
-    return last
+    # a signal that came with the last record stops what comes after, too
+    return attrs.evolve(last, state="stopped") if engine.stop_requested else last
 
 
 def _summary(progress: Progress) -> None:

@@ -85,6 +85,11 @@ class LocalEngine:
         if connection is not None:
             connection.close()
 
+    @property
+    def stop_requested(self) -> bool:
+        """Whether `stop` was called, also when everything was done by then."""
+        return self._stopping.is_set()
+
     def progress(self) -> Progress:
         """The figures as of now; from any thread."""
         return self._reporter.progress()
