@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 from typing_extensions import override
 
-from framework.errors import ListingError, ObjectError
+from framework.errors import ObjectError
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, check_depends_on
 from framework.records import Lane, NativeObject
 
@@ -338,20 +338,3 @@ class HandedFeed(ObjectFeed):
             self._waiting.clear()
             self._closed = True
             self._changed.notify_all()
-
-
-def ordered(objects: Iterable[NativeObject], *, after: str = "", where: str = "") -> Iterator[NativeObject]:
-    """The objects of a listing, checked on the way to come in the order of their keys' UTF-8 bytes, strictly after `after`.
-
-    Raises:
-        ListingError: a key does not come after the one before it.
-    """
-    last = after.encode()
-    for native in objects:
-        key = native.key.encode()
-        if key <= last and last:
-            raise ListingError(
-                f"{where}: the listing shows {native.key!r} after {last.decode()!r}; it is out of order or repeats itself"
-            )
-        last = key
-        yield native

@@ -56,7 +56,6 @@ class Recovered:
         unclaimed: hash -> records done, for records found in the topics whose object only a listing can tell.
         replayed: messages that were read from the data topics.
         topics: the data topics and their identities.
-        first_start: nothing was in the log.
     """
 
     epoch: int
@@ -66,7 +65,6 @@ class Recovered:
     unclaimed: Mapping[int, int] = attrs.field(factory=dict, repr=length_only)
     replayed: int = 0
     topics: Mapping[str, TopicIdentity] = attrs.field(factory=dict)
-    first_start: bool = False
 
 
 def fence(
@@ -170,7 +168,6 @@ class Recovery:
             unclaimed=unclaimed,
             replayed=replayed,
             topics=identities,
-            first_start=not view.checkpoints,
         )
 
     def _end(self, topic: str, partition: int) -> Anchor | None:

@@ -5,8 +5,8 @@ import threading
 import attrs
 import pytest
 
-from framework.errors import ListingError, ObjectError, PositionMismatchError, StoreUnavailableError
-from framework.feed import LIST_SHARE, Assignment, HandedFeed, ListingFeed, ordered
+from framework.errors import ObjectError, PositionMismatchError, StoreUnavailableError
+from framework.feed import LIST_SHARE, Assignment, HandedFeed, ListingFeed
 from framework.offsets import OffsetManager, OffsetManagerEntry, canonical_options
 from framework.records import Lane, NativeObject, ObjectState
 from framework.testing.clock import FakeClock
@@ -349,13 +349,3 @@ def test_waiting_for_a_handed_feed_ends_at_once_when_the_task_was_stopped_alread
 
 
 # ---- order
-
-
-def test_order_is_checked_by_bytes_and_strictly():
-    keys = ["a", "a/b", "b", "\ue000", "\U0001f600"]
-    assert [one.key for one in ordered(map(native, keys))] == keys
-    for wrong in (["b", "a"], ["a", "a"], ["\U0001f600", "\ue000"]):
-        with pytest.raises(ListingError, match="s3://b"):
-            list(ordered(map(native, wrong), where="s3://b"))
-    with pytest.raises(ListingError):
-        list(ordered([native("k")], after="k"))
