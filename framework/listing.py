@@ -14,7 +14,9 @@ import threading
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
+from typing import Protocol
 
+import attrs
 from typing_extensions import Self, override
 
 from framework.histogram import Histogram
@@ -24,7 +26,61 @@ from framework.records import NativeObject
 from framework.retry import OnRetry, RetryPolicy
 from framework.store import ObjectStore
 
-__all__ = ["ListingCounts", "ParallelListing", "list_parallel"]
+__all__ = ["Listing", "ListingCounts", "ListingRequest", "ParallelListing", "list_parallel"]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ListingRequest:
+    """What is to be listed, and what is known about it from before. Pickles.
+
+    Attributes:
+        prefix: compared as a plain string.
+        after: only keys behind this one; empty = from the first.
+        histogram: that of the last complete listing of this prefix; empty = none.
+        unordered: the store is known to list in no order: one chain of pages, from the start of the prefix.
+    """
+
+    prefix: str
+    after: str
+    histogram: Histogram = ()
+    unordered: bool = False
+
+
+class Listing(Protocol):
+    """The objects of a prefix, a list for each page, whoever asks for the pages. For one consumer.
+
+    Iterating blocks for requests and raises what failed for good. It ends early, without an error and with `complete`
+    False, when it was closed or told to stop.
+    """
+
+    @property
+    def counts(self) -> ListingCounts:
+        """What it did so far."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every object was handed out."""
+
+    @property
+    def histogram(self) -> Histogram:
+        """What the next listing should start from; empty until this one is complete, and for one without order."""
+
+    @property
+    def server_time_ms(self) -> int | None:
+        """The store's clock when it first answered, milliseconds since 1970 UTC; None while it has not told."""
+
+    @property
+    def unordered(self) -> bool:
+        """Whether the store lists in no order: it was noticed, or told by the request."""
+
+    def __iter__(self) -> Iterator[list[NativeObject]]:
+        """Itself."""
+
+    def __next__(self) -> list[NativeObject]:
+        """The next page's objects."""
+
+    def close(self) -> None:
+        """Ends it. May be called twice."""
 
 
 def list_parallel(
@@ -36,6 +92,7 @@ def list_parallel(
     policy: RetryPolicy,
     concurrency: int = 16,
     histogram: Histogram = (),
+    unordered: bool = False,
     stop: threading.Event | None = None,
     pace: CallPace | None = None,
     on_retry: OnRetry | None = None,
@@ -57,6 +114,7 @@ def list_parallel(
         policy: how patiently each call is tried.
         concurrency: calls at once, at most; 1 = one chain of pages.
         histogram: that of the last complete listing of this prefix; empty = none.
+        unordered: the store is known to list in no order: one chain of pages, without a word about it.
         stop: ends the iteration early when it is set.
         pace: calls allowed at once and the budget; None = the process's own for this bucket.
         on_retry: told of each failed try, from any thread.
@@ -65,7 +123,17 @@ def list_parallel(
         An iterator; close it, or use it in a `with` statement.
     """
     engine = ListingEngine(
-        store, prefix, after, page_size, policy, concurrency, histogram, _Ending(stop), pace or pace_of(store), on_retry
+        store,
+        prefix,
+        after,
+        page_size,
+        policy,
+        concurrency,
+        histogram,
+        _Ending(stop),
+        pace or pace_of(store),
+        on_retry,
+        unordered=unordered,
     )
     return ParallelListing(engine)
 
@@ -119,6 +187,11 @@ class ParallelListing(Iterator[list[NativeObject]]):
     def server_time_ms(self) -> int | None:
         """The store's clock when it first answered, milliseconds since 1970 UTC; None when it does not tell."""
         return self._engine.server_time_ms
+
+    @property
+    def unordered(self) -> bool:
+        """Whether the store lists in no order: it was noticed, or told."""
+        return self._engine.unordered
 
     @override
     def __next__(self) -> list[NativeObject]:

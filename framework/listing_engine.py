@@ -73,6 +73,8 @@ class ListingEngine:
         ending: threading.Event,
         pace: CallPace,
         on_retry: OnRetry | None,
+        *,
+        unordered: bool = False,
     ) -> None:
         self._store = store
         self._prefix = prefix
@@ -100,7 +102,9 @@ class ListingEngine:
         self._failure: BaseException | None = None
         self._over = False
         self.complete = False
-        self.counts = ListingCounts(serial=concurrency == 1 or not store.ordered)
+        self._quiet = unordered  # who knows it already has said so
+        self.unordered = unordered or not store.ordered
+        self.counts = ListingCounts(serial=concurrency == 1 or self.unordered)
         self.server_time_ms: int | None = None
 
     # ---- the consumer's side
@@ -129,7 +133,7 @@ class ListingEngine:
 
     def _begin(self) -> None:
         if self.counts.serial:
-            if not self._store.ordered:
+            if self.unordered and not self._quiet:
                 log.warning(
                     "%s: the store does not list in the order of keys; one chain of pages lists it", self._where
                 )
@@ -325,7 +329,7 @@ class ListingEngine:
                 return
             self._check_memory(error)
             log.warning("%s; one chain of pages lists it from the start", error)
-            self.counts.serial = True
+            self.counts.serial = self.unordered = True
             self._pace.unlisten(self._wake)
             self._pace.give_back(len(self._ready), quiet=True)
             self._ready.clear()
@@ -341,7 +345,7 @@ class ListingEngine:
 
     def _list_serially(self) -> None:
         """One chain of pages by continuation. From the prefix's start it asks nothing of the order."""
-        whole = not self._after or not self._store.ordered or bool(self._emitted)
+        whole = not self._after or self.unordered or bool(self._emitted)
         while not self._serial_chain(whole=whole):
             whole = True
 
@@ -363,6 +367,7 @@ class ListingEngine:
                 except OutOfOrderError as error:
                     self._check_memory(error)
                     log.warning("%s; the whole prefix is listed instead", error)
+                    self.unordered = True
                     return False
                 self._remember(keys)
                 last = keys[-1]

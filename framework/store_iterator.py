@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from framework.errors import ListingError, StoreUnavailableError, TaskClosedError
 from framework.iterator import AbstractSourceRecordIterator
+from framework.listing import Listing, ListingRequest
 from framework.reading import StoreInput
 from framework.records import NativeObject
 from framework.retry import RetryPolicy
@@ -36,6 +37,10 @@ silence, which is made for large objects, would tell only after a minute."""
 
 class StoreRecordIterator(AbstractSourceRecordIterator):
     """Records of the objects of one bucket. Closing it does not close the store, which others may use.
+
+    Attributes:
+        lister: who lists a prefix, when somebody else than this process's own threads does: a Spark driver sets it before
+            the first pass.
 
     Args:
         config: the whole configuration.
@@ -65,6 +70,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         once: bool = False,
     ) -> None:
         super().__init__(config, transformer, offsets, feed=feed, once=once)
+        self.lister: Callable[[ListingRequest], Listing] | None = None
         self._store = store
         self._policy = policy
         # until the store has answered once, a person is waiting to hear what is wrong
@@ -86,9 +92,27 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     def start_key(self) -> str | None:
         return self._start_key
 
+    @property
+    def store(self) -> ObjectStore:
+        """The bucket."""
+        return self._store
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """How patiently each single call is tried."""
+        return self._policy
+
+    @property
+    def page_size(self) -> int:
+        """Keys in a page."""
+        return self._page_size
+
     @override
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
         for prefix in self._prefixes:
+            if self.lister is not None:
+                yield from self._listed(self.lister(ListingRequest(prefix=prefix, after=offset or "")))
+                continue
             continuation: str | None = None
             while True:
                 page = self._page(prefix, offset or "", continuation)
@@ -100,6 +124,24 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                         f"{self._store.scheme}://{self._store.bucket}/{prefix}: a page of the listing repeats itself"
                     )
                 continuation = page.continuation
+
+    def _listed(self, listing: Listing) -> Iterator[NativeObject]:
+        """The objects of a listing; its counts become ours, and its clock."""
+        calls = retries = 0
+        try:
+            for objects in listing:
+                if listing.server_time_ms is not None and not calls:
+                    self._clock_ahead_seconds = listing.server_time_ms / 1000 - time.time()
+                self.counts.list_requests += listing.counts.calls - calls
+                self.counts.retries += listing.counts.retries - retries
+                calls, retries = listing.counts.calls, listing.counts.retries
+                yield from objects
+            if not listing.complete:
+                raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}: closed while listing")
+        finally:
+            self.counts.list_requests += listing.counts.calls - calls
+            self.counts.retries += listing.counts.retries - retries
+            listing.close()
 
     @override
     def store_clock(self) -> float:

@@ -20,6 +20,7 @@ from framework.errors import (
     TruncatedObjectError,
 )
 from framework.feed import HandedFeed
+from framework.listing import ListingRequest, list_parallel
 from framework.offsets import MemoryOffsetStore, OffsetManager, OffsetManagerKey
 from framework.records import ObjectState
 from framework.store import ListPage
@@ -448,3 +449,29 @@ def test_a_handed_feed_decides_what_is_read(over):
     iterator = over(store, task=task)
     assert payloads(drain(iterator)) == {"b": lines("b", 3)}
     assert iterator.finished
+
+
+def test_somebody_else_may_list(over):
+    store = store_of(a=2, b=3)
+    iterator = over(store)
+    asked = []
+
+    def lister(request):
+        asked.append(request)
+        return list_parallel(store, prefix=request.prefix, after=request.after, policy=iterator.policy)
+
+    iterator.lister = lister
+    assert payloads(drain(iterator)) == {"a": lines("a", 2), "b": lines("b", 3)}
+    assert asked == [ListingRequest(prefix="", after="", histogram=(), unordered=False)]
+    assert iterator.counts.list_requests == store.count("list_page") == 1
+
+
+def test_a_listing_by_somebody_else_that_was_cut_short_is_no_whole_pass(over):
+    store = store_of(a=2, b=3)
+    iterator = over(store, once=True)
+    stopped = threading.Event()
+    stopped.set()
+    iterator.lister = lambda request: list_parallel(store, prefix=request.prefix, policy=iterator.policy, stop=stopped)
+    with pytest.raises(TaskClosedError, match="while listing"):
+        drain(iterator)
+    assert iterator.feed_counts.passes == 0

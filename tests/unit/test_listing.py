@@ -389,3 +389,24 @@ def test_nothing_is_asked_before_it_is_iterated_and_a_small_prefix_costs_one_cal
     pages, listing = listed(store, prefix="none/")
     assert pages == []
     assert listing.counts.calls == 1
+
+
+def test_a_store_known_to_have_no_order_is_listed_by_one_chain_at_once(caplog):
+    keys = [f"{folder}{letter}{number}" for folder in ("a", "a ", "a/") for letter in "xy" for number in range(20)]
+    noticed, told = SortedStore(keys, like_folders), SortedStore(keys, like_folders)
+    with caplog.at_level(logging.WARNING):
+        _, listing = listed(noticed)
+    assert listing.unordered
+    assert len(caplog.messages) == 1
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        pages, listing = listed(told, unordered=True, after="a x")
+    assert listing.unordered
+    assert caplog.messages == []
+    assert sorted(flat(pages)) == sorted(key for key in keys if key > "a x")
+    assert len(told.calls) == len(keys) // 7 + 1
+
+
+def test_what_lists_in_order_is_not_called_unordered():
+    _, listing = listed(SortedStore([f"k{number:03}" for number in range(100)]))
+    assert not listing.unordered
