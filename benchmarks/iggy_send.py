@@ -27,6 +27,7 @@ from framework.iggy.client import IggyConnection
 from framework.iggy.headers import provenance
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
+from framework.offsets import OffsetManagerEntry
 from framework.records import Lane, NativeObject, RecordBatch
 
 STREAM = f"bench-{os.getpid()}"
@@ -80,7 +81,7 @@ def ours(address: IggyAddress, topic: str, payloads: list[bytes], batch: int) ->
                         first_record=start + 1,
                         payloads=part,
                         size_bytes=0,
-                        entry=None,  # type: ignore[arg-type]  # the producer does not look at it
+                        entry=OffsetManagerEntry.start(NATIVE, lane),
                     )
                 ],
             )

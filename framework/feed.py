@@ -28,10 +28,15 @@ LIST_SHARE = 10
 
 @attrs.frozen(kw_only=True, slots=True)
 class Assignment:
-    """An object to read, and the position to go on from."""
+    """An object to read, or one share of it, and the position to go on from."""
 
     native: NativeObject
     entry: OffsetManagerEntry
+
+    @property
+    def size_bytes(self) -> int:
+        """How much there is of it, read or not: the object's size, or its share's."""
+        return self.entry.bytes_of(self.native)
 
 
 @attrs.define(kw_only=True)
@@ -67,7 +72,7 @@ class ObjectFeed(abc.ABC):
         """The next object; None when there is none just now. May block for a request of a listing."""
 
     @abc.abstractmethod
-    def release(self, native: NativeObject, *, gone: bool = False) -> None:
+    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Takes back an object that could not be read as listed: a later pass decides anew, soon unless it is gone."""
 
     @property
@@ -175,7 +180,7 @@ class ListingFeed(ObjectFeed):
             if assignment is not None:
                 self.counts.chosen += 1
                 self.counts.total_chosen += 1
-                self.counts.total_chosen_bytes += native.size
+                self.counts.total_chosen_bytes += assignment.size_bytes
                 return assignment
         return None
 
@@ -249,10 +254,10 @@ class ListingFeed(ObjectFeed):
             self._prune_at = max(10_000, 2 * len(self._in_flight))
 
     @override
-    def release(self, native: NativeObject, *, gone: bool = False) -> None:
+    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Lets the next pass decide about this object again; with `once` there will be one, unless it is gone."""
         with self._lock:
-            self._in_flight.pop(self._key_of(native), None)
+            self._in_flight.pop(assignment.entry.get_manager_key(), None)
             if gone:
                 return
             self._released = True
@@ -292,7 +297,7 @@ class HandedFeed(ObjectFeed):
         assignments: Iterable[Assignment] = (),
         *,
         closed: bool = False,
-        on_release: Callable[[NativeObject, bool], None] | None = None,
+        on_release: Callable[[Assignment, bool], None] | None = None,
     ) -> None:
         self._waiting = deque(assignments)
         self._closed = closed
@@ -317,9 +322,9 @@ class HandedFeed(ObjectFeed):
             return self._waiting.popleft() if self._waiting else None
 
     @override
-    def release(self, native: NativeObject, *, gone: bool = False) -> None:
+    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         if self._on_release is not None:
-            self._on_release(native, gone)
+            self._on_release(assignment, gone)
 
     @property
     @override

@@ -243,7 +243,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                         raise failure
                     return None
                 assignment, source = self._window.popleft()
-                self._window_bytes -= self._planned_bytes(assignment.native)
+                self._window_bytes -= self._planned_bytes(assignment)
                 self._head = source
                 self._current = _ObjectRead(self, assignment, source).batches(self._limits)
                 self._fill()
@@ -292,8 +292,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     # Reading ahead
 
-    def _planned_bytes(self, native: NativeObject) -> int:
-        return min(native.size, self.config.input.fetch_ahead_bytes)
+    def _planned_bytes(self, assignment: Assignment) -> int:
+        return min(assignment.size_bytes, self.config.input.fetch_ahead_bytes)
 
     def _fill(self) -> None:
         """Opens objects ahead: up to `fetch_ahead`, and as many as their bytes allow, but always one.
@@ -320,7 +320,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 fetched = FetchedInput(source, 0, None)
             self.counts.objects_opened += 1
             self._window.append((assignment, fetched))
-            self._window_bytes += self._planned_bytes(native)
+            self._window_bytes += self._planned_bytes(assignment)
 
 
 class _ObjectRead:
@@ -329,6 +329,7 @@ class _ObjectRead:
     def __init__(self, owner: AbstractSourceRecordIterator, assignment: Assignment, source: FetchedInput) -> None:
         self._owner = owner
         self._tolerance = owner.config.errors.tolerance
+        self._assignment = assignment
         self._native = assignment.native
         self._entry = assignment.entry
         self._source = source
@@ -388,16 +389,16 @@ class _ObjectRead:
         counts, feed = self._owner.counts, self._owner.feed
         if isinstance(error, ObjectNotFoundError):
             counts.objects_vanished += 1
-            counts.bytes_vanished += self._native.size
+            counts.bytes_vanished += self._assignment.size_bytes
             log.warning("left out an object that is gone: %s", error)
             self._finish()
-            feed.release(self._native, gone=True)
+            feed.release(self._assignment, gone=True)
         elif isinstance(error, ObjectChangedError):
             counts.objects_changed += 1
             log.warning(
                 "overwritten since it was listed; the new version will be read from its first record: %s", error
             )
-            feed.release(self._native)
+            feed.release(self._assignment)
         elif not isinstance(error, SkippableError) or self._tolerance == "none":
             raise error
         else:
@@ -407,4 +408,4 @@ class _ObjectRead:
             yield self._batch(None, ObjectState.FAILED)
 
     def _finish(self) -> None:
-        self._owner.counts.bytes_done += self._native.size
+        self._owner.counts.bytes_done += self._assignment.size_bytes

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from framework.errors import NotAcknowledgedError, PositionMismatchError
 from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, ObjectState
+from framework.shares import Share
 
 Scalar = str | int | float | bool | None
 
@@ -40,6 +41,10 @@ class OffsetManagerKey:
         """The key of an object: `{"bucket": bucket, "key": key}`."""
         return cls((("bucket", bucket), ("key", key)))
 
+    def of_share(self, share: int) -> OffsetManagerKey:
+        """The key of a share of this object. Share 1 goes by the object's own: its position says how the object is cut."""
+        return self if share <= 1 else self.of({**dict(self.properties), "share": str(share)})
+
     def canonical(self) -> str:
         """JSON with sorted names and no spaces; equal keys give equal text."""
         return json.dumps(dict(self.properties), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -58,7 +63,7 @@ def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
 
 @attrs.frozen(kw_only=True, slots=True)
 class OffsetManagerEntry:
-    """How far one object version is.
+    """How far one object version is, or one share of a split one.
 
     Attributes:
         bucket: the object's bucket.
@@ -68,7 +73,11 @@ class OffsetManagerEntry:
             the newer one, because last-modified cannot: an overwrite may carry an older time (a multipart upload has that of
             its beginning), and deleting a version brings an older one back.
         modified_ms: last-modified of that version (ms since 1970); 0 when only a replay of the topic told of it.
-        records_done: records 1 .. records_done are stored, or skipped for good. Never "index of the next".
+        share: which share of a split object, counted from 1; 0 when the object is read whole.
+        split_size: bytes per share; 0 when the object is read whole. Fixed with the version's first position, whatever the
+            configuration says later.
+        records_done: records 1 .. records_done are stored, or skipped for good. Never "index of the next". The records of a
+            share are counted by themselves.
         state: reading, done or failed.
         lane: where its records go; fixed when it starts.
         mark: a place near `records_done` to resume from without reading what is before.
@@ -82,6 +91,8 @@ class OffsetManagerEntry:
     version: str
     generation: int = 0
     modified_ms: int = 0
+    share: int = 0
+    split_size: int = 0
     records_done: int = 0
     state: ObjectState = ObjectState.READING
     lane: Lane
@@ -107,9 +118,18 @@ class OffsetManagerEntry:
         """Whether nothing more is to be read of this version: done, or failed for good."""
         return self.state is not ObjectState.READING
 
+    @property
+    def cut(self) -> Share | None:
+        """Which share it is the position of; None when the object is read whole."""
+        return Share(self.share, self.split_size) if self.split_size else None
+
+    def bytes_of(self, native: NativeObject) -> int:
+        """How many bytes of the object it is about."""
+        return Share(self.share, self.split_size).bytes_of(native.size) if self.split_size else native.size
+
     def get_manager_key(self) -> OffsetManagerKey:
         """The identity under which it is kept."""
-        return OffsetManagerKey.of_object(self.bucket, self.key)
+        return OffsetManagerKey.of_object(self.bucket, self.key).of_share(self.share)
 
     def get_properties(self) -> dict[str, Any]:
         """The stored form without the key: a new dict of JSON values; changing it changes nothing here."""
@@ -122,6 +142,9 @@ class OffsetManagerEntry:
             "topic": self.lane.topic,
             "partition": self.lane.partition,
         }
+        if self.split_size:
+            properties["share"] = self.share
+            properties["split_size"] = self.split_size
         if self.mark is not None:
             properties["mark"] = [self.mark.record, self.mark.byte]
         if self.depends_on:
@@ -147,6 +170,8 @@ class OffsetManagerEntry:
             version=str(properties["version"]),
             generation=int(properties.get("generation", 0)),
             modified_ms=int(properties["modified"]),
+            share=int(properties.get("share", 0)),
+            split_size=int(properties.get("split_size", 0)),
             records_done=int(properties["records"]),
             state=ObjectState(properties["state"]),
             lane=Lane(str(properties["topic"]), int(properties["partition"])),
@@ -198,14 +223,14 @@ class OffsetManagerEntry:
         """What decides between two positions of one version: the larger is the later one."""
         mark = (self.mark.record, self.mark.byte) if self.mark else (-1, -1)
         rest = json.dumps(dict(self.extra), sort_keys=True)
-        return (self.records_done, self.state.rank, mark, self.lane, self.depends_on, rest)
+        return (self.split_size, self.records_done, self.state.rank, mark, self.lane, self.depends_on, rest)
 
 
 def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> OffsetManagerEntry:
     """The later of two positions of one object.
 
-    A later generation wins, then the newer version by time; within a version the larger count, then the further state;
-    skipped numbers unite. Commutative, associative and idempotent, so several writers' changes can be read in any order and
+    A later generation wins, then the newer version by time; within a version and its cut the larger count, then the further
+    state; skipped numbers unite. Commutative, associative and idempotent, so several writers' changes can be read in any order and
     more than once.
     """
     if left.generation != right.generation:
@@ -216,7 +241,7 @@ def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> Offset
     modified_ms = max(left.modified_ms, right.modified_ms)
     if modified_ms != winner.modified_ms:  # a replay knows no time, and without one an older version would win later
         winner = attrs.evolve(winner, modified_ms=modified_ms)
-    if left.skipped == right.skipped or winner.finished:
+    if left.skipped == right.skipped or winner.finished or left.split_size != right.split_size:
         return winner
     return attrs.evolve(winner, skipped=merge_ranges([*left.skipped, *right.skipped]))
 

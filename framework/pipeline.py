@@ -237,7 +237,7 @@ class Pipeline:
         for batch in acknowledgement.batches:
             if batch.entry.finished:
                 counts.objects += 1
-                counts.object_bytes += batch.native.size
+                counts.object_bytes += batch.entry.bytes_of(batch.native)
         if acknowledgement.anchor is not None:
             counts.requests += 1
             counts.records += sum(len(batch.payloads) for batch in acknowledgement.batches)

@@ -116,7 +116,7 @@ class SkippedRecord:
 
 @attrs.frozen(kw_only=True, slots=True, eq=False)
 class RecordBatch:
-    """Consecutive records of one object: the unit that moves through the pipeline.
+    """Consecutive records of one object, or of one share of a split one: the unit that moves through the pipeline.
 
     The record numbers are `first_record .. first_record + len(payloads) - 1`; skipped records stand before the first.
 
@@ -146,7 +146,9 @@ class RecordBatch:
     def records(self) -> Iterator[SourceRecord]:
         """The records one by one, for those who want them so."""
         for number, payload in enumerate(self.payloads, self.first_record):
-            yield SourceRecord(native=self.native, lane=self.lane, record_number=number, payload=payload)
+            yield SourceRecord(
+                native=self.native, lane=self.lane, record_number=number, payload=payload, share=self.entry.share
+            )
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -156,14 +158,16 @@ class SourceRecord:
     Attributes:
         native: the object version it comes from.
         lane: where it goes.
-        record_number: 1, 2, 3 ... inside its object.
+        record_number: 1, 2, 3 ... inside its object, or inside its share.
         payload: the bytes that Iggy stores.
+        share: which share of a split object, counted from 1; 0 when the object is read whole.
     """
 
     native: NativeObject
     lane: Lane
     record_number: int
     payload: bytes = attrs.field(repr=length_only)
+    share: int = 0
 
 
 @attrs.frozen(slots=True)

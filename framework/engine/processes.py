@@ -178,10 +178,10 @@ class ProcessGroup:
         elif kind == "figures":
             worker.figures = value
         elif kind == "released":
-            native, gone = value
+            assignment, gone = value
             if self._feed is not None:  # before it is taken off the books, or the pass could look finished in between
-                self._feed.release(native, gone=gone)
-            self._outstanding.pop((OffsetManagerKey.of_object(native.bucket, native.key), native.version), None)
+                self._feed.release(assignment, gone=gone)
+            self._outstanding.pop((assignment.entry.get_manager_key(), assignment.entry.version), None)
         elif kind == "failed":
             worker.failure = value
         elif kind == "ended":

@@ -9,10 +9,9 @@ from multiprocessing.connection import Connection
 
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError
-from framework.feed import HandedFeed
+from framework.feed import Assignment, HandedFeed
 from framework.memory import limit_arenas
 from framework.offsets import PositionDelta
-from framework.records import NativeObject
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +51,8 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
 
 
 def _run(plan: WorkerPlan, pipe: Connection, teller: _Teller) -> None:
-    def released(native: NativeObject, gone: bool) -> None:
-        teller.tell("released", (native, gone))
+    def released(assignment: Assignment, gone: bool) -> None:
+        teller.tell("released", (assignment, gone))
 
     def saved(delta: PositionDelta) -> None:
         teller.tell("saved", (delta, run.figures()))

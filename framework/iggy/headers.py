@@ -9,11 +9,13 @@ kind 2 is a UTF-8 string, kind 1 is raw.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Mapping
 
 from framework.iggy.values import HeaderScalar
 from framework.records import NativeObject
+from framework.shares import Share
 
 MAX_VALUE_BYTES = 255
 MAX_HEADERS_BYTES = 100_000
@@ -22,12 +24,21 @@ _CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
 _field = struct.Struct("<BI").pack
 
 
-def provenance(native: NativeObject, *, share: int = 0) -> dict[str, str]:
-    """The headers that say where a record comes from: bucket, key, version, and share when the object is split."""
+_SHARE = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
+
+
+def provenance(native: NativeObject, *, share: Share | None = None) -> dict[str, str]:
+    """The headers that say where a record comes from: bucket, key, version, and the share when the object is split."""
     headers = {"bucket": native.bucket, "key": native.key, "version": native.version}
-    if share:
-        headers["share"] = str(share)
+    if share is not None:
+        headers["share"] = f"{share.number}/{share.split_size}"
     return headers
+
+
+def share_of(headers: Mapping[str, str]) -> Share | None:
+    """The share that `provenance` wrote; None when the object is not split."""
+    found = _SHARE.fullmatch(headers.get("share", ""))
+    return Share(int(found[1]), int(found[2])) if found else None
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:

@@ -220,7 +220,7 @@ def decode_delta(message: LogMessage) -> PositionDelta:
 
 def encode_snapshot(source: str, epoch: int, snapshot: Snapshot, *, part_entries: int = PART_ENTRIES) -> list[bytes]:
     """A snapshot as its messages, in the order to write; all but entries stands in the last."""
-    entries = sorted(snapshot.entries, key=lambda entry: (entry.bucket, entry.key))
+    entries = sorted(snapshot.entries, key=lambda entry: (entry.bucket, entry.key, entry.share))
     runs = [entries[at : at + part_entries] for at in range(0, len(entries), part_entries)] or [[]]
     messages = []
     for part, run in enumerate(runs, 1):
@@ -284,6 +284,7 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
     }
     # what only a few have: row number -> value
     columns["generation"] = {str(at): e.generation for at, e in enumerate(entries) if e.generation}
+    columns["share"] = {str(at): [e.share, e.split_size] for at, e in enumerate(entries) if e.split_size}
     columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
     columns["skipped"] = {str(at): e.skipped for at, e in enumerate(entries) if e.skipped}
     columns["extra"] = {str(at): e.extra for at, e in enumerate(entries) if e.extra}
@@ -294,17 +295,20 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     columns = table["columns"]
     lanes = [Lane(topic, partition) for topic, partition in table["lanes"]]
     marks, skipped, extras = columns["mark"], columns["skipped"], columns["extra"]
-    generations = columns.get("generation")
+    generations, shares = columns.get("generation"), columns.get("share")
     names = ("bucket", "key", "version", "modified", "records", "state", "lane", "depends_on")
     for at, row in enumerate(zip(*(columns[name] for name in names), strict=True)):
         bucket, key, version, modified, records, state, lane, depends_on = row
         mark = marks.get(str(at)) if marks else None
+        share, split_size = shares.get(str(at), (0, 0)) if shares else (0, 0)
         yield OffsetManagerEntry(
             bucket=table["buckets"][bucket],
             key=key,
             version=version,
             generation=generations.get(str(at), 0) if generations else 0,
             modified_ms=modified,
+            share=share,
+            split_size=split_size,
             records_done=records,
             state=_STATE_OF[state],
             lane=lanes[lane],

@@ -37,16 +37,9 @@ from framework.records import Acknowledgement, Anchor, Lane, RecordBatch
 
 _log = logging.getLogger(__name__)
 
-Share = tuple[int, int]
-"""Share number and split size; (0, 0) for an object that is not split."""
-
 # A request of 63 MB passes, one of 70 MB breaks the connection; small ones keep memory and the time limit small.
 _MAX_REQUEST_BYTES = 8_000_000
 _CACHED_OBJECTS = 256
-
-
-def _not_split(_batch: RecordBatch) -> Share:
-    return 0, 0
 
 
 class IggyProducer(Producer):
@@ -59,7 +52,6 @@ class IggyProducer(Producer):
         source: the source's name, part of every message id.
         headers: `"provenance"` (bucket, key, version, share) or `"none"`.
         max_in_flight: requests under way or waiting; one more makes `send` block.
-        share_of: tells the share and the split size of a batch.
         native: whether to encode requests ourselves; None asks the server for its version and decides.
     """
 
@@ -71,14 +63,12 @@ class IggyProducer(Producer):
         source: str,
         headers: Literal["provenance", "none"] = "provenance",
         max_in_flight: int = 2,
-        share_of: Callable[[RecordBatch], Share] = _not_split,
         native: bool | None = None,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._source = source
         self._headers = headers
-        self._share_of = share_of
         self._native = native
         self._slots = threading.BoundedSemaphore(max_in_flight)
         self._slot_limit_seconds = connection.call_timeout_seconds * (max_in_flight + 1)
@@ -145,14 +135,14 @@ class IggyProducer(Producer):
     def _segment(self, lane: Lane, batch: RecordBatch) -> wire.Segment:
         if batch.lane != lane:
             raise ValueError(f"a batch of lane {batch.lane} was given to a send to lane {lane}")
-        share, split_size = self._share_of(batch)
+        share = batch.entry.share
         if not (0 <= share <= MAX_SHARE and batch.last_record <= MAX_RECORD):
             raise RecordError(
                 f"no message id: at most {MAX_SHARE} shares and {MAX_RECORD} records",
                 location=batch.native.location,
                 record_number=batch.last_record,
             )
-        object_hash, headers = self._object(batch, share, split_size)
+        object_hash, headers = self._object(batch)
         segment = wire.Segment(
             id_high=object_hash, share=share, first_record=batch.first_record, payloads=batch.payloads, headers=headers
         )
@@ -175,16 +165,16 @@ class IggyProducer(Producer):
                     record_number=number,
                 )
 
-    def _object(self, batch: RecordBatch, share: int, split_size: int) -> tuple[int, bytes]:
-        """Hash and header block of the batch's object, worked out once for objects lately seen."""
-        native = batch.native
-        name = (native.bucket, native.key, native.version, share, split_size)
+    def _object(self, batch: RecordBatch) -> tuple[int, bytes]:
+        """Hash and header block of the batch's object or share, worked out once for those lately seen."""
+        native, entry = batch.native, batch.entry
+        name = (native.bucket, native.key, native.version, entry.share, entry.split_size)
         known = self._objects.get(name)
         if known is not None:
             self._objects.move_to_end(name)
             return known
-        block = encode_headers(provenance(native, share=share)) if self._headers == "provenance" else b""
-        made = object_hash64(self._source, native.bucket, native.key, native.version, split_size), block
+        block = encode_headers(provenance(native, share=entry.cut)) if self._headers == "provenance" else b""
+        made = object_hash64(self._source, native.bucket, native.key, native.version, entry.split_size), block
         self._objects[name] = made
         if len(self._objects) > _CACHED_OBJECTS:
             self._objects.popitem(last=False)

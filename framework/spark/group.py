@@ -127,7 +127,7 @@ class SparkGroup:
     def _add(self, assignment: Assignment) -> None:
         entry = assignment.entry
         slot = self._slots[task_of(entry.lane, len(self._slots))]
-        self._outstanding[(entry.get_manager_key(), entry.version)] = assignment.native.size
+        self._outstanding[(entry.get_manager_key(), entry.version)] = assignment.size_bytes
         slot.waiting.append(assignment)
         if slot.thread is None and len(slot.waiting) >= JOB_OBJECTS:
             self._start_job(slot)
@@ -141,10 +141,10 @@ class SparkGroup:
         tasks = len(self._slots)
         taken, size = 0, 0
         for assignment in slot.waiting[:JOB_OBJECTS]:
-            if taken and size + assignment.native.size > JOB_BYTES:
+            if taken and size + assignment.size_bytes > JOB_BYTES:
                 break
             taken += 1
-            size += assignment.native.size
+            size += assignment.size_bytes
         given, slot.waiting = slot.waiting[:taken], slot.waiting[taken:]
         anchors = self._session.offsets.snapshot_anchors()
         plan = WorkerPlan(
@@ -195,9 +195,9 @@ class SparkGroup:
                 self._take_delta(delta.entries)
                 self._session.offsets.merge_saved(delta)
                 self._session.saved(delta)
-            for native, gone in result.released:
-                self._outstanding.pop((OffsetManagerKey.of_object(native.bucket, native.key), native.version), None)
-                feed.release(native, gone=gone)
+            for assignment, gone in result.released:
+                self._outstanding.pop((assignment.entry.get_manager_key(), assignment.entry.version), None)
+                feed.release(assignment, gone=gone)
 
     def _take_delta(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Counts what a delta adds to what is known; the same delta twice adds nothing."""

@@ -17,7 +17,6 @@ from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.feed import Assignment, HandedFeed
 from framework.memory import limit_arenas
 from framework.offsets import PositionDelta
-from framework.records import NativeObject
 
 
 @attrs.frozen(kw_only=True)
@@ -40,13 +39,13 @@ class JobResult:
     Attributes:
         figures: what was done.
         deltas: what was saved in the offsets topic, in order.
-        released: objects that came back, and whether they are gone.
+        released: what came back, and whether it is gone.
         failure: why it ended early; None when it did not.
     """
 
     figures: TaskFigures
     deltas: Sequence[PositionDelta] = ()
-    released: Sequence[tuple[NativeObject, bool]] = ()
+    released: Sequence[tuple[Assignment, bool]] = ()
     failure: SourceError | None = None
 
 
@@ -60,8 +59,8 @@ def run_job(job: SparkJob) -> JobResult:
         )
     limit_arenas()
     deltas: list[PositionDelta] = []
-    released: list[tuple[NativeObject, bool]] = []
-    feed = HandedFeed(job.assignments, closed=True, on_release=lambda native, gone: released.append((native, gone)))
+    released: list[tuple[Assignment, bool]] = []
+    feed = HandedFeed(job.assignments, closed=True, on_release=lambda given, gone: released.append((given, gone)))
     run: TaskRun | None = None
     failure: SourceError | None = None
     try:

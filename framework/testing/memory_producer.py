@@ -89,9 +89,11 @@ class MemoryProducer(Producer):
         self.stored[lane].extend(records)
         self.sends.append((lane, len(records)))
         last = records[-1]
-        native = last.native
+        native, entry = last.native, [batch for batch in batches if batch.payloads][-1].entry
         number = message_id(
-            object_hash64(self._source, native.bucket, native.key, native.version), 0, last.record_number
+            object_hash64(self._source, native.bucket, native.key, native.version, entry.split_size),
+            entry.share,
+            last.record_number,
         )
         return Acknowledgement(lane=lane, batches=batches, anchor=Anchor(len(self.stored[lane]) - 1, number))
 

@@ -33,6 +33,7 @@ from framework.iggy.reader import read_partition, read_topic
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
 from framework.iggy.wire import Segment
+from framework.offsets import OffsetManagerEntry
 from framework.records import Lane, NativeObject, RecordBatch
 
 NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/\u00fc b.jsonl" + "\u00e9" * 400, size=1, version="etag@1")
@@ -56,7 +57,8 @@ def lane(connection, stream_name):
 
 
 def batch(lane, first, payloads, native=NATIVE):
-    return RecordBatch(native=native, lane=lane, first_record=first, payloads=payloads, size_bytes=0, entry=None)
+    entry = OffsetManagerEntry.start(native, lane)
+    return RecordBatch(native=native, lane=lane, first_record=first, payloads=payloads, size_bytes=0, entry=entry)
 
 
 def seen(messages):

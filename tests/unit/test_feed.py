@@ -211,7 +211,7 @@ def test_an_object_given_back_is_decided_anew_with_once_at_once():
     rig = Rig(native("a"), native("b"), once=True)
     first = rig.feed.take()
     rig.objects[0] = native("a", "v2", modified_ms=2)
-    rig.feed.release(first.native)
+    rig.feed.release(first)
     assert rig.keys() == ["b"]
     assert not rig.feed.finished
     (again,) = rig.take_all()
@@ -223,7 +223,7 @@ def test_an_object_given_back_after_the_last_pass_makes_one_more():
     rig = Rig(native("a"), once=True)
     (taken,) = rig.take_all()
     assert rig.feed.finished
-    rig.feed.release(taken.native)
+    rig.feed.release(taken)
     assert not rig.feed.finished
     assert rig.keys() == ["a"]
     assert rig.feed.finished
@@ -232,7 +232,7 @@ def test_an_object_given_back_after_the_last_pass_makes_one_more():
 def test_an_object_that_is_gone_makes_no_pass():
     rig = Rig(native("a"), once=True)
     (taken,) = rig.take_all()
-    rig.feed.release(taken.native, gone=True)
+    rig.feed.release(taken, gone=True)
     assert rig.feed.finished
     assert rig.keys() == []
 
@@ -240,7 +240,7 @@ def test_an_object_that_is_gone_makes_no_pass():
 def test_an_object_that_was_gone_and_is_back_is_read():
     rig = Rig(native("a"))
     (taken,) = rig.take_all()
-    rig.feed.release(taken.native, gone=True)
+    rig.feed.release(taken, gone=True)
     assert rig.next_pass() == ["a"]
 
 
@@ -320,9 +320,9 @@ def test_a_handed_feed_gives_what_it_was_given_and_ends_when_closed():
 
 def test_a_handed_feed_tells_of_what_comes_back():
     told = []
-    feed = HandedFeed(on_release=lambda native, gone: told.append((native.key, gone)))
-    feed.release(native("a"), gone=True)
-    feed.release(native("b"))
+    feed = HandedFeed(on_release=lambda given, gone: told.append((given.native.key, gone)))
+    feed.release(assignment("a"), gone=True)
+    feed.release(assignment("b"))
     assert told == [("a", True), ("b", False)]
 
 

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from framework.iggy.headers import decode_headers, encode_headers, join_provenance, provenance, split_headers
+from framework.iggy.headers import (
+    decode_headers,
+    encode_headers,
+    join_provenance,
+    provenance,
+    share_of,
+    split_headers,
+)
 from framework.records import NativeObject
+from framework.shares import Share
 
 
 def parse_block(block):
@@ -83,7 +91,15 @@ def test_headers_of_others_do_no_harm():
 def test_share_is_there_when_split():
     native = NativeObject(bucket="b", key="k", size=1, version="v")
     assert provenance(native) == {"bucket": "b", "key": "k", "version": "v"}
-    assert provenance(native, share=12)["share"] == "12"
+    split = provenance(native, share=Share(12, 1 << 26))
+    assert split["share"] == "12/67108864"
+    assert share_of(split) == Share(12, 1 << 26)
+    assert share_of(provenance(native)) is None
+
+
+@pytest.mark.parametrize("value", ["", "3", "0/5", "3/0", "-1/5", "3/5 ", "3/5/7", "x/y", "\u0663/5", "3/" + "9" * 30])
+def test_a_share_that_is_none_of_ours_is_none(value):
+    assert share_of({"share": value}) is None
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5, 8, 9, 14])

@@ -2,6 +2,7 @@
 
 from concurrent.futures import Future
 
+import attrs
 import pytest
 
 from framework.errors import (
@@ -18,6 +19,7 @@ from framework.ids import message_id, object_hash64
 from framework.iggy import sender, wire
 from framework.iggy.sender import IggyProducer
 from framework.iggy.values import Confirmation
+from framework.offsets import OffsetManagerEntry
 from framework.records import Anchor, Lane, NativeObject, RecordBatch
 
 LANE = Lane("orders", 2)
@@ -66,7 +68,12 @@ def producer(connection):
 
 def batch(first, payloads, *, lane=LANE, native=NATIVE):
     return RecordBatch(
-        native=native, lane=lane, first_record=first, payloads=payloads, size_bytes=sum(map(len, payloads)), entry=None
+        native=native,
+        lane=lane,
+        first_record=first,
+        payloads=payloads,
+        size_bytes=sum(map(len, payloads)),
+        entry=OffsetManagerEntry.start(native, lane),
     )
 
 
@@ -232,12 +239,14 @@ def test_a_server_that_does_not_tell_its_version_gets_them_too_and_it_is_said(pr
 
 
 def test_shares_are_in_ids_and_headers(connection):
-    producer = IggyProducer(connection, stream="lake", source="orders", share_of=lambda _batch: (3, 1 << 20))
-    future = producer.send(LANE, [batch(9, [b"a"])])
+    producer = IggyProducer(connection, stream="lake", source="orders")
+    whole = batch(9, [b"a"])
+    future = producer.send(LANE, [attrs.evolve(whole, entry=attrs.evolve(whole.entry, share=3, split_size=1 << 20))])
     connection.confirm(0, 0)
     object_hash = object_hash64("orders", "lake", "a/b.jsonl", "v1", 1 << 20)
     assert future.result(5).anchor.message_id == message_id(object_hash, 3, 9)
     assert b"share" in connection.sent[0][3]
+    assert b"3/1048576" in connection.sent[0][3]
 
 
 @pytest.mark.parametrize(("mode", "there"), [("provenance", True), ("none", False)])

@@ -3,6 +3,7 @@
 import struct
 
 import attrs
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,6 +33,10 @@ entries = st.builds(
     skipped=st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple),
     extra=st.dictionaries(text, st.none() | st.booleans() | numbers | text, max_size=3),
 )
+shares = st.tuples(st.integers(1, 2**24 - 1), st.integers(1, 2**53))
+entries = st.one_of(
+    entries, st.builds(lambda one, cut: attrs.evolve(one, share=cut[0], split_size=cut[1]), entries, shares)
+)
 keys = st.dictionaries(text, text, max_size=3).map(OffsetManagerKey.of)
 topics = st.dictionaries(text, st.builds(TopicIdentity, topic_id=numbers, created_at=numbers), max_size=3)
 
@@ -57,7 +62,7 @@ def test_a_delta_comes_back_as_it_was(changed, ends, removed):
 
 
 @given(
-    st.lists(entries, max_size=9, unique_by=lambda entry: (entry.bucket, entry.key)),
+    st.lists(entries, max_size=9, unique_by=lambda entry: (entry.bucket, entry.key, entry.share)),
     anchors,
     topics,
     st.dictionaries(st.integers(0, 2**64 - 1), numbers, max_size=3),
@@ -68,7 +73,7 @@ def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, ends
     payloads = log_codec.encode_snapshot("orders", 3, snapshot, part_entries=part)
     assert len(payloads) == max(1, -(-len(all_entries) // part))
     back = log_codec.decode_snapshot([one(payload) for payload in payloads])
-    in_order = sorted(all_entries, key=lambda entry: (entry.bucket, entry.key))
+    in_order = sorted(all_entries, key=lambda entry: (entry.bucket, entry.key, entry.share))
     assert back == attrs.evolve(snapshot, entries=in_order)
 
 
@@ -188,3 +193,12 @@ def test_a_body_of_another_shape_is_one_sentence_with_a_way_out(kind):
     decode = {"claim": log_codec.decode_claim, "delta": log_codec.decode_delta}.get(kind)
     with pytest.raises(PositionError, match=r"message 7: a .* does not know.*another \[offsets\] topic"):
         decode(message) if decode is not None else log_codec.decode_snapshot([message])
+
+
+def test_a_log_from_before_objects_were_split_can_be_read():
+    payload = delta_of(entry("a"), entry("b"))
+    header_end = struct.unpack_from("<4sBBI", payload)[3] + struct.calcsize("<4sBBI")
+    body = orjson.loads(payload[header_end:])
+    assert body["entries"]["columns"].pop("share") == {}
+    older = one(payload[:header_end] + orjson.dumps(body))
+    assert log_codec.decode_delta(older).entries == [entry("a"), entry("b")]

@@ -149,6 +149,26 @@ def test_the_short_way_to_an_objects_key_gives_the_same_key():
     assert OffsetManagerKey.of_object("b", "k") == OffsetManagerKey.of({"key": "k", "bucket": "b"})
 
 
+def test_share_1_goes_by_the_objects_key_and_every_other_share_by_its_own():
+    def key_of(share):
+        return entry(share=share, split_size=8 if share else 0).get_manager_key()
+
+    assert key_of(0) == key_of(1) == KEY
+    assert key_of(12).canonical() == '{"bucket":"b","key":"k","share":"12"}'
+    assert key_of(12) == KEY.of_share(12) != key_of(2)
+
+
+def test_one_version_whole_and_split_do_not_mix():
+    whole, split = entry(9, skipped=((3, 4),)), entry(2, share=1, split_size=8)
+    assert merge_entries(whole, split) == merge_entries(split, whole) == split
+
+
+def test_a_share_knows_its_bytes():
+    sizes = [entry(share=share, split_size=4).bytes_of(NATIVE) for share in (1, 2, 3)]
+    assert sizes == [4, 4, 1]
+    assert entry().bytes_of(NATIVE) == NATIVE.size == 9
+
+
 @given(any_entry, st.text(), st.text())
 def test_the_stored_form_round_trips_through_json(position, bucket, key):
     position = attrs.evolve(position, bucket=bucket, key=key, depends_on=canonical_options({"format": "jsonl"}))
