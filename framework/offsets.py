@@ -16,6 +16,7 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import NotAcknowledgedError, PositionMismatchError
+from framework.past_listing import PastListing
 from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, ObjectState
 from framework.shares import Share
 
@@ -255,15 +256,17 @@ class PositionDelta:
         anchors: lane -> place of its last confirmed message; None while the lane holds no message of anyone.
         removed: keys whose positions are given up.
         topics: data topics that were opened: name -> (id, creation time), so that one made anew is noticed.
+        listings: prefix -> what its listing left for the next one; the last one wins.
     """
 
     entries: Sequence[OffsetManagerEntry] = ()
     anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
     removed: Sequence[OffsetManagerKey] = ()
     topics: Mapping[str, tuple[int, int]] = attrs.field(factory=dict)
+    listings: Mapping[str, PastListing] = attrs.field(factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.anchors or self.removed or self.topics)
+        return bool(self.entries or self.anchors or self.removed or self.topics or self.listings)
 
 
 class OffsetStore(abc.ABC):
@@ -281,6 +284,10 @@ class OffsetStore(abc.ABC):
             RetriableError: not saved, or not known; the manager keeps the change and saves it again.
         """
 
+    def load_listings(self) -> Mapping[str, PastListing]:
+        """What was saved of listings, by prefix. Nothing, for a store that does not keep it: then each start lists anew."""
+        return {}
+
 
 class MemoryOffsetStore(OffsetStore):
     """Positions of this process's lifetime: for tests, and for use as a library without Iggy."""
@@ -288,6 +295,11 @@ class MemoryOffsetStore(OffsetStore):
     def __init__(self) -> None:
         self.entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self.anchors: dict[Lane, Anchor | None] = {}
+        self.listings: dict[str, PastListing] = {}
+
+    @override
+    def load_listings(self) -> Mapping[str, PastListing]:
+        return self.listings
 
     @override
     def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
@@ -305,6 +317,7 @@ class MemoryOffsetStore(OffsetStore):
             known = self.entries.get(key)
             self.entries[key] = merge_entries(known, entry) if known else entry
         self.anchors.update(delta.anchors)
+        self.listings.update(delta.listings)
 
 
 EntryCreator = Callable[[OffsetManagerKey], OffsetManagerEntry]
@@ -332,6 +345,8 @@ class OffsetManager:
         self._anchors: dict[Lane, Anchor | None] = {}
         self._dirty_lanes: set[Lane] = set()
         self._new_topics: dict[str, tuple[int, int]] = {}
+        self._listings: dict[str, PastListing] = {}
+        self._new_listings: dict[str, PastListing] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -340,7 +355,9 @@ class OffsetManager:
     def populate_offset_manager(self, keys: Iterable[OffsetManagerKey] | None = None) -> None:
         """Loads the positions of these keys, or all, in one go; those already here merge with what is loaded."""
         loaded = list(self._store.load(keys))
+        listings = self._store.load_listings()
         with self._lock:
+            self._listings = {**listings, **self._listings}
             for entry in loaded:
                 key = entry.get_manager_key()
                 known = self._entries.get(key)
@@ -400,6 +417,16 @@ class OffsetManager:
         with self._lock:
             self._new_topics[name] = identity
 
+    def past_listing(self, prefix: str) -> PastListing | None:
+        """What the last listing of that prefix left for the next one."""
+        with self._lock:
+            return self._listings.get(prefix)
+
+    def note_listing(self, prefix: str, past: PastListing) -> None:
+        """Leaves something for the next listing of that prefix; the next flush writes it."""
+        with self._lock:
+            self._listings[prefix] = self._new_listings[prefix] = past
+
     def commit(self, acknowledgement: Acknowledgement) -> None:
         """Takes over the positions of confirmed batches, and the lane's anchor. The law: acknowledge, then commit.
 
@@ -425,6 +452,11 @@ class OffsetManager:
         with self._lock:
             return list(self._entries.values()), dict(self._anchors)
 
+    def snapshot_listings(self) -> dict[str, PastListing]:
+        """What is known of listings, by prefix."""
+        with self._lock:
+            return dict(self._listings)
+
     def snapshot_anchors(self) -> dict[Lane, Anchor | None]:
         """Every known lane and its last confirmed message."""
         with self._lock:
@@ -440,11 +472,12 @@ class OffsetManager:
                 known = self._entries.get(key)
                 self._entries[key] = merge_entries(known, entry) if known is not None else entry
             self._anchors.update(delta.anchors)
+            self._listings.update(delta.listings)
 
     @property
     def dirty(self) -> bool:
         """Whether a flush would write something."""
-        return bool(self._dirty or self._removed or self._dirty_lanes or self._new_topics)
+        return bool(self._dirty or self._removed or self._dirty_lanes or self._new_topics or self._new_listings)
 
     def flush(self) -> PositionDelta:
         """Saves what changed since the last flush as one delta; what could not be saved stays to be saved again."""
@@ -456,8 +489,10 @@ class OffsetManager:
                 anchors={lane: self._anchors.get(lane) for lane in sorted(lanes)},
                 removed=list(removed),
                 topics=self._new_topics,
+                listings=self._new_listings,
             )
-            self._dirty, self._removed, self._dirty_lanes, self._new_topics = {}, {}, set(), {}
+            self._dirty, self._removed, self._dirty_lanes = {}, {}, set()
+            self._new_topics, self._new_listings = {}, {}
         if not delta:
             return delta
         try:
@@ -469,6 +504,7 @@ class OffsetManager:
                 self._removed = {**removed, **self._removed}
                 self._dirty_lanes |= lanes
                 self._new_topics = {**delta.topics, **self._new_topics}
+                self._new_listings = {**delta.listings, **self._new_listings}
             raise
         return delta
 

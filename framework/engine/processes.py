@@ -111,6 +111,7 @@ class ProcessGroup:
                 if self._listing_failure is not None:
                     raise self._listing_failure
                 if self._all_done():
+                    self._keep_books()
                     break
                 self._wait(WAIT_SECONDS)
         finally:
@@ -197,6 +198,7 @@ class ProcessGroup:
             deltas, self._deltas = self._deltas, []
         for delta in deltas:
             self._session.saved(delta)
+        self._session.save_noted()
 
     def _wait(self, seconds: float) -> None:
         with self._changed:

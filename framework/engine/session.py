@@ -206,7 +206,11 @@ class Session:
             self.lanes.ensure_topic(topic)
         self.recovered: Recovered = Recovery(self.log, topics=topics, partitions=iggy.partitions).run()
         store = LogOffsetStore(
-            self.log, epoch=self.recovered.epoch, base=self.recovered.base, entries=self.recovered.entries.values()
+            self.log,
+            epoch=self.recovered.epoch,
+            base=self.recovered.base,
+            entries=self.recovered.entries.values(),
+            listings=self.recovered.listings,
         )
         self.offsets = OffsetManager(store, records_found=self._records_found)
         self.offsets.populate_offset_manager()
@@ -233,10 +237,21 @@ class Session:
         if self._deltas % SNAPSHOT_DELTAS == 0:
             self.write_snapshot()
 
+    def save_noted(self) -> None:
+        """Saves what this process learnt by listing while others send; nothing when there is nothing new."""
+        if self.offsets.dirty:
+            self.saved(self.offsets.flush())
+
     def write_snapshot(self) -> None:
         """Writes the whole state as of now."""
         entries, anchors = self.offsets.snapshot()
-        snapshot = Snapshot(entries=entries, anchors=anchors, topics=self._topics(), unclaimed=self.recovered.unclaimed)
+        snapshot = Snapshot(
+            entries=entries,
+            anchors=anchors,
+            topics=self._topics(),
+            unclaimed=self.recovered.unclaimed,
+            listings=self.offsets.snapshot_listings(),
+        )
         for payload in log_codec.encode_snapshot(self.config.source.name, self.recovered.epoch, snapshot):
             self.log.append(payload)
 

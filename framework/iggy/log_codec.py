@@ -25,6 +25,7 @@ import zstandard
 
 from framework.errors import PositionError
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta
+from framework.past_listing import PastListing, TailMark
 from framework.records import Anchor, Lane, Mark, ObjectState, length_only
 
 WAY_OUT = "It is damaged: bring the topic back from a backup, or read everything again with another [offsets] topic"
@@ -122,12 +123,14 @@ class Snapshot:
         anchors: every lane that holds or may hold a record of ours.
         topics: data topic -> its identity.
         unclaimed: replayed records of objects that are known by their hash only: hash -> records done.
+        listings: prefix -> what its last listing left.
     """
 
     entries: Sequence[OffsetManagerEntry]
     anchors: Mapping[Lane, Anchor | None]
     topics: Mapping[str, TopicIdentity]
     unclaimed: Mapping[int, int] = attrs.field(factory=dict)
+    listings: Mapping[str, PastListing] = attrs.field(factory=dict)
 
 
 def _encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
@@ -202,6 +205,7 @@ def encode_delta(source: str, epoch: int, base: int, delta: PositionDelta) -> by
         "entries": _entries_out(delta.entries),
         "removed": [list(map(list, key.properties)) for key in delta.removed],
         "topics": {name: list(identity) for name, identity in delta.topics.items()},
+        "listings": _listings_out(delta.listings),
     }
     return _encode({"kind": "delta", "source": source, "epoch": epoch, "base": base}, body)
 
@@ -215,6 +219,7 @@ def decode_delta(message: LogMessage) -> PositionDelta:
             anchors=_anchors_in(body["anchors"]),
             removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body["removed"]],
             topics={name: (one, two) for name, (one, two) in body.get("topics", {}).items()},
+            listings=_listings_in(body.get("listings", {})),
         )
 
 
@@ -229,6 +234,7 @@ def encode_snapshot(source: str, epoch: int, snapshot: Snapshot, *, part_entries
             body["anchors"] = _anchors_out(snapshot.anchors)
             body["topics"] = {name: attrs.astuple(identity) for name, identity in snapshot.topics.items()}
             body["unclaimed"] = [[object_hash, done] for object_hash, done in snapshot.unclaimed.items()]
+            body["listings"] = _listings_out(snapshot.listings)
         header = {"kind": "snapshot", "source": source, "epoch": epoch, "part": part, "parts": len(runs)}
         messages.append(_encode(header, body))
     return messages
@@ -250,7 +256,36 @@ def decode_snapshot(parts: Sequence[LogMessage]) -> Snapshot:
                 name: TopicIdentity(topic_id=one, created_at=two) for name, (one, two) in body.get("topics", {}).items()
             },
             unclaimed={int(object_hash): done for object_hash, done in body["unclaimed"]},
+            listings=_listings_in(body.get("listings", {})),
         )
+
+
+def _listings_out(listings: Mapping[str, PastListing]) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for prefix, past in listings.items():
+        row = rows[prefix] = {
+            "of": past.of,
+            "keys": [key for key, _ in past.histogram],
+            "counts": [count for _, count in past.histogram],
+            "unordered": past.unordered,
+        }
+        if past.tail is not None:
+            row["tail"] = [past.tail.after, past.tail.whole_pass_ms, past.tail.selection]
+    return rows
+
+
+def _listings_in(rows: Mapping[str, Any]) -> dict[str, PastListing]:
+    return {
+        prefix: PastListing(
+            of=row["of"],
+            histogram=zip(row["keys"], row["counts"], strict=True),
+            unordered=row["unordered"],
+            tail=TailMark(after=row["tail"][0], whole_pass_ms=row["tail"][1], selection=row["tail"][2])
+            if row.get("tail")
+            else None,
+        )
+        for prefix, row in rows.items()
+    }
 
 
 def _anchors_out(anchors: Mapping[Lane, Anchor | None]) -> list[list[Any]]:

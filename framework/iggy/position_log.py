@@ -6,7 +6,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,6 +16,7 @@ from framework.errors import SourceRunningError
 from framework.iggy import log_codec
 from framework.iggy.log_codec import Claim, LogMessage, Snapshot
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, OffsetStore, PositionDelta
+from framework.past_listing import PastListing
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
@@ -170,12 +171,23 @@ class LogOffsetStore(OffsetStore):
     """Positions in the log: loads what recovery found, saves deltas of one epoch."""
 
     def __init__(
-        self, position_log: PositionLog, *, epoch: int, base: int, entries: Iterable[OffsetManagerEntry] = ()
+        self,
+        position_log: PositionLog,
+        *,
+        epoch: int,
+        base: int,
+        entries: Iterable[OffsetManagerEntry] = (),
+        listings: Mapping[str, PastListing] | None = None,
     ) -> None:
         self._log = position_log
         self._epoch = epoch
         self._base = base
         self._entries = {entry.get_manager_key(): entry for entry in entries}
+        self._listings = listings or {}
+
+    @override
+    def load_listings(self) -> Mapping[str, PastListing]:
+        return self._listings
 
     @override
     def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:

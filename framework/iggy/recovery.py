@@ -25,6 +25,7 @@ from framework.iggy.headers import join_provenance
 from framework.iggy.log_codec import Claim, Snapshot, TopicIdentity
 from framework.iggy.position_log import Checkpoint, LogView, PositionLog, arrange
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta, merge_entries, merge_ranges
+from framework.past_listing import PastListing
 from framework.records import Anchor, Lane, length_only
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Recovered:
         unclaimed: hash -> records done, for records found in the topics whose object only a listing can tell.
         replayed: messages that were read from the data topics.
         topics: the data topics and their identities.
+        listings: prefix -> what its last listing left for the next one.
     """
 
     epoch: int
@@ -65,6 +67,7 @@ class Recovered:
     unclaimed: Mapping[int, int] = attrs.field(factory=dict, repr=length_only)
     replayed: int = 0
     topics: Mapping[str, TopicIdentity] = attrs.field(factory=dict)
+    listings: Mapping[str, PastListing] = attrs.field(factory=dict, repr=length_only)
 
 
 def fence(
@@ -127,6 +130,7 @@ class Recovery:
         self._partitions = partitions
         self._split_size = split_size
         self._stands: dict[tuple[Lane, Anchor], bool] = {}
+        self._lost_records = False
 
     def run(self) -> Recovered:
         """Recovers and begins an epoch.
@@ -156,7 +160,10 @@ class Recovery:
             replay = _Replay(self._source, self._split_size, entries, unclaimed, facts)
             anchors[lane] = self._replay_lane(lane, anchors[lane], replay)
             replayed += replay.messages
-        snapshot = Snapshot(entries=list(entries.values()), anchors=anchors, topics=identities, unclaimed=unclaimed)
+        listings = self._listings(view.checkpoints[chosen:])
+        snapshot = Snapshot(
+            entries=list(entries.values()), anchors=anchors, topics=identities, unclaimed=unclaimed, listings=listings
+        )
         base = self._log.append_snapshot(epoch, snapshot)
         if replayed:
             log.info("recovered: %d messages after the last saved position were found in the topics", replayed)
@@ -168,7 +175,22 @@ class Recovery:
             unclaimed=unclaimed,
             replayed=replayed,
             topics=identities,
+            listings=listings,
         )
+
+    def _listings(self, checkpoints: Sequence[Checkpoint]) -> dict[str, PastListing]:
+        """What was left for the next listings: about the store, so whether anchors stand does not matter.
+
+        Only a mark up to where everything was read falls with the records that the server lost.
+        """
+        found: dict[str, PastListing] = {}
+        for checkpoint in checkpoints:
+            found.update(log_codec.decode_snapshot(checkpoint.parts[-1:]).listings)
+            for message in checkpoint.deltas:
+                found.update(log_codec.decode_delta(message).listings)
+        if self._lost_records:
+            return {prefix: attrs.evolve(past, tail=None) for prefix, past in found.items()}
+        return found
 
     def _end(self, topic: str, partition: int) -> Anchor | None:
         last = self._connection.poll(self._stream, topic, partition, offset="last", count=1)
@@ -228,6 +250,7 @@ class Recovery:
                 anchors.setdefault(lane, None)
             self._check_step_back(lane, history, anchors[lane])
             if at != len(history) - 1:
+                self._lost_records = True
                 log.warning("Iggy lost confirmed messages of %s; what is missing will be sent again", lane)
         self._apply(view.checkpoints[chosen:], reached, entries)
         return chosen, entries, anchors, dict(snapshot.unclaimed)
@@ -262,6 +285,7 @@ class Recovery:
                 return at, snapshot
             for lane in lost:
                 self._check_step_back(lane, [(0, snapshot.anchors[lane])], None)
+                self._lost_records = True
                 log.warning("Iggy lost confirmed messages of %s; going back to an older checkpoint", lane)
         raise PositionError(
             f'no checkpoint of source "{self._source}" agrees with the topics of stream "{self._stream}": they were purged, or '

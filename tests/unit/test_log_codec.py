@@ -13,6 +13,7 @@ from framework.iggy import log_codec
 from framework.iggy.log_codec import Claim, Snapshot, TopicIdentity
 from framework.iggy.position_log import arrange
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta
+from framework.past_listing import PastListing, TailMark
 from framework.records import Anchor, Lane, Mark, ObjectState
 
 numbers = st.integers(0, 2**53)
@@ -40,6 +41,18 @@ entries = st.one_of(
 keys = st.dictionaries(text, text, max_size=3).map(OffsetManagerKey.of)
 topics = st.dictionaries(text, st.builds(TopicIdentity, topic_id=numbers, created_at=numbers), max_size=3)
 
+listings = st.dictionaries(
+    text,
+    st.builds(
+        PastListing,
+        of=text,
+        histogram=st.lists(st.tuples(text, numbers), max_size=3),
+        unordered=st.booleans(),
+        tail=st.none() | st.builds(TailMark, after=text, whole_pass_ms=numbers, selection=text),
+    ),
+    max_size=2,
+)
+
 
 def one(payload, offset=0):
     message = log_codec.decode(offset, payload)
@@ -47,9 +60,9 @@ def one(payload, offset=0):
     return message
 
 
-@given(st.lists(entries, max_size=6), anchors, st.lists(keys, max_size=3))
-def test_a_delta_comes_back_as_it_was(changed, ends, removed):
-    delta = PositionDelta(entries=changed, anchors=ends, removed=removed)
+@given(st.lists(entries, max_size=6), anchors, st.lists(keys, max_size=3), listings)
+def test_a_delta_comes_back_as_it_was(changed, ends, removed, left):
+    delta = PositionDelta(entries=changed, anchors=ends, removed=removed, listings=left)
     message = one(log_codec.encode_delta("orders", 7, 4711, delta), offset=12)
     assert (message.kind, message.source, message.epoch, message.base, message.offset) == (
         "delta",
@@ -67,9 +80,10 @@ def test_a_delta_comes_back_as_it_was(changed, ends, removed):
     topics,
     st.dictionaries(st.integers(0, 2**64 - 1), numbers, max_size=3),
     st.integers(1, 4),
+    listings,
 )
-def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, ends, known, unclaimed, part):
-    snapshot = Snapshot(entries=all_entries, anchors=ends, topics=known, unclaimed=unclaimed)
+def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, ends, known, unclaimed, part, left):
+    snapshot = Snapshot(entries=all_entries, anchors=ends, topics=known, unclaimed=unclaimed, listings=left)
     payloads = log_codec.encode_snapshot("orders", 3, snapshot, part_entries=part)
     assert len(payloads) == max(1, -(-len(all_entries) // part))
     back = log_codec.decode_snapshot([one(payload) for payload in payloads])
@@ -103,6 +117,17 @@ def claim_of(epoch, token, leader=True):
 
 def arranged(*payloads, source="orders"):
     return arrange([log_codec.decode(offset, payload) for offset, payload in enumerate(payloads)], source)
+
+
+def test_what_was_written_before_listings_were_kept_still_loads():
+    payloads = [*snapshot_of(entry()), delta_of(entry())]
+    older = []
+    for payload in payloads:
+        body = orjson.loads(one(payload).body)
+        assert body.pop("listings") == {}
+        older.append(attrs.evolve(one(payload), body=orjson.dumps(body)))
+    assert log_codec.decode_snapshot(older[:1]).listings == {}
+    assert log_codec.decode_delta(older[1]).listings == {}
 
 
 def test_a_large_snapshot_is_packed():

@@ -21,6 +21,7 @@ from framework.offsets import (
     merge_entries,
     merge_ranges,
 )
+from framework.past_listing import PastListing
 from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, ObjectState, RecordBatch
 
 LANE = Lane("t", 0)
@@ -371,3 +372,42 @@ def test_a_position_made_with_other_options_is_refused_with_the_way_out():
     check_depends_on(entry(3, depends_on=ours), ours)
     with pytest.raises(PositionMismatchError, match=r"b/k.*3 records.*name"):
         check_depends_on(entry(3, depends_on=theirs), ours)
+
+
+# ---- what a listing left
+
+
+def test_what_a_listing_left_is_saved_once_kept_when_that_fails_and_loaded_again():
+    store, left = BrokenStore(), PastListing(of="s3://b", histogram=[("k", 9)])
+    manager = OffsetManager(store)
+    manager.note_listing("p/", left)
+    store.failures = 1
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    assert manager.dirty
+    assert manager.flush().listings == {"p/": left}
+    assert not manager.dirty
+    assert (manager.past_listing("p/"), manager.past_listing("")) == (left, None)
+    again = OffsetManager(store)
+    again.populate_offset_manager()
+    assert again.past_listing("p/") == left
+    assert not again.dirty
+
+
+def test_what_was_noted_while_a_save_failed_wins():
+    store, old, new = BrokenStore(), PastListing(of="s3://b"), PastListing(of="s3://b", unordered=True)
+    manager = OffsetManager(store)
+    manager.note_listing("", old)
+    store.failures = 1
+    store.during = lambda: manager.note_listing("", new)
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    store.during = lambda: None
+    assert manager.flush().listings == {"": new}
+
+
+def test_what_another_writer_saved_of_a_listing_is_taken_over():
+    manager = OffsetManager()
+    manager.merge_saved(PositionDelta(listings={"": PastListing(of="s3://b")}))
+    assert manager.past_listing("") == PastListing(of="s3://b")
+    assert not manager.dirty

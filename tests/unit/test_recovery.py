@@ -2,6 +2,7 @@
 
 import collections
 
+import attrs
 import pytest
 
 from framework.engine.session import Session
@@ -11,6 +12,7 @@ from framework.iggy.log_codec import Claim
 from framework.iggy.position_log import PositionLog
 from framework.iggy.recovery import fence
 from framework.offsets import OffsetManagerEntry, PositionDelta
+from framework.past_listing import PastListing, TailMark
 from framework.records import Lane
 from framework.testing.clock import FakeClock
 from framework.testing.crash import Bench, CrashPoint
@@ -300,3 +302,54 @@ def test_lanes_that_were_never_used_cost_one_look_each():
     again = recovered(server, partitions=7)
     assert len(again.recovered.anchors) == 7
     assert again.recovered.replayed == 0
+
+
+# ---- what a listing left for the next one
+
+
+LEFT = PastListing(
+    of="memory://bucket", histogram=[("b", 3), ("c", 20)], tail=TailMark(after="a", whole_pass_ms=5, selection="all")
+)
+
+
+def test_what_a_listing_left_is_there_after_a_restart_and_the_last_one_wins():
+    server = MemoryIggy()
+    session = recovered(server)
+    session.offsets.note_listing("p/", attrs.evolve(LEFT, unordered=True))
+    session.saved(session.offsets.flush())
+    session.offsets.note_listing("p/", LEFT)
+    session.offsets.note_listing("q/", attrs.evolve(LEFT, histogram=()))
+    session.save_noted()
+    assert not session.offsets.dirty
+    session.connection.close()
+    for _ in range(2):  # from the deltas, then from the snapshot that the start before wrote
+        session = recovered(server)
+        assert session.offsets.past_listing("p/") == LEFT
+        assert session.offsets.past_listing("q/") == attrs.evolve(LEFT, histogram=())
+        assert session.offsets.past_listing("r/") is None
+        session.connection.close()
+
+
+def test_a_snapshot_written_while_running_holds_what_listings_left(monkeypatch):
+    server = MemoryIggy()
+    session = recovered(server)
+    session.offsets.note_listing("p/", LEFT)
+    monkeypatch.setattr("framework.engine.session.SNAPSHOT_DELTAS", 1)
+    session.save_noted()
+    written = [log_codec.decode(m.offset, m.payload) for m in server.messages("kit", LOG)]
+    assert log_codec.decode_snapshot([written[-1]]).listings == {"p/": LEFT}
+
+
+def test_records_that_the_server_lost_take_the_mark_of_what_was_read_with_them():
+    source = Source({"a": 11}, partitions=1)
+    source.live()
+    session = recovered(source.server, partitions=1)
+    session.offsets.note_listing("", LEFT)
+    session.save_noted()
+    session.connection.close()
+    source.server.lose_tail("kit", "records", 0, 2)
+    again = recovered(source.server, partitions=1)
+    assert again.offsets.past_listing("") == attrs.evolve(LEFT, tail=None)
+    again.connection.close()
+    source.live()
+    source.check()
