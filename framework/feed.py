@@ -38,6 +38,15 @@ class Assignment:
         """How much there is of it, read or not: the object's size, or its share's."""
         return self.entry.bytes_of(self.native)
 
+    @property
+    def bytes_left(self) -> int:
+        """How much of it is still to be read, as far as that is known without asking the store."""
+        entry = self.entry
+        if entry.mark is None:
+            return self.size_bytes
+        begin = (entry.share - 1) * entry.split_size if entry.split_size else 0
+        return max(0, self.size_bytes - (entry.mark.byte - begin))
+
 
 @attrs.define(kw_only=True)
 class FeedCounts:

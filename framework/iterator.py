@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -34,6 +34,8 @@ from framework.transformer import BatchLimits, ObjectInput, PayloadRun, Transfor
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
+    from framework.listing import Listing, ListingRequest
+    from framework.store_iterator import StoreRecordIterator
 
 log = logging.getLogger(__name__)
 
@@ -192,6 +194,15 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def prefixes(self) -> Sequence[str]:
         """What the listing is limited to; hidden names that a prefix itself holds hide nothing."""
         return ()
+
+    def list_with(self, make: Callable[[StoreRecordIterator], Callable[[ListingRequest], Listing]]) -> None:
+        """Offers another way to list a bucket, such as Spark's executors, before anything is listed.
+
+        By default it is not taken: a source that is no object store lists in its own way.
+
+        Args:
+            make: given the iterator of a store, makes what lists a prefix.
+        """
 
     @property
     def start_key(self) -> str | None:

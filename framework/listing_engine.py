@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from array import array
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 
@@ -15,7 +14,7 @@ from framework.errors import ListingError, RetriableError, TaskClosedError, Thro
 from framework.histogram import Histogram
 from framework.listing_chain import Chain, Hashes
 from framework.pace import CallPace
-from framework.range_pages import OutOfOrderError, checked_keys, in_range, page_after
+from framework.range_pages import OutOfOrderError, checked_keys, in_range, look_again, page_after
 from framework.range_tasks import Disagreement, RangeTask
 from framework.ranges import RangePlanner
 from framework.records import NativeObject
@@ -29,9 +28,6 @@ REMEMBERED_KEYS = 4_000_000
 
 OBJECT_BYTES = 350
 """About what an object takes in an answer beside its key, for the budget of bytes (S3: a `Contents` element)."""
-
-SECOND_LOOKS = 3
-"""So often both sides of a cut are asked again before the store is taken for one without order."""
 
 SLICE_SECONDS = 0.1
 """How soon a wait notices that the caller's `stop` was set."""
@@ -293,34 +289,13 @@ class ListingEngine:
     # ---- a store without order
 
     def _look_again(self, doubt: Disagreement) -> None:
-        """Asks for both sides of a cut again.
-
-        Raises:
-            OutOfOrderError: they still do not agree. In a store with another order than that of the keys, a range can
-                have a hole although every page of it rises; every such hole shows at a cut.
-        """
-        for _ in range(SECOND_LOOKS):
-            from_before = self._first_behind(doubt.cut, doubt.before)
-            from_cut = self._first_behind(doubt.cut, doubt.cut)
-            if from_before == from_cut:
-                return
-        raise OutOfOrderError(
-            f"{self._where}: behind {doubt.cut!r} the listing shows {from_cut!r} first when asked so, "
-            f"and {from_before!r} when coming from {doubt.before!r}; it is out of order"
-        )
-
-    def _first_behind(self, cut: str, after: str) -> str | None:
-        while True:
-            page, calls = page_after(self._ask, self._where, self._prefix, after, self._page_size)
+        def ask(**call: object) -> ListPage:
+            page = self._ask(**call)
             with self._work:
-                self._count(page, calls)
-            keys = checked_keys(self._where, page, after)
-            at = bisect_right(keys, cut)
-            if at < len(keys):
-                return keys[at]
-            if not keys or page.continuation is None:
-                return None
-            after = keys[-1]
+                self._count(page, 1)
+            return page
+
+        look_again(ask, self._where, self._prefix, self._page_size, doubt)
 
     def _start_over(self, error: OutOfOrderError) -> None:
         """From now on one chain of pages, over everything, without what was handed on already."""

@@ -12,9 +12,12 @@ from itertools import pairwise
 from operator import lt
 
 from framework.errors import ListingError
-from framework.range_tasks import RangeResult, RangeTask, samples_of
+from framework.range_tasks import Disagreement, RangeResult, RangeTask, samples_of
 from framework.records import NativeObject
 from framework.store import ListPage, ObjectStore
+
+SECOND_LOOKS = 3
+"""So often both sides of a cut are asked again before the store is taken for one without order."""
 
 Ask = Callable[..., ListPage]
 """`ObjectStore.list_page`, or what calls it again when it fails."""
@@ -119,3 +122,32 @@ def in_range(
         beyond=beyond,
     )
     return list(page.objects[:count]), result
+
+
+def look_again(ask: Ask, where: str, prefix: str, page_size: int, doubt: Disagreement) -> None:
+    """Asks for both sides of a cut again.
+
+    Raises:
+        OutOfOrderError: they still do not agree. In a store with another order than that of the keys, a range can have a
+            hole although every page of it rises; every such hole shows at a cut.
+    """
+
+    def first_behind_cut(after: str) -> str | None:
+        while True:
+            page, _ = page_after(ask, where, prefix, after, page_size)
+            keys = checked_keys(where, page, after)
+            at = bisect_right(keys, doubt.cut)
+            if at < len(keys):
+                return keys[at]
+            if not keys or page.continuation is None:
+                return None
+            after = keys[-1]
+
+    for _ in range(SECOND_LOOKS):
+        from_before, from_cut = first_behind_cut(doubt.before), first_behind_cut(doubt.cut)
+        if from_before == from_cut:
+            return
+    raise OutOfOrderError(
+        f"{where}: behind {doubt.cut!r} the listing shows {from_cut!r} first when asked so, "
+        f"and {from_before!r} when coming from {doubt.before!r}; it is out of order"
+    )

@@ -7,8 +7,9 @@ its log says. Reading the files as they lie would send deleted and rewritten row
 to read Parquet files below such a log. What a listing can show of that is limited, and this is how far it goes:
 
 - the log's own keys tell where a table is. Delta's `_delta_log/` and Hudi's `.hoodie/` sort before most names of data
-  files, Iceberg's `metadata/` after `data/`. A log that comes late in the listing is noticed when it comes, by the last
-  Parquet file chosen before it; some files of the table may have been handed out by then;
+  files, Iceberg's `metadata/` after `data/`, and ranges that are listed side by side come in any order. A log that comes
+  late in the listing is noticed when it comes, by the folders of the Parquet files chosen before it; some files of the
+  table may have been handed out by then;
 - `log_prefixes` names what to list before the first pass, one page each, and `Selector.remember_logs` takes what came:
   so a prefix that *is* a table (the common case) is refused before anything is read.
 """
@@ -65,6 +66,7 @@ _HIDDEN = re.compile(r"(?:\A|/)(?:_(?![^/]*=)|\.(?!\.?(?:/|\Z)))", re.DOTALL)
 _HIDDEN_FOLDER_LOG = re.compile(r"(?:\A|/)(_delta_log|\.hoodie)/", re.DOTALL)
 _ICEBERG_LOG = re.compile(r"(.*/)?metadata/[^/]+\.metadata\.json", re.DOTALL)
 _MOST_ROOTS = 1000
+_MOST_FOLDERS = 10_000
 
 
 def table_log(key: str) -> TableLog | None:
@@ -134,7 +136,7 @@ class Selector:
         self.counts.update(dict.fromkeys(LeftOut, 0))
         self._tables = dict(self._known_logs)
         self._roots = tuple(self._tables)
-        self._last_parquet: NativeObject | None = None
+        self._folders: dict[str, NativeObject] = {}  # of the Parquet files chosen, one of them for each
         if self._min_age_ms:
             self._youngest_ms = self._now() * 1000 - self._min_age_ms
 
@@ -173,7 +175,7 @@ class Selector:
         if modified > self._youngest_ms and not started:
             return self._leave_out(LeftOut.TOO_YOUNG)
         if self._parquet_suffix is not None and key.endswith(self._parquet_suffix):
-            self._last_parquet = native
+            self._remember_folder(native)
             if self._roots and key.startswith(self._roots):
                 self._refuse(native)
         return match
@@ -197,9 +199,16 @@ class Selector:
             del self._tables[next(iter(self._tables))]
         self._tables[log.root] = log
         self._roots = tuple(self._tables)
-        last = self._last_parquet
-        if last is not None and last.key.startswith(log.root):
-            self._refuse(last)
+        for folder, chosen in self._folders.items():
+            if folder.startswith(log.root):
+                self._refuse(chosen)
+
+    def _remember_folder(self, native: NativeObject) -> None:
+        folder = native.key[: native.key.rfind("/") + 1]
+        if folder not in self._folders:
+            if len(self._folders) >= _MOST_FOLDERS:
+                del self._folders[next(iter(self._folders))]
+            self._folders[folder] = native
 
     def _refuse(self, native: NativeObject) -> None:
         log = next(log for root, log in self._tables.items() if native.key.startswith(root))

@@ -107,6 +107,15 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         """Keys in a page."""
         return self._page_size
 
+    @property
+    def closing(self) -> threading.Event:
+        """Set by `close`; ends every wait of a listing."""
+        return self._ending
+
+    @override
+    def list_with(self, make: Callable[[StoreRecordIterator], Callable[[ListingRequest], Listing]]) -> None:
+        self.lister = make(self)
+
     @override
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
         for prefix in self._prefixes:

@@ -12,6 +12,7 @@ Nothing is done twice: what an earlier run prepared, uploaded or sent is found a
 from __future__ import annotations
 
 import contextlib
+import enum
 import fcntl
 import json
 import os
@@ -48,6 +49,14 @@ if TYPE_CHECKING:
     from framework.iggy.embedded import EmbeddedServer
     from framework.testing.seaweedfs import SeaweedFs
 
+
+class Engine(str, enum.Enum):
+    """What the sources of the demo run on."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
 EXIT_FAILED = 1
 EXIT_STOPPED = 0
 """Stopped as asked, like any run."""
@@ -75,6 +84,9 @@ url = {url}
 stream = "{stream}"
 topic = "{topic}"
 partitions = 4
+
+[runner]
+engine = "{engine}"     # "spark", or "local", which needs no Java
 """
 
 _WHAT = {
@@ -90,11 +102,16 @@ def demo(
     rows: Annotated[int, typer.Option(help="How many flights.", min=1, max=FLIGHTS)] = FLIGHTS,
     keep: Annotated[bool, typer.Option("--keep", help="Leave both servers running at the end, until Ctrl-C.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin again with empty topics.")] = False,
+    engine: Annotated[
+        Engine | None, typer.Option(help="What the sources run on; without Java the default is local.")
+    ] = None,
 ) -> int:
     """Shows it all on this machine: real flights go from a local S3 server into a small Iggy server."""
     try:
         with _interrupted_by_sigterm(), _alone_in(folder):
-            return _run(Demo(folder=folder, rows=rows), keep=keep, fresh=fresh)
+            chosen = engine.value if engine is not None else _default_engine()
+            demo = Demo(folder=folder, rows=rows, engine=chosen, asked=engine is not None)
+            return _run(demo, keep=keep, fresh=fresh)
     except KeyboardInterrupt:
         say("", "Stopped. The same command goes on where this one was.")
         return EXIT_STOPPED
@@ -113,6 +130,7 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
     with contextlib.ExitStack() as stack:
         starting = stack.enter_context(_started_meanwhile(demo))
         files = _prepare(demo)
+        stack.enter_context(_spark(demo))
         s3 = _fill(starting, files)
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, s3)
@@ -197,6 +215,37 @@ def _end_server(data: Path) -> None:
                     time.sleep(0.02)
 
 
+def _default_engine() -> str:
+    """Spark, unless this machine has no Java for it."""
+    from framework.spark.session import require_java  # noqa: PLC0415
+
+    try:
+        require_java()
+    except FatalError:
+        say(
+            "There is no Java 17 here, so the sources run without Spark. To have it: apt-get install openjdk-17-jre-headless",
+            "",
+        )
+        return "local"
+    return "spark"
+
+
+@contextlib.contextmanager
+def _spark(demo: Demo) -> Iterator[None]:
+    """One session for all four sources. It starts while the S3 server does."""
+    if demo.engine != "spark":
+        yield
+        return
+    from framework.config.sections import SparkSection  # noqa: PLC0415
+    from framework.spark.session import open_session  # noqa: PLC0415
+
+    session, _ = open_session(SparkSection(), name="iggy-cloud-sources demo")
+    try:
+        yield
+    finally:
+        session.stop()
+
+
 def _fill(starting: Future[SeaweedFs], files: list[Prepared]) -> SeaweedFs:
     from s3_source.demo_bucket import fill_bucket  # noqa: PLC0415 - loads boto3
 
@@ -233,6 +282,7 @@ def _write_configs(demo: Demo, s3: SeaweedFs) -> None:
             endpoint=s3.endpoint,
             access_key=s3.access_key,
             secret_key=s3.secret_key,
+            engine=demo.engine,
         )
         demo.config(name).write_text(text, encoding="utf-8")
 
@@ -242,7 +292,11 @@ def _write_configs(demo: Demo, s3: SeaweedFs) -> None:
 
 def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> bool:
     """Runs the four sources; False when it was stopped."""
-    say("", "3. Four sources, one after the other: each reads its prefix and sends every flight to a topic of its own")
+    where = "on Spark" if demo.engine == "spark" else "in this process"
+    say(
+        "",
+        f"3. Four sources {where}, one after the other: each reads its prefix and sends every flight to a topic of its own",
+    )
     return all(_run_source(demo, iggy, name, objects[name]) for name in FORMATS)
 
 

@@ -29,10 +29,14 @@ class Demo:
     Attributes:
         folder: holds all of it.
         rows: flights in each format.
+        engine: what the four sources run on, `spark` or `local`.
+        asked: whether the engine was named on the command line.
     """
 
     folder: Path
     rows: int
+    engine: str = "spark"
+    asked: bool = False
 
     @property
     def objects(self) -> Path:
@@ -159,7 +163,8 @@ def how_to_go_on(demo: Demo, *, keep: bool) -> None:
 def again(demo: Demo, option: str = "") -> str:
     """The command that runs this demo again."""
     options = [*(["--folder", str(demo.folder)] if demo.folder != Path(".demo") else ())]
-    options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ()), *([option] if option else ())]
+    options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ())]
+    options += [*(["--engine", demo.engine] if demo.asked else ()), *([option] if option else ())]
     if _python() == ".venv/bin/python" and Path("Makefile").is_file():
         return "make demo" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
     return f"{_python()} -m s3_source demo {shlex.join(options)}".rstrip()

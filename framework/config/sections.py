@@ -260,6 +260,20 @@ class DiscoverySection:
         unit="seconds",
         doc="The wait between two passes. At least ten times what the last listing took, whatever is said here.",
     )
+    list_concurrency: int = option(
+        16,
+        minimum=1,
+        maximum=1000,
+        unit="requests",
+        doc="Listing requests at once, over all tasks: a large prefix is cut into key ranges that are listed side by side. "
+        "A bucket of one page costs one request all the same. `1`: one chain of pages, objects in the order of their keys.",
+    )
+    list_requests_per_second: float | None = option(
+        None, minimum=0.001, unit="requests a second", doc="The most listing requests in a second. Absent: no limit."
+    )
+    list_bytes_per_second: Bytes | None = option(
+        None, minimum=1, unit="bytes a second", doc="The most bytes of listings in a second. Absent: no limit."
+    )
     include: tuple[str, ...] = option(
         (),
         doc="Globs over the whole key; an object is read when one matches. `*` and `?` do not cross `/`, `**` does; "
@@ -304,17 +318,19 @@ class RunnerSection:
     """What does the work."""
 
     engine: str = option(
-        "local",
-        choices=("local", "spark"),
-        doc='`"local"`: this machine, one process per task. `"spark"`: the executors of Spark; needs Java 17.',
+        "spark",
+        choices=("spark", "local"),
+        doc='`"spark"`: executors of Spark, on this machine or on a cluster (see `[spark]`); needs Java 17. '
+        '`"local"`: this machine, one process per task, no Java.',
     )
-    tasks_max: int = option(
-        1,
+    tasks_max: int | None = option(
+        None,
         minimum=1,
         maximum=1000,
         unit="tasks",
         doc="Readers and senders at work, at most; no more than there are partitions can have anything to do. "
-        "Locally one task runs inside the program, several run in a process each.",
+        'Absent: one for each core of Spark; one with the engine `"local"`, where one task runs inside the program '
+        "and several run in a process each.",
     )
 
 
@@ -423,8 +439,9 @@ class SourceCommonConfig:
             yield f'[iggy] topic = "{topic}": only {{{{topic}}}} can be used here'
         if topic == self.offsets_topic:
             yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
-        if topic is not None and TOPIC_PLACEHOLDER not in topic and self.runner.tasks_max > self.iggy.partitions:
+        tasks = self.runner.tasks_max or 1
+        if topic is not None and TOPIC_PLACEHOLDER not in topic and tasks > self.iggy.partitions:
             yield (
-                f"[runner] tasks_max = {self.runner.tasks_max}: must not be more than [iggy] partitions "
+                f"[runner] tasks_max = {tasks}: must not be more than [iggy] partitions "
                 f"({self.iggy.partitions}), since a partition belongs to one task"
             )

@@ -142,7 +142,7 @@ class LocalEngine:
                 return
 
     def _run_epoch(self, session: Session) -> None:
-        if self._config.runner.tasks_max > 1:
+        if (self._config.runner.tasks_max or 1) > 1:
             from framework.engine.processes import ProcessGroup  # noqa: PLC0415 - one task needs no processes
 
             group = ProcessGroup(self._task_class, self._config, session, once=self._once)

@@ -12,25 +12,26 @@ import multiprocessing
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter, TaskFigures
 from framework.engine.task_run import WorkerPlan
 from framework.engine.worker import work
 from framework.errors import SourceError, UnknownOutcomeError
-from framework.feed import Assignment, ObjectFeed
+from framework.feed import Assignment
 from framework.naming import task_of
-from framework.offsets import OffsetManagerKey, PositionDelta
+from framework.offsets import PositionDelta
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
     from framework.config.sections import SourceCommonConfig
     from framework.engine.session import Session
-    from framework.iterator import AbstractSourceRecordIterator
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
@@ -81,13 +82,7 @@ class ProcessGroup:
         self._once = once
         self._workers: list[_Worker] = []
         self._changed = threading.Condition()
-        self._outstanding: dict[tuple[OffsetManagerKey, str], Assignment] = {}
-        self._taken: list[Assignment] = []
-        self._listing_failure: BaseException | None = None
-        self._ended = False
-        self._waiting: dict[int, list[Assignment]] = defaultdict(list)
         self._deltas: list[PositionDelta] = []
-        self._feed: ObjectFeed | None = None
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Works until everything is done (once), `stopping` is set, or a worker fails.
@@ -98,24 +93,24 @@ class ProcessGroup:
         lister = self._task_class()
         lister.config, lister.offsets, lister.once = self._config, self._session.offsets, self._once
         iterator = lister.get_iterator(lister.backoff_config)
+        discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
         try:
-            self._start_workers()
+            self._start_workers(discovery)
             reporter.watch_figures(
                 lambda: [TaskFigures(reads=iterator.counts), *(worker.figures for worker in self._workers)],
-                lambda: getattr(self._feed, "counts", None),
+                lambda: discovery.counts,
             )
-            threading.Thread(target=self._list, args=(iterator,), name="listing", daemon=True).start()
+            discovery.start()
             while not stopping.is_set() and not self._failed():
                 self._keep_books()
-                self._hand_out()
-                if self._listing_failure is not None:
-                    raise self._listing_failure
-                if self._all_done():
-                    self._keep_books()
-                    break
-                self._wait(WAIT_SECONDS)
+                if not self._hand_out(discovery.take()):
+                    if discovery.finished:
+                        self._keep_books()
+                        break
+                    with self._changed:
+                        self._changed.wait(WAIT_SECONDS)
         finally:
-            self._ended = True
+            discovery.end()
             self._end_workers(orderly=not stopping.is_set() and not self._failed())
             reporter.unwatch()
             iterator.close()
@@ -126,9 +121,9 @@ class ProcessGroup:
 
     # ---- workers
 
-    def _start_workers(self) -> None:
+    def _start_workers(self, discovery: Discovery) -> None:
         context = multiprocessing.get_context("spawn")
-        tasks = self._config.runner.tasks_max
+        tasks = self._config.runner.tasks_max or 1
         for number in range(tasks):
             ours, theirs = context.Pipe()
             plan = WorkerPlan(
@@ -147,17 +142,19 @@ class ProcessGroup:
             process.start()
             theirs.close()
             worker = _Worker(process=process, pipe=ours)
-            worker.thread = threading.Thread(target=self._listen, args=(worker,), name=f"task-{number}", daemon=True)
+            worker.thread = threading.Thread(
+                target=self._listen, args=(worker, discovery), name=f"task-{number}", daemon=True
+            )
             worker.thread.start()
             self._workers.append(worker)
 
-    def _listen(self, worker: _Worker) -> None:
+    def _listen(self, worker: _Worker, discovery: Discovery) -> None:
         """One thread per worker: takes its messages until its pipe ends."""
         try:
             while True:
                 kind, value = worker.pipe.recv()
                 with self._changed:
-                    self._take_message(worker, kind, value)
+                    self._take_message(worker, discovery, kind, value)
                     self._changed.notify_all()
         except (EOFError, OSError):
             pass
@@ -168,21 +165,19 @@ class ProcessGroup:
                 )
             self._changed.notify_all()
 
-    def _take_message(self, worker: _Worker, kind: str, value: Any) -> None:
+    def _take_message(self, worker: _Worker, discovery: Discovery, kind: str, value: Any) -> None:
         if kind == "saved":
             delta, worker.figures = value
             self._session.offsets.merge_saved(delta)
             self._deltas.append(delta)
             for entry in delta.entries:
                 if entry.finished:
-                    self._outstanding.pop((entry.get_manager_key(), entry.version), None)
+                    discovery.settle(entry.get_manager_key(), entry.version)
         elif kind == "figures":
             worker.figures = value
         elif kind == "released":
             assignment, gone = value
-            if self._feed is not None:  # before it is taken off the books, or the pass could look finished in between
-                self._feed.release(assignment, gone=gone)
-            self._outstanding.pop((assignment.entry.get_manager_key(), assignment.entry.version), None)
+            discovery.release(assignment, gone=gone)
         elif kind == "failed":
             worker.failure = value
         elif kind == "ended":
@@ -200,48 +195,16 @@ class ProcessGroup:
             self._session.saved(delta)
         self._session.save_noted()
 
-    def _wait(self, seconds: float) -> None:
-        with self._changed:
-            if not self._taken:
-                self._changed.wait(seconds)
-
-    # ---- listing, in a thread of its own: a store that does not answer must hold no stop up
-
-    def _list(self, iterator: AbstractSourceRecordIterator) -> None:
-        try:
-            self._feed = feed = iterator.feed
-            while not self._ended:
-                assignment = feed.take() if len(self._outstanding) < OUTSTANDING_OBJECTS else None
-                with self._changed:
-                    if assignment is not None:
-                        entry = assignment.entry
-                        self._outstanding[(entry.get_manager_key(), entry.version)] = assignment
-                        self._taken.append(assignment)
-                        if len(self._taken) < HAND_OUT:
-                            continue
-                    self._changed.notify_all()
-                    if assignment is None:
-                        self._changed.wait(min(feed.seconds_until_due or WAIT_SECONDS, 0.5))
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-            with self._changed:
-                self._listing_failure = error
-                self._changed.notify_all()
-
-    def _all_done(self) -> bool:
-        with self._changed:
-            return self._feed is not None and self._feed.finished and not self._outstanding
-
     # ---- handing out
 
-    def _hand_out(self) -> None:
-        with self._changed:
-            taken, self._taken = self._taken, []
+    def _hand_out(self, taken: Sequence[Assignment]) -> bool:
+        by_worker: dict[int, list[Assignment]] = defaultdict(list)
         for assignment in taken:
-            self._waiting[task_of(assignment.entry.lane, len(self._workers))].append(assignment)
-        for number, waiting in self._waiting.items():
-            for start in range(0, len(waiting), HAND_OUT):
-                self._tell(self._workers[number], ("give", waiting[start : start + HAND_OUT]))
-        self._waiting.clear()
+            by_worker[task_of(assignment.entry.lane, len(self._workers))].append(assignment)
+        for number, given in by_worker.items():
+            for start in range(0, len(given), HAND_OUT):
+                self._tell(self._workers[number], ("give", given[start : start + HAND_OUT]))
+        return bool(taken)
 
     def _tell(self, worker: _Worker, message: tuple[str, object]) -> None:
         try:

@@ -8,8 +8,13 @@ read_records(spark, source).selectExpr("key", "record", "cast(payload as string)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+from pyspark import StorageLevel
 
 from framework.errors import ConfigError
 from framework.feed import Assignment, HandedFeed
@@ -17,9 +22,12 @@ from framework.naming import Router
 from framework.offsets import OffsetManagerEntry
 from framework.records import NativeObject
 from framework.selection import RoutedSelection, Selector
+from framework.spark.bundles import Bundle, RangeListed, list_bundle, packed, unpacked
+from framework.spark.listing import wave_lister
 from framework.spark.session import ship_packages
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
     from framework.config.sections import SourceCommonConfig
@@ -28,6 +36,8 @@ if TYPE_CHECKING:
 OBJECTS_SCHEMA = "bucket string, key string, size long, version string, last_modified timestamp, storage_class string"
 RECORDS_SCHEMA = "bucket string, key string, version string, record long, topic string, partition int, payload binary"
 
+PAGE_OBJECTS = 1000
+
 OBJECTS_PER_TASK = 200
 """Objects that one Spark task reads: small enough to spread, large enough to read ahead in."""
 
@@ -35,7 +45,10 @@ Source: TypeAlias = "tuple[type[AbstractSourceTask], SourceCommonConfig]"
 
 
 def list_objects(spark: SparkSession, source: AbstractSourceTask) -> DataFrame:
-    """The objects that the source would read: its listing with its filters, done by an executor when the frame is used.
+    """The objects that the source would read: its listing with its filters.
+
+    Executors list, in parallel, before this returns, and keep what they found, compressed (`df.unpersist()` does not end
+    that; the session does). The driver holds no keys. Pages that were lost with an executor are listed again.
 
     Args:
         spark: the session.
@@ -45,11 +58,11 @@ def list_objects(spark: SparkSession, source: AbstractSourceTask) -> DataFrame:
         Columns bucket, key, size (bytes), version, last_modified (UTC) and storage_class.
 
     Raises:
-        ConfigError: the source has no configuration.
+        ConfigError: the source has no configuration, or would read the files of a table.
+        SourceError: the bucket cannot be listed.
     """
-    ship_packages(spark)
-    rows = spark.sparkContext.parallelize([_described(source)], 1).flatMap(_list)
-    return spark.createDataFrame(rows, OBJECTS_SCHEMA)
+    chosen = _chosen(spark, source)
+    return spark.createDataFrame(chosen.map(_row), OBJECTS_SCHEMA)
 
 
 def read_records(spark: SparkSession, source: AbstractSourceTask) -> DataFrame:
@@ -60,13 +73,11 @@ def read_records(spark: SparkSession, source: AbstractSourceTask) -> DataFrame:
         payload (the bytes that Iggy would store).
 
     Raises:
-        ConfigError: the source has no configuration.
+        ConfigError, SourceError: as `list_objects`.
         SourceError: on an executor, as `errors.tolerance` says; Spark wraps it.
     """
-    ship_packages(spark)
     described = _described(source)
-    natives = spark.sparkContext.parallelize([described], 1).flatMap(_list_natives)
-    numbered = natives.zipWithIndex().map(lambda pair: (pair[1] // OBJECTS_PER_TASK, pair[0]))
+    numbered = _chosen(spark, source).zipWithIndex().map(lambda pair: (pair[1] // OBJECTS_PER_TASK, pair[0]))
     rows = numbered.groupByKey().flatMap(lambda group: _read(described, group[1]))
     return spark.createDataFrame(rows, RECORDS_SCHEMA)
 
@@ -77,27 +88,65 @@ def _described(source: AbstractSourceTask) -> Source:
     return type(source), source.config
 
 
-def _list_natives(source: Source) -> Iterator[NativeObject]:
-    """On an executor: the listing, filtered."""
-    task_class, config = source
+def _chosen(spark: SparkSession, source: AbstractSourceTask) -> RDD[NativeObject]:
+    """What the source's filters leave of its listing. Executors list it now, and keep it."""
+    task_class, config = _described(source)
+    ship_packages(spark)
+    context = spark.sparkContext
     task = task_class()
     task.config, task.once = config, True
     iterator = task.get_iterator(task.backoff_config)
+    kept: list[RDD[RangeListed]] = []
+    on_driver: list[bytes] = []
+
+    def run(wave: Sequence[Bundle]) -> list[RangeListed]:
+        listed = context.parallelize(wave, len(wave)).flatMap(list_bundle).persist(StorageLevel.MEMORY_AND_DISK)
+        reports = listed.map(RangeListed.report).collect()
+        kept.append(listed)
+        return reports
+
+    def start_over() -> None:
+        kept.clear()
+        on_driver.clear()
+
     try:
-        selector = Selector(config, iterator.store_clock, prefixes=iterator.prefixes)
-        selector.remember_logs(iterator.get_table_log_keys())
-        selection = RoutedSelection(selector, Router(config))
-        for native in iterator.get_native_item_stream(iterator.start_key):
-            if selection.lane_for(native) is not None:
-                yield native
+        choice = _Choice(
+            config=config,
+            prefixes=iterator.prefixes,
+            logs=list(iterator.get_table_log_keys()),
+            ahead_seconds=iterator.store_clock() - time.time(),
+        )
+        iterator.list_with(wave_lister(task_class, config, run, context.defaultParallelism, start_over=start_over))
+        stream = iterator.get_native_item_stream(iterator.start_key)
+        while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
+            on_driver.append(packed(page))
     finally:
         iterator.close()
         task.close_resources()
+    pages = [context.parallelize(on_driver, max(1, len(on_driver)))]
+    pages += [listed.flatMap(lambda one: one.pages) for listed in kept]
+    return context.union(pages).mapPartitions(choice.of)
 
 
-def _list(source: Source) -> Iterator[tuple[object, ...]]:
-    for native in _list_natives(source):
-        yield native.bucket, native.key, native.size, native.version, native.last_modified, native.storage_class
+@attrs.frozen(kw_only=True)
+class _Choice:
+    """The source's filters, for executors."""
+
+    config: SourceCommonConfig
+    prefixes: Sequence[str]
+    logs: Sequence[str]
+    ahead_seconds: float
+
+    def of(self, pages: Iterable[bytes]) -> Iterator[NativeObject]:
+        """What they leave of some pages."""
+        selector = Selector(self.config, lambda: time.time() + self.ahead_seconds, prefixes=self.prefixes)
+        selector.remember_logs(self.logs)
+        selection = RoutedSelection(selector, Router(self.config))
+        return (native for page in pages for native in unpacked(page) if selection.lane_for(native) is not None)
+
+
+def _row(native: NativeObject) -> tuple[object, ...]:
+    return native.bucket, native.key, native.size, native.version, native.last_modified, native.storage_class
 
 
 def _read(source: Source, natives: Iterable[NativeObject]) -> Iterator[tuple[object, ...]]:

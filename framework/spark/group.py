@@ -1,7 +1,9 @@
 """The driver's side of one epoch: lists, hands objects out by lanes, follows the offsets topic.
 
-There is one slot for each task. A slot owns lanes (`framework.naming.task_of`) and runs one Spark job after the other, each
-over what has been found for its lanes meanwhile: no wave waits for its slowest task, and a lane never has two senders.
+    discovery -> board of lanes -> one Spark job per free task -> what it saved -> positions
+
+There is a thread for each task. A task that is free is given about its part of what waits then, in lanes that no other one
+has (`framework.spark.lanes`): no wave waits for its slowest task, and a lane never has two senders.
 """
 
 from __future__ import annotations
@@ -9,49 +11,64 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
+from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter, TaskFigures
 from framework.engine.task_run import WorkerPlan
 from framework.errors import SourceError, UnknownOutcomeError
-from framework.feed import Assignment, ObjectFeed
+from framework.feed import Assignment
 from framework.iggy import log_codec
 from framework.iterator import ReadCounts
-from framework.naming import task_of
-from framework.offsets import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets import OffsetManagerEntry
 from framework.spark.job import JobResult, SparkJob, run_job
+from framework.spark.lanes import LaneBoard
+from framework.spark.listing import spark_lister
+from framework.spark.threads import sentence, spark_thread
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from framework.config.sections import SourceCommonConfig
     from framework.engine.session import Session
+    from framework.records import Lane
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
 
-OUTSTANDING_OBJECTS = 20_000
-"""Objects handed out or waiting for a slot, at most; the listing pauses above that."""
+OUTSTANDING_OBJECTS = 50_000
+"""Objects that wait or are at work, at most; the listing pauses above that, so the driver holds no more of a bucket."""
 
-JOB_OBJECTS = 2000
-JOB_BYTES = 512 << 20
-"""What one job is given at most: long enough to pay for its start, short enough to spread what is found later."""
+GATHER_SECONDS = 0.3
+"""How long a free task waits for a listing that still brings objects, rather than take the first one alone."""
+
+MOST_TASKS = 1000
 
 FOLLOW_SECONDS = 1.0
 
+WAIT_SECONDS = 0.05
 
-@attrs.define(kw_only=True, eq=False)
-class _Slot:
-    number: int
-    waiting: list[Assignment] = attrs.field(factory=list)
-    thread: threading.Thread | None = None
+END_SECONDS = 4.0
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Running:
+    """A job at work.
+
+    Attributes:
+        lanes: those that it has.
+        thread: that waits for it.
+    """
+
+    lanes: frozenset[Lane]
+    thread: threading.Thread
 
 
 class SparkGroup:
-    """The slots of one epoch. One use.
+    """The tasks of one epoch. One use.
 
     Args:
         task_class: the source.
@@ -75,13 +92,15 @@ class SparkGroup:
         self._session = session
         self._context = context
         self._once = once
-        self._slots = [_Slot(number=number) for number in range(config.runner.tasks_max)]
+        self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MOST_TASKS)
         self._group = f"iggy-cloud-sources {config.source.name} {session.recovered.epoch}"
         self._changed = threading.Condition()
+        self._board = LaneBoard()
+        self._gathering_since: float | None = None
+        self._running: dict[int, _Running] = {}
+        self._jobs = 0
         self._failure: SourceError | None = None
-        self._results: list[JobResult] = []
-        # (object, version) -> its size, of what was handed out and is not finished
-        self._outstanding: dict[tuple[OffsetManagerKey, str], int] = {}
+        self._results: list[tuple[int, JobResult]] = []
         self._live = TaskFigures()
         self._follow_from = session.recovered.base + 1
         self._follow_at = 0.0
@@ -95,57 +114,51 @@ class SparkGroup:
         lister = self._task_class()
         lister.config, lister.offsets, lister.once = self._config, self._session.offsets, self._once
         iterator = lister.get_iterator(lister.backoff_config)
-        feed = iterator.feed
-        reporter.watch_figures(
-            lambda: [TaskFigures(reads=iterator.counts), self._live], lambda: getattr(feed, "counts", None)
-        )
+        iterator.list_with(spark_lister(self._context, self._task_class, self._config, group=self._group))
+        discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
+        reporter.watch_figures(lambda: [TaskFigures(reads=iterator.counts), self._live], lambda: discovery.counts)
         try:
+            discovery.start()
             while not stopping.is_set() and self._failure is None:
-                self._collect(feed)
-                self._follow_when_due()
-                assignment = feed.take() if len(self._outstanding) < OUTSTANDING_OBJECTS else None
-                if assignment is not None:
-                    self._add(assignment)
-                    continue
-                self._start_jobs()
-                if feed.finished and not self._outstanding:
+                self._collect(discovery)
+                self._follow_when_due(discovery)
+                taken = discovery.take()
+                for assignment in taken:
+                    self._board.add(assignment)
+                self._start_jobs(all_there_is=discovery.idle)
+                if discovery.finished and not self._running:
                     break
-                due = feed.seconds_until_due
                 with self._changed:
-                    self._changed.wait(min(due, 0.25) if due else 0.05)
+                    if not self._results and not taken:
+                        self._changed.wait(WAIT_SECONDS)
         finally:
+            discovery.end()
+            iterator.close()  # before the jobs: a wave of the listing is one of them
             self._end()
-            self._collect(feed)
+            self._collect(discovery)
             reporter.unwatch()
-            iterator.close()
             lister.close_resources()
         if self._failure is not None and not stopping.is_set():
             raise self._failure
 
     # ---- handing out
 
-    def _add(self, assignment: Assignment) -> None:
-        entry = assignment.entry
-        slot = self._slots[task_of(entry.lane, len(self._slots))]
-        self._outstanding[(entry.get_manager_key(), entry.version)] = assignment.size_bytes
-        slot.waiting.append(assignment)
-        if slot.thread is None and len(slot.waiting) >= JOB_OBJECTS:
-            self._start_job(slot)
+    def _start_jobs(self, *, all_there_is: bool) -> None:
+        if not len(self._board):
+            self._gathering_since = None
+            return
+        now = time.monotonic()
+        self._gathering_since = self._gathering_since or now
+        if not all_there_is and now - self._gathering_since < GATHER_SECONDS:
+            return
+        while len(self._running) < self._tasks:
+            given = self._board.take(self._tasks - len(self._running))
+            if not given:
+                return
+            self._start_job(given)
 
-    def _start_jobs(self) -> None:
-        for slot in self._slots:
-            if slot.waiting and slot.thread is None:
-                self._start_job(slot)
-
-    def _start_job(self, slot: _Slot) -> None:
-        tasks = len(self._slots)
-        taken, size = 0, 0
-        for assignment in slot.waiting[:JOB_OBJECTS]:
-            if taken and size + assignment.size_bytes > JOB_BYTES:
-                break
-            taken += 1
-            size += assignment.size_bytes
-        given, slot.waiting = slot.waiting[:taken], slot.waiting[taken:]
+    def _start_job(self, given: Sequence[Assignment]) -> None:
+        lanes = frozenset(assignment.entry.lane for assignment in given)
         anchors = self._session.offsets.snapshot_anchors()
         plan = WorkerPlan(
             task_class=self._task_class,
@@ -153,53 +166,57 @@ class SparkGroup:
             address=self._session.connection.address,
             epoch=self._session.recovered.epoch,
             base=self._session.recovered.base,
-            anchors={lane: anchor for lane, anchor in anchors.items() if task_of(lane, tasks) == slot.number},
+            anchors={lane: anchors[lane] for lane in lanes if lane in anchors},
         )
-        slot.thread = spark_thread(lambda: self._run_job(slot, SparkJob(plan=plan, assignments=given)))
-        slot.thread.start()
+        self._jobs += 1
+        number, job = self._jobs, SparkJob(plan=plan, assignments=given)
+        thread = spark_thread(lambda: self._run_job(number, job))
+        self._running[number] = _Running(lanes=lanes, thread=thread)
+        thread.start()
 
-    def _run_job(self, slot: _Slot, job: SparkJob) -> None:
+    def _run_job(self, number: int, job: SparkJob) -> None:
         """In a thread of its own: one Spark job of one task."""
         try:
             self._context.setJobGroup(
-                self._group, f"{self._config.source.name}, task {slot.number}", interruptOnCancel=True
+                self._group, f"{self._config.source.name}: {len(job.assignments)} objects", interruptOnCancel=True
             )
             result: JobResult = self._context.parallelize([job], 1).map(run_job).collect()[0]
         except Exception as error:  # noqa: BLE001 - Spark's errors have no common root, and each means the same here
-            lost = UnknownOutcomeError(f"Spark lost task {slot.number}: {_sentence(error)}; recovering")
+            lost = UnknownOutcomeError(f"Spark lost a task: {sentence(error)}; recovering")
             result = JobResult(figures=TaskFigures(), failure=lost)
         with self._changed:
-            self._results.append(result)
+            self._results.append((number, result))
             if result.failure is not None and self._failure is None:
                 self._failure = result.failure
-            slot.thread = None
             self._changed.notify_all()
 
     def _end(self) -> None:
         """Ends the jobs that are still at work, if any: their lanes are recovered before anybody sends to them again."""
-        threads = [slot.thread for slot in self._slots if slot.thread is not None]
+        threads = [running.thread for running in self._running.values()]
         if threads:
             self._context.cancelJobGroup(self._group)
-        deadline = time.monotonic() + 4.0
+        deadline = time.monotonic() + END_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     # ---- what comes back
 
-    def _collect(self, feed: ObjectFeed) -> None:
+    def _collect(self, discovery: Discovery) -> None:
         with self._changed:
             results, self._results = self._results, []
-        for result in results:
+        for number, result in results:
+            # its anchors and entries first: the next sender of its lanes starts from them
             self._live.reads = _sum(self._live.reads, result.figures.reads)
             for delta in result.deltas:
-                self._take_delta(delta.entries)
+                self._take_delta(discovery, delta.entries)
                 self._session.offsets.merge_saved(delta)
                 self._session.saved(delta)
             for assignment, gone in result.released:
-                self._outstanding.pop((assignment.entry.get_manager_key(), assignment.entry.version), None)
-                feed.release(assignment, gone=gone)
+                discovery.release(assignment, gone=gone)
+            self._board.give_back(self._running.pop(number).lanes)
+        self._session.save_noted()
 
-    def _take_delta(self, entries: Iterable[OffsetManagerEntry]) -> None:
+    def _take_delta(self, discovery: Discovery, entries: Iterable[OffsetManagerEntry]) -> None:
         """Counts what a delta adds to what is known; the same delta twice adds nothing."""
         for entry in entries:
             key = entry.get_manager_key()
@@ -207,12 +224,12 @@ class SparkGroup:
             before = known.records_done if known is not None and known.version == entry.version else 0
             self._live.records += max(0, entry.records_done - before)
             if entry.finished:
-                size = self._outstanding.pop((key, entry.version), None)
-                if size is not None:
+                settled = discovery.settle(key, entry.version)
+                if settled is not None:
                     self._live.objects += 1
-                    self._live.object_bytes += size
+                    self._live.object_bytes += settled.size_bytes
 
-    def _follow_when_due(self) -> None:
+    def _follow_when_due(self, discovery: Discovery) -> None:
         """Reads what the executors have appended to the offsets topic: the progress, while their jobs run."""
         if time.monotonic() < self._follow_at:
             return
@@ -223,29 +240,12 @@ class SparkGroup:
                 continue
             if message.epoch == self._session.recovered.epoch:
                 delta = log_codec.decode_delta(message)
-                self._take_delta(delta.entries)
+                self._take_delta(discovery, delta.entries)
                 self._session.offsets.merge_saved(delta)
                 self._live.commits += 1
         self._follow_from = max(self._follow_from, position_log.next_offset)
 
 
-def spark_thread(target: Callable[[], None]) -> threading.Thread:
-    """A thread with Spark's local properties of its own, so that its job group is not another thread's."""
-    from pyspark import InheritableThread  # noqa: PLC0415
-
-    thread: threading.Thread = InheritableThread(target=target, daemon=True)
-    return thread
-
-
 def _sum(left: ReadCounts, right: ReadCounts) -> ReadCounts:
     names = [field.name for field in attrs.fields(ReadCounts)]
     return ReadCounts(**{name: getattr(left, name) + getattr(right, name) for name in names})
-
-
-def _sentence(error: Exception) -> str:
-    """The line of a Java exception that says what happened."""
-    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-    told = next(
-        (line for line in lines if "Lost task" in line or "exited unexpectedly" in line or "cancelled" in line), ""
-    )
-    return told or (lines[0] if lines else type(error).__name__)

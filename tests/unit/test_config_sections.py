@@ -44,7 +44,7 @@ def test_the_smallest_configuration_has_the_documented_defaults():
     assert made.iggy.partitions == 4
     assert made.iggy.linger_time == 0.005
     assert made.input.fetch_ahead_bytes == 8 * 2**20
-    assert (made.runner.engine, made.runner.tasks_max) == ("local", 1)
+    assert (made.runner.engine, made.runner.tasks_max) == ("spark", None)
     assert made.metrics.host_and_port() is None
     assert pickle.loads(pickle.dumps(made)) == made
 

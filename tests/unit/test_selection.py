@@ -276,3 +276,10 @@ def test_selection_and_route_in_one():
     assert chosen.lane_for(native("b")) is None
     assert chosen.lane_for(native("a/_b")) is None
     assert chosen.left_out() == {"hidden": 1, "not matched by the template": 1}
+
+
+def test_a_log_that_comes_after_files_of_other_folders_is_noticed_all_the_same():
+    # ranges of keys are listed side by side: what comes just before a log need not be its neighbour
+    chooser = selector("parquet")
+    with pytest.raises(ConfigError, match=r"s3://lake/t/ is a table of Iceberg, and t/data/1\.parquet is"):
+        decide(chooser, "t/data/1.parquet", "u/2.parquet", "v/3.parquet", "t/metadata/v1.metadata.json")
