@@ -24,7 +24,7 @@ from framework.listing_engine import SLICE_SECONDS, ListingCounts, ListingEngine
 from framework.pace import CallPace, pace_of
 from framework.records import NativeObject
 from framework.retry import OnRetry, RetryPolicy
-from framework.store import ObjectStore
+from framework.store import ListPage, ObjectStore
 
 __all__ = ["Listing", "ListingCounts", "ListingRequest", "ParallelListing", "list_parallel"]
 
@@ -96,6 +96,7 @@ def list_parallel(
     stop: threading.Event | None = None,
     pace: CallPace | None = None,
     on_retry: OnRetry | None = None,
+    first: ListPage | None = None,
 ) -> ParallelListing:
     """The objects of a prefix, a list for each page; begins when it is first iterated.
 
@@ -118,6 +119,7 @@ def list_parallel(
         stop: ends the iteration early when it is set.
         pace: calls allowed at once and the budget; None = the process's own for this bucket.
         on_retry: told of each failed try, from any thread.
+        first: the first page, when it was asked for already: behind `after`, or from the start of a store without order.
 
     Returns:
         An iterator; close it, or use it in a `with` statement.
@@ -134,6 +136,7 @@ def list_parallel(
         pace or pace_of(store),
         on_retry,
         unordered=unordered,
+        first=first,
     )
     return ParallelListing(engine)
 

@@ -7,6 +7,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable
+from operator import lt
 
 import attrs
 
@@ -71,6 +72,7 @@ class ListingEngine:
         on_retry: OnRetry | None,
         *,
         unordered: bool = False,
+        first: ListPage | None = None,
     ) -> None:
         self._store = store
         self._prefix = prefix
@@ -81,6 +83,7 @@ class ListingEngine:
         self._ending = ending
         self._pace = pace
         self._on_retry = on_retry
+        self._first = first if first is not None and (first.objects or first.continuation is None) else None
         self._where = f"{store.scheme}://{store.bucket}/{prefix}"
         self._planner = RangePlanner(
             prefix=prefix, after=after, page_size=page_size, workers=concurrency, histogram=histogram
@@ -136,7 +139,19 @@ class ListingEngine:
             self._start(self._list_serially)
         else:
             self._pace.listen(self._wake)
+            if self._first is not None:
+                self._take_first(self._first)
             self._schedule()
+
+    def _take_first(self, page: ListPage) -> None:
+        self._first = None
+        task = self._planner.first_range()
+        try:
+            self._accept(task, page, checked_keys(self._where, page, task.after), 1)
+        except OutOfOrderError as error:
+            self._start_over(error)
+        if self._planner.finished and not self.counts.serial:
+            self._shut()
 
     def _start(self, work: Callable[[], None]) -> None:
         self._threads += 1
@@ -311,6 +326,12 @@ class ListingEngine:
             self._work.notify_all()
             self._start(self._list_serially)
 
+    def _notice_order(self, objects: list[NativeObject], last: str) -> str:
+        """Notes it when a chain, which needs no order, shows none; the last key."""
+        keys = [last, *(one.key for one in objects)]
+        self.unordered = self.unordered or not all(map(lt, keys if last else keys[1:], keys[1:] if last else keys[2:]))
+        return keys[-1]
+
     def _check_memory(self, error: OutOfOrderError) -> None:
         if self._emitted is None:
             raise ListingError(
@@ -331,10 +352,13 @@ class ListingEngine:
         continuation: str | None = None
         chain = Chain(self._where)
         while not self._over:
-            page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
+            page, self._first = self._first, None
+            if page is None:
+                page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
             objects = list(page.objects)
             if emitted is not None:
                 chain.check(page)
+                last = self._notice_order(objects, last)
                 objects = emitted.without([one for one in objects if one.key > self._after])
             elif objects:
                 try:

@@ -33,6 +33,9 @@ __all__ = ["Disagreement", "Histogram", "RangePlanner", "RangeResult", "RangeTas
 SMALLEST_PAGES = 3
 """A remainder that is estimated to have fewer pages is finished by its owner."""
 
+FEW_PAGES = 3
+"""Listed before the first cut while nothing is known: so few pages come in the order of the keys, each for one call."""
+
 SMALLEST_KNOWN_PAGES = 8
 """The same while a histogram tells how much is left: the ranges are equal already, and each cut costs half a call."""
 
@@ -142,13 +145,17 @@ class RangePlanner:
         """What the next pass over this prefix should start from; whole once the planner has finished."""
         return self._marks.histogram()
 
+    def first_range(self) -> RangeTask:
+        """The range at the start, for who has its first page already; before any other is asked for."""
+        return self._begin(self._ranges[0])
+
     def next_ranges(self, free: int) -> list[RangeTask]:
         """Up to `free` ranges to list now, the largest first; ranges are cut when there are too few of them.
 
         Empty although the planner has not finished: what is left is under way, and too little to be cut.
         """
         waiting = [one for one in self._ranges if one.active is None]
-        if free > len(waiting):
+        if free > len(waiting) and (self.pages >= FEW_PAGES or self._past.keys):
             self._cut(free - len(waiting))
             waiting = [one for one in self._ranges if one.active is None]
         if len(waiting) > free:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.errors import ListingError, StoreUnavailableError, TaskClosedError
+from framework.errors import TaskClosedError
+from framework.first_contact import SinglePages
 from framework.iterator import AbstractSourceRecordIterator
-from framework.listing import Listing, ListingRequest
+from framework.listing import Listing, ListingRequest, list_parallel
+from framework.listing_memory import ListingMemory
+from framework.pace import CallPace, set_pace
 from framework.reading import StoreInput
 from framework.records import NativeObject
 from framework.retry import RetryPolicy
@@ -25,14 +27,6 @@ if TYPE_CHECKING:
     from framework.errors import RetriableError
     from framework.feed import ObjectFeed
     from framework.offsets import OffsetManager
-
-
-FIRST_CONTACT_SECONDS = 12.0
-"""How long the very first request is tried again; later ones have the whole configured budget."""
-
-FIRST_ANSWER_SECONDS = 15.0
-"""How long the very first page may take in all. About a place that takes connections and says nothing, the limit of
-silence, which is made for large objects, would tell only after a minute."""
 
 
 class StoreRecordIterator(AbstractSourceRecordIterator):
@@ -48,7 +42,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         offsets: positions.
         store: the bucket.
         policy: how patiently each single call is tried.
-        prefixes: what to list, one chain of pages each; none begins with another.
+        prefixes: what to list, one after the other; none begins with another.
         page_size: keys in a page.
         start_key: listings begin after this key; None at the first.
         feed: which objects to read, when somebody else lists.
@@ -73,14 +67,22 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self.lister: Callable[[ListingRequest], Listing] | None = None
         self._store = store
         self._policy = policy
-        # until the store has answered once, a person is waiting to hear what is wrong
-        self._first_policy: RetryPolicy | None = policy.within(FIRST_CONTACT_SECONDS)
         self._prefixes = tuple(prefixes)
         self._page_size = page_size
         self._start_key = start_key
         self._ending = threading.Event()
-        self._first_contact = threading.Event()  # made, or given up
+        self._pages = SinglePages(store, policy, page_size, self._count_retry)
+        self._memory = ListingMemory(self.offsets, store, page_size)
+        self._listing: Listing | None = None
+        self._listing_began: float | None = None
         self._clock_ahead_seconds = 0.0
+        discovery = config.discovery
+        if discovery.list_requests_per_second is not None or discovery.list_bytes_per_second is not None:
+            budget = CallPace(
+                requests_per_second=discovery.list_requests_per_second,
+                bytes_per_second=discovery.list_bytes_per_second,
+            )
+            set_pace(store, budget)
 
     @property
     @override
@@ -118,32 +120,61 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @override
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
-        for prefix in self._prefixes:
-            if self.lister is not None:
-                yield from self._listed(self.lister(ListingRequest(prefix=prefix, after=offset or "")))
-                continue
-            continuation: str | None = None
-            while True:
-                page = self._page(prefix, offset or "", continuation)
-                yield from page.objects
-                if page.continuation is None:
-                    break
-                if page.continuation == continuation:
-                    raise ListingError(
-                        f"{self._store.scheme}://{self._store.bucket}/{prefix}: a page of the listing repeats itself"
-                    )
-                continuation = page.continuation
+        """The objects of each prefix in turn.
 
-    def _listed(self, listing: Listing) -> Iterator[NativeObject]:
+        With `list_concurrency` above 1 a large prefix is listed in key ranges side by side: its objects come in the order
+        of their keys within a range only.
+        """
+        self._listing_began = None
+        began = time.time()
+        for prefix in self._prefixes:
+            for native in self._list(prefix, offset or "", whole=offset == self._start_key):
+                if self._listing_began is None:
+                    self._listing_began = began + self._clock_ahead_seconds
+                yield native
+
+    def _list(self, prefix: str, after: str, *, whole: bool) -> Iterator[NativeObject]:
+        request = self._memory.request(prefix, after)
+        first = None if self._pages.answered else self._pages.ask(prefix, "" if request.unordered else after)
+        if self.lister is None or (first is not None and first.continuation is None):
+            listing: Listing = self._list_by_threads(request, first)
+        else:
+            self.counts.list_requests += first is not None  # it only showed that the store answers
+            listing = self.lister(request)
+        self._listing = listing
+        yield from self._objects_of(listing)
+        self._memory.note(request, listing, whole=whole)
+
+    def _list_by_threads(self, request: ListingRequest, first: ListPage | None) -> Listing:
+        return list_parallel(
+            self._store,
+            prefix=request.prefix,
+            after=request.after,
+            page_size=self._page_size,
+            policy=self._policy,
+            concurrency=self.config.discovery.list_concurrency,
+            histogram=request.histogram,
+            unordered=request.unordered,
+            stop=self._ending,
+            on_retry=self.log_retry,
+            first=first,
+        )
+
+    def _objects_of(self, listing: Listing) -> Iterator[NativeObject]:
         """The objects of a listing; its counts become ours, and its clock."""
         calls = retries = 0
+        told = False
         try:
-            for objects in listing:
-                if listing.server_time_ms is not None and not calls:
-                    self._clock_ahead_seconds = listing.server_time_ms / 1000 - time.time()
+            while True:
+                objects = next(listing, None)
+                if listing.server_time_ms is not None and not told:
+                    told = True
+                    self._set_clock(listing.server_time_ms)
                 self.counts.list_requests += listing.counts.calls - calls
                 self.counts.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
+                if objects is None:
+                    break
                 yield from objects
             if not listing.complete:
                 raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}: closed while listing")
@@ -152,58 +183,33 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             self.counts.retries += listing.counts.retries - retries
             listing.close()
 
+    def _set_clock(self, server_time_ms: int) -> None:
+        self._clock_ahead_seconds = server_time_ms / 1000 - time.time()
+
     @override
     def store_clock(self) -> float:
         return time.time() + self._clock_ahead_seconds
 
+    @property
+    def listing_began(self) -> float | None:
+        """When the pass under way, or the last one, began to list: seconds since 1970 by the store's clock.
+
+        Never later than it was: what was written before it and shown by the listing has an earlier time. None until the
+        first object comes.
+        """
+        return self._listing_began
+
     @override
     def get_table_log_keys(self) -> Iterable[str]:
         tables = self.config.input.format in {"parquet", "auto"} and not self.config.discovery.allow_table_folders
-        prefixes = log_prefixes(self._prefixes) if tables else ()
-        return [native.key for prefix in prefixes for native in self._page(prefix, "", None).objects]
-
-    def _page(self, prefix: str, after: str, continuation: str | None) -> ListPage:
-        self.counts.list_requests += 1
-        page = self._first_page(prefix, after) if self._first_policy else self._ask(prefix, after, continuation)
-        self._first_policy = None
-        if page.server_time_ms is not None:
-            self._clock_ahead_seconds = page.server_time_ms / 1000 - time.time()
-        return page
-
-    def _first_page(self, prefix: str, after: str) -> ListPage:
-        """In a thread of its own, which is left behind when no answer comes."""
-        answer: Future[ListPage] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(self._ask(prefix, after, None))
-            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name="first-page", daemon=True).start()
-        answer.add_done_callback(lambda _: self._first_contact.set())
-        self._first_contact.wait(FIRST_ANSWER_SECONDS)
-        if answer.done():
-            return answer.result()
-        if self._ending.is_set():
-            raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}/{prefix}: closed while listing")
-        place = f" at {self._store.address}" if self._store.address else ""
-        raise StoreUnavailableError(
-            f"{self._store.scheme}://{self._store.bucket}/{prefix}: no answer{place} within "
-            f"{FIRST_ANSWER_SECONDS:.0f} seconds; check the address, the network and the proxy"
-        )
-
-    def _ask(self, prefix: str, after: str, continuation: str | None) -> ListPage:
-        return (self._first_policy or self._policy).call(
-            self._store.list_page,
-            prefix=prefix,
-            after=after,
-            continuation=continuation,
-            page_size=self._page_size,
-            what=f"listing {self._store.scheme}://{self._store.bucket}/{prefix}",
-            on_retry=self._count_retry,
-            stop=self._ending,
-        )
+        keys: list[str] = []
+        for prefix in log_prefixes(self._prefixes) if tables else ():
+            self.counts.list_requests += 1
+            page = self._pages.ask(prefix, "")
+            if page.server_time_ms is not None:
+                self._set_clock(page.server_time_ms)
+            keys.extend(native.key for native in page.objects)
+        return keys
 
     def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
         self.counts.retries += 1
@@ -216,5 +222,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     @override
     def close(self) -> None:
         self._ending.set()
-        self._first_contact.set()
+        self._pages.close()
+        listing = self._listing
+        if listing is not None:
+            listing.close()
         super().close()

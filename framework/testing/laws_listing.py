@@ -55,7 +55,7 @@ def strictly_after(rig: SourceRig, comparing: Comparing) -> None:
         with rig.open_iterator(**options) as iterator:
             for after in probes:
                 expected = [key for key in keys if key.encode() > after.encode()]
-                comparing.same(_listed(iterator, after), expected, f"a listing after {after!r}, {options}")
+                comparing.same(_in_order(_listed(iterator, after)), expected, f"a listing after {after!r}, {options}")
 
 
 @law("L6", "n tasks share the objects without overlap or gap, and an object's lane depends on nothing but its name")

@@ -453,7 +453,7 @@ def test_a_handed_feed_decides_what_is_read(over):
 
 def test_somebody_else_may_list(over):
     store = store_of(a=2, b=3)
-    iterator = over(store)
+    iterator = over(store, task=MemorySourceTask(store, page_size=1))
     asked = []
 
     def lister(request):
@@ -463,12 +463,22 @@ def test_somebody_else_may_list(over):
     iterator.lister = lister
     assert payloads(drain(iterator)) == {"a": lines("a", 2), "b": lines("b", 3)}
     assert asked == [ListingRequest(prefix="", after="", histogram=(), unordered=False)]
+    assert (
+        iterator.counts.list_requests == store.count("list_page") == 2
+    )  # the first told that there is more than a page
+
+
+def test_a_bucket_of_one_page_is_not_worth_asking_somebody_else_at_the_start(over):
+    store = store_of(a=2, b=3)
+    iterator = over(store)
+    iterator.lister = pytest.fail
+    assert payloads(drain(iterator)) == {"a": lines("a", 2), "b": lines("b", 3)}
     assert iterator.counts.list_requests == store.count("list_page") == 1
 
 
 def test_a_listing_by_somebody_else_that_was_cut_short_is_no_whole_pass(over):
     store = store_of(a=2, b=3)
-    iterator = over(store, once=True)
+    iterator = over(store, once=True, task=MemorySourceTask(store, page_size=1))
     stopped = threading.Event()
     stopped.set()
     iterator.lister = lambda request: list_parallel(store, prefix=request.prefix, policy=iterator.policy, stop=stopped)

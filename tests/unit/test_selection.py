@@ -283,3 +283,12 @@ def test_a_log_that_comes_after_files_of_other_folders_is_noticed_all_the_same()
     chooser = selector("parquet")
     with pytest.raises(ConfigError, match=r"s3://lake/t/ is a table of Iceberg, and t/data/1\.parquet is"):
         decide(chooser, "t/data/1.parquet", "u/2.parquet", "v/3.parquet", "t/metadata/v1.metadata.json")
+
+
+def test_a_bucket_of_many_folders_costs_bounded_memory_and_the_latest_ones_count():
+    chooser = selector("auto")
+    decide(chooser, *(f"{number:05}/p.parquet" for number in range(15_000)))
+    assert len(chooser._folders) == 10_000
+    decide(chooser, "04999/_delta_log/0.json")  # so long ago that it is forgotten
+    with pytest.raises(ConfigError, match=r"05000/p\.parquet"):
+        decide(chooser, "05000/_delta_log/0.json")
