@@ -89,7 +89,8 @@ def config(
 
 
 @contextmanager
-def _stream(helper: Contestant, server: Server) -> Iterator[str]:
+def new_stream(helper: Contestant, server: Server) -> Iterator[str]:
+    """A stream of its own for one round, dropped afterwards."""
     name = f"bench-{uuid.uuid4().hex[:8]}"
     try:
         yield name
@@ -107,7 +108,7 @@ def jsonl_rows(bench: Bench) -> Iterator[Row]:
         with contestant() as we, contestant() as bare:
             bare(load, bench.store, prefix, "jsonl")
             for number in range(bench.rounds + 1):
-                with _stream(bare, server) as stream:
+                with new_stream(bare, server) as stream:
                     made = [we(ours, config(bench.store, server.url, stream, "ours", prefix, "jsonl"))]
                     for batch in BATCHES:
                         bare(make_topic, server.url, stream, f"bare-{batch}")
@@ -152,7 +153,7 @@ def format_row(bench: Bench, kind: str) -> Iterator[Row]:
             part(load, bench.store, prefix, kind)
             part(check_same, kind)
             for number in range(bench.rounds + 1):
-                with _stream(bare, server) as stream:
+                with new_stream(bare, server) as stream:
                     one = we(ours, config(bench.store, server.url, stream, "ours", prefix, kind))
                 loops = [bare(bare_decode, kind, way) for way in range(ways(kind))]
                 only = part(transform, kind)
@@ -193,7 +194,7 @@ def _small(bench: Bench, server: Server, store: Store, prefix: str, path: str, r
     pools: dict[int, list[Run]] = {threads: [] for threads in THREADS}
     with contestant() as we, contestant() as bare:
         for number in range(rounds + 1):
-            with _stream(bare, server) as stream:
+            with new_stream(bare, server) as stream:
                 one = we(ours, config(store, server.url, stream, "ours", prefix, "jsonl"))
             # The first round only warms up, and a pool needs that less than a few seconds of everybody's time.
             made = {threads: bare(bare_pool, store, prefix, threads) for threads in THREADS} if number else {}

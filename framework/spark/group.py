@@ -206,7 +206,7 @@ class SparkGroup:
             results, self._results = self._results, []
         for number, result in results:
             # its anchors and entries first: the next sender of its lanes starts from them
-            self._live.reads = _sum(self._live.reads, result.figures.reads)
+            self._count(result.figures)
             for delta in result.deltas:
                 self._take_delta(discovery, delta.entries)
                 self._session.offsets.merge_saved(delta)
@@ -215,6 +215,16 @@ class SparkGroup:
                 discovery.release(assignment, gone=gone)
             self._board.give_back(self._running.pop(number).lanes)
         self._session.save_noted()
+
+    def _count(self, figures: TaskFigures) -> None:
+        """What a job tells only at its end; records and objects are counted as their positions come."""
+        live = self._live
+        live.reads = _sum(live.reads, figures.reads)
+        live.record_bytes += figures.record_bytes
+        live.send_requests += figures.send_requests
+        live.blocked_seconds += figures.blocked_seconds
+        firsts = [at for at in (live.first_record_at, figures.first_record_at) if at is not None]
+        live.first_record_at = min(firsts, default=None)
 
     def _take_delta(self, discovery: Discovery, entries: Iterable[OffsetManagerEntry]) -> None:
         """Counts what a delta adds to what is known; the same delta twice adds nothing."""
