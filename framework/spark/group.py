@@ -54,17 +54,19 @@ WAIT_SECONDS = 0.05
 END_SECONDS = 4.0
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.define(kw_only=True, eq=False)
 class _Running:
     """A job at work.
 
     Attributes:
         lanes: those that it has.
         thread: that waits for it.
+        records: how far the positions that it saved have come, as far as they were seen: about what it sent.
     """
 
     lanes: frozenset[Lane]
     thread: threading.Thread
+    records: int = 0
 
 
 class SparkGroup:
@@ -193,8 +195,7 @@ class SparkGroup:
     def _end(self) -> None:
         """Ends the jobs that are still at work, if any: their lanes are recovered before anybody sends to them again."""
         threads = [running.thread for running in self._running.values()]
-        if threads:
-            self._context.cancelJobGroup(self._group)
+        self._context.cancelJobGroup(self._group)
         deadline = time.monotonic() + END_SECONDS
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -206,19 +207,26 @@ class SparkGroup:
             results, self._results = self._results, []
         for number, result in results:
             # its anchors and entries first: the next sender of its lanes starts from them
-            self._count(result.figures)
+            for said in result.said:
+                logging.getLogger(said.logger).log(said.level, "%s", said.text)
+            if result.unsaid:
+                log.warning("... and %d more warnings of the same job", result.unsaid)
             for delta in result.deltas:
                 self._take_delta(discovery, delta.entries)
                 self._session.offsets.merge_saved(delta)
                 self._session.saved(delta)
             for assignment, gone in result.released:
                 discovery.release(assignment, gone=gone)
-            self._board.give_back(self._running.pop(number).lanes)
+            running = self._running.pop(number)
+            self._count(running, result.figures)
+            self._board.give_back(running.lanes)
         self._session.save_noted()
 
-    def _count(self, figures: TaskFigures) -> None:
-        """What a job tells only at its end; records and objects are counted as their positions come."""
+    def _count(self, running: _Running, figures: TaskFigures) -> None:
+        """What a job tells only at its end. Objects are counted as their positions come, records about so until then."""
         live = self._live
+        if figures.records:  # a job that was lost tells nothing
+            live.records += figures.records - running.records
         live.reads = _sum(live.reads, figures.reads)
         live.record_bytes += figures.record_bytes
         live.send_requests += figures.send_requests
@@ -232,7 +240,11 @@ class SparkGroup:
             key = entry.get_manager_key()
             known = self._session.offsets.get_entry(key)
             before = known.records_done if known is not None and known.version == entry.version else 0
-            self._live.records += max(0, entry.records_done - before)
+            more = max(0, entry.records_done - before)
+            self._live.records += more
+            for running in self._running.values():
+                if entry.lane in running.lanes:
+                    running.records += more
             if entry.finished:
                 settled = discovery.settle(key, entry.version)
                 if settled is not None:

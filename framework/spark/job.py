@@ -6,10 +6,13 @@ job, so that a recovery has nothing to wait for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 
 import attrs
 from pyspark import TaskContext
+from typing_extensions import override
 
 from framework.engine.report import TaskFigures
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
@@ -17,6 +20,18 @@ from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.feed import Assignment, HandedFeed
 from framework.memory import limit_arenas
 from framework.offsets import PositionDelta
+
+MOST_SAID = 200
+"""Lines of a job's log that travel to the driver: a bucket of bad records has as many warnings."""
+
+
+@attrs.frozen(slots=True)
+class Said:
+    """A line of an executor's log: which logger, how important (as `logging` counts), what."""
+
+    logger: str
+    level: int
+    text: str
 
 
 @attrs.frozen(kw_only=True)
@@ -41,12 +56,43 @@ class JobResult:
         deltas: what was saved in the offsets topic, in order.
         released: what came back, and whether it is gone.
         failure: why it ended early; None when it did not.
+        said: its warnings, for the driver's log: nobody looks into the logs of executors.
+        unsaid: how many more there were.
     """
 
     figures: TaskFigures
     deltas: Sequence[PositionDelta] = ()
     released: Sequence[tuple[Assignment, bool]] = ()
     failure: SourceError | None = None
+    said: Sequence[Said] = ()
+    unsaid: int = 0
+
+
+class _Listening(logging.Handler):
+    """Keeps warnings, up to a number."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[Said] = []
+        self.unsaid = 0
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if len(self.said) < MOST_SAID:
+            self.said.append(Said(record.name, record.levelno, record.getMessage()))
+        else:
+            self.unsaid += 1
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[_Listening]:
+    handler = _Listening()
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield handler
+    finally:
+        root.removeHandler(handler)
 
 
 def run_job(job: SparkJob) -> JobResult:
@@ -58,6 +104,12 @@ def run_job(job: SparkJob) -> JobResult:
             figures=TaskFigures(), failure=UnknownOutcomeError("Spark lost an executor at work; recovering")
         )
     limit_arenas()
+    with _listening() as heard:
+        result = _run(job)
+    return attrs.evolve(result, said=heard.said, unsaid=heard.unsaid)
+
+
+def _run(job: SparkJob) -> JobResult:
     deltas: list[PositionDelta] = []
     released: list[tuple[Assignment, bool]] = []
     feed = HandedFeed(job.assignments, closed=True, on_release=lambda given, gone: released.append((given, gone)))

@@ -8,6 +8,7 @@ import signal
 import threading
 from pathlib import Path
 
+import attrs
 import pytest
 
 from framework.engine.local import LocalEngine
@@ -163,6 +164,34 @@ def test_a_bad_record_ends_the_run_with_its_place(spark, moto_bucket, iggy_url, 
     assert [payload for _, _, payload in stored(iggy_url, stream_name, "bad")] == [b'{"n":1}', b'{"n":2}']
 
 
+def test_what_executors_warn_about_is_said_by_the_driver(spark, moto_bucket, iggy_url, stream_name, caplog):
+    from framework.spark import job
+
+    bad = b"".join(b"no json %d\n" % number for number in range(job.MOST_SAID + 3))
+    moto_bucket.put("in/bad.jsonl", b'{"n":1}\n' + bad + b'{"n":2}\n')
+    config = configured(
+        moto_bucket, iggy_url, stream_name, name="warned", engine="spark", errors={"tolerance": "skip_record"}
+    )
+    last = spark_engine(config).run()
+    assert (last.records, last.skipped) == (2, job.MOST_SAID + 3)
+    assert caplog.text.count("skipped a record") == job.MOST_SAID
+    assert "s3://" in caplog.text
+    assert "and 3 more warnings of the same job" in caplog.text
+
+
+def test_a_bucket_of_many_pages_is_listed_by_executors(spark, moto_bucket, iggy_url, stream_name):
+    for number in range(400):
+        moto_bucket.put(f"in/{number:03d}.jsonl", b'{"n":%d}\n' % number)
+    config = configured(moto_bucket, iggy_url, stream_name, name="pages", engine="spark")
+    config = attrs.evolve(config, s3=attrs.evolve(config.s3, page_size=7))
+    last = spark_engine(config).run()
+    assert last.records == last.objects_total == 400
+    assert last.listed == 400
+    assert 58 <= last.list_requests <= 58 * 1.3
+    records = stored(iggy_url, stream_name, "pages")
+    assert sorted(key for key, _, _ in records) == [f"in/{number:03d}.jsonl" for number in range(400)]
+
+
 def test_objects_and_records_as_frames(spark, bucket, iggy_url, stream_name):
     from framework.spark import list_objects, read_records
 
@@ -171,6 +200,9 @@ def test_objects_and_records_as_frames(spark, bucket, iggy_url, stream_name):
     objects = {row.key: row.size for row in list_objects(spark, source).collect()}
     assert len(objects) == OBJECTS
     assert min(objects) == "in/00.jsonl"
+    source.config = attrs.evolve(source.config, s3=attrs.evolve(source.config.s3, page_size=1))
+    paged = list_objects(spark, source).collect()
+    assert sorted(row.key for row in paged) == sorted(objects)
     records = read_records(spark, source)
     assert records.count() == sum(LINES - 1 + number for number in range(OBJECTS))
     first = records.filter("key = 'in/03.jsonl' and record = 2").collect()

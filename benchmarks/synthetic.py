@@ -1,0 +1,136 @@
+"""A source whose bucket is arithmetic: any number of objects, no server, pages after a set delay. Executors can make it too.
+
+    [synthetic]
+    objects = 2000000
+    page_delay = "80ms"
+
+What is measured with it is ours: planning, positions, hand-over, sending.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from typing_extensions import override
+
+from framework.config.loading import structure
+from framework.config.option import Seconds, option
+from framework.config.sections import SourceCommonConfig
+from framework.errors import ConfigError
+from framework.formats import make_transformer
+from framework.records import NativeObject
+from framework.retry import BackoffConfig, RetryPolicy
+from framework.store import ListPage, ObjectStore
+from framework.store_iterator import StoreRecordIterator
+from framework.task import AbstractSourceTask
+from framework.transformer import ReadStream
+
+KEY = "lake/events/2026/11/part-{:09d}-c000.snappy.jsonl"
+"""55 characters, as keys in lakes are."""
+
+NUMBER = len("lake/events/2026/11/part-")
+MODIFIED_MS = 1_790_000_000_000
+
+
+@attrs.frozen(kw_only=True)
+class SyntheticSection:
+    """The section `[synthetic]`."""
+
+    objects: int = option(minimum=0, doc="How many there are.")
+    page_delay: Seconds = option(0.0, doc="How long a page takes to come.")
+    page_size: int = option(1000, minimum=1, doc="Keys in a page.")
+
+
+@attrs.frozen(kw_only=True)
+class SyntheticConfig(SourceCommonConfig):
+    """What sources have in common, and `[synthetic]`."""
+
+    synthetic: SyntheticSection
+
+
+class SyntheticStore(ObjectStore):
+    """Objects 0, 1, 2 ..., each with one line that holds its number."""
+
+    scheme = "synthetic"
+    bucket = "numbers"
+
+    def __init__(self, options: SyntheticSection) -> None:
+        self._options = options
+
+    @override
+    def list_page(
+        self, *, prefix: str = "", after: str = "", continuation: str | None = None, page_size: int = 1000
+    ) -> ListPage:
+        time.sleep(self._options.page_delay)
+        first = _first_behind(continuation or after)
+        last = min(first + page_size, self._options.objects)
+        objects = [self._object(number) for number in range(first, last)]
+        more = last < self._options.objects
+        return ListPage(objects=objects, continuation=objects[-1].key if more and objects else None)
+
+    def _object(self, number: int) -> NativeObject:
+        return NativeObject(
+            scheme=self.scheme,
+            bucket=self.bucket,
+            key=KEY.format(number),
+            size=len(_line(number)),
+            version=f'"{number:032x}"@{MODIFIED_MS + number}',
+            modified_ms=MODIFIED_MS + number,
+        )
+
+    @override
+    def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
+        return io.BytesIO(_line(int(native.key[NUMBER : NUMBER + 9]))[start:end])
+
+    @override
+    def close(self) -> None:
+        pass
+
+
+def _line(number: int) -> bytes:
+    return b'{"number":%d}\n' % number
+
+
+def _first_behind(key: str) -> int:
+    """The number of the first key behind any text."""
+    low, high = 0, 10**9
+    while low < high:
+        middle = (low + high) // 2
+        if KEY.format(middle) > key:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+class SyntheticTask(AbstractSourceTask):
+    """Reads the synthetic bucket."""
+
+    config_class = SyntheticConfig
+
+    @override
+    def configure(self, props: Mapping[str, Any]) -> SyntheticConfig:
+        return structure(props, SyntheticConfig)
+
+    @override
+    def get_iterator(self, backoff_config: BackoffConfig) -> StoreRecordIterator:
+        if not isinstance(self.config, SyntheticConfig):
+            raise ConfigError("[synthetic]: missing")
+        return StoreRecordIterator(
+            self.config,
+            make_transformer(self.config.input.options()),
+            self.offsets,
+            store=SyntheticStore(self.config.synthetic),
+            policy=RetryPolicy(),
+            page_size=self.config.synthetic.page_size,
+            feed=self.feed,
+            once=self.once,
+        )
+
+    @override
+    def close_resources(self) -> None:
+        pass
