@@ -51,6 +51,9 @@ class AbstractSourceTask(abc.ABC):
     config_class: ClassVar[type[SourceCommonConfig] | None] = None
     """The root class of the configuration; the program reads its file into this."""
 
+    needs_modules: ClassVar[tuple[str, ...]] = ()
+    """Modules that this source imports besides the framework's, `("boto3",)`: looked for on Spark's executors before a run."""
+
     def __init__(self) -> None:
         self.config: SourceCommonConfig | None = None
         self.offsets = OffsetManager()

@@ -148,10 +148,13 @@ class Transformer(abc.ABC):
         name: the value of `input.format`.
         reads_forward: it opens one stream from the start (or from the mark's byte) and reads to the end, so that stream can
             be opened ahead. False for formats that begin at the end, as Parquet does.
+        needs_modules: modules that reading imports besides the framework's, `("pyarrow",)`: looked for on Spark's executors
+            before a run.
     """
 
     name: ClassVar[str]
     reads_forward: ClassVar[bool] = True
+    needs_modules: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
     def runs(

@@ -217,7 +217,7 @@ def _end_server(data: Path) -> None:
 
 def _default_engine() -> str:
     """Spark, unless this machine has no Java for it."""
-    from framework.spark.session import require_java  # noqa: PLC0415
+    from framework.spark.jvm import require_java  # noqa: PLC0415
 
     try:
         require_java()
@@ -232,18 +232,15 @@ def _default_engine() -> str:
 
 @contextlib.contextmanager
 def _spark(demo: Demo) -> Iterator[None]:
-    """One session for all four sources. It starts while the S3 server does."""
+    """One context for all four sources. It starts while the S3 server does."""
     if demo.engine != "spark":
         yield
         return
     from framework.config.sections import SparkSection  # noqa: PLC0415
-    from framework.spark.session import open_session  # noqa: PLC0415
+    from framework.spark.session import spark_context  # noqa: PLC0415
 
-    session, _ = open_session(SparkSection(), name="iggy-cloud-sources demo")
-    try:
+    with spark_context(SparkSection(), name="iggy-cloud-sources demo"):
         yield
-    finally:
-        session.stop()
 
 
 def _fill(starting: Future[SeaweedFs], files: list[Prepared]) -> SeaweedFs:

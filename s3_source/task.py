@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 from typing_extensions import override
@@ -35,6 +35,7 @@ class S3SourceTask(AbstractSourceTask):
     """Reads one bucket of S3, or of a store that speaks its protocol."""
 
     config_class = S3SourceConfig
+    needs_modules: ClassVar[tuple[str, ...]] = ("boto3",)
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Fixtures for every test: the S3 servers. With REQUIRE_ALL=1 no test may skip itself."""
+"""Fixtures for every test: the S3 servers, and a cluster of Spark. With REQUIRE_ALL=1 no test may skip itself."""
 
 from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     _no_outside_aws,
@@ -8,5 +8,6 @@ from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     seaweedfs_bucket,
     seaweedfs_server,
 )
+from tests.support.spark_cluster import executor_python, spark_cluster  # noqa: F401
 
 pytest_plugins = ["tests.support.no_skips"]

@@ -25,6 +25,7 @@ from framework.errors import ObjectError
 from framework.records import Mark, SkippedRecord
 from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, Transformer
 from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
+from transformers.runs import SHARED_MODULES
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -55,6 +56,7 @@ class AutoTransformer(Transformer):
     """Each object by the format that its key names."""
 
     name: ClassVar[str] = "auto"
+    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "pyarrow")  # those of all the formats
 
     def __init__(self, options: InputOptions) -> None:
         self.options = options

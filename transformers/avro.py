@@ -27,7 +27,7 @@ from framework.transformer import ObjectInput, PayloadRun
 from transformers.avro_codecs import unpack_block
 from transformers.avro_json import JsonEncoder, plain_schema
 from transformers.compression import UnpackedStream
-from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from transformers.runs import RAW_BYTES, SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.unpack import ExactReader, ShortRead
 
 _MAGIC = b"Obj\x01"
@@ -66,6 +66,7 @@ class AvroTransformer(ShippedTransformer):
     """Data of an Avro object container file."""
 
     name: ClassVar[str] = "avro"
+    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro")
 
     @override
     def depends_on(self) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ from framework.records import Mark, SkippedRecord
 from framework.transformer import ObjectInput, PayloadRun
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.row_json import encode
-from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from transformers.runs import RAW_BYTES, SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,6 +93,7 @@ class ParquetTransformer(ShippedTransformer):
     """Rows of a Parquet file."""
 
     name: ClassVar[str] = "parquet"
+    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "pyarrow")
 
     @override
     def depends_on(self) -> Mapping[str, str]:

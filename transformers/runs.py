@@ -7,12 +7,16 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import ClassVar
 
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordTooLargeError
 from framework.records import Mark, SkippedRecord
 from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, Transformer
+
+SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
+"""What unpacks and what checks; which of them an object needs is seen when it is read."""
 
 RAW_BYTES = 1 << 16
 """How much of a record that is too long is kept."""
@@ -96,6 +100,8 @@ class RunBuilder:
 
 class ShippedTransformer(Transformer):
     """The base of the formats here: made from `InputOptions`; a subclass writes `_read` and `depends_on`."""
+
+    needs_modules: ClassVar[tuple[str, ...]] = SHARED_MODULES
 
     def __init__(self, options: InputOptions) -> None:
         self.options = options

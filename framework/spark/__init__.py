@@ -1,6 +1,9 @@
 """The one door to Spark: the engine that reads and sends on executors, and DataFrames for notebooks.
 
-    session   the active session or a new one, our packages on its executors, Java looked for
+    jvm       Java looked for, the driver's JVM and what it says
+    session   the active context, or a new one
+    packages  ours travel to the executors, the others are looked for there
+    failures  what a Java exception means
     job       what an executor does: one task over its objects
     group     the driver's side of an epoch: hands out, follows the offsets topic
     engine    the whole run

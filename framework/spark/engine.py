@@ -9,10 +9,11 @@ from typing_extensions import override
 
 from framework.engine.local import LocalEngine
 from framework.spark.group import SparkGroup
-from framework.spark.session import open_session, require_packages
+from framework.spark.packages import require_packages
+from framework.spark.session import spark_context
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from framework.engine.session import Session
     from framework.progress import Progress
@@ -23,22 +24,20 @@ log = logging.getLogger(__name__)
 class SparkEngine(LocalEngine):
     """Runs a source on Spark until it is stopped, or once. The same epochs, positions and guarantee as the local engine."""
 
-    _spark: SparkSession | None = None
+    _context: SparkContext | None = None
 
     @override
     def run(self) -> Progress:
-        spark, ours = open_session(self._config.spark, name=f"iggy-cloud-sources {self._config.source.name}")
-        self._spark = spark
-        try:
-            require_packages(spark)
+        name = f"iggy-cloud-sources {self._config.source.name}"
+        with spark_context(self._config.spark, name=name, stopping=self._stopping) as context:
+            if context is not None:
+                require_packages(context, self._task_class, self._config, stopping=self._stopping)
+            self._context = context
             return super().run()
-        finally:
-            if ours:
-                spark.stop()
 
     @override
     def _run_epoch(self, session: Session) -> None:
-        if self._spark is None:
+        if self._context is None:  # a stop came first
             return
-        group = SparkGroup(self._task_class, self._config, session, self._spark.sparkContext, once=self._once)
+        group = SparkGroup(self._task_class, self._config, session, self._context, once=self._once)
         group.run(self._stopping, self._reporter)

@@ -24,7 +24,7 @@ from framework.records import NativeObject
 from framework.selection import RoutedSelection, Selector
 from framework.spark.bundles import Bundle, RangeListed, list_bundle, packed, unpacked
 from framework.spark.listing import wave_lister
-from framework.spark.session import ship_packages
+from framework.spark.packages import ship_packages
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -91,8 +91,8 @@ def _described(source: AbstractSourceTask) -> Source:
 def _chosen(spark: SparkSession, source: AbstractSourceTask) -> RDD[NativeObject]:
     """What the source's filters leave of its listing. Executors list it now, and keep it."""
     task_class, config = _described(source)
-    ship_packages(spark)
     context = spark.sparkContext
+    ship_packages(context)
     task = task_class()
     task.config, task.once = config, True
     iterator = task.get_iterator(task.backoff_config)

@@ -19,15 +19,16 @@ import attrs
 from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter, TaskFigures
 from framework.engine.task_run import WorkerPlan
-from framework.errors import SourceError, UnknownOutcomeError
+from framework.errors import SourceError
 from framework.feed import Assignment
 from framework.iggy import log_codec
 from framework.iterator import ReadCounts
 from framework.offsets import OffsetManagerEntry
+from framework.spark.failures import lost_job
 from framework.spark.job import JobResult, SparkJob, run_job
 from framework.spark.lanes import LaneBoard
 from framework.spark.listing import spark_lister
-from framework.spark.threads import sentence, spark_thread
+from framework.spark.threads import spark_thread
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -184,8 +185,7 @@ class SparkGroup:
             )
             result: JobResult = self._context.parallelize([job], 1).map(run_job).collect()[0]
         except Exception as error:  # noqa: BLE001 - Spark's errors have no common root, and each means the same here
-            lost = UnknownOutcomeError(f"Spark lost a task: {sentence(error)}; recovering")
-            result = JobResult(figures=TaskFigures(), failure=lost)
+            result = JobResult(figures=TaskFigures(), failure=lost_job(self._context, error, "a task"))
         with self._changed:
             self._results.append((number, result))
             if result.failure is not None and self._failure is None:

@@ -1,182 +1,217 @@
-"""The Spark session: the one there is, or one made from the `[spark]` options, ready for our tasks.
+"""The Spark context: the one there is, or one made from the `[spark]` options for a run.
 
-Executors need Python, the interpreter that runs here or one like it, with the libraries this project stands on. Our own
-packages travel with the session.
+A context and no session: the pipeline needs no SQL, whose first use costs a JVM some seconds. Notebooks bring a session,
+and its context is the active one.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import logging
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import zipfile
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from framework.errors import ConfigError, FatalError
+from framework.spark.failures import is_stopped, sentence
+from framework.spark.jvm import launch, log_option, require_java
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark import SparkConf, SparkContext
 
     from framework.config.sections import SparkSection
 
 log = logging.getLogger(__name__)
 
-OLDEST_JAVA = 17
-"""Spark 4 runs on Java 17 and 21."""
+T = TypeVar("T")
 
-_SHIPPED: set[str] = set()
-"""Applications that have our packages already."""
+SLICE_SECONDS = 0.1
 
-NEEDED = (
-    "apache_iggy",
-    "attrs",
-    "cattrs",
-    "msgspec",
-    "numpy",
-    "orjson",
-    "tenacity",
-    "typing_extensions",
-    "xxhash",
-    "zstandard",
-)
-"""What the framework imports on an executor whatever the source and the format are."""
+TELL_SECONDS = 20.0
+"""How long Spark may keep us waiting before a line says so; it never says so itself."""
 
-PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
-"""What travels to the executors, as far as it is installed here."""
-
-NO_JAVA = (
-    'engine "spark" needs Java 17 or newer and finds none: install it (apt-get install openjdk-17-jre-headless), set JAVA_HOME, '
-    'or set [runner] engine = "local", which needs no Java'
-)
+PYTHON_OPTION = "spark.pyspark.python"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
-def require_java() -> None:
-    """Looks for a Java that Spark can use.
+@contextlib.contextmanager
+def spark_context(
+    options: SparkSection, *, name: str, stopping: threading.Event | None = None
+) -> Iterator[SparkContext | None]:
+    """The active context, which stays, or a new one, which is stopped at the end.
 
-    Raises:
-        FatalError: there is none, or it is too old; the sentence says what to do.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    if java is None:
-        raise FatalError(NO_JAVA)
-    try:
-        # the fixed flag of a program found on the PATH
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
-        first = said.split('"')[1].split(".")
-        version = int(first[1] if first[0] == "1" else first[0].split("-")[0])
-    except (OSError, subprocess.SubprocessError, IndexError, ValueError) as exc:
-        raise FatalError(f"{java} does not say its version. {NO_JAVA}") from exc
-    if version < OLDEST_JAVA:
-        raise FatalError(f"{java} is Java {version}. {NO_JAVA}")
-
-
-def open_session(options: SparkSection, *, name: str) -> tuple[SparkSession, bool]:
-    """The active session, or a new one; and whether it is ours to stop.
+    In a process that `spark-submit` started, the new one is as `spark-submit` was told. Speculation is off.
 
     Args:
-        options: the section `[spark]`.
+        options: the section `[spark]`; an active context and `spark-submit` win over it.
         name: the application's name, for Spark's pages.
+        stopping: ends the waiting for a master that does not answer.
+
+    Yields:
+        The context; None when `stopping` was set before it was there.
 
     Raises:
-        FatalError: no Java.
-        ConfigError: the session speculates, or cannot be made from the options.
+        FatalError: no Java, or it does not start.
+        ConfigError: the context speculates, or cannot be made from the options.
     """
     try:
-        from pyspark.sql import SparkSession  # noqa: PLC0415 - the door to Spark
+        from pyspark import SparkContext  # noqa: PLC0415 - the door to Spark
+        from pyspark.sql.utils import is_remote  # noqa: PLC0415
     except ImportError as exc:
         raise FatalError('engine "spark" needs the package pyspark: pip install "pyspark>=4"') from exc
-    active = SparkSession.getActiveSession()
+    if is_remote():
+        raise ConfigError(
+            "this is a session of Spark Connect, which cannot run our tasks; start Spark in this process "
+            '(unset SPARK_REMOTE), or set [runner] engine = "local"'
+        )
+    # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session
+    active = SparkContext._active_spark_context  # noqa: SLF001
     if active is not None:
-        _check(active)
-        ship_packages(active)
-        return active, False
-    require_java()
-    if options.master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name).master(options.master)
-    quiet = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-    }
-    for key, value in {
-        **quiet,
-        **options.conf,
-        "spark.speculation": options.conf.get("spark.speculation", "false"),
-    }.items():
-        builder = builder.config(key, value)
+        check_speculation(active)
+        yield active
+        return
+    # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
+    # also leaves SIGINT alone, which is ours.
+    made = wait_for(
+        lambda: _make(options, name),
+        stopping,
+        f"Spark's master {options.master}",
+        too_late=lambda late: late.stop(),
+    )
     try:
-        session = builder.getOrCreate()
-    except Exception as exc:
-        raise ConfigError(f"[spark] no session at master {options.master}: {_first_line(exc)}") from exc
-    _check(session)
-    ship_packages(session)
-    return session, True
+        yield made
+    finally:
+        if made is not None:
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a JVM that was stopped by the same signal is no news
+                made.stop()
 
 
-def _check(session: SparkSession) -> None:
-    if str(session.conf.get("spark.speculation", "false")).lower() == "true":
+def _make(options: SparkSection, name: str) -> SparkContext:
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    # pyspark imports pandas, only to look whether it is there
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what breaks with the JVM is told once, by us
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        require_java()
+    with _variables(options, submitted=submitted):
+        conf = None if submitted else _conf(options, name)
+        # a process has one JVM, whatever it runs
+        gateway = launch(conf) if conf is not None and SparkContext._gateway is None else None  # noqa: SLF001
+        try:
+            context = SparkContext(conf=conf, gateway=gateway)
+        except Exception as exc:
+            raise ConfigError(f"[spark] no context at master {options.master}: {sentence(exc)}") from exc
+    if is_stopped(context):
+        raise ConfigError(f"[spark] master {options.master}: does not answer")
+    try:
+        check_speculation(context)
+    except ConfigError:
+        context.stop()
+        raise
+    return context
+
+
+@contextlib.contextmanager
+def _variables(options: SparkSection, *, submitted: bool) -> Iterator[None]:
+    """Variables of the environment that pyspark and its JVM read at their start; afterwards all is as it was."""
+    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if options.master.startswith("local") and not submitted:
+        wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
+    before = {name: os.environ.get(name) for name in wanted}
+    wanted |= {name: value for name, value in before.items() if value is not None}
+    if PYTHON_OPTION in options.conf and not submitted:
+        wanted["PYSPARK_PYTHON"] = options.conf[PYTHON_OPTION]  # as with spark-submit, the option wins
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _conf(options: SparkSection, name: str) -> SparkConf:
+    from pyspark import SparkConf  # noqa: PLC0415
+
+    conf = SparkConf().setMaster(options.master).setAppName(name)
+    conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
+    conf.set("spark.speculation", "false")
+    for key, value in options.conf.items():
+        conf.set(key, value)
+    # the user's own options stand behind ours, and win
+    return conf.set(JAVA_OPTIONS, f"{log_option()} {options.conf.get(JAVA_OPTIONS, '')}".strip())
+
+
+def check_speculation(context: SparkContext) -> None:
+    """Refuses a context that speculates.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if str(context.getConf().get("spark.speculation", "false")).lower() == "true":
         raise ConfigError(
             "spark.speculation is on: it runs one task twice at the same time, and a lane has one sender; set it to false"
         )
 
 
-def ship_packages(session: SparkSession) -> None:
-    """Adds our packages to the executors' path, once per application; local masters have them already."""
-    context = session.sparkContext
-    if str(context.master).startswith("local") or context.applicationId in _SHIPPED:
-        return
-    archive = Path(tempfile.mkdtemp(prefix="iggy-cloud-sources-")) / "iggy_cloud_sources.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-        for package in PACKAGES:
-            spec = importlib.util.find_spec(package)
-            if spec is None or not spec.submodule_search_locations:
-                continue
-            root = Path(next(iter(spec.submodule_search_locations)))
-            for path in sorted(root.rglob("*.py")):
-                target.write(path, Path(package) / path.relative_to(root))
-    context.addPyFile(str(archive))
-    _SHIPPED.add(context.applicationId)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]
-
-
-def require_packages(session: SparkSession, more: Sequence[str] = ()) -> None:
-    """Looks on an executor whether what our packages stand on is installed there.
+def wait_for(
+    work: Callable[[], T],
+    stopping: threading.Event | None,
+    what: str,
+    *,
+    too_late: Callable[[T], object] = lambda _: None,
+) -> T | None:
+    """What `work()` gives; None when `stopping` was set before. It runs in a thread, which then is left behind.
 
     Args:
-        session: with our packages shipped.
-        more: modules that the source needs besides, such as `boto3`.
+        work: waits for Spark.
+        stopping: ends the waiting.
+        what: is waited for; a line tells of it now and then.
+        too_late: is given a result that nobody waits for any more.
 
     Raises:
-        FatalError: naming what is missing.
+        BaseException: what `work` raises.
     """
-    needed = [*NEEDED, *more]
-    try:
-        found = session.sparkContext.parallelize([needed], 1).map(_missing).collect()[0]
-    except Exception as exc:
-        raise FatalError(f"Spark runs no Python task: {_first_line(exc)}") from exc
-    python, version, missing = found
-    if missing:
-        raise FatalError(
-            f"Spark's executors run {python} (Python {version}), which misses {', '.join(missing)}: install iggy-cloud-sources "
-            f"there, or set PYSPARK_PYTHON to an interpreter that has it"
-        )
+    results: list[T] = []
+    failures: list[BaseException] = []
+    lock = threading.Lock()
+    left = threading.Event()
+    ended = threading.Event()
 
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            failures.append(error)
+        else:
+            with lock:
+                results.append(result)
+                late = left.is_set()
+            if late:
+                too_late(result)
+        finally:
+            ended.set()
 
-def _missing(names: list[str]) -> tuple[str, str, list[str]]:
-    """On an executor: its interpreter, its version, and which of these modules it does not find."""
-    version = ".".join(str(part) for part in sys.version_info[:3])
-    return sys.executable, version, [name for name in names if importlib.util.find_spec(name) is None]
+    threading.Thread(target=run, name=f"waiting for {what}", daemon=True).start()
+    waited = 0.0
+    while not ended.wait(SLICE_SECONDS):
+        waited += SLICE_SECONDS
+        if stopping is not None and stopping.is_set():
+            with lock:
+                if not results:
+                    left.set()
+                    return None
+        if waited >= TELL_SECONDS:
+            waited = 0.0
+            log.warning("still waiting for %s", what)
+    if failures:
+        raise failures[0]
+    return results[0]

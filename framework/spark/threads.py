@@ -1,4 +1,4 @@
-"""Threads that wait for jobs of Spark, and what its exceptions say in one line."""
+"""Threads that wait for jobs of Spark."""
 
 from __future__ import annotations
 
@@ -12,12 +12,3 @@ def spark_thread(target: Callable[[], None]) -> threading.Thread:
 
     thread: threading.Thread = InheritableThread(target=target, daemon=True)
     return thread
-
-
-def sentence(error: Exception) -> str:
-    """The line of a Java exception that says what happened."""
-    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-    told = next(
-        (line for line in lines if "Lost task" in line or "exited unexpectedly" in line or "cancelled" in line), ""
-    )
-    return told or (lines[0] if lines else type(error).__name__)

@@ -21,7 +21,7 @@ from framework.range_pages import look_again
 from framework.range_tasks import RangeTask
 from framework.ranges import RangePlanner
 from framework.spark.bundles import Bundle, RangeListed, list_ranges
-from framework.spark.threads import sentence
+from framework.spark.failures import sentence
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig

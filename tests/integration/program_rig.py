@@ -60,7 +60,11 @@ def toml(sections):
     lines = []
     for name, options in sections.items():
         lines.append(f"[{name}]")
-        lines += [f"{key} = {json.dumps(value)}" for key, value in options.items() if value is not None]
+        lines += [
+            f"{key if key.isidentifier() else json.dumps(key)} = {json.dumps(value)}"
+            for key, value in options.items()
+            if value is not None
+        ]
     return "\n".join([*lines, ""])
 
 

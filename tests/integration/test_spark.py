@@ -26,11 +26,17 @@ OBJECTS = 13
 @pytest.fixture(scope="module")
 def spark():
     from framework.config.sections import SparkSection
-    from framework.spark.session import open_session
+    from framework.spark.session import spark_context
 
-    session, _ = open_session(SparkSection(master="local[2]"), name="tests")
-    yield session
-    session.stop()
+    with spark_context(SparkSection(master="local[2]"), name="tests") as context:
+        yield context
+
+
+@pytest.fixture
+def session(spark):
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
 
 
 @pytest.fixture
@@ -192,25 +198,25 @@ def test_a_bucket_of_many_pages_is_listed_by_executors(spark, moto_bucket, iggy_
     assert sorted(key for key, _, _ in records) == [f"in/{number:03d}.jsonl" for number in range(400)]
 
 
-def test_objects_and_records_as_frames(spark, bucket, iggy_url, stream_name):
+def test_objects_and_records_as_frames(session, bucket, iggy_url, stream_name):
     from framework.spark import list_objects, read_records
 
     source = S3SourceTask()
     source.config = configured(bucket, iggy_url, stream_name, name="frames", engine="spark")
-    objects = {row.key: row.size for row in list_objects(spark, source).collect()}
+    objects = {row.key: row.size for row in list_objects(session, source).collect()}
     assert len(objects) == OBJECTS
     assert min(objects) == "in/00.jsonl"
     source.config = attrs.evolve(source.config, s3=attrs.evolve(source.config.s3, page_size=1))
-    paged = list_objects(spark, source).collect()
+    paged = list_objects(session, source).collect()
     assert sorted(row.key for row in paged) == sorted(objects)
-    records = read_records(spark, source)
+    records = read_records(session, source)
     assert records.count() == sum(LINES - 1 + number for number in range(OBJECTS))
     first = records.filter("key = 'in/03.jsonl' and record = 2").collect()
     assert [bytes(row.payload) for row in first] == [b'{"object":3,"line":2}']
 
 
 def test_without_java_one_sentence_says_what_to_do(monkeypatch, tmp_path):
-    from framework.spark.session import require_java
+    from framework.spark.jvm import require_java
 
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
