@@ -134,42 +134,6 @@ def ours(props: dict[str, Any]) -> Run:
     )
 
 
-def engine_run(props: dict[str, Any]) -> Run:
-    """One run of the configured engine, several tasks. The clock runs from the first confirmed record to the end.
-
-    What is before it, `start_seconds`: recovery, worker processes or the first jobs of Spark, and the listing. A session
-    of Spark that is active is used.
-    """
-    from framework.engine.local import LocalEngine
-    from framework.spark.engine import SparkEngine
-    from s3_source.task import S3SourceTask
-
-    config = S3SourceTask().configure(props)
-    engine_class = SparkEngine if config.runner.engine == "spark" else LocalEngine
-    engine = engine_class(S3SourceTask, config, once=True)
-    began = time.perf_counter()
-    progress = engine.run()
-    took = time.perf_counter() - began
-    start = progress.first_record_seconds or 0.0
-    return Run(
-        records=progress.records,
-        objects=progress.objects_done,
-        wall_seconds=took - start,
-        cpu_seconds=0.0,
-        start_seconds=start,
-    )
-
-
-def open_spark(master: str, conf: dict[str, str]) -> float:
-    """Opens the session of this process; how long that took, seconds."""
-    from framework.config.sections import SparkSection
-    from framework.spark.session import open_session
-
-    began = time.perf_counter()
-    open_session(SparkSection(master=master, conf=conf), name="benchmark")
-    return time.perf_counter() - began
-
-
 def transform(kind: str) -> Run:
     """Our transformer alone, over the objects in memory: what the format costs, without S3 and Iggy."""
     from framework.formats import make_transformer

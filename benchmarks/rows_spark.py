@@ -5,12 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from benchmarks.contestants import Run, contestant, engine_run, open_spark
+from benchmarks.contestants import Run, contestant
+from benchmarks.contestants_spark import engine_run, list_on_spark, open_spark, peak_of_engine
 from benchmarks.data import ensure_many
 from benchmarks.rows_speed import Bench, config, new_stream
 from benchmarks.table import Row, at_least
 
 PARTITIONS = 4
+PAGES = 2000
+PAGE_MS = 80
+SPEED = {4: 0.8, 16: 0.8, 64: 0.6}
+DRIVER_MB = 600
 
 
 def spark_rows(bench: Bench) -> Iterator[Row]:
@@ -47,6 +52,41 @@ def spark_rows(bench: Bench) -> Iterator[Row]:
             f"{_start(runs['spark']):.2f} s against {_start(runs['local']):.2f} s, and {session_seconds:.1f} s before that for "
             f"Spark's session",
         )
+
+
+def spark_listing_rows(bench: Bench) -> Iterator[Row]:
+    """Pages that take 80 ms, listed by waves on `local[2]`; the driver's and the executors' Python work included."""
+    pages = bench.scaled(PAGES, 100)
+    with contestant() as spark:
+        spark(open_spark, "local[2]", {})
+        spark(list_on_spark, pages=pages // 10, page_ms=0, concurrency=4, histogram=())
+        for concurrency, target in SPEED.items():
+            histogram: list[tuple[str, int]] = []
+            for which in ("first", "second"):
+                seconds, calls, histogram = spark(
+                    list_on_spark, pages=pages, page_ms=PAGE_MS, concurrency=concurrency, histogram=histogram
+                )
+                yield at_least(
+                    f"listing on Spark local[2], {pages:,} pages of 50 keys, {PAGE_MS} ms a page, {concurrency} at once, {which} "
+                    f"pass, against a chain of pages, by {concurrency}",
+                    [pages * PAGE_MS / 1000 / seconds / concurrency],
+                    target,
+                    f"{seconds:.1f} s; {calls / pages:.3f} calls for each full page",
+                )
+
+
+def driver_memory_row(bench: Bench) -> Iterator[Row]:
+    """Two million new objects of one record each, listed, read and sent on Spark: the driver's Python process."""
+    objects = bench.scaled(2_000_000, 5000)
+    with contestant() as driver:
+        peak_mb, before_mb, seconds = driver(peak_of_engine, bench.servers[0].url, objects)
+    yield Row(
+        what=f"driver memory (Python), {objects:,} new objects listed, sent and saved on Spark local[2]",
+        target=f"< {DRIVER_MB} MB",
+        measured=f"**{peak_mb:.0f}** MB",
+        reached=peak_mb < DRIVER_MB,
+        note=f"{before_mb:.0f} MB before the first object; whole run {seconds:.0f} s",
+    )
 
 
 def _rate(runs: list[Run]) -> float:

@@ -52,6 +52,9 @@ FOLLOW_SECONDS = 1.0
 
 WAIT_SECONDS = 0.05
 
+IDLE_SECONDS = 0.5
+"""The same between two passes; who finds something says so."""
+
 END_SECONDS = 4.0
 
 
@@ -133,7 +136,7 @@ class SparkGroup:
                     break
                 with self._changed:
                     if not self._results and not taken:
-                        self._changed.wait(WAIT_SECONDS)
+                        self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
         finally:
             discovery.end()
             iterator.close()  # before the jobs: a wave of the listing is one of them
@@ -253,7 +256,7 @@ class SparkGroup:
 
     def _follow_when_due(self, discovery: Discovery) -> None:
         """Reads what the executors have appended to the offsets topic: the progress, while their jobs run."""
-        if time.monotonic() < self._follow_at:
+        if not self._running or time.monotonic() < self._follow_at:
             return
         self._follow_at = time.monotonic() + FOLLOW_SECONDS
         position_log = self._session.log

@@ -1,0 +1,115 @@
+"""The contestants that run on Spark, or against it. As in `benchmarks.contestants`, each in a process of its own."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.contestants import Run
+
+if TYPE_CHECKING:
+    from framework.histogram import Histogram
+
+
+def engine_run(props: dict[str, Any]) -> Run:
+    """One run of the configured engine, several tasks. The clock runs from the first confirmed record to the end.
+
+    What is before it, `start_seconds`: recovery, worker processes or the first jobs of Spark, and the listing. A session
+    of Spark that is active is used.
+    """
+    from framework.engine.local import LocalEngine
+    from framework.spark.engine import SparkEngine
+    from s3_source.task import S3SourceTask
+
+    config = S3SourceTask().configure(props)
+    engine_class = SparkEngine if config.runner.engine == "spark" else LocalEngine
+    engine = engine_class(S3SourceTask, config, once=True)
+    began = time.perf_counter()
+    progress = engine.run()
+    took = time.perf_counter() - began
+    start = progress.first_record_seconds or 0.0
+    return Run(
+        records=progress.records,
+        objects=progress.objects_done,
+        wall_seconds=took - start,
+        cpu_seconds=0.0,
+        start_seconds=start,
+    )
+
+
+def open_spark(master: str, conf: dict[str, str]) -> float:
+    """Opens the session of this process; how long that took, seconds."""
+    from framework.config.sections import SparkSection
+    from framework.spark.session import open_session
+
+    began = time.perf_counter()
+    open_session(SparkSection(master=master, conf=conf), name="benchmark")
+    return time.perf_counter() - began
+
+
+def list_on_spark(
+    *, pages: int, page_ms: int, concurrency: int, histogram: Histogram
+) -> tuple[float, int, list[tuple[str, int]]]:
+    """Lists so many pages of 50 keys by waves, in the session that is open: seconds, calls, the next pass's histogram."""
+    from pyspark.sql import SparkSession
+
+    from benchmarks.synthetic import SyntheticTask
+    from framework.listing import ListingRequest
+    from framework.pace import CallPace, set_pace
+    from framework.spark.listing import spark_lister
+
+    task = SyntheticTask()
+    task.config = task.configure(
+        {
+            "source": {"name": "bench"},
+            "synthetic": {"objects": pages * 50, "page_size": 50, "page_delay": page_ms / 1000},
+            "input": {"format": "jsonl"},
+            "iggy": {"url": "iggy://a:b@127.0.0.1", "stream": "s", "topic": "t"},
+            "discovery": {"list_concurrency": concurrency},
+        }
+    )
+    iterator = task.get_iterator(task.backoff_config)
+    set_pace(iterator.store, CallPace())
+    session = SparkSession.getActiveSession()
+    assert session is not None
+    iterator.list_with(spark_lister(session.sparkContext, SyntheticTask, task.config, group="listing"))
+    assert iterator.lister is not None
+    began = time.perf_counter()
+    listing = iterator.lister(ListingRequest(prefix="", after="", histogram=histogram))
+    keys = sum(len(page) for page in listing)
+    seconds = time.perf_counter() - began
+    if keys != pages * 50:
+        raise RuntimeError(f"{keys} keys of {pages * 50}")
+    return seconds, listing.counts.calls, list(listing.histogram)
+
+
+def peak_of_engine(url: str, objects: int) -> tuple[float, float, float]:
+    """Runs so many synthetic objects through Spark: this process's highest resident size, that before, MB; seconds."""
+    from benchmarks.synthetic import SyntheticTask
+    from framework.memory import limit_arenas
+    from framework.spark.engine import SparkEngine
+
+    limit_arenas()
+    open_spark("local[2]", {})
+    name = f"bench-{uuid.uuid4().hex[:8]}"
+    config = SyntheticTask().configure(
+        {
+            "source": {"name": name},
+            "synthetic": {"objects": objects},
+            "input": {"format": "jsonl"},
+            "iggy": {"url": url, "stream": name, "topic": "records", "partitions": 8},
+        }
+    )
+    before, began = resident_mb("VmHWM"), time.perf_counter()
+    progress = SparkEngine(SyntheticTask, config, once=True).run()
+    if progress.records != objects:
+        raise RuntimeError(f"{progress.records} records of {objects}")
+    return resident_mb("VmHWM"), before, time.perf_counter() - began
+
+
+def resident_mb(which: str) -> float:
+    """A size of this process from the kernel, MB: `VmRSS` now, `VmHWM` the highest."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(which)).split()[1]) * 1024 / 1e6
