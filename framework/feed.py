@@ -26,6 +26,10 @@ LIST_SHARE = 10
 """The wait between passes is at least this many times the listing, so that a large bucket is not listed without pause."""
 
 
+PRUNE_FROM = 10_000
+"""Objects that were handed out and may be finished: from this many on, or twice what was left, they are looked through."""
+
+
 @attrs.frozen(kw_only=True, slots=True)
 class Assignment:
     """An object to read, or one share of it, and the position to go on from."""
@@ -160,7 +164,7 @@ class ListingFeed(ObjectFeed):
         self._due = clock()
         self._listing_seconds = 0.0
         self._in_flight: dict[OffsetManagerKey, str] = {}
-        self._prune_at = 10_000
+        self._prune_at = PRUNE_FROM
         self._released = False
         self._finished = False
         self._stopped = False
@@ -225,8 +229,9 @@ class ListingFeed(ObjectFeed):
 
     def _decide(self, native: NativeObject) -> Assignment | None:
         key = self._key_of(native)
-        entry = self._offsets.get_entry(key)
-        same = entry is not None and entry.version == native.version
+        finished = self._offsets.finished_version(key) == native.version
+        entry = self._offsets.get_entry(key) if not finished else None
+        same = finished or (entry is not None and entry.version == native.version)
         try:
             lane = self._selection.lane_for(native, started=same)
         except ObjectError as error:
@@ -235,7 +240,7 @@ class ListingFeed(ObjectFeed):
             log.warning("left out: %s", error)
             self._unroutable += 1
             return None
-        if lane is None or (entry is not None and same and entry.finished):
+        if lane is None or finished or (entry is not None and same and entry.finished):
             return None
         with self._lock:
             if key in self._in_flight:
@@ -243,6 +248,7 @@ class ListingFeed(ObjectFeed):
                     return None  # the reader has it, in this version or in an older one
                 del self._in_flight[key]
             self._in_flight[key] = native.version
+        self._prune()
         if entry is None or not same:
             started = self._start_entry(native, lane, self._depends_on)
             entry = started if entry is None else attrs.evolve(started, generation=entry.generation + 1)
@@ -253,6 +259,7 @@ class ListingFeed(ObjectFeed):
         return Assignment(native=native, entry=entry)
 
     def _prune(self) -> None:
+        """Forgets what is finished, also within a pass: the first one over a large bucket hands out millions."""
         with self._lock:
             if len(self._in_flight) < self._prune_at:
                 return
@@ -260,7 +267,7 @@ class ListingFeed(ObjectFeed):
                 entry = self._offsets.get_entry(key)
                 if entry is not None and entry.finished and entry.version == version:
                     del self._in_flight[key]
-            self._prune_at = max(10_000, 2 * len(self._in_flight))
+            self._prune_at = max(PRUNE_FROM, 2 * len(self._in_flight))
 
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:

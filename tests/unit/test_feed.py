@@ -302,6 +302,30 @@ def test_memory_for_what_was_handed_out_does_not_grow_with_the_passes():
     assert len(rig.feed._in_flight) <= 10_001
 
 
+def test_memory_for_what_was_handed_out_does_not_grow_within_a_pass():
+    rig = Rig(*[native(f"{key:05}") for key in range(25_000)])
+    most = 0
+    for _ in range(25_000):
+        rig.done(rig.feed.take().native)
+        most = max(most, len(rig.feed._in_flight))
+    assert most <= 10_000
+    assert rig.take_all() == []
+
+
+def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypatch):
+    monkeypatch.setattr("framework.feed.PRUNE_FROM", 10)
+    rig = Rig(*[native(f"{key:03}") for key in range(100)])
+    held = {"003", "050"}
+    for _ in range(100):
+        taken = rig.feed.take().native
+        if taken.key not in held:
+            rig.done(taken)
+    assert len(rig.feed._in_flight) < 20
+    assert rig.next_pass() == []
+    rig.objects = [native(key, "v2") for key in held]
+    assert rig.next_pass() == []
+
+
 # ---- objects that somebody else chose
 
 
