@@ -10,10 +10,9 @@ In reading order, one module for each stage; `task` alone wires them:
     errors records                     what everything stands on
     retry  config                      trying again; the typed configuration
     store  reading                     a bucket: pages of a listing, streams that resume
-    transformer formats                bytes -> records; the formats themselves are in `transformers`
-    naming selection feed              which objects, in which lane, in which order
+    shares transformer formats         bytes -> records; the formats themselves are in `transformers`
+    naming selection cutting feed      which objects, in how many parts, in which lane, in which order
     prefetch iterator store_iterator   objects -> batches
-    finished_rows finished position_map   millions of finished positions in little memory
     offsets                            positions and their merge law
     queue  task                        the reader thread, poll, commit
     producer pipeline                  acknowledge, then commit
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from framework.producer import Producer
     from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, RecordBatch, SourceRecord
     from framework.retry import BackoffConfig, RetryPolicy
+    from framework.shares import Share
     from framework.store import ListPage, ObjectStore
     from framework.store_iterator import StoreRecordIterator
     from framework.task import AbstractSourceTask
@@ -70,6 +70,7 @@ _HOMES = {
     "ReadStream": "transformer",
     "RecordBatch": "records",
     "RetryPolicy": "retry",
+    "Share": "shares",
     "SourceRecord": "records",
     "StoreRecordIterator": "store_iterator",
     "Transformer": "transformer",
@@ -103,6 +104,7 @@ __all__ = [  # written out: a type checker cannot work it out
     "ReadStream",
     "RecordBatch",
     "RetryPolicy",
+    "Share",
     "SourceRecord",
     "StoreRecordIterator",
     "Transformer",

@@ -10,24 +10,22 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 import attrs
 from typing_extensions import override
 
+from framework.cutting import Cutter, InHand
 from framework.errors import ObjectError
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, check_depends_on
 from framework.records import Lane, NativeObject
+from framework.shares import count_shares
 
 log = logging.getLogger(__name__)
 
 LIST_SHARE = 10
 """The wait between passes is at least this many times the listing, so that a large bucket is not listed without pause."""
-
-
-PRUNE_FROM = 10_000
-"""Objects that were handed out and may be finished: from this many on, or twice what was left, they are looked through."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -48,7 +46,7 @@ class Assignment:
         entry = self.entry
         if entry.mark is None:
             return self.size_bytes
-        begin = (entry.share - 1) * entry.split_size if entry.split_size else 0
+        begin = entry.cut.begin if entry.cut is not None else 0
         return max(0, self.size_bytes - (entry.mark.byte - begin))
 
 
@@ -59,7 +57,7 @@ class FeedCounts:
     Attributes:
         passes: complete listings so far.
         listed: objects that the listing showed.
-        chosen: objects of this pass that were new or unfinished.
+        chosen: objects of this pass that were new or unfinished; of a split one, each share counts.
         total_chosen: the same, over all passes.
         total_chosen_bytes: their sizes.
         waiting: whether no pass is under way.
@@ -124,6 +122,9 @@ class Selection(Protocol):
         """Reason -> objects left out in this pass."""
 
 
+_NOTHING: Iterator[Assignment] = iter(())
+
+
 def _object_key(native: NativeObject) -> OffsetManagerKey:
     return OffsetManagerKey.of_object(native.bucket, native.key)
 
@@ -132,7 +133,8 @@ class ListingFeed(ObjectFeed):
     """Passes over a listing: every object that is new or unfinished, once.
 
     An object is handed out when it has no position, a position of another version, or an unfinished one that is not in
-    the hands of the reader already. A finished object costs nothing but its line in the listing.
+    the hands of the reader already. A finished object costs nothing but its line in the listing. An object that is cut is
+    handed out share by share; how it is cut is decided when its version is begun, and stands in its position from then on.
     """
 
     def __init__(
@@ -147,6 +149,7 @@ class ListingFeed(ObjectFeed):
         once: bool = False,
         start_entry: Callable[[NativeObject, Lane, str], OffsetManagerEntry] = OffsetManagerEntry.start,
         key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
+        cutter: Cutter | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listing = listing
@@ -159,12 +162,13 @@ class ListingFeed(ObjectFeed):
         self._once = once
         self._start_entry = start_entry
         self._key_of = key_of
+        self._cutter = cutter or Cutter()
         self._clock = clock
         self._pass: Iterator[NativeObject] | None = None
         self._due = clock()
         self._listing_seconds = 0.0
-        self._in_flight: dict[OffsetManagerKey, str] = {}
-        self._prune_at = PRUNE_FROM
+        self._decided: Iterator[Assignment] = iter(())
+        self._in_hand = InHand(offsets)
         self._released = False
         self._finished = False
         self._stopped = False
@@ -178,6 +182,12 @@ class ListingFeed(ObjectFeed):
             return None
         assert self._pass is not None
         while not self._stopped:
+            assignment = next(self._decided, None)
+            if assignment is not None:
+                self.counts.chosen += 1
+                self.counts.total_chosen += 1
+                self.counts.total_chosen_bytes += assignment.size_bytes
+                return assignment
             began = self._clock()
             try:
                 native = next(self._pass, None)
@@ -189,18 +199,15 @@ class ListingFeed(ObjectFeed):
                 self._end_pass()
                 return None
             self.counts.listed += 1
-            assignment = self._decide(native)
-            if assignment is not None:
-                self.counts.chosen += 1
-                self.counts.total_chosen += 1
-                self.counts.total_chosen_bytes += assignment.size_bytes
-                return assignment
+            self._decided = self._decide(native)
         return None
 
     def _begin_pass(self) -> bool:
         if self._finished or self._stopped or self._clock() < self._due:
             return False
-        self._prune()
+        with self._lock:
+            self._in_hand.prune()
+            self._in_hand.awaited = False
         self._listing_seconds = 0.0
         self._released = False
         past = self.counts
@@ -223,57 +230,86 @@ class ListingFeed(ObjectFeed):
         self._due = self._clock() + max(self._poll_interval, LIST_SHARE * self._listing_seconds)
         if self._once:
             with self._lock:
-                self._finished = not self._released
-            if not self._finished:
+                self._finished = not (self._released or self._in_hand.awaited)
+            if self._released:
                 self._due = self._clock()
 
-    def _decide(self, native: NativeObject) -> Assignment | None:
+    def _decide(self, native: NativeObject) -> Iterator[Assignment]:
         key = self._key_of(native)
-        finished = self._offsets.finished_version(key) == native.version
-        entry = self._offsets.get_entry(key) if not finished else None
-        same = finished or (entry is not None and entry.version == native.version)
+        entry = self._offsets.get_entry(key)
+        same = entry if entry is not None and entry.version == native.version else None
         try:
-            lane = self._selection.lane_for(native, started=same)
+            lane = self._selection.lane_for(native, started=same is not None)
+            if lane is None or (same is not None and same.finished and not same.split_size):
+                return _NOTHING
+            found = 0 if same is not None else self._offsets.records_found(native)
+            # what was begun whole goes on whole, what was begun in shares goes on in them
+            cut = same.split_size if same is not None else 0 if found else self._cutter.size_for(native)
         except ObjectError as error:
             if not self._tolerant:
                 raise
             log.warning("left out: %s", error)
             self._unroutable += 1
-            return None
-        if lane is None or finished or (entry is not None and same and entry.finished):
-            return None
+            return _NOTHING
         with self._lock:
-            if key in self._in_flight:
-                if entry is None or not (entry.finished and entry.version == self._in_flight[key]):
-                    return None  # the reader has it, in this version or in an older one
-                del self._in_flight[key]
-            self._in_flight[key] = native.version
-        self._prune()
-        if entry is None or not same:
-            started = self._start_entry(native, lane, self._depends_on)
-            entry = started if entry is None else attrs.evolve(started, generation=entry.generation + 1)
+            in_hand = self._in_hand.shares(key, native.version)
+            if in_hand is None or (in_hand and not cut):
+                return _NOTHING  # the reader has it, in this version or in an older one
+        generation = same.generation if same is not None else entry.generation + 1 if entry is not None else 0
+        if cut:
+            return self._shares(native, lane, cut, generation, in_hand)
+        if same is None:
+            position = attrs.evolve(self._start_entry(native, lane, self._depends_on), generation=generation)
+            position = attrs.evolve(position, records_done=found) if found else position
         else:
-            check_depends_on(entry, self._depends_on, native.location)
-            if not entry.depends_on:  # a replay of the topic knows records, not options and times
-                entry = attrs.evolve(entry, depends_on=self._depends_on, modified_ms=native.modified_ms)
-        return Assignment(native=native, entry=entry)
+            check_depends_on(same, self._depends_on, native.location)
+            position = same
+        return iter((self._hand_out(native, position),))
 
-    def _prune(self) -> None:
-        """Forgets what is finished, also within a pass: the first one over a large bucket hands out millions."""
+    def _shares(
+        self, native: NativeObject, lane: Lane, split_size: int, generation: int, in_hand: Collection[int]
+    ) -> Iterator[Assignment]:
+        """The shares of a split object that are neither finished nor in hand."""
+        key = self._key_of(native)
+        begun: dict[int, OffsetManagerEntry] = {}
+        left: list[int] = []
+        count = count_shares(native.size, split_size)
+        for share in range(1, count + 1):
+            position = self._offsets.get_entry(key.of_share(share))
+            # a position of another generation is about an earlier version, or about this one when it was there before
+            if position is not None and (position.version, position.generation) == (native.version, generation):
+                begun[share] = position
+            if share not in in_hand and not (share in begun and begun[share].finished):
+                left.append(share)
+        if left:
+            for position in begun.values():
+                check_depends_on(position, self._depends_on, native.location)
+        if len(left) == count:
+            log.info("%s: %d bytes, read in %d shares of %d bytes", native.location, native.size, count, split_size)
+        for share in left:
+            own_lane = self._cutter.lane(lane, share)
+            known = begun.get(share)
+            if known is None:
+                position = self._start_entry(native, own_lane, self._depends_on)
+                position = attrs.evolve(position, share=share, split_size=split_size, generation=generation)
+            elif known.records_done or known.skipped:
+                position = known
+            else:
+                position = attrs.evolve(known, lane=own_lane)  # nothing was sent: where it lies is still to be decided
+            yield self._hand_out(native, position)
+
+    def _hand_out(self, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
         with self._lock:
-            if len(self._in_flight) < self._prune_at:
-                return
-            for key, version in list(self._in_flight.items()):
-                entry = self._offsets.get_entry(key)
-                if entry is not None and entry.finished and entry.version == version:
-                    del self._in_flight[key]
-            self._prune_at = max(PRUNE_FROM, 2 * len(self._in_flight))
+            self._in_hand.take(self._key_of(native), native.version, entry.share)
+        if not entry.depends_on:  # a replay of the topic knows records, not options and times
+            entry = attrs.evolve(entry, depends_on=self._depends_on, modified_ms=native.modified_ms)
+        return Assignment(native=native, entry=entry)
 
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Lets the next pass decide about this object again; with `once` there will be one, unless it is gone."""
         with self._lock:
-            self._in_flight.pop(assignment.entry.get_manager_key(), None)
+            self._in_hand.give_back(self._key_of(assignment.native), assignment.entry.share, gone=gone)
             if gone:
                 return
             self._released = True

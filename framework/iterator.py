@@ -7,6 +7,7 @@ may replace.
 from __future__ import annotations
 
 import abc
+import functools
 import logging
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import Self, override
 
+from framework.cutting import Cutter
 from framework.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
@@ -45,13 +47,13 @@ class ReadCounts:
     """What an iterator has done since it was made.
 
     Attributes:
-        objects_opened: objects of which bytes were asked for.
+        objects_opened: objects of which bytes were asked for; of a split one each share counts, here and below.
         objects_done: objects read to their end.
         objects_failed: objects whose rest was left out.
         objects_vanished: objects deleted between list and read.
         objects_changed: objects overwritten between list and read.
         records: good records handed out.
-        bytes_done: listed sizes of the objects that are done, failed or gone.
+        bytes_done: sizes of the objects that are done, failed or gone.
         bytes_vanished: those of the gone ones alone.
         skipped: bad records left out.
         list_requests: pages of listings asked for.
@@ -173,14 +175,14 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             depends_on=self._depends_on,
             poll_interval_seconds=self.config.discovery.poll_interval,
             once=self._once,
-            start_entry=self._start_entry,
+            start_entry=self.create_offset_manager_entry,
             key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
+            cutter=Cutter(
+                split_size=self.config.input.split_size or 0,
+                partitions=self.config.iggy.partitions,
+                can_split=self.transformer.can_split,
+            ),
         )
-
-    def _start_entry(self, native: NativeObject, lane: Lane, depends_on: str) -> OffsetManagerEntry:
-        entry = self.create_offset_manager_entry(native, lane, depends_on)
-        found = self.offsets.records_found(native)
-        return attrs.evolve(entry, records_done=found) if found else entry
 
     def store_clock(self) -> float:
         """Seconds since 1970 by the store's clock, for what depends on an object's age; this machine's by default."""
@@ -275,10 +277,12 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             batch = self.next_batch()
             if batch is None:
                 raise StopIteration
-            self._single = (
-                self.create_source_record(batch.native, batch.lane, number, payload)
-                for number, payload in enumerate(batch.payloads, batch.first_record)
-            )
+            self._single = self._records(batch)
+
+    def _records(self, batch: RecordBatch) -> Iterator[SourceRecord]:
+        for number, payload in enumerate(batch.payloads, batch.first_record):
+            record = self.create_source_record(batch.native, batch.lane, number, payload)
+            yield attrs.evolve(record, share=batch.entry.share) if batch.entry.share else record
 
     @override
     def __iter__(self) -> Self:
@@ -324,7 +328,10 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 return
             native, entry = assignment.native, assignment.entry
             source = self.get_input_stream(native)
-            if self.transformer.reads_forward:
+            if entry.cut is not None:
+                start, end = entry.cut.window(native.size, entry.mark)
+                fetched = self._ahead.fetch(source, start, end)
+            elif self.transformer.reads_forward:
                 start = entry.mark.byte if entry.mark is not None else 0
                 fetched = self._ahead.fetch(source, start)
             else:
@@ -349,7 +356,10 @@ class _ObjectRead:
     def batches(self, limits: BatchLimits) -> Iterator[RecordBatch]:
         """The batches of the object. One run is held back, so that the last one carries the object's end."""
         entry, held = self._entry, None
-        runs = self._owner.transformer.runs(self._source, skip=entry.records_done, mark=entry.mark, limits=limits)
+        read = self._owner.transformer.runs
+        if entry.cut is not None:
+            read = functools.partial(self._owner.transformer.share_runs, share=entry.cut)
+        runs = read(self._source, skip=entry.records_done, mark=entry.mark, limits=limits)
         try:
             for run in runs:
                 if held is not None:

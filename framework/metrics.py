@@ -55,7 +55,7 @@ class Counters:
     records: int = _counter("records", "Records confirmed by Iggy.")
     size_bytes: int = _counter("record_bytes", "Payload bytes confirmed by Iggy.")
     requests: int = _counter("send_requests", "Confirmed requests to Iggy that held records.")
-    objects: int = _counter("objects", "Objects of which every record is confirmed.")
+    objects: int = _counter("objects", "Objects, or shares of split ones, of which every record is confirmed.")
     skipped_records: int = _counter("skipped", "What the tolerance let pass.", what="record")
     skipped_objects: int = _counter("skipped", "What the tolerance let pass.", what="object")
     retries: int = _counter("retries", "Calls to the store that were tried again.")

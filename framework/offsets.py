@@ -7,10 +7,9 @@ law (commutative, associative, idempotent), so the order in which several writer
 from __future__ import annotations
 
 import abc
-import itertools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,7 +17,6 @@ from typing_extensions import override
 
 from framework.errors import NotAcknowledgedError, PositionMismatchError
 from framework.past_listing import PastListing
-from framework.position_map import PositionMap, PositionView
 from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, ObjectState
 from framework.shares import Share
 
@@ -47,6 +45,18 @@ class OffsetManagerKey:
     def of_share(self, share: int) -> OffsetManagerKey:
         """The key of a share of this object. Share 1 goes by the object's own: its position says how the object is cut."""
         return self if share <= 1 else self.of({**dict(self.properties), "share": str(share)})
+
+    @property
+    def share(self) -> int:
+        """Which share of an object it is the key of; 0 for the object's own, which share 1 has too."""
+        for name, value in self.properties:
+            if name == "share":
+                return int(value)
+        return 0
+
+    def whole(self) -> OffsetManagerKey:
+        """The key of the object that this is a share of."""
+        return OffsetManagerKey(tuple(pair for pair in self.properties if pair[0] != "share"))
 
     def canonical(self) -> str:
         """JSON with sorted names and no spaces; equal keys give equal text."""
@@ -249,20 +259,24 @@ def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> Offset
     return attrs.evolve(winner, skipped=merge_ranges([*left.skipped, *right.skipped]))
 
 
-def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
-    """A new map of these positions, each under its own key."""
-    positions = PositionMap(OffsetManagerKey, OffsetManagerEntry)
-    for entry in entries:
-        positions[entry.get_manager_key()] = entry
-    return positions
+def settle_shares(entries: MutableMapping[OffsetManagerKey, OffsetManagerEntry]) -> None:
+    """Makes the positions of every split object agree, after they were loaded.
 
-
-def merge_into(positions: PositionMap, entry: OffsetManagerEntry) -> OffsetManagerEntry:
-    """Puts a position under its key by the merge law. Returns what holds now."""
-    key = entry.get_manager_key()
-    known = positions.find(key)
-    positions[key] = merged = merge_entries(known, entry) if known is not None else entry
-    return merged
+    The position of share 1 says how a version is cut. Where a later version's share was begun and share 1 of it was not, one is
+    made, at its beginning. What is left of earlier versions' shares goes: an object has positions of one version.
+    """
+    shares = [entries[key] for key in list(entries) if key.share]
+    for entry in shares:
+        whole = entry.get_manager_key().whole()
+        first = entries.get(whole)
+        if first is None or first.generation < entry.generation:
+            entries[whole] = attrs.evolve(
+                entry, share=1, records_done=0, state=ObjectState.READING, mark=None, skipped=(), extra={}
+            )
+    for entry in shares:
+        first = entries[entry.get_manager_key().whole()]
+        if (first.generation, first.version, first.split_size) != (entry.generation, entry.version, entry.split_size):
+            del entries[entry.get_manager_key()]
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -311,7 +325,7 @@ class MemoryOffsetStore(OffsetStore):
     """Positions of this process's lifetime: for tests, and for use as a library without Iggy."""
 
     def __init__(self) -> None:
-        self.entries = position_map()
+        self.entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self.anchors: dict[Lane, Anchor | None] = {}
         self.listings: dict[str, PastListing] = {}
 
@@ -322,9 +336,8 @@ class MemoryOffsetStore(OffsetStore):
     @override
     def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
         """The entries as they were saved."""
-        if keys is None:
-            return iter(self.entries.view())
-        return (self.entries[key] for key in keys if key in self.entries)
+        wanted = list(self.entries) if keys is None else [key for key in keys if key in self.entries]
+        return iter([self.entries[key] for key in wanted])
 
     @override
     def save(self, delta: PositionDelta) -> None:
@@ -332,13 +345,12 @@ class MemoryOffsetStore(OffsetStore):
         for key in delta.removed:
             self.entries.pop(key, None)
         for entry in delta.entries:
-            merge_into(self.entries, entry)
+            key = entry.get_manager_key()
+            known = self.entries.get(key)
+            self.entries[key] = merge_entries(known, entry) if known else entry
         self.anchors.update(delta.anchors)
         self.listings.update(delta.listings)
 
-
-LOAD_AT_ONCE = 1000
-"""Positions that are taken in while others wait for the lock."""
 
 EntryCreator = Callable[[OffsetManagerKey], OffsetManagerEntry]
 
@@ -347,25 +359,19 @@ class OffsetManager:
     """The positions of a source: a cache in front of a store. Threads may share it.
 
     Reading threads ask `get_entry`; the sending thread gives what the server confirmed to `commit`, and `flush` writes what
-    changed since the last flush as one delta. Positions never go back. Those of finished objects are packed: about 100 bytes
-    each.
+    changed since the last flush as one delta. Positions never go back.
 
     Args:
         store: where they are kept; in memory by default.
-        positions: what is known already, given away: the manager changes it.
         records_found: tells how many records of an object without a position a recovery found in the topics.
     """
 
     def __init__(
-        self,
-        store: OffsetStore | None = None,
-        *,
-        positions: PositionMap | None = None,
-        records_found: Callable[[NativeObject], int] | None = None,
+        self, store: OffsetStore | None = None, *, records_found: Callable[[NativeObject], int] | None = None
     ) -> None:
         self._store = store if store is not None else MemoryOffsetStore()
         self._records_found = records_found
-        self._entries = positions if positions is not None else position_map()
+        self._entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._dirty: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._removed: dict[OffsetManagerKey, None] = {}
         self._anchors: dict[Lane, Anchor | None] = {}
@@ -380,19 +386,20 @@ class OffsetManager:
 
     def populate_offset_manager(self, keys: Iterable[OffsetManagerKey] | None = None) -> None:
         """Loads the positions of these keys, or all, in one go; those already here merge with what is loaded."""
+        loaded = list(self._store.load(keys))
         listings = self._store.load_listings()
         with self._lock:
             self._listings = {**listings, **self._listings}
-        loaded = self._store.load(keys)
-        while some := list(itertools.islice(loaded, LOAD_AT_ONCE)):
-            with self._lock:
-                for entry in some:
-                    merge_into(self._entries, entry)
+            for entry in loaded:
+                key = entry.get_manager_key()
+                known = self._entries.get(key)
+                self._entries[key] = merge_entries(known, entry) if known else entry
+            settle_shares(self._entries)
 
     def get_entry(self, key: OffsetManagerKey, creator: EntryCreator | None = None) -> OffsetManagerEntry | None:
         """The position of a key; one that is not here is made by `creator`, kept, and saved with its first commit."""
         with self._lock:
-            entry = self._entries.find(key)
+            entry = self._entries.get(key)
             if entry is None and creator is not None:
                 entry = self._entries[key] = creator(key)
             return entry
@@ -401,18 +408,10 @@ class OffsetManager:
         """Records of an object without a position that a recovery found in the topics by their ids alone."""
         return self._records_found(native) if self._records_found is not None else 0
 
-    def finished_version(self, key: OffsetManagerKey) -> str | None:
-        """The version of an object that is done or has failed; None when it has no position, is being read, or is split.
-
-        What a pass asks for each object that it lists: cheaper than the position.
-        """
+    def entries(self) -> list[OffsetManagerEntry]:
+        """All positions that are here, as of now."""
         with self._lock:
-            return self._entries.finished_version(key)
-
-    def entries(self) -> PositionView:
-        """All positions that are here, as of now: a sequence that makes each when it is asked for it."""
-        with self._lock:
-            return self._entries.view()
+            return list(self._entries.values())
 
     def add_entry(self, entry: OffsetManagerEntry) -> OffsetManagerEntry:
         """Adds a position to what the next flush saves, by the merge law. Returns what holds now."""
@@ -421,21 +420,31 @@ class OffsetManager:
             return self._add(key, entry)
 
     def _add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry:
-        self._dirty[key] = merged = merge_into(self._entries, entry)
+        known = self._entries.get(key)
+        merged = merge_entries(known, entry) if known is not None else entry
+        self._entries[key] = self._dirty[key] = merged
         self._dirty_lanes.add(merged.lane)
         return merged
 
     def remove_entry(self, key: OffsetManagerKey | OffsetManagerEntry) -> None:
         """Forgets a position; the next flush removes it from the store, before what was added since.
 
-        Nothing happens when it is not here.
+        With the position of a split object (that of its share 1) those of all its shares go. Nothing happens when it is not here.
         """
         if isinstance(key, OffsetManagerEntry):
             key = key.get_manager_key()
         with self._lock:
-            if self._entries.pop(key, None) is not None:
-                self._dirty.pop(key, None)
-                self._removed[key] = None
+            entry = self._entries.get(key)
+            if entry is None:
+                return
+            # without share 1's, the others would be taken for a version that was begun
+            shares = (
+                [other for other in self._entries if other.share and other.whole() == key] if entry.share == 1 else []
+            )
+            for gone in (key, *shares):
+                del self._entries[gone]
+                self._dirty.pop(gone, None)
+                self._removed[gone] = None
 
     def set_anchor(self, lane: Lane, anchor: Anchor | None, *, save: bool = False) -> None:
         """Tells where a lane stands before anything is sent to it; with `save` the next flush writes it."""
@@ -479,10 +488,10 @@ class OffsetManager:
             for key, entry in last.items():
                 self._add(key, entry)
 
-    def snapshot(self) -> tuple[PositionView, dict[Lane, Anchor | None]]:
+    def snapshot(self) -> tuple[list[OffsetManagerEntry], dict[Lane, Anchor | None]]:
         """All positions and anchors of one moment: each position is covered by its lane's anchor."""
         with self._lock:
-            return self._entries.view(), dict(self._anchors)
+            return list(self._entries.values()), dict(self._anchors)
 
     def snapshot_listings(self) -> dict[str, PastListing]:
         """What is known of listings, by prefix."""
@@ -500,7 +509,9 @@ class OffsetManager:
             for key in delta.removed:
                 self._entries.pop(key, None)
             for entry in delta.entries:
-                merge_into(self._entries, entry)
+                key = entry.get_manager_key()
+                known = self._entries.get(key)
+                self._entries[key] = merge_entries(known, entry) if known is not None else entry
             self._anchors.update(delta.anchors)
             self._listings.update(delta.listings)
 
@@ -550,7 +561,7 @@ def check_depends_on(entry: OffsetManagerEntry, depends_on: str, location: str =
     Raises:
         PositionMismatchError: naming the object, both sets of options, and the way out.
     """
-    if entry.records_done and entry.depends_on and entry.depends_on != depends_on:
+    if (entry.records_done or entry.finished) and entry.depends_on and entry.depends_on != depends_on:
         place = location or f"{entry.bucket}/{entry.key}"
         raise PositionMismatchError(
             f"{place}: {entry.records_done} records were read with {entry.depends_on}, and the configuration "

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.errors import IggyUnavailableError, UnknownOutcomeError
-from framework.offsets import OffsetManager, PositionDelta
+from framework.offsets import OffsetManager, OffsetManagerEntry, PositionDelta
 from framework.producer import Producer
 from framework.records import Acknowledgement, Lane, ObjectState, RecordBatch
 from framework.task import AbstractSourceTask
@@ -51,8 +51,8 @@ class SendCounts:
         records: confirmed records.
         size_bytes: their payload bytes.
         requests: confirmed requests that held records.
-        objects: objects of which everything is confirmed, or the rest was left out.
-        object_bytes: their listed sizes.
+        objects: objects, or shares of split ones, of which everything is confirmed, or the rest was left out.
+        object_bytes: their sizes.
         commits: deltas saved.
         first_record_at: `time.time()` of the first confirmation; None before.
     """
@@ -181,7 +181,7 @@ class Pipeline:
             if self._open_lane is not None:
                 self._open_lane(lane)
             self._lanes.add(lane)
-        if batch.skipped:
+        if batch.skipped or (batch.entry.split_size and batch.payloads and self._known(batch.entry) is None):
             self._write_ahead(batch)
         buffer = self._buffers.get(lane)
         if buffer is not None and not self._fits(buffer, batch):
@@ -201,14 +201,21 @@ class Pipeline:
             and buffer.size_bytes + batch.size_bytes <= self._batch_bytes
         )
 
-    def _write_ahead(self, batch: RecordBatch) -> None:
-        """Saves which record numbers are left out before what follows them is sent.
+    def _known(self, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
+        """What the positions say of the same version of the same object or share."""
+        known = self._offsets.get_entry(entry.get_manager_key())
+        same = known is not None and (known.version, known.generation) == (entry.version, entry.generation)
+        return known if same else None
 
-        A replay accepts a hole in an object's record numbers only where the log says that they were skipped; any other
-        hole is a loss.
+    def _write_ahead(self, batch: RecordBatch) -> None:
+        """Saves what a replay could not tell from the topic alone, before what it is about is sent.
+
+        Which record numbers are left out: a replay accepts a hole only where the log says that they were skipped; any other
+        hole is a loss. And that a share was begun: shares lie in several lanes, and only the order inside a lane tells which
+        of two versions is the newer one.
         """
-        known = self._offsets.get_entry(batch.entry.get_manager_key())
-        if known is None or known.version != batch.entry.version:
+        known = self._known(batch.entry)
+        if known is None:
             # not what stands before this batch: that may be on its way, and a crash now would lose it
             done = self._task.committed_records(batch.entry)
             known = attrs.evolve(batch.entry, records_done=done, mark=None, state=ObjectState.READING, skipped=())

@@ -133,9 +133,9 @@ class FetchedStream:
 class FetchedInput:
     """An `ObjectInput` whose first stream was opened ahead; every other range goes to the object itself."""
 
-    def __init__(self, inner: ObjectInput, start: int, stream: FetchedStream | None) -> None:
+    def __init__(self, inner: ObjectInput, start: int, stream: FetchedStream | None, end: int | None = None) -> None:
         self._inner = inner
-        self._start = start
+        self._range = start, end
         self._stream = stream
         self._taken: FetchedStream | None = None
 
@@ -157,7 +157,7 @@ class FetchedInput:
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:
         """The stream that was fetched ahead when it is the one that is asked for, else a new one."""
         stream = self._stream
-        if stream is not None and start == self._start and end is None:
+        if stream is not None and (start, end) == self._range:
             self._stream, self._taken = None, stream
             stream.make_head()
             return stream
@@ -228,11 +228,12 @@ class FetchAhead:
         """Bytes that are held now."""
         return self._budget.used
 
-    def fetch(self, source: ObjectInput, start: int) -> FetchedInput:
-        """Begins to read an object from a byte; returns at once."""
-        stream = FetchedStream(lambda: source.open(start), source.size - start, self._budget)
+    def fetch(self, source: ObjectInput, start: int, end: int | None = None) -> FetchedInput:
+        """Begins to read the bytes `start .. end - 1` of an object, or all from `start` on; returns at once."""
+        expected = (source.size if end is None else end) - start
+        stream = FetchedStream(lambda: source.open(start, end), expected, self._budget)
         self._pool.submit(stream.fill)
-        return FetchedInput(source, start, stream)
+        return FetchedInput(source, start, stream, end)
 
     def close(self) -> None:
         """Ends every read that waits, and the threads as soon as their requests let them. May be called twice.

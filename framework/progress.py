@@ -12,7 +12,8 @@ class Progress:
     Attributes:
         state: what the run is doing: `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, and at the end
             `done` or `stopped`.
-        objects_done: objects finished in this run: read to the end, failed, or gone.
+        objects_done: objects finished in this run: read to the end, failed, or gone. Of a split one each share counts, here and
+            below.
         objects_total: objects that were new or unfinished.
         bytes_done: listed sizes of the finished ones.
         bytes_total: listed sizes of all that were new or unfinished.

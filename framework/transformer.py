@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 import attrs
 
 from framework.records import Mark, SkippedRecord, length_only
+from framework.shares import Share
 
 MAX_MESSAGE_BYTES = 64_000_000
 """The longest payload that an Iggy message can have (iggy 0.9)."""
@@ -187,6 +188,35 @@ class Transformer(abc.ABC):
 
         They are saved with every position. A position is only used when they are the same.
         """
+
+    def can_split(self, key: str) -> bool:
+        """Whether an object of that key may be cut into shares, each read by itself with `share_runs`. No, by default.
+
+        A fixed function of the options and the key: nothing is read to decide it.
+        """
+        del key
+        return False
+
+    def share_runs(
+        self,
+        source: ObjectInput,
+        share: Share,
+        *,
+        skip: int = 0,
+        mark: Mark | None = None,
+        limits: BatchLimits | None = None,
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        """The records of one share, as `runs` gives those of an object; numbers count from 1 in each share.
+
+        A record belongs to the share in whose bytes it begins, and may end behind them: all shares in their order give what
+        `runs` gives. Only for formats that say so with `can_split`. What `share.window(source.size, mark)` names is fetched
+        ahead: open those bytes first.
+
+        Raises:
+            ObjectError: as `runs`.
+            NotImplementedError: by default.
+        """
+        raise NotImplementedError(f"{self.name} reads {source.location} whole, not share {share.number} of it")
 
     def records(self, source: ObjectInput, *, skip: int = 0) -> Iterator[bytes]:
         """The payloads one by one, for library use. The first bad record raises its error."""

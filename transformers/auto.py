@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from framework.errors import ObjectError
 from framework.records import Mark, SkippedRecord
+from framework.shares import Share
 from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, Transformer
 from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
 from transformers.runs import SHARED_MODULES
@@ -80,6 +81,23 @@ class AutoTransformer(Transformer):
     ) -> Iterator[PayloadRun | SkippedRecord]:
         yield from self._choose(source).runs(source, skip=skip, mark=mark, limits=limits)
 
+    @override
+    def can_split(self, key: str) -> bool:
+        found = format_of_key(key)
+        return found is not None and self._made_for(found).can_split(key)
+
+    @override
+    def share_runs(
+        self,
+        source: ObjectInput,
+        share: Share,
+        *,
+        skip: int = 0,
+        mark: Mark | None = None,
+        limits: BatchLimits | None = None,
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        yield from self._choose(source).share_runs(source, share, skip=skip, mark=mark, limits=limits)
+
     def _choose(self, source: ObjectInput) -> Transformer:
         found = format_of_key(source.key)
         if found is None:
@@ -88,6 +106,9 @@ class AutoTransformer(Transformer):
                 "that of a compression); set input.format",
                 location=source.location,
             )
+        return self._made_for(found)
+
+    def _made_for(self, found: str) -> Transformer:
         if found not in self._made:
             from framework.formats import make_transformer  # noqa: PLC0415 - it imports this package
 

@@ -49,7 +49,7 @@ _MAGIC = {
     "bzip2": tuple(b"BZh%d" % level + tail for level in range(1, 10) for tail in (b"1AY&SY", b"\x17rE8P\x90")),
     "xz": (b"\xfd7zXZ\x00",),
 }
-_LONGEST_MAGIC = 10
+LONGEST_MAGIC = 10
 
 _UNPACKERS: dict[str, Callable[[Iterator[bytes], str], Iterator[bytes]]] = {
     "gzip": unpack_gzip,
@@ -72,7 +72,7 @@ def detect_compression(head: bytes, key: str) -> str:
         if head.startswith(magics):
             return name
     named = compression_of_key(key)
-    if len(head) < _LONGEST_MAGIC and head and any(magic.startswith(head) for magic in _MAGIC.get(named, ())):
+    if len(head) < LONGEST_MAGIC and head and any(magic.startswith(head) for magic in _MAGIC.get(named, ())):
         return named
     return "none"
 
@@ -144,7 +144,7 @@ class UnpackedStream:
             head = b""
             failure: Exception | None = None
             try:
-                while len(head) < _LONGEST_MAGIC and (piece := next(pieces, b"")):
+                while len(head) < LONGEST_MAGIC and (piece := next(pieces, b"")):
                     head += piece
             except Exception as exc:  # noqa: BLE001 - raised behind the head
                 failure = exc

@@ -15,9 +15,11 @@ from typing_extensions import override
 
 from framework.errors import RecordError
 from framework.records import Mark, SkippedRecord
-from framework.transformer import ObjectInput, PayloadRun
-from transformers.compression import PIECE_BYTES, UnpackedStream
+from framework.shares import Share
+from framework.transformer import BatchLimits, ObjectInput, PayloadRun
+from transformers.compression import PIECE_BYTES, UnpackedStream, compression_of_key
 from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from transformers.share_lines import ShareLines
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -141,6 +143,11 @@ def split_lines(span: Span) -> LineBlock:
     return LineBlock(lines, span.start, overhead, data.isascii())
 
 
+def _piece_bytes(limits: BatchLimits) -> int:
+    """No longer than a run may be: what one object holds in memory follows from the limits."""
+    return min(PIECE_BYTES, limits.size_bytes)
+
+
 class LineTransformer(ShippedTransformer):
     """The base of the formats whose records are lines. A subclass may check them.
 
@@ -169,22 +176,58 @@ class LineTransformer(ShippedTransformer):
             done, start = mark.record, mark.byte
         if start >= source.size:
             return
-        # A piece is no longer than a run may be: what one object holds in memory follows from the limits.
-        piece_bytes = min(PIECE_BYTES, builder.limits.size_bytes)
-        stream = UnpackedStream(source, self.options.compression, start=start, piece_bytes=piece_bytes)
+        stream = UnpackedStream(source, self.options.compression, start=start, piece_bytes=_piece_bytes(builder.limits))
         with closing(stream):
-            for span in whole_lines(stream, start, piece_bytes, self.options.max_record_bytes):
-                block = split_lines(span)
-                drop = 0
-                if done < skip:
-                    here = 1 if block.too_long else sum(map(bool, map(bytes.strip, block.lines)))
-                    if done + here <= skip:
-                        done += here
-                        continue
-                    drop, done = skip - done, skip
-                if not drop and not stream.packed:
-                    builder.border(block.start)
-                yield from self._take(block, drop, builder, stream)
+            yield from self._lines_of(stream, start, skip - done, builder)
+
+    @override
+    def can_split(self, key: str) -> bool:
+        """Whether neither option nor key says that the object is compressed."""
+        compression = self.options.compression
+        return compression == "none" or (compression == "auto" and compression_of_key(key) == "none")
+
+    @override
+    def share_runs(
+        self,
+        source: ObjectInput,
+        share: Share,
+        *,
+        skip: int = 0,
+        mark: Mark | None = None,
+        limits: BatchLimits | None = None,
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        builder = RunBuilder(skip + 1, limits or BatchLimits())
+        yield from self._numbered(self._read_share(source, share, skip, mark, builder), builder)
+
+    def _read_share(
+        self, source: ObjectInput, share: Share, skip: int, mark: Mark | None, builder: RunBuilder
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        if mark is not None and mark.record > skip:
+            mark = None
+        stream = ShareLines(
+            source, share, self.options.compression, mark=mark, piece_bytes=_piece_bytes(builder.limits)
+        )
+        with closing(stream):
+            start = stream.seek()
+            if start is not None:
+                yield from self._lines_of(stream, start, skip - (mark.record if mark is not None else 0), builder)
+
+    def _lines_of(
+        self, stream: UnpackedStream, start: int, drop_records: int, builder: RunBuilder
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        """The records of a stream that begins with a line at byte `start`, without the first `drop_records`."""
+        for span in whole_lines(stream, start, _piece_bytes(builder.limits), self.options.max_record_bytes):
+            block = split_lines(span)
+            drop = 0
+            if drop_records:
+                here = 1 if block.too_long else sum(map(bool, map(bytes.strip, block.lines)))
+                if here <= drop_records:
+                    drop_records -= here
+                    continue
+                drop, drop_records = drop_records, 0
+            if not drop and not stream.packed:
+                builder.border(block.start)
+            yield from self._take(block, drop, builder, stream)
 
     def _take(
         self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream

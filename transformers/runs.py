@@ -110,13 +110,20 @@ class ShippedTransformer(Transformer):
     def runs(
         self, source: ObjectInput, *, skip: int = 0, mark: Mark | None = None, limits: BatchLimits | None = None
     ) -> Iterator[PayloadRun | SkippedRecord]:
-        builder = RunBuilder(skip + 1, limits or BatchLimits())
-        done = skip
         if source.size == 0:
             # An empty object has no records in any format; opening it would be a request for nothing.
             return
+        builder = RunBuilder(skip + 1, limits or BatchLimits())
+        yield from self._numbered(self._read(source, skip, mark, builder), builder)
+
+    @staticmethod
+    def _numbered(
+        runs: Iterator[PayloadRun | SkippedRecord], builder: RunBuilder
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        """The runs and what is left in the builder; an error of the rest gets the number of its record."""
+        done = builder.next_record - 1
         try:
-            for run in self._read(source, skip, mark, builder):
+            for run in runs:
                 done = run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
                 yield run
             yield from builder.flush()

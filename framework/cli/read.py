@@ -24,8 +24,9 @@ def read_records(
 ) -> int:
     """Writes the records to stdout, partition after partition, each from `offset` to its end as it is now.
 
-    A line: `{"topic", "partition", "offset", "id", "timestamp", "bucket", "key", "version", "record", "payload"}`; a payload
-    that is no JSON is a string, and bytes that are no UTF-8 are `"payload_base64"`.
+    A line: `{"topic", "partition", "offset", "id", "timestamp_us", "bucket", "key", "version", "record", "payload"}`, with `share`
+    and `split_size` when the object was split; a payload that is no JSON is a string, and bytes that are no UTF-8 are
+    `"payload_base64"`.
 
     Raises:
         ConfigError: mistakes in the file; no topic to read.
@@ -68,16 +69,20 @@ def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int
 def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:
     """One message as the object that `read` writes."""
     from framework.ids import parse_message_id  # noqa: PLC0415
-    from framework.iggy.headers import join_provenance  # noqa: PLC0415
+    from framework.iggy.headers import join_provenance, share_of  # noqa: PLC0415
 
+    parts, provenance = parse_message_id(message.message_id), join_provenance(message.headers)
+    cut = share_of(provenance)
+    shares = {"share": cut.number, "split_size": cut.split_size} if cut is not None else {}
     line: dict[str, Any] = {
         "topic": topic,
         "partition": partition,
         "offset": message.offset,
         "id": f"{message.message_id:032x}",
         "timestamp_us": message.timestamp_us,
-        **join_provenance(message.headers),
-        "record": parse_message_id(message.message_id).record,
+        **provenance,
+        **shares,
+        "record": parts.record,
     }
     try:
         line["payload"] = orjson.loads(message.payload)

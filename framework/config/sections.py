@@ -108,6 +108,14 @@ class InputSection:
         unit="bytes",
         doc="A longer record is a bad record. Iggy cannot store more than 64,000,000 bytes in one message.",
     )
+    split_size: Bytes | None = option(
+        None,
+        minimum=1024,
+        unit="bytes",
+        doc="Larger objects of `jsonl` and `text` that are not compressed are cut into shares of this many bytes. Each goes to a "
+        "partition of its own, so that several tasks read one object; order is kept inside a share. An object that was begun "
+        "stays as it was begun, whatever is said here later. Absent: every object is read whole.",
+    )
     chunk_size: Bytes = option(
         4096,
         minimum=1,
@@ -153,6 +161,8 @@ class InputSection:
             guess = get_close_matches(self.format, known, n=1)
             advice = f'did you mean "{guess[0]}"?' if guess else f"known are {', '.join(known)}"
             yield f'format = "{self.format}": unknown format; {advice}'
+        if self.split_size is not None and self.compression not in {"none", "auto"}:
+            yield f"split_size: an object in {self.compression} can only be read from its beginning; leave split_size out"
         yield from (mistake.removeprefix("input.") for mistake in self.options().mistakes())
 
 
@@ -437,6 +447,11 @@ class SourceCommonConfig:
             yield f'[iggy] topic = "{topic}": uses {{{{topic}}}}, which the name template does not have'
         if topic is not None and "{{" in topic.replace(TOPIC_PLACEHOLDER, ""):
             yield f'[iggy] topic = "{topic}": only {{{{topic}}}} can be used here'
+        if self.input.split_size is not None and self.naming.distribution == "partition":
+            yield (
+                '[input] split_size: shares go to several partitions, but [naming] distribution = "partition" has each object '
+                "in the one that its name says; leave one of the two out"
+            )
         if topic == self.offsets_topic:
             yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
         tasks = self.runner.tasks_max or 1

@@ -19,12 +19,19 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.errors import IggyUnavailableError, PositionError, SourceRunningError
-from framework.ids import object_hash64, parse_message_id
+from framework.ids import MessageId, object_hash64, parse_message_id
 from framework.iggy import log_codec
-from framework.iggy.headers import join_provenance
+from framework.iggy.headers import join_provenance, share_of
 from framework.iggy.log_codec import Claim, Snapshot, TopicIdentity
 from framework.iggy.position_log import Checkpoint, LogView, PositionLog, arrange
-from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta, merge_entries, merge_ranges
+from framework.offsets import (
+    OffsetManagerEntry,
+    OffsetManagerKey,
+    PositionDelta,
+    merge_entries,
+    merge_ranges,
+    settle_shares,
+)
 from framework.past_listing import PastListing
 from framework.records import Anchor, Lane, length_only
 
@@ -116,19 +123,15 @@ class Recovery:
         position_log: the offsets topic.
         topics: data topics that the configuration names; they exist.
         partitions: how many each has.
-        split_size: part of every message id.
     """
 
-    def __init__(
-        self, position_log: PositionLog, *, topics: Sequence[str], partitions: int, split_size: int = 0
-    ) -> None:
+    def __init__(self, position_log: PositionLog, *, topics: Sequence[str], partitions: int) -> None:
         self._log = position_log
         self._connection = position_log.connection
         self._source = position_log.source
         self._stream = position_log.stream
         self._topics = topics
         self._partitions = partitions
-        self._split_size = split_size
         self._stands: dict[tuple[Lane, Anchor], bool] = {}
         self._lost_records = False
 
@@ -151,13 +154,14 @@ class Recovery:
         view = arrange(messages, self._source)
         identities = self._identities(view)
         chosen, entries, anchors, unclaimed = self._load(view)
+        settle_shares(entries)  # first: it tells the replay which version of a split object is the latest
         for topic in self._topics:
             for partition in range(self._partitions):
                 anchors.setdefault(Lane(topic, partition), None if view.checkpoints else self._end(topic, partition))
         replayed = 0
         facts = self._skip_facts(view.checkpoints[chosen:])
         for lane in sorted(anchors):
-            replay = _Replay(self._source, self._split_size, entries, unclaimed, facts)
+            replay = _Replay(self._source, entries, unclaimed, facts)
             anchors[lane] = self._replay_lane(lane, anchors[lane], replay)
             replayed += replay.messages
         listings = self._listings(view.checkpoints[chosen:])
@@ -371,33 +375,33 @@ class _Replay:
     def __init__(
         self,
         source: str,
-        split_size: int,
         entries: dict[OffsetManagerKey, OffsetManagerEntry],
         unclaimed: dict[int, int],
         facts: Mapping[tuple[OffsetManagerKey, str], tuple[tuple[int, int], ...]],
     ) -> None:
         self.messages = 0
         self._source = source
-        self._split_size = split_size
         self._entries = entries
         self._unclaimed = unclaimed
         self._facts = facts
-        self._keys: dict[int, OffsetManagerKey | None] = {}
-        self._by_hash: dict[int, OffsetManagerKey] | None = None
+        # (hash, share) -> position
+        self._keys: dict[tuple[int, int], OffsetManagerKey | None] = {}
+        self._by_hash: dict[tuple[int, int], OffsetManagerKey] | None = None
 
     def see(self, lane: Lane, message_id: int, headers: Mapping[str, HeaderScalar]) -> None:
         """One message, in the order of the lane."""
         self.messages += 1
         parts = parse_message_id(message_id)
-        object_hash = parts.object_hash
-        if object_hash in self._keys:
-            key = self._keys[object_hash]
+        name = parts.object_hash, parts.share
+        if name in self._keys:
+            key = self._keys[name]
         else:
-            key = self._keys[object_hash] = self._find(lane, object_hash, headers)
+            key = self._keys[name] = self._find(lane, parts, headers)
         if key is None:
-            if object_hash in self._unclaimed or parts.record == 1:
-                done = self._unclaimed.get(object_hash, 0)
-                self._unclaimed[object_hash] = parts.record if parts.record == done + 1 else done
+            # a share that was begun is in the log: one that is not there is none of ours
+            if not parts.share and (parts.object_hash in self._unclaimed or parts.record == 1):
+                done = self._unclaimed.get(parts.object_hash, 0)
+                self._unclaimed[parts.object_hash] = parts.record if parts.record == done + 1 else done
             return
         entry = self._entries[key]
         done = entry.records_done
@@ -408,10 +412,10 @@ class _Replay:
             self._entries[key] = attrs.evolve(entry, records_done=parts.record)
         else:
             log.warning(
-                "%s: record %d of %s/%s follows record %d; what is missing will be sent",
+                "%s: record %d of %s follows record %d; what is missing will be sent",
                 lane,
                 parts.record,
-                *_names(key),
+                _place(key),
                 done,
             )
 
@@ -423,31 +427,38 @@ class _Replay:
                 expected = last + 1
         return expected
 
-    def _find(self, lane: Lane, object_hash: int, headers: Mapping[str, HeaderScalar]) -> OffsetManagerKey | None:
+    def _find(self, lane: Lane, parts: MessageId, headers: Mapping[str, HeaderScalar]) -> OffsetManagerKey | None:
         """Whose message it is: by its provenance, else by the hash of an object that was being read."""
         names = join_provenance(headers)
         bucket, key_name, version = names.get("bucket"), names.get("key"), names.get("version")
         if isinstance(bucket, str) and isinstance(key_name, str) and isinstance(version, str):
-            if object_hash64(self._source, bucket, key_name, version, self._split_size) != object_hash:
+            cut = share_of(names)
+            split_size = cut.split_size if cut is not None else 0
+            if object_hash64(self._source, bucket, key_name, version, split_size) != parts.object_hash:
                 return None
-            key = OffsetManagerKey.of_object(bucket, key_name)
+            key = OffsetManagerKey.of_object(bucket, key_name).of_share(parts.share)
             known = self._entries.get(key)
-            if known is None or known.version != version:
-                # a later version in the lane is the newer one: its time is learnt from the next listing
-                generation = known.generation + 1 if known is not None else 0
-                self._entries[key] = OffsetManagerEntry(
-                    bucket=bucket, key=key_name, version=version, generation=generation, lane=lane
-                )
+            if known is not None and (known.version, known.split_size) == (version, split_size):
+                return key
+            if split_size or (known is not None and known.split_size):
+                # Lanes do not tell whether a whole version in one is newer than a split one in others; the next listing does.
+                return None
+            # a later version in the lane is the newer one: its time is learnt from the next listing
+            generation = known.generation + 1 if known is not None else 0
+            self._entries[key] = OffsetManagerEntry(
+                bucket=bucket, key=key_name, version=version, generation=generation, lane=lane
+            )
             return key
         if self._by_hash is None:
             self._by_hash = {
-                object_hash64(self._source, entry.bucket, entry.key, entry.version, self._split_size): key
-                for key, entry in self._entries.items()
-                if not entry.finished
+                (object_hash64(self._source, one.bucket, one.key, one.version, one.split_size), one.share): key
+                for key, one in self._entries.items()
+                if not one.finished
             }
-        return self._by_hash.get(object_hash)
+        return self._by_hash.get((parts.object_hash, parts.share))
 
 
-def _names(key: OffsetManagerKey) -> tuple[str, str]:
+def _place(key: OffsetManagerKey) -> str:
     names = dict(key.properties)
-    return names.get("bucket", ""), names.get("key", "")
+    share = f", share {key.share}" if key.share else ""
+    return f"{names.get('bucket', '')}/{names.get('key', '')}{share}"

@@ -5,6 +5,7 @@ import threading
 import attrs
 import pytest
 
+from framework.cutting import Cutter
 from framework.errors import ObjectError, PositionMismatchError, StoreUnavailableError
 from framework.feed import LIST_SHARE, Assignment, HandedFeed, ListingFeed
 from framework.offsets import OffsetManager, OffsetManagerEntry, canonical_options
@@ -48,7 +49,7 @@ class Rig:
         self.objects = list(objects)
         self.clock = FakeClock()
         self.list_seconds = 0.0
-        self.offsets = options.pop("offsets", None) or OffsetManager()
+        self.offsets = options.pop("offsets") if "offsets" in options else OffsetManager()
         self.listings = 0
         options.setdefault("poll_interval_seconds", 5.0)
         options.setdefault("depends_on", "")
@@ -299,31 +300,160 @@ def test_memory_for_what_was_handed_out_does_not_grow_with_the_passes():
         for assignment in rig.take_all():
             rig.done(assignment.native)
         rig.clock.advance(5)
-    assert len(rig.feed._in_flight) <= 10_001
+    assert len(rig.feed._in_hand) <= 10_001
 
 
-def test_memory_for_what_was_handed_out_does_not_grow_within_a_pass():
-    rig = Rig(*[native(f"{key:05}") for key in range(25_000)])
-    most = 0
-    for _ in range(25_000):
-        rig.done(rig.feed.take().native)
-        most = max(most, len(rig.feed._in_flight))
-    assert most <= 10_000
-    assert rig.take_all() == []
+# ---- shares of split objects
 
 
-def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypatch):
-    monkeypatch.setattr("framework.feed.PRUNE_FROM", 10)
-    rig = Rig(*[native(f"{key:03}") for key in range(100)])
-    held = {"003", "050"}
-    for _ in range(100):
-        taken = rig.feed.take().native
-        if taken.key not in held:
-            rig.done(taken)
-    assert len(rig.feed._in_flight) < 20
+def lane_of(share, partitions=3):
+    return Lane("t", (share - 1) % partitions)
+
+
+def splitting(size=10, partitions=3):
+    return Cutter(split_size=size, partitions=partitions, can_split=lambda key: not key.endswith(".gz"))
+
+
+def shares_of(assignments):
+    return [(one.native.key, one.entry.share, one.entry.split_size, one.entry.lane) for one in assignments]
+
+
+def finish(rig, assignment, records=3):
+    rig.offsets.add_entry(assignment.entry.advanced(records, state=ObjectState.DONE))
+
+
+def test_a_large_object_is_handed_out_share_by_share_each_in_a_lane_of_its_own():
+    rig = Rig(
+        native("a", size=9), native("b", size=31), native("c.gz", size=99), native("d", size=10), cutter=splitting()
+    )
+    taken = rig.take_all()
+    assert shares_of(taken) == [
+        ("a", 0, 0, LANE),
+        *[("b", share, 10, lane_of(share)) for share in (1, 2, 3, 4)],
+        ("c.gz", 0, 0, LANE),
+        ("d", 0, 0, LANE),
+    ]
+    assert [one.size_bytes for one in taken] == [9, 10, 10, 10, 1, 99, 10]
+    counts = rig.feed.counts
+    assert (counts.listed, counts.chosen, counts.total_chosen, counts.total_chosen_bytes) == (4, 7, 7, 149)
+
+
+def test_a_later_pass_hands_out_the_shares_that_are_neither_finished_nor_in_hand():
+    rig = Rig(native("a", size=45), cutter=splitting())
+    taken = rig.take_all()
+    finish(rig, taken[1])
+    rig.feed.release(taken[2])
+    assert rig.next_pass() == ["a"]
     assert rig.next_pass() == []
-    rig.objects = [native(key, "v2") for key in held]
+    for one in taken:
+        finish(rig, one)
     assert rig.next_pass() == []
+
+
+@pytest.mark.parametrize("size", [None, 7, 1000])
+def test_an_object_begun_in_shares_keeps_its_cut(size):
+    offsets = OffsetManager()
+    first = Rig(native("a", size=45), cutter=splitting(), offsets=offsets)
+    taken = first.take_all()
+    for number in (0, 3):
+        offsets.add_entry(taken[number].entry.advanced(2))
+    finish(first, taken[1])
+    again = Rig(
+        native("a", size=45), cutter=splitting(size) if size else Cutter(partitions=3), offsets=offsets
+    ).take_all()
+    assert shares_of(again) == [("a", share, 10, lane_of(share)) for share in (1, 3, 4, 5)]
+    assert [one.entry.records_done for one in again] == [2, 0, 2, 0]
+
+
+@pytest.mark.parametrize("state", [ObjectState.READING, ObjectState.DONE])
+def test_an_object_begun_whole_stays_whole(state):
+    rig = Rig(native("a", size=45), cutter=splitting())
+    rig.done(native("a", size=45), state=state)
+    assert shares_of(rig.take_all()) == ([("a", 0, 0, LANE)] if state is ObjectState.READING else [])
+
+
+def test_so_does_one_of_which_only_its_records_were_found():
+    found = OffsetManager(records_found=lambda one: 4 if one.key == "a" else 0)
+    taken = Rig(native("a", size=45), native("b", size=11), cutter=splitting(), offsets=found).take_all()
+    assert shares_of(taken) == [("a", 0, 0, LANE), ("b", 1, 10, LANE), ("b", 2, 10, lane_of(2))]
+    assert [one.entry.records_done for one in taken] == [4, 0, 0]
+
+
+def test_all_shares_of_a_new_version_are_of_the_next_generation():
+    rig = Rig(native("a", size=25), cutter=splitting())
+    for one in rig.take_all():
+        finish(rig, one)
+    rig.objects = [native("a", "v2", size=35)]
+    rig.clock.advance(5)
+    taken = rig.take_all()
+    assert [(one.entry.share, one.entry.generation, one.entry.records_done) for one in taken] == [
+        (share, 1, 0) for share in (1, 2, 3, 4)
+    ]
+    # of another process: its share 1 has no position yet, and the others are not begun a second time
+    rig.offsets.add_entry(taken[2].entry.advanced(3, state=ObjectState.DONE))
+    other = Rig(native("a", "v2", size=35), cutter=splitting(), offsets=rig.offsets)
+    assert [(one.entry.share, one.entry.generation) for one in other.take_all()] == [(1, 1), (2, 1), (4, 1)]
+
+
+def test_a_version_that_comes_back_is_read_in_all_its_shares():
+    rig = Rig(native("a", size=25), cutter=splitting())
+    for version in ("v1", "v2", "v1"):
+        rig.objects = [native("a", version, size=25)]
+        rig.clock.advance(5)
+        taken = rig.take_all()
+        assert [one.entry.share for one in taken] == [1, 2, 3]
+        for one in taken:
+            finish(rig, one)
+    assert {one.entry.generation for one in taken} == {2}
+
+
+@pytest.mark.parametrize("size", [10, 25, 45])
+def test_a_newer_version_waits_until_no_share_of_the_older_one_is_in_hand(size):
+    rig = Rig(native("a", size=25), cutter=splitting())
+    taken = rig.take_all()
+    rig.objects = [native("a", "v2", size=size)]
+    for one in taken[::-1]:
+        assert rig.next_pass() == []
+        finish(rig, one)
+    assert len(rig.next_pass()) == -(-size // 10)
+
+
+def test_with_once_a_version_put_off_for_an_older_one_that_came_back_is_still_read():
+    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    taken = rig.take_all()
+    rig.objects = [native("a", "v2", size=25)]
+    rig.feed.release(taken[0])
+    assert rig.next_pass() == []
+    assert not rig.feed.finished  # shares 2 and 3 are still being read, and share 1 is of no version that is wanted
+    assert rig.next_pass() == []
+    for one in taken[1:]:
+        finish(rig, one)
+    assert rig.next_pass() == ["a"] * 3
+    assert rig.feed.finished
+
+
+def test_gone_shares_do_not_keep_a_source_going():
+    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    taken = rig.take_all()
+    rig.objects = []
+    for one in taken:
+        rig.feed.release(one, gone=True)
+    assert rig.feed.finished
+
+
+def test_a_share_read_with_other_options_refuses_the_whole_object():
+    rig = Rig(native("a", size=25), cutter=splitting(), depends_on='{"format":"text"}')
+    finish(rig, rig.take_all()[1], records=0)
+    other = Rig(native("a", size=25), cutter=splitting(), depends_on='{"format":"jsonl"}', offsets=rig.offsets)
+    with pytest.raises(PositionMismatchError, match="b/a"):
+        other.take_all()
+
+
+def test_too_many_shares_are_an_error_that_names_the_option():
+    rig = Rig(native("a", size=3 << 24), cutter=splitting(2))
+    with pytest.raises(ObjectError, match=r"25,165,824 shares.*split_size"):
+        rig.take_all()
+    assert Rig(native("a", size=3 << 24), native("b"), cutter=splitting(2), tolerant=True).keys() == ["b"] * 5
 
 
 # ---- objects that somebody else chose

@@ -1,0 +1,154 @@
+"""The lines of one share of a split object, cut out of the object's bytes.
+
+A share owns the lines that begin in the bytes it covers. So what it reads starts one byte before them, to see whether a line
+begins there, and goes on behind them to the end of its last line. A share inside of one long line owns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from typing_extensions import override
+
+from framework.records import Mark
+from framework.shares import Share, count_shares
+from framework.transformer import ObjectInput, ReadStream
+from transformers.compression import LONGEST_MAGIC, PIECE_BYTES, UnpackedStream, detect_compression
+
+_FIRST_MORE_BYTES = 1 << 16
+
+
+class ShareLines(UnpackedStream):
+    """The lines that a share owns, whole, as one stream of bytes. Use: `seek`, then read.
+
+    An object that turns out to be packed, though its name did not say so, cannot be read from the middle: it belongs to share
+    1 as a whole, and the others own nothing.
+
+    Args:
+        source: the object.
+        share: which of its shares.
+        compression: the option; `none` or `auto`.
+        mark: where a line of this share begins; None to find the first one.
+        piece_bytes: about how much to read at a time.
+    """
+
+    def __init__(
+        self,
+        source: ObjectInput,
+        share: Share,
+        compression: str,
+        *,
+        mark: Mark | None = None,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        start, end = share.window(source.size, mark)
+        outer = compression if share.number == 1 else "none"
+        super().__init__(_Part(source, share, end), outer, start=start, piece_bytes=piece_bytes)
+        self._object = source
+        self._share = share
+        self._may_be_packed = compression == "auto"
+        self._begins_line = mark is not None or share.number == 1
+        self._at = start  # of the next byte that comes from below
+        self._rest = b""
+        self._over = False
+
+    def seek(self) -> int | None:
+        """Offset of the share's first line; None when it owns none. Reads up to there, and no further than the share."""
+        if self._at >= min(self._share.end, self._object.size):
+            return None
+        if self._begins_line:
+            return self._at
+        asked = False
+        while self._at < self._share.end - 1 and (piece := super().read_some()):
+            if not asked and self._may_be_packed and _is_packed(self._object):
+                return None
+            asked = True
+            cut = piece.find(b"\n") + 1
+            self._at += cut or len(piece)
+            if cut:
+                self._rest = piece[cut:]
+                return self._at if self._at < self._share.end else None
+        return None
+
+    @override
+    def read_some(self) -> bytes:
+        if self._over:
+            return b""
+        piece, self._rest = self._rest or super().read_some(), b""
+        if self.packed:
+            return piece
+        before, self._at = self._at, self._at + len(piece)
+        if self._at >= self._share.end:
+            # the last line is the one that holds the share's last byte
+            cut = piece.find(b"\n", max(0, self._share.end - 1 - before)) + 1
+            if cut:
+                self._over = True
+                return piece[:cut]
+        return piece
+
+
+class _Part(ObjectInput):
+    """An object of which first the bytes up to `end` are asked for, and more only as somebody goes on reading."""
+
+    def __init__(self, source: ObjectInput, share: Share, end: int) -> None:
+        self._source = source
+        self._share = share
+        self._end = end
+
+    @property
+    @override
+    def location(self) -> str:
+        shares = count_shares(self._source.size, self._share.split_size)
+        return f"{self._source.location} (share {self._share.number} of {shares})"
+
+    @property
+    @override
+    def key(self) -> str:
+        return self._source.key
+
+    @property
+    @override
+    def size(self) -> int:
+        return self._source.size
+
+    @override
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        return _OnwardStream(self._source.open, start, self._end, self._source.size)
+
+
+class _OnwardStream(ReadStream):
+    """Bytes from `start` on: up to `end` at once, then twice as many with each request."""
+
+    def __init__(self, opener: Callable[[int, int], ReadStream], start: int, end: int, size: int) -> None:
+        self._opener = opener
+        self._end = end
+        self._size = size
+        self._more = _FIRST_MORE_BYTES
+        self._stream = opener(start, end)
+
+    @override
+    def read(self, size: int, /) -> bytes:
+        while True:
+            data = self._stream.read(size)
+            if data or self._end >= self._size:
+                return data
+            self._stream.close()
+            start, self._end = self._end, min(self._size, self._end + self._more)
+            self._more *= 2
+            self._stream = self._opener(start, self._end)
+
+    @override
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _is_packed(source: ObjectInput) -> bool:
+    """Whether the object's first bytes are those of a compression. A request of its own."""
+    head = b""
+    stream = source.open(0, min(LONGEST_MAGIC, source.size))
+    try:
+        while piece := stream.read(LONGEST_MAGIC):
+            head += piece
+    finally:
+        stream.close()
+    return detect_compression(head, source.key) != "none"
