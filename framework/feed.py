@@ -129,6 +129,10 @@ def _object_key(native: NativeObject) -> OffsetManagerKey:
     return OffsetManagerKey.of_object(native.bucket, native.key)
 
 
+def _rest_seconds(listing_seconds: float) -> float:
+    return LIST_SHARE * listing_seconds
+
+
 class ListingFeed(ObjectFeed):
     """Passes over a listing: every object that is new or unfinished, once.
 
@@ -150,6 +154,7 @@ class ListingFeed(ObjectFeed):
         start_entry: Callable[[NativeObject, Lane, str], OffsetManagerEntry] = OffsetManagerEntry.start,
         key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
         cutter: Cutter | None = None,
+        rest_seconds: Callable[[float], float] = _rest_seconds,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listing = listing
@@ -163,6 +168,7 @@ class ListingFeed(ObjectFeed):
         self._start_entry = start_entry
         self._key_of = key_of
         self._cutter = cutter or Cutter()
+        self._rest_seconds = rest_seconds
         self._clock = clock
         self._pass: Iterator[NativeObject] | None = None
         self._due = clock()
@@ -227,7 +233,7 @@ class ListingFeed(ObjectFeed):
         self.counts.left_out = self._selection.left_out()
         if self._unroutable:
             self.counts.left_out["name without a lane"] = self._unroutable
-        self._due = self._clock() + max(self._poll_interval, LIST_SHARE * self._listing_seconds)
+        self._due = self._clock() + max(self._poll_interval, self._rest_seconds(self._listing_seconds))
         if self._once:
             with self._lock:
                 self._finished = not (self._released or self._in_hand.awaited)
@@ -254,6 +260,8 @@ class ListingFeed(ObjectFeed):
         with self._lock:
             in_hand = self._in_hand.shares(key, native.version)
             if in_hand is None or (in_hand and not cut):
+                if in_hand is None:
+                    self._put_off(native)
                 return _NOTHING  # the reader has it, in this version or in an older one
         generation = same.generation if same is not None else entry.generation + 1 if entry is not None else 0
         if cut:
@@ -265,6 +273,9 @@ class ListingFeed(ObjectFeed):
             check_depends_on(same, self._depends_on, native.location)
             position = same
         return iter((self._hand_out(native, position),))
+
+    def _put_off(self, native: NativeObject) -> None:
+        """A version that has to wait for an older one in the reader's hands was listed: a later pass shows it again."""
 
     def _shares(
         self, native: NativeObject, lane: Lane, split_size: int, generation: int, in_hand: Collection[int]

@@ -12,7 +12,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -29,9 +30,11 @@ from framework.errors import (
 from framework.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed
 from framework.naming import Router
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, canonical_options
+from framework.past_listing import PastListing
 from framework.prefetch import FetchAhead, FetchedInput
 from framework.records import Lane, NativeObject, ObjectState, RecordBatch, SkippedRecord, SourceRecord
-from framework.selection import RoutedSelection, Selector
+from framework.selection import RoutedSelection, Selector, selection_digest
+from framework.tail import Tail, TailFeed
 from framework.transformer import BatchLimits, ObjectInput, PayloadRun, Transformer
 
 if TYPE_CHECKING:
@@ -74,7 +77,10 @@ class ReadCounts:
 
 
 class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
-    """Records of all objects of a source, in the order of its listing, each object from its position on.
+    """Records of all objects of a source, in the order in which its listing shows them, each object from its position on.
+
+    The order inside an object is always kept. The order of objects is the listing's: that of their keys where it is one
+    chain of pages, and only within ranges of keys where ranges are listed side by side.
 
     Exhausted is not dead: when `next_batch` gives None (or `next` raises StopIteration), a later call finds the objects that
     have appeared since. One thread at a time; asking for counts or positions changes nothing.
@@ -121,8 +127,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     @abc.abstractmethod
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
-        """The objects after `offset`, strictly, in the store's order; all of them for None.
+        """The objects after `offset`, strictly; all of them for None.
 
+        What exists during the whole pass comes once, in any order; objects are read in the order in which they come.
         Called once per pass, by the reader's thread; may block for requests, and tries each again by itself. `offset` is a
         key and need not exist. A stop drops the generator where it stands: give back what it holds in a `finally`.
 
@@ -165,11 +172,14 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def create_feed(self) -> ObjectFeed:
         """Passes over the listing with the configuration's filters and routes."""
         start_key = self.start_key
+        tail = self._create_tail()
         selector = Selector(self.config, self.store_clock, prefixes=self.prefixes)
         selector.remember_logs(self.get_table_log_keys())
-        return ListingFeed(
+        put_off = tail.put_off.add if tail is not None else None
+        make_feed = partial(TailFeed, tail) if tail is not None else ListingFeed
+        return make_feed(
             listing=lambda: self.get_native_item_stream(start_key),
-            selection=RoutedSelection(selector, Router(self.config)),
+            selection=RoutedSelection(selector, Router(self.config), put_off=put_off),
             tolerant=self.config.errors.tolerance != "none",
             offsets=self.offsets,
             depends_on=self._depends_on,
@@ -183,6 +193,35 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 can_split=self.transformer.can_split,
             ),
         )
+
+    def _create_tail(self) -> Tail | None:
+        """For discovery mode `after`; one complete pass (`once`) is a whole one in any mode."""
+        discovery, start_key = self.config.discovery, self.start_key
+        if discovery.mode != "after" or self._once:
+            return None
+        return Tail(
+            prefixes=self.prefixes,
+            base=start_key or "",
+            lookback_keys=discovery.lookback_keys,
+            full_pass_interval=discovery.full_pass_interval,
+            min_age=discovery.min_age,
+            selection=selection_digest(self.config, start_key),
+            offsets=self.offsets,
+            past=self.past_listing,
+            list_whole=lambda: self.get_native_item_stream(start_key),
+            list_behind=self.get_tail_stream,
+        )
+
+    def get_tail_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
+        """The objects of each prefix behind a key of its own, as `get_native_item_stream` gives them for one key.
+
+        For discovery mode `after`. By default everything behind the lowest of the keys, which is more than was asked for.
+        """
+        return self.get_native_item_stream(min(starts.values()) or None)
+
+    def past_listing(self, prefix: str) -> PastListing:
+        """What is kept of the listing of a prefix; empty when that is nothing."""
+        return self.offsets.past_listing(prefix) or PastListing(of="")
 
     def store_clock(self) -> float:
         """Seconds since 1970 by the store's clock, for what depends on an object's age; this machine's by default."""

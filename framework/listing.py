@@ -71,7 +71,7 @@ class Listing(Protocol):
 
     @property
     def unordered(self) -> bool:
-        """Whether the store lists in no order: it was noticed, or told by the request."""
+        """Whether the store lists in no order: it was told by the request, or noticed; a chain that comes in order denies it."""
 
     def __iter__(self) -> Iterator[list[NativeObject]]:
         """Itself."""
@@ -193,7 +193,7 @@ class ParallelListing(Iterator[list[NativeObject]]):
 
     @property
     def unordered(self) -> bool:
-        """Whether the store lists in no order: it was noticed, or told."""
+        """Whether the store lists in no order: it was told or noticed; once a chain is complete, what that showed."""
         return self._engine.unordered
 
     @override

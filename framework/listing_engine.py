@@ -317,26 +317,21 @@ class ListingEngine:
         with self._work:
             if self._over or self.counts.serial:
                 return
+            self.unordered = True
             self._check_memory(error)
             log.warning("%s; one chain of pages lists it from the start", error)
-            self.counts.serial = self.unordered = True
+            self.counts.serial = True
             self._pace.unlisten(self._wake)
             self._pace.give_back(len(self._ready), quiet=True)
             self._ready.clear()
             self._work.notify_all()
             self._start(self._list_serially)
 
-    def _notice_order(self, objects: list[NativeObject], last: str) -> str:
-        """Notes it when a chain, which needs no order, shows none; the last key."""
-        keys = [last, *(one.key for one in objects)]
-        self.unordered = self.unordered or not all(map(lt, keys if last else keys[1:], keys[1:] if last else keys[2:]))
-        return keys[-1]
-
     def _check_memory(self, error: OutOfOrderError) -> None:
         if self._emitted is None:
             raise ListingError(
                 f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to begin again without "
-                "repeating some: list this bucket with one call at once"
+                "repeating some: list it with one call at once, as list_concurrency = 1 does, and a source that is started again"
             ) from error
 
     def _list_serially(self) -> None:
@@ -346,9 +341,13 @@ class ListingEngine:
             whole = True
 
     def _serial_chain(self, *, whole: bool) -> bool:
-        """False: the keys behind `after` were relied on, and there is no order; nothing is lost, begin again."""
+        """False: the keys behind `after` were relied on, and there is no order; nothing is lost, begin again.
+
+        A chain over everything needs no order, and is what tells whether there is one.
+        """
         emitted = Hashes(self._emitted) if whole else None
         last = after = "" if whole else self._after
+        rising = True
         continuation: str | None = None
         chain = Chain(self._where)
         while not self._over:
@@ -358,15 +357,17 @@ class ListingEngine:
             objects = list(page.objects)
             if emitted is not None:
                 chain.check(page)
-                last = self._notice_order(objects, last)
+                keys = [one.key for one in objects]
+                rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
+                last = keys[-1] if keys else last
                 objects = emitted.without([one for one in objects if one.key > self._after])
             elif objects:
                 try:
                     keys = checked_keys(self._where, page, last)
                 except OutOfOrderError as error:
+                    self.unordered = True
                     self._check_memory(error)
                     log.warning("%s; the whole prefix is listed instead", error)
-                    self.unordered = True
                     return False
                 self._remember(keys)
                 last = keys[-1]
@@ -377,6 +378,8 @@ class ListingEngine:
                 if objects and not self._over:
                     self._hand_on(objects)
                 if page.continuation is None:
+                    if whole:
+                        self.unordered = not (rising and self._store.ordered)
                     self._shut()
             continuation = page.continuation
         return True

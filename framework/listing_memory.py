@@ -52,15 +52,16 @@ class ListingMemory:
         return ListingRequest(prefix=prefix, after=after, histogram=() if unordered else histogram, unordered=unordered)
 
     def note(self, request: ListingRequest, listing: Listing, *, whole: bool) -> None:
-        """Takes in a complete listing; what differs notably from what is kept goes to the positions.
+        """Takes in a complete listing, or one that failed for want of order. What differs notably from what is kept is saved.
 
         Args:
             request: what was asked for.
-            listing: complete.
+            listing: what came of it.
             whole: whether it showed all that is ever listed of the prefix. The keys of a part say nothing of the rest.
         """
         prefix, past = request.prefix, self.past(request.prefix)
-        now = attrs.evolve(past, unordered=past.unordered or (listing.unordered and self._store.ordered))
+        unordered = listing.unordered and self._store.ordered
+        now = attrs.evolve(past, unordered=unordered if whole else past.unordered or unordered)
         if now.unordered:
             self._said.add(prefix)  # the listing itself has said it
             now = attrs.evolve(now, histogram=())

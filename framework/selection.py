@@ -17,6 +17,8 @@ to read Parquet files below such a log. What a listing can show of that is limit
 from __future__ import annotations
 
 import enum
+import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -220,12 +222,36 @@ class Selector:
         )
 
 
-class RoutedSelection:
-    """A selector and a router in one: which lane a listed object belongs to, if any."""
+def selection_digest(config: SourceCommonConfig, start_key: str | None) -> str:
+    """A short text for the options that decide which listed objects are read: equal when they are."""
+    discovery = {
+        name: getattr(config.discovery, name)
+        for name in (
+            "include",
+            "exclude",
+            "modified_after",
+            "min_age",
+            "ignore_hidden",
+            "allow_table_folders",
+        )
+    }
+    chosen = [config.naming.template, config.naming.regex, discovery, start_key or "", config.errors.tolerance]
+    return hashlib.blake2b(json.dumps(chosen).encode(), digest_size=8).hexdigest()
 
-    def __init__(self, selector: Selector, router: Router) -> None:
+
+class RoutedSelection:
+    """A selector and a router in one: which lane a listed object belongs to, if any.
+
+    Args:
+        selector: decides.
+        router: knows the lane.
+        put_off: told of each key that is left out for now only, for being too young.
+    """
+
+    def __init__(self, selector: Selector, router: Router, *, put_off: Callable[[str], None] | None = None) -> None:
         self._selector = selector
         self._router = router
+        self._put_off = put_off
 
     def begin_pass(self) -> None:
         """A listing begins."""
@@ -239,7 +265,11 @@ class RoutedSelection:
             ObjectError: its name says a partition or a topic that cannot be.
         """
         decision = self._selector.decide(native, started=started)
-        return None if isinstance(decision, LeftOut) else self._router.route(native, decision)
+        if isinstance(decision, LeftOut):
+            if decision is LeftOut.TOO_YOUNG and self._put_off is not None:
+                self._put_off(native.key)
+            return None
+        return self._router.route(native, decision)
 
     def left_out(self) -> dict[str, int]:
         """Reason -> objects left out in this pass, reasons without any not named."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.errors import TaskClosedError
+from framework.errors import ListingError, TaskClosedError
 from framework.first_contact import SinglePages
 from framework.iterator import AbstractSourceRecordIterator
 from framework.listing import Listing, ListingRequest, list_parallel
 from framework.listing_memory import ListingMemory
 from framework.pace import CallPace, set_pace
+from framework.past_listing import PastListing
 from framework.reading import StoreInput
 from framework.records import NativeObject
 from framework.retry import RetryPolicy
@@ -125,15 +126,27 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         With `list_concurrency` above 1 a large prefix is listed in key ranges side by side: its objects come in the order
         of their keys within a range only.
         """
+        return self._stream(dict.fromkeys(self._prefixes, offset or ""), whole=offset == self._start_key)
+
+    @override
+    def get_tail_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
+        return self._stream(starts, whole=False)
+
+    def _stream(self, starts: Mapping[str, str], *, whole: bool) -> Iterator[NativeObject]:
         self._listing_began = None
         began = time.time()
-        for prefix in self._prefixes:
-            for native in self._list(prefix, offset or "", whole=offset == self._start_key):
+        for prefix, after in starts.items():
+            for native in self._list(prefix, after, whole=whole):
                 if self._listing_began is None:
                     self._listing_began = began + self._clock_ahead_seconds
                 yield native
 
+    @override
+    def past_listing(self, prefix: str) -> PastListing:
+        return self._memory.past(prefix)
+
     def _list(self, prefix: str, after: str, *, whole: bool) -> Iterator[NativeObject]:
+        self._check_order(prefix, unordered=self._memory.past(prefix).unordered or not self._store.ordered)
         request = self._memory.request(prefix, after)
         first = None if self._pages.answered else self._pages.ask(prefix, "" if request.unordered else after)
         if self.lister is None or (first is not None and first.continuation is None):
@@ -142,8 +155,21 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             self.counts.list_requests += first is not None  # it only showed that the store answers
             listing = self.lister(request)
         self._listing = listing
-        yield from self._objects_of(listing)
+        try:
+            yield from self._objects_of(listing)
+        except ListingError:
+            if listing.unordered:  # noticed too late to begin again: the next start knows
+                self._memory.note(request, listing, whole=False)
+            raise
         self._memory.note(request, listing, whole=whole)
+        self._check_order(prefix, unordered=listing.unordered)
+
+    def _check_order(self, prefix: str, *, unordered: bool) -> None:
+        if unordered and self.config.discovery.mode == "after":
+            raise ListingError(
+                f"{self._store.scheme}://{self._store.bucket}/{prefix}: the store does not list in the order of keys, so "
+                'there is no going on behind the highest one; set [discovery] mode = "list"'
+            )
 
     def _list_by_threads(self, request: ListingRequest, first: ListPage | None) -> Listing:
         return list_parallel(

@@ -44,8 +44,8 @@ class AbstractSourceTask(abc.ABC):
 
     Use: `start`, then `poll` and `commit` from one thread, then `stop`; or as a context manager after `start`.
 
-    Guarantee: at least once by itself. Batches come in order; what is polled and not committed comes again after a restart.
-    Together with `framework.pipeline`, which recovers from the data topic, nothing comes twice.
+    Guarantee: at least once by itself. Batches of an object come in order; what is polled and not committed comes again after
+    a restart. Together with `framework.pipeline`, which recovers from the data topic, nothing comes twice.
     """
 
     config_class: ClassVar[type[SourceCommonConfig] | None] = None

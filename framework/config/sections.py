@@ -263,7 +263,26 @@ class OffsetsSection:
 class DiscoverySection:
     """Which objects are read, and how often new ones are looked for."""
 
-    mode: str = option("list", choices=("list",), doc='`"list"`: list everything under the prefix, each pass.')
+    mode: str = option(
+        "list",
+        choices=("list", "after"),
+        doc='`"list"`: list everything under the prefix, each pass. `"after"`: for keys that rise: most passes list only '
+        "what lies behind the highest keys; needs a store that lists in the order of its keys.",
+    )
+    lookback_keys: int = option(
+        1000,
+        minimum=0,
+        maximum=1_000_000,
+        unit="keys",
+        doc='Mode `"after"`: so many of the highest keys are listed again in each pass, for those that come late.',
+    )
+    full_pass_interval: Seconds = option(
+        3600.0,
+        minimum=0.01,
+        unit="seconds",
+        doc='Mode `"after"`: how often everything is listed. For so long a late key below the look-back, or an object that '
+        "was overwritten there, may go unnoticed.",
+    )
     poll_interval: Seconds = option(
         5.0,
         minimum=0.01,

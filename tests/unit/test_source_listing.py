@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.errors import StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.errors import ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.offsets import MemoryOffsetStore, OffsetManager
 from framework.pace import CallPace, pace_of, set_pace
 from framework.past_listing import PastListing
@@ -410,6 +410,26 @@ def test_a_store_that_says_it_has_no_order_is_believed_without_being_noted(over,
     assert iterator.counts.list_requests == 2 * -(-len(FOLDERS) // PAGE)
     assert len(caplog.messages) == 1
     assert not iterator.offsets.dirty
+
+
+def test_a_store_that_came_to_have_an_order_is_listed_in_parallel_again(over):
+    offsets = OffsetManager()
+    offsets.note_listing("", PastListing(of="memory://bucket", unordered=True))
+    keys = numbered(PAGE * 20)
+    iterator = over(SortedStore(keys), offsets)
+    assert keys_of(iterator) == keys
+    assert not offsets.past_listing("").unordered
+    assert sorted(keys_of(iterator)) == keys
+    assert offsets.past_listing("").histogram
+
+
+def test_an_order_missed_too_late_to_begin_again_is_known_at_the_next_start(over, monkeypatch):
+    monkeypatch.setattr("framework.listing_engine.REMEMBERED_KEYS", 20)
+    keys = [f"0/{number:04}" for number in range(100)] + FOLDERS
+    store, offsets = SortedStore(keys, like_folders), OffsetManager()
+    with pytest.raises(ListingError, match=r"too late.*started again"):
+        keys_of(over(store, offsets))
+    assert sorted(keys_of(over(store, offsets))) == sorted(keys)
 
 
 def test_one_chain_notices_a_missing_order_too(over):
