@@ -13,6 +13,7 @@ In reading order, one module for each stage; `task` alone wires them:
     shares transformer formats         bytes -> records; the formats themselves are in `transformers`
     naming selection cutting feed      which objects, in how many parts, in which lane, in which order
     prefetch iterator store_iterator   objects -> batches
+    finished_rows finished position_map   millions of finished positions in little memory
     offsets                            positions and their merge law
     queue  task                        the reader thread, poll, commit
     producer pipeline                  acknowledge, then commit

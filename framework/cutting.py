@@ -12,6 +12,9 @@ from framework.offsets import OffsetManager, OffsetManagerKey
 from framework.records import Lane, NativeObject
 from framework.shares import count_shares
 
+PRUNE_FROM = 10_000
+"""Objects that were handed out and may be finished: from this many on, or twice what was left, they are looked through."""
+
 
 def _nothing(_key: str) -> bool:
     return False
@@ -73,7 +76,7 @@ class InHand:
     def __init__(self, offsets: OffsetManager) -> None:
         self._offsets = offsets
         self._held: dict[OffsetManagerKey, _Held] = {}
-        self._prune_at = 10_000
+        self._prune_at = PRUNE_FROM
         self.awaited = False
 
     def __len__(self) -> int:
@@ -121,7 +124,7 @@ class InHand:
             return
         for key, held in list(self._held.items()):
             self._strike(key, held)
-        self._prune_at = max(10_000, 2 * len(self._held))
+        self._prune_at = max(PRUNE_FROM, 2 * len(self._held))
 
     def _strike(self, key: OffsetManagerKey, held: _Held) -> None:
         for share in list(held.shares):

@@ -242,11 +242,12 @@ class ListingFeed(ObjectFeed):
 
     def _decide(self, native: NativeObject) -> Iterator[Assignment]:
         key = self._key_of(native)
-        entry = self._offsets.get_entry(key)
+        finished = self._offsets.finished_version(key) == native.version
+        entry = self._offsets.get_entry(key) if not finished else None
         same = entry if entry is not None and entry.version == native.version else None
         try:
-            lane = self._selection.lane_for(native, started=same is not None)
-            if lane is None or (same is not None and same.finished and not same.split_size):
+            lane = self._selection.lane_for(native, started=finished or same is not None)
+            if lane is None or finished or (same is not None and same.finished and not same.split_size):
                 return _NOTHING
             found = 0 if same is not None else self._offsets.records_found(native)
             # what was begun whole goes on whole, what was begun in shares goes on in them
@@ -311,6 +312,7 @@ class ListingFeed(ObjectFeed):
 
     def _hand_out(self, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
         with self._lock:
+            self._in_hand.prune()  # within a pass too: the first one over a large bucket hands out millions
             self._in_hand.take(self._key_of(native), native.version, entry.share)
         if not entry.depends_on:  # a replay of the topic knows records, not options and times
             entry = attrs.evolve(entry, depends_on=self._depends_on, modified_ms=native.modified_ms)

@@ -7,9 +7,10 @@ law (commutative, associative, idempotent), so the order in which several writer
 from __future__ import annotations
 
 import abc
+import itertools
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -17,6 +18,7 @@ from typing_extensions import override
 
 from framework.errors import NotAcknowledgedError, PositionMismatchError
 from framework.past_listing import PastListing
+from framework.position_map import PositionMap, PositionView
 from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, ObjectState
 from framework.shares import Share
 
@@ -259,13 +261,13 @@ def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> Offset
     return attrs.evolve(winner, skipped=merge_ranges([*left.skipped, *right.skipped]))
 
 
-def settle_shares(entries: MutableMapping[OffsetManagerKey, OffsetManagerEntry]) -> None:
+def settle_shares(entries: PositionMap) -> None:
     """Makes the positions of every split object agree, after they were loaded.
 
     The position of share 1 says how a version is cut. Where a later version's share was begun and share 1 of it was not, one is
     made, at its beginning. What is left of earlier versions' shares goes: an object has positions of one version.
     """
-    shares = [entries[key] for key in list(entries) if key.share]
+    shares = [entries[key] for key in entries.share_keys()]
     for entry in shares:
         whole = entry.get_manager_key().whole()
         first = entries.get(whole)
@@ -277,6 +279,22 @@ def settle_shares(entries: MutableMapping[OffsetManagerKey, OffsetManagerEntry])
         first = entries[entry.get_manager_key().whole()]
         if (first.generation, first.version, first.split_size) != (entry.generation, entry.version, entry.split_size):
             del entries[entry.get_manager_key()]
+
+
+def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
+    """A new map of these positions, each under its own key."""
+    positions = PositionMap(OffsetManagerKey, OffsetManagerEntry)
+    for entry in entries:
+        positions[entry.get_manager_key()] = entry
+    return positions
+
+
+def merge_into(positions: PositionMap, entry: OffsetManagerEntry) -> OffsetManagerEntry:
+    """Puts a position under its key by the merge law. Returns what holds now."""
+    key = entry.get_manager_key()
+    known = positions.find(key)
+    positions[key] = merged = merge_entries(known, entry) if known is not None else entry
+    return merged
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -325,7 +343,7 @@ class MemoryOffsetStore(OffsetStore):
     """Positions of this process's lifetime: for tests, and for use as a library without Iggy."""
 
     def __init__(self) -> None:
-        self.entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self.entries = position_map()
         self.anchors: dict[Lane, Anchor | None] = {}
         self.listings: dict[str, PastListing] = {}
 
@@ -336,8 +354,9 @@ class MemoryOffsetStore(OffsetStore):
     @override
     def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
         """The entries as they were saved."""
-        wanted = list(self.entries) if keys is None else [key for key in keys if key in self.entries]
-        return iter([self.entries[key] for key in wanted])
+        if keys is None:
+            return iter(self.entries.view())
+        return (self.entries[key] for key in keys if key in self.entries)
 
     @override
     def save(self, delta: PositionDelta) -> None:
@@ -345,12 +364,13 @@ class MemoryOffsetStore(OffsetStore):
         for key in delta.removed:
             self.entries.pop(key, None)
         for entry in delta.entries:
-            key = entry.get_manager_key()
-            known = self.entries.get(key)
-            self.entries[key] = merge_entries(known, entry) if known else entry
+            merge_into(self.entries, entry)
         self.anchors.update(delta.anchors)
         self.listings.update(delta.listings)
 
+
+LOAD_AT_ONCE = 1000
+"""Positions that are taken in while others wait for the lock."""
 
 EntryCreator = Callable[[OffsetManagerKey], OffsetManagerEntry]
 
@@ -359,19 +379,25 @@ class OffsetManager:
     """The positions of a source: a cache in front of a store. Threads may share it.
 
     Reading threads ask `get_entry`; the sending thread gives what the server confirmed to `commit`, and `flush` writes what
-    changed since the last flush as one delta. Positions never go back.
+    changed since the last flush as one delta. Positions never go back. Those of finished objects are packed: about 100 bytes
+    each.
 
     Args:
         store: where they are kept; in memory by default.
+        positions: what is known already, given away: the manager changes it.
         records_found: tells how many records of an object without a position a recovery found in the topics.
     """
 
     def __init__(
-        self, store: OffsetStore | None = None, *, records_found: Callable[[NativeObject], int] | None = None
+        self,
+        store: OffsetStore | None = None,
+        *,
+        positions: PositionMap | None = None,
+        records_found: Callable[[NativeObject], int] | None = None,
     ) -> None:
         self._store = store if store is not None else MemoryOffsetStore()
         self._records_found = records_found
-        self._entries: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._entries = positions if positions is not None else position_map()
         self._dirty: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._removed: dict[OffsetManagerKey, None] = {}
         self._anchors: dict[Lane, Anchor | None] = {}
@@ -386,20 +412,21 @@ class OffsetManager:
 
     def populate_offset_manager(self, keys: Iterable[OffsetManagerKey] | None = None) -> None:
         """Loads the positions of these keys, or all, in one go; those already here merge with what is loaded."""
-        loaded = list(self._store.load(keys))
         listings = self._store.load_listings()
         with self._lock:
             self._listings = {**listings, **self._listings}
-            for entry in loaded:
-                key = entry.get_manager_key()
-                known = self._entries.get(key)
-                self._entries[key] = merge_entries(known, entry) if known else entry
+        loaded = self._store.load(keys)
+        while some := list(itertools.islice(loaded, LOAD_AT_ONCE)):
+            with self._lock:
+                for entry in some:
+                    merge_into(self._entries, entry)
+        with self._lock:
             settle_shares(self._entries)
 
     def get_entry(self, key: OffsetManagerKey, creator: EntryCreator | None = None) -> OffsetManagerEntry | None:
         """The position of a key; one that is not here is made by `creator`, kept, and saved with its first commit."""
         with self._lock:
-            entry = self._entries.get(key)
+            entry = self._entries.find(key)
             if entry is None and creator is not None:
                 entry = self._entries[key] = creator(key)
             return entry
@@ -408,10 +435,18 @@ class OffsetManager:
         """Records of an object without a position that a recovery found in the topics by their ids alone."""
         return self._records_found(native) if self._records_found is not None else 0
 
-    def entries(self) -> list[OffsetManagerEntry]:
-        """All positions that are here, as of now."""
+    def finished_version(self, key: OffsetManagerKey) -> str | None:
+        """The version of an object that is done or has failed; None when it has no position, is being read, or is split.
+
+        What a pass asks for each object that it lists: cheaper than the position.
+        """
         with self._lock:
-            return list(self._entries.values())
+            return self._entries.finished_version(key)
+
+    def entries(self) -> PositionView:
+        """All positions that are here, as of now: a sequence that makes each when it is asked for it."""
+        with self._lock:
+            return self._entries.view()
 
     def add_entry(self, entry: OffsetManagerEntry) -> OffsetManagerEntry:
         """Adds a position to what the next flush saves, by the merge law. Returns what holds now."""
@@ -420,9 +455,7 @@ class OffsetManager:
             return self._add(key, entry)
 
     def _add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry:
-        known = self._entries.get(key)
-        merged = merge_entries(known, entry) if known is not None else entry
-        self._entries[key] = self._dirty[key] = merged
+        self._dirty[key] = merged = merge_into(self._entries, entry)
         self._dirty_lanes.add(merged.lane)
         return merged
 
@@ -438,9 +471,7 @@ class OffsetManager:
             if entry is None:
                 return
             # without share 1's, the others would be taken for a version that was begun
-            shares = (
-                [other for other in self._entries if other.share and other.whole() == key] if entry.share == 1 else []
-            )
+            shares = [other for other in self._entries.share_keys() if other.whole() == key] if entry.share == 1 else []
             for gone in (key, *shares):
                 del self._entries[gone]
                 self._dirty.pop(gone, None)
@@ -488,10 +519,10 @@ class OffsetManager:
             for key, entry in last.items():
                 self._add(key, entry)
 
-    def snapshot(self) -> tuple[list[OffsetManagerEntry], dict[Lane, Anchor | None]]:
+    def snapshot(self) -> tuple[PositionView, dict[Lane, Anchor | None]]:
         """All positions and anchors of one moment: each position is covered by its lane's anchor."""
         with self._lock:
-            return list(self._entries.values()), dict(self._anchors)
+            return self._entries.view(), dict(self._anchors)
 
     def snapshot_listings(self) -> dict[str, PastListing]:
         """What is known of listings, by prefix."""
@@ -509,9 +540,7 @@ class OffsetManager:
             for key in delta.removed:
                 self._entries.pop(key, None)
             for entry in delta.entries:
-                key = entry.get_manager_key()
-                known = self._entries.get(key)
-                self._entries[key] = merge_entries(known, entry) if known is not None else entry
+                merge_into(self._entries, entry)
             self._anchors.update(delta.anchors)
             self._listings.update(delta.listings)
 

@@ -30,9 +30,11 @@ from framework.offsets import (
     PositionDelta,
     merge_entries,
     merge_ranges,
+    position_map,
     settle_shares,
 )
 from framework.past_listing import PastListing
+from framework.position_map import PositionMap
 from framework.records import Anchor, Lane, length_only
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ class Recovered:
 
     epoch: int
     base: int
-    entries: Mapping[OffsetManagerKey, OffsetManagerEntry] = attrs.field(repr=length_only)
+    entries: PositionMap = attrs.field(repr=length_only)
     anchors: Mapping[Lane, Anchor | None]
     unclaimed: Mapping[int, int] = attrs.field(factory=dict, repr=length_only)
     replayed: int = 0
@@ -235,14 +237,12 @@ class Recovery:
             self._stands[(lane, anchor)] = known
         return known
 
-    def _load(
-        self, view: LogView
-    ) -> tuple[int, dict[OffsetManagerKey, OffsetManagerEntry], dict[Lane, Anchor | None], dict[int, int]]:
+    def _load(self, view: LogView) -> tuple[int, PositionMap, dict[Lane, Anchor | None], dict[int, int]]:
         """The newest snapshot whose anchors stand, and what follows it lane by lane up to the newest anchor that stands."""
         if not view.checkpoints:
-            return 0, {}, {}, {}
+            return 0, position_map(), {}, {}
         chosen, snapshot = self._choose(view)
-        entries = {entry.get_manager_key(): entry for entry in snapshot.entries}
+        entries = position_map(snapshot.entries)
         anchors = dict(snapshot.anchors)
         steps = self._steps(view.checkpoints[chosen:])
         reached: dict[Lane, int] = {}
@@ -263,7 +263,7 @@ class Recovery:
     def _apply(
         checkpoints: Sequence[Checkpoint],
         reached: Mapping[Lane, int],
-        entries: dict[OffsetManagerKey, OffsetManagerEntry],
+        entries: PositionMap,
     ) -> None:
         """Adds to the chosen snapshot's entries what its and later steps say, lane by lane up to the step reached."""
         number = 0
@@ -375,7 +375,7 @@ class _Replay:
     def __init__(
         self,
         source: str,
-        entries: dict[OffsetManagerKey, OffsetManagerEntry],
+        entries: PositionMap,
         unclaimed: dict[int, int],
         facts: Mapping[tuple[OffsetManagerKey, str], tuple[tuple[int, int], ...]],
     ) -> None:
@@ -452,8 +452,7 @@ class _Replay:
         if self._by_hash is None:
             self._by_hash = {
                 (object_hash64(self._source, one.bucket, one.key, one.version, one.split_size), one.share): key
-                for key, one in self._entries.items()
-                if not one.finished
+                for key, one in self._entries.unfinished()
             }
         return self._by_hash.get((parts.object_hash, parts.share))
 

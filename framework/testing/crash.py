@@ -124,7 +124,7 @@ class Bench:
             on_saved=session.saved,
             clock=FakeClock(step=config.offsets.commit_interval / 3),
         ).run()
-        return session.offsets.entries()
+        return list(session.offsets.entries())
 
     def stored(self) -> dict[str, list[tuple[int, bytes]]]:
         """Key -> (partition, payload) of every message, partition by partition in its order."""

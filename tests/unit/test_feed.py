@@ -456,6 +456,30 @@ def test_too_many_shares_are_an_error_that_names_the_option():
     assert Rig(native("a", size=3 << 24), native("b"), cutter=splitting(2), tolerant=True).keys() == ["b"] * 5
 
 
+def test_memory_for_what_was_handed_out_does_not_grow_within_a_pass():
+    rig = Rig(*[native(f"{key:05}") for key in range(25_000)])
+    most = 0
+    for _ in range(25_000):
+        rig.done(rig.feed.take().native)
+        most = max(most, len(rig.feed._in_hand))
+    assert most <= 10_000
+    assert rig.take_all() == []
+
+
+def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypatch):
+    monkeypatch.setattr("framework.cutting.PRUNE_FROM", 10)
+    rig = Rig(*[native(f"{key:03}") for key in range(100)])
+    held = {"003", "050"}
+    for _ in range(100):
+        taken = rig.feed.take().native
+        if taken.key not in held:
+            rig.done(taken)
+    assert len(rig.feed._in_hand) < 20
+    assert rig.next_pass() == []
+    rig.objects = [native(key, "v2") for key in held]
+    assert rig.next_pass() == []
+
+
 # ---- objects that somebody else chose
 
 
