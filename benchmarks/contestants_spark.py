@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from pathlib import Path
@@ -39,13 +40,17 @@ def engine_run(props: dict[str, Any]) -> Run:
     )
 
 
+_opened = contextlib.ExitStack()
+"""What this process holds open until it ends."""
+
+
 def open_spark(master: str, conf: dict[str, str]) -> float:
-    """Opens the session of this process; how long that took, seconds."""
+    """Starts Spark for this process; how long that took, seconds."""
     from framework.config.sections import SparkSection
-    from framework.spark.session import open_session
+    from framework.spark.session import spark_context
 
     began = time.perf_counter()
-    open_session(SparkSection(master=master, conf=conf), name="benchmark")
+    _opened.enter_context(spark_context(SparkSection(master=master, conf=conf), name="benchmark"))
     return time.perf_counter() - began
 
 
@@ -53,7 +58,7 @@ def list_on_spark(
     *, pages: int, page_ms: int, concurrency: int, histogram: Histogram
 ) -> tuple[float, int, list[tuple[str, int]]]:
     """Lists so many pages of 50 keys by waves, in the session that is open: seconds, calls, the next pass's histogram."""
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from benchmarks.synthetic import SyntheticTask
     from framework.listing import ListingRequest
@@ -72,9 +77,8 @@ def list_on_spark(
     )
     iterator = task.get_iterator(task.backoff_config)
     set_pace(iterator.store, CallPace())
-    session = SparkSession.getActiveSession()
-    assert session is not None
-    iterator.list_with(spark_lister(session.sparkContext, SyntheticTask, task.config, group="listing"))
+    context = SparkContext.getOrCreate()
+    iterator.list_with(spark_lister(context, SyntheticTask, task.config, group="listing"))
     assert iterator.lister is not None
     began = time.perf_counter()
     listing = iterator.lister(ListingRequest(prefix="", after="", histogram=histogram))

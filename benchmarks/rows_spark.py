@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 from benchmarks.contestants import Run, contestant
 from benchmarks.contestants_spark import engine_run, list_on_spark, open_spark, peak_of_engine
-from benchmarks.data import ensure_many
-from benchmarks.rows_speed import Bench, config, new_stream
+from benchmarks.data import Large, ensure_large, ensure_many, forget_large
+from benchmarks.rows_speed import Bench, Server, config, new_stream
 from benchmarks.table import Row, at_least
 
+MB = 1_000_000
 PARTITIONS = 4
 PAGES = 2000
 PAGE_MS = 80
@@ -19,39 +21,62 @@ DRIVER_MB = 600
 
 
 def spark_rows(bench: Bench) -> Iterator[Row]:
-    """`local[2]` against two processes of the engine `local`, once running."""
+    """`local[2]` against two processes of the engine `local`, once running: many objects, and one that is split."""
     objects, lines = bench.scaled(100, 8), bench.scaled(10_000, 500)
     prefix = ensure_many(bench.store, "jsonl", objects, lines)
     for server in bench.servers:
-        runs: dict[str, list[Run]] = {"spark": [], "local": []}
-        with contestant() as spark, contestant() as processes:
-            session_seconds = spark(open_spark, "local[2]", {})
-            for number in range(bench.rounds + 1):
-                for engine, who in (("spark", spark), ("local", processes)):
-                    with new_stream(processes, server) as stream:
-                        props = config(
-                            bench.store,
-                            server.url,
-                            stream,
-                            engine,
-                            prefix,
-                            "jsonl",
-                            iggy={"partitions": PARTITIONS},
-                            runner={"engine": engine, "tasks_max": 2},
-                        )
-                        run = who(engine_run, props)
-                    if run.records != objects * lines:
-                        raise RuntimeError(f"not everything was sent: {run}")
-                    if number:
-                        runs[engine].append(run)
-        yield at_least(
-            f"Spark local[2] against two processes, {objects} x {lines:,} lines, S3 to {server.name}, records/s once running",
-            [a.records_per_second / b.records_per_second for a, b in zip(runs["spark"], runs["local"], strict=True)],
-            0.9,
-            f"{_rate(runs['spark']):,.0f}/s against {_rate(runs['local']):,.0f}/s; to the first confirmed record "
-            f"{_start(runs['spark']):.2f} s against {_start(runs['local']):.2f} s, and {session_seconds:.1f} s before that for "
-            f"Spark's session",
-        )
+        yield _against_processes(bench, server, f"{objects} x {lines:,} lines", prefix, rounds=bench.rounds)
+
+
+def spark_split_rows(bench: Bench) -> Iterator[Row]:
+    """The same with a single large object, cut into shares."""
+    large = Large(name="JSONL 2 GB", kind="jsonl", suffix="jsonl", size_bytes=bench.scaled(2000 * MB, 4 * MB))
+    with contestant() as maker:  # its memory goes away with it
+        maker(ensure_large, bench.store, large)
+    size = bench.scaled(64 << 20, 1 << 18)
+    what = f"one object of {large.size_bytes / MB:,.0f} MB, split_size {size >> 10:,} KiB"
+    yield _against_processes(
+        bench, bench.servers[0], what, large.prefix, rounds=min(bench.rounds, 3), input={"split_size": size}
+    )
+    if not bench.keep:
+        forget_large(bench.store, large)
+
+
+def _against_processes(
+    bench: Bench, server: Server, what: str, prefix: str, *, rounds: int, **more: dict[str, Any]
+) -> Row:
+    runs: dict[str, list[Run]] = {"spark": [], "local": []}
+    with contestant() as spark, contestant() as processes:
+        session_seconds = spark(open_spark, "local[2]", {})
+        for number in range(rounds + 1):
+            made: list[Run] = []
+            for engine, who in (("spark", spark), ("local", processes)):
+                with new_stream(processes, server) as stream:
+                    props = config(
+                        bench.store,
+                        server.url,
+                        stream,
+                        engine,
+                        prefix,
+                        "jsonl",
+                        iggy={"partitions": PARTITIONS},
+                        runner={"engine": engine, "tasks_max": 2},
+                        **more,
+                    )
+                    made.append(who(engine_run, props))
+            if made[0].records != made[1].records or not made[0].records:
+                raise RuntimeError(f"not everything was sent: {made}")
+            if number:
+                runs["spark"].append(made[0])
+                runs["local"].append(made[1])
+    return at_least(
+        f"Spark local[2] against two processes, {what}, S3 to {server.name}, records/s once running",
+        [a.records_per_second / b.records_per_second for a, b in zip(runs["spark"], runs["local"], strict=True)],
+        0.9,
+        f"{_rate(runs['spark']):,.0f}/s against {_rate(runs['local']):,.0f}/s; to the first confirmed record "
+        f"{_start(runs['spark']):.2f} s against {_start(runs['local']):.2f} s, and {session_seconds:.1f} s before that for "
+        f"Spark's session",
+    )
 
 
 def spark_listing_rows(bench: Bench) -> Iterator[Row]:
