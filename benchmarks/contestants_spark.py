@@ -20,13 +20,15 @@ def engine_run(props: dict[str, Any]) -> Run:
     What is before it, `start_seconds`: recovery, worker processes or the first jobs of Spark, and the listing. A session
     of Spark that is active is used.
     """
+    from benchmarks.synthetic import SyntheticTask
     from framework.engine.local import LocalEngine
     from framework.spark.engine import SparkEngine
     from s3_source.task import S3SourceTask
 
-    config = S3SourceTask().configure(props)
+    task_class = SyntheticTask if "synthetic" in props else S3SourceTask
+    config = task_class().configure(props)
     engine_class = SparkEngine if config.runner.engine == "spark" else LocalEngine
-    engine = engine_class(S3SourceTask, config, once=True)
+    engine = engine_class(task_class, config, once=True)
     began = time.perf_counter()
     progress = engine.run()
     took = time.perf_counter() - began

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import Run, contestant
@@ -11,6 +12,7 @@ from benchmarks.contestants_spark import engine_run, list_on_spark, open_spark, 
 from benchmarks.data import Large, ensure_large, ensure_many, forget_large
 from benchmarks.rows_speed import Bench, Server, config, new_stream
 from benchmarks.table import Row, at_least
+from tests.support.spark_cluster import SparkCluster
 
 MB = 1_000_000
 PARTITIONS = 4
@@ -77,6 +79,59 @@ def _against_processes(
         f"{_start(runs['spark']):.2f} s against {_start(runs['local']):.2f} s, and {session_seconds:.1f} s before that for "
         f"Spark's session",
     )
+
+
+def cluster_rows(bench: Bench) -> Iterator[Row]:
+    """A standalone cluster of two workers with a core each against one of one: what waits, and what computes."""
+    objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
+    waiting = {"objects": bench.scaled(3000, 100), "read_delay": 0.02}
+    prefix = ensure_many(bench.store, "jsonl", objects, lines)
+    runs: dict[tuple[str, int], list[Run]] = {}
+    for workers in (1, 2):
+        folder = bench.folder / f"cluster-{workers}"
+        folder.mkdir()
+        cluster = SparkCluster(folder, workers=workers, cores=1)
+        try:
+            cluster.start()
+            with contestant() as driver, contestant() as helper:
+                conf = {
+                    "spark.driver.host": "127.0.0.1",
+                    "spark.executor.memory": "512m",
+                    "spark.executorEnv.PYTHONPATH": str(Path.cwd()),
+                }
+                driver(open_spark, cluster.url, conf)
+                for number in range(min(bench.rounds, 3) + 1):
+                    for what in ("waiting", "computing"):
+                        with new_stream(helper, bench.servers[0]) as stream:
+                            props = config(
+                                bench.store,
+                                bench.servers[0].url,
+                                stream,
+                                what,
+                                prefix,
+                                "jsonl",
+                                iggy={"partitions": PARTITIONS},
+                                runner={"engine": "spark", "tasks_max": workers},
+                            )
+                            if what == "waiting":
+                                props = {**props, "synthetic": waiting, "input": {"format": "jsonl", "fetch_ahead": 8}}
+                                del props["s3"]
+                            run = driver(engine_run, props)
+                        if number:
+                            runs.setdefault((what, workers), []).append(run)
+        finally:
+            cluster.stop()
+    for what, how in (
+        ("waiting", f"{waiting['objects']:,} objects that take 20 ms each"),
+        ("computing", f"{objects} x {lines:,} lines, S3 and Iggy on the same two cores"),
+    ):
+        one, two = runs[what, 1], runs[what, 2]
+        yield at_least(
+            f"standalone cluster, 2 workers of one core against 1, {how}, records/s once running",
+            [b.records_per_second / a.records_per_second for a, b in zip(one, two, strict=True)],
+            1.7,
+            f"{_rate(two):,.0f}/s against {_rate(one):,.0f}/s",
+        )
 
 
 def spark_listing_rows(bench: Bench) -> Iterator[Row]:

@@ -42,6 +42,7 @@ class SyntheticSection:
 
     objects: int = option(minimum=0, doc="How many there are.")
     page_delay: Seconds = option(0.0, doc="How long a page takes to come.")
+    read_delay: Seconds = option(0.0, doc="How long an object takes to be opened.")
     page_size: int = option(1000, minimum=1, doc="Keys in a page.")
 
 
@@ -84,6 +85,7 @@ class SyntheticStore(ObjectStore):
 
     @override
     def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
+        time.sleep(self._options.read_delay)
         return io.BytesIO(_line(int(native.key[NUMBER : NUMBER + 9]))[start:end])
 
     @override

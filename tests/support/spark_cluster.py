@@ -65,10 +65,14 @@ class SparkCluster:
 
     Args:
         folder: for logs and work folders.
+        workers: how many.
+        cores: of each.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, *, workers=WORKERS, cores=CORES):
         self.folder = folder
+        self.workers = workers
+        self.cores = cores
         self.url = ""
         self._page = ""
         self._daemons = []
@@ -78,11 +82,11 @@ class SparkCluster:
         self._run("master", "master.Master", "--port", "0")
         self.url = self._find("master", r"Starting Spark master at (spark://\S+)")
         self._page = self._find("master", r"MasterWebUI: Bound \S+ to \S+, and started at (http://\S+)")
-        for number in range(1, WORKERS + 1):
+        for number in range(1, self.workers + 1):
             name = f"worker-{number}"
-            options = ["--cores", str(CORES), "--memory", MEMORY, "--work-dir", str(self.folder / name)]
+            options = ["--cores", str(self.cores), "--memory", MEMORY, "--work-dir", str(self.folder / name)]
             self._run(name, "worker.Worker", "--port", "0", *options, self.url)
-        self._wait(lambda: self.state()["aliveworkers"] == WORKERS, "the workers did not register")
+        self._wait(lambda: self.state()["aliveworkers"] == self.workers, "the workers did not register")
         return self
 
     def _run(self, name, daemon, *options):
