@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import attrs
+
 from framework.errors import SourceError
+from framework.feed import Assignment, HandedFeed
 from framework.iterator import AbstractSourceRecordIterator
-from framework.records import NativeObject
-from framework.testing.law import KEYS, Comparing, fill, law
+from framework.offsets import OffsetManagerEntry
+from framework.records import Lane, NativeObject, RecordBatch
+from framework.shares import count_shares
+from framework.testing.law import BATCH, KEYS, Comparing, fill, law
 from framework.testing.laws_iterator import drain
 from framework.testing.rig import Capability, SourceRig
 
@@ -75,3 +82,56 @@ def skip_counts_records(rig: SourceRig, comparing: Comparing) -> None:
 
 def _skipping(iterator: AbstractSourceRecordIterator, native: NativeObject, skip: int) -> list[bytes]:
     return list(iterator.transformer.records(iterator.get_input_stream(native), skip=skip))
+
+
+@law(
+    "T4",
+    "the shares of an object together are its records, each once and in order, and each share goes on where it was",
+    Capability.SHARES,
+)
+def shares_are_the_object(rig: SourceRig, comparing: Comparing) -> None:
+    """The smallest object cut at every size there is, so that a cut falls on every byte; the others at a few."""
+    written = fill(rig)
+    with rig.open_iterator() as iterator:
+        natives = {native.key: native for native in iterator.get_native_item_stream(None)}
+        split = [key for key in written if iterator.transformer.can_split(key)]
+    comparing.that(split, "no object of this format can be split, though the rig says so")
+    smallest = min(split, key=lambda key: natives[key].size)
+    for key in split:
+        size = natives[key].size
+        sizes = range(4, size) if key == smallest else {1 + size // shares for shares in (2, 3, 5)}
+        for split_size in sizes:
+            _shares_hold(rig, comparing, natives[key], split_size, written[key], resume=split_size % 7 == 0)
+
+
+def _shares_hold(
+    rig: SourceRig,
+    comparing: Comparing,
+    native: NativeObject,
+    split_size: int,
+    records: Sequence[bytes],
+    *,
+    resume: bool,
+) -> None:
+    shares = range(1, count_shares(native.size, split_size) + 1)
+    whole = OffsetManagerEntry.start(native, Lane("any", 0))
+    entries = [attrs.evolve(whole, share=share, split_size=split_size) for share in shares]
+    batches = _read_shares(rig, native, entries)
+    place = f"{native.key!r} in shares of {split_size} bytes"
+    comparing.same([payload for batch in batches for payload in batch.payloads], records, place)
+    for batch in batches if resume else ():
+        rest = [
+            payload
+            for later in batches
+            if later.entry.share == batch.entry.share and later.first_record > batch.last_record
+            for payload in later.payloads
+        ]
+        again = _read_shares(rig, native, [batch.entry])
+        place_again = f"{place}, share {batch.entry.share} after its record {batch.entry.records_done}"
+        comparing.same([payload for one in again for payload in one.payloads], rest, place_again)
+
+
+def _read_shares(rig: SourceRig, native: NativeObject, entries: Sequence[OffsetManagerEntry]) -> list[RecordBatch]:
+    feed = HandedFeed([Assignment(native=native, entry=entry) for entry in entries], closed=True)
+    with rig.open_iterator(feed=feed, batch_length=BATCH // 2) as iterator:
+        return drain(iterator)

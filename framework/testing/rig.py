@@ -33,6 +33,7 @@ class Capability(str, enum.Enum):
     PAGES = "listing in pages of a given size (option page_size)"
     CUT = "making an object's streams end early (cut)"
     FAULTS = "making calls to the store fail (fail, tries)"
+    SHARES = "a format whose objects can be cut into shares (can_split)"
 
 
 class Fault(str, enum.Enum):
@@ -144,11 +145,16 @@ class SourceRig(abc.ABC):
 
     @contextlib.contextmanager
     def open_iterator(
-        self, offset_store: OffsetStore | None = None, *, once: bool = True, **options: Any
+        self,
+        offset_store: OffsetStore | None = None,
+        *,
+        once: bool = True,
+        feed: ObjectFeed | None = None,
+        **options: Any,
     ) -> Iterator[AbstractSourceRecordIterator]:
         """The iterator of a task that is not started, closed at the end."""
         task, config = self.make_task(options)
-        task.config, task.once = config, once
+        task.config, task.once, task.feed = config, once, feed
         task.offsets = OffsetManager(offset_store)
         task.offsets.populate_offset_manager()
         iterator = task.get_iterator(task.backoff_config)

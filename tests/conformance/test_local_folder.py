@@ -12,7 +12,7 @@ from tests.conformance.rigs import json_lines
 
 
 class FolderRig(SourceRig):
-    capabilities = frozenset({Capability.CUT})
+    capabilities = frozenset({Capability.CUT, Capability.SHARES})
 
     def __init__(self, folder):
         self.folder = folder

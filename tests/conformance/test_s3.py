@@ -41,7 +41,7 @@ class SharedStoreTask(S3SourceTask):
 
 
 class S3Rig(SourceRig):
-    capabilities = frozenset({Capability.PAGES, Capability.FAULTS})
+    capabilities = frozenset({Capability.PAGES, Capability.FAULTS, Capability.SHARES})
 
     def __init__(self, bucket):
         self.bucket = bucket

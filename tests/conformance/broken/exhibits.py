@@ -12,6 +12,7 @@ from framework.feed import Assignment, ListingFeed
 from framework.offsets import MemoryOffsetStore
 from framework.records import Lane
 from framework.retry import RetryPolicy
+from framework.shares import Share
 from framework.store import ListPage
 from framework.store_iterator import StoreRecordIterator
 from framework.testing.memory import MemoryStore
@@ -144,6 +145,12 @@ class Wrapping(Transformer):
     def runs(self, source, *, skip=0, mark=None, limits=None):
         yield from self.inner.runs(source, skip=skip, mark=mark, limits=limits)
 
+    def can_split(self, key):
+        return self.inner.can_split(key)
+
+    def share_runs(self, source, share, *, skip=0, mark=None, limits=None):
+        yield from self.inner.share_runs(source, share, skip=skip, mark=mark, limits=limits)
+
 
 class WithTransformer(MemoryRig):
     """A rig whose task uses another format."""
@@ -204,6 +211,20 @@ class SkipCountsBlankLines(WithTransformer):
             lines = data.split(b"\n")
             wanted = sum(bool(line.strip()) for line in lines[:skip])
             yield from super().runs(source, skip=wanted, limits=limits)
+
+
+class TakesTheNextSharesLine(WithTransformer):
+    """T4: a line that begins exactly where the next share does is taken by both."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def share_runs(self, source, share, **arguments):
+            yield from super().share_runs(source, GreedyShare(share.number, share.split_size), **arguments)
+
+
+class GreedyShare(Share):
+    @property
+    def end(self):
+        return super().end + 1
 
 
 class LastWriterWins(MemoryRig):
@@ -310,6 +331,7 @@ EXHIBITS: dict[type[SourceRig], str] = {
     LossyText: "T1",
     SwallowsTheEnd: "T2",
     SkipCountsBlankLines: "T3",
+    TakesTheNextSharesLine: "T4",
     LastWriterWins: "O1",
     CommitsAnything: "O3",
     CommitsBeforeAcknowledge: "D1",
