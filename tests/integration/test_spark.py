@@ -80,6 +80,21 @@ def stored(iggy_url, stream_name, topic):
     return found
 
 
+def shares(iggy_url, stream_name, topic):
+    """(key, share, record number, partition, payload) of every message."""
+    from framework.ids import parse_message_id
+    from framework.iggy.address import IggyAddress
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.reader import read_topic
+
+    with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
+        return sorted(
+            (message.headers["key"], parts.share, parts.record, partition, message.payload)
+            for partition, message in read_topic(connection, stream_name, topic, range(3))
+            for parts in [parse_message_id(message.message_id)]
+        )
+
+
 def positions(iggy_url, config):
     """key -> (records done, state) as the log has them."""
     from framework.iggy.address import IggyAddress
@@ -112,6 +127,23 @@ def test_spark_and_local_leave_the_same_records_and_positions(spark, bucket, igg
     assert positions(iggy_url, on_spark) == positions(iggy_url, alone)
     assert spark_engine(on_spark).run().records == 0
     assert len(stored(iggy_url, stream_name, "one")) == len(records)
+
+
+def test_spark_and_local_cut_a_large_object_alike(spark, bucket, iggy_url, stream_name):
+    split = {"input": {"format": "jsonl", "split_size": 4001}}
+    on_spark = configured(bucket, iggy_url, stream_name, name="one", engine="spark", **split)
+    alone = configured(bucket, iggy_url, stream_name, name="two", engine="local", **split, runner={"tasks_max": 1})
+    last = spark_engine(on_spark).run()
+    LocalEngine(S3SourceTask, alone, once=True).run()
+    records = shares(iggy_url, stream_name, "one")
+    assert len(records) == sum(LINES - 1 + number for number in range(OBJECTS)) == last.records
+    assert {share for _, share, *_ in records} == set(range(1, max(share for _, share, *_ in records) + 1))
+    assert {partition for key, _, _, partition, _ in records if key == "in/00.jsonl"} == {0, 1, 2}
+    assert records == shares(iggy_url, stream_name, "two")
+    assert last.objects_done == last.objects_total > OBJECTS
+    assert last.bytes_done == last.bytes_total
+    assert spark_engine(on_spark).run().records == 0
+    assert shares(iggy_url, stream_name, "one") == records
 
 
 def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_url, stream_name, request):
