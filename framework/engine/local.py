@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import attrs
 
+from framework.engine.patience import Patience
 from framework.engine.report import Reporter
 from framework.engine.session import IggyTarget, Session
 from framework.errors import IggyUnavailableError
@@ -27,13 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECONNECT_SECONDS = 300.0
-"""How long a source that was at work waits for Iggy to come back before it gives up."""
-
 STOP_SECONDS = 3.0
 """How long after a stop an answer of Iggy is waited for."""
-
-RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 Report = Callable[[Progress], None]
 
@@ -99,6 +94,7 @@ class LocalEngine:
 
         Raises:
             SourceError: what ended it. Everything before the failure is in the topic, positions saved.
+            FatalError: it broke off again and again and got no further.
         """
         with self._reporter, IggyTarget(self._config) as target:
             try:
@@ -110,33 +106,26 @@ class LocalEngine:
         return self._reporter.last
 
     def _run_epochs(self, target: IggyTarget) -> None:
-        lost_at: float | None = None
-        tries = 0
-        began = False
+        patience = Patience(self._reporter.work_done)
         while not self._stopping.is_set():
             try:
-                self._reporter.state = "recovering" if began else "starting"
+                self._reporter.state = "recovering" if patience.began else "starting"
                 self._connection = connection = target.connect()
                 try:
                     session = Session(connection, self._config)
-                    if began:
+                    if patience.began:
                         self._reporter.recovered()
-                    began, lost_at, tries = True, None, 0
+                    patience.connected(session.recovered.stored_records)
                     self._run_epoch(session)
                 finally:
                     connection.close()
             except IggyUnavailableError as error:
-                now = time.monotonic()
-                lost_at = lost_at if lost_at is not None else now
                 if self._stopping.is_set():
                     log.warning("stopped while Iggy was away; what it did not confirm comes again: %s", error)
                     return
-                if not began or now - lost_at > RECONNECT_SECONDS:
-                    raise
-                pause = RECONNECT_PAUSES[min(tries, len(RECONNECT_PAUSES) - 1)]
+                pause = patience.broke(error)
                 log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
                 self._reporter.state = "reconnecting"
-                tries += 1
                 self._stopping.wait(pause)
             else:
                 return

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import Self
 
+from framework.engine.patience import WorkDone
 from framework.iterator import ReadCounts
 from framework.progress import Progress
 
@@ -79,6 +80,8 @@ class Reporter:
         self._state = "starting"
         self._began = time.time()
         self._past: list[TaskFigures] = []
+        self._epoch = 0
+        self._idle = False
         self._source: Callable[[], list[TaskFigures]] | None = None
         self._feed: Callable[[], FeedCounts | None] | None = None
         self._past_passes = 0
@@ -99,6 +102,7 @@ class Reporter:
     def recovered(self) -> None:
         """The connection broke."""
         self._recoveries += 1
+        self._idle = False
 
     def watch(self, task: AbstractSourceTask, pipeline: Pipeline) -> None:
         """One task in this process is at work."""
@@ -110,6 +114,7 @@ class Reporter:
     def watch_figures(self, source: Callable[[], list[TaskFigures]], feed: Callable[[], FeedCounts | None]) -> None:
         """Several tasks are at work elsewhere."""
         self._source, self._feed = source, feed
+        self._epoch, self._idle = len(self._past), False
         self._state = "sending"
 
     def unwatch(self) -> None:
@@ -119,10 +124,17 @@ class Reporter:
             feed = self._feed() if self._feed is not None else None
             if feed is not None:
                 self._past_passes += feed.passes
+            done, _ = _finished(self._past[self._epoch :])
+            self._idle = feed is not None and feed.passes > 0 and done >= feed.total_chosen
             self._last_feed = feed
         self._source = None
 
     _last_feed: FeedCounts | None = None
+
+    def work_done(self) -> WorkDone:
+        """What was done up to the end of the last epoch."""
+        objects, _ = _finished(self._past)
+        return WorkDone(count=sum(f.records for f in self._past) + objects, idle=self._idle)
 
     def progress(self) -> Progress:
         """The figures as of now."""

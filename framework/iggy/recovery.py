@@ -78,6 +78,11 @@ class Recovered:
     topics: Mapping[str, TopicIdentity] = attrs.field(factory=dict)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict, repr=length_only)
 
+    @property
+    def stored_records(self) -> int:
+        """Records that positions and replay together know to be stored."""
+        return sum(entry.records_done for entry in self.entries.values()) + sum(self.unclaimed.values())
+
 
 def fence(
     connection: IggyConnection,

@@ -25,13 +25,14 @@ class SparkEngine(LocalEngine):
     """Runs a source on Spark until it is stopped, or once. The same epochs, positions and guarantee as the local engine."""
 
     _context: SparkContext | None = None
+    _hold_line = False
 
     @override
     def run(self) -> Progress:
         name = f"iggy-cloud-sources {self._config.source.name}"
         with spark_context(self._config.spark, name=name, stopping=self._stopping) as context:
             if context is not None:
-                require_packages(context, self._task_class, self._config, stopping=self._stopping)
+                self._hold_line = require_packages(context, self._task_class, self._config, stopping=self._stopping)
             self._context = context
             return super().run()
 
@@ -39,5 +40,7 @@ class SparkEngine(LocalEngine):
     def _run_epoch(self, session: Session) -> None:
         if self._context is None:  # a stop came first
             return
-        group = SparkGroup(self._task_class, self._config, session, self._context, once=self._once)
+        group = SparkGroup(
+            self._task_class, self._config, session, self._context, once=self._once, hold_line=self._hold_line
+        )
         group.run(self._stopping, self._reporter)

@@ -27,8 +27,9 @@ from framework.offsets import OffsetManagerEntry
 from framework.spark.failures import lost_job
 from framework.spark.job import JobResult, SparkJob, run_job
 from framework.spark.lanes import LaneBoard
+from framework.spark.line import DriverLine
 from framework.spark.listing import spark_lister
-from framework.spark.threads import spark_thread
+from framework.spark.threads import cancel_jobs, spark_thread
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -55,7 +56,10 @@ WAIT_SECONDS = 0.05
 IDLE_SECONDS = 0.5
 """The same between two passes; who finds something says so."""
 
-END_SECONDS = 4.0
+ORDERLY_SECONDS = 3.2
+"""How long jobs may take to end in order: a little longer than a pipeline waits for an answer of Iggy after a stop."""
+
+KILLED_SECONDS = 0.8
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -82,6 +86,7 @@ class SparkGroup:
         session: the leader's side of the epoch.
         context: Spark's.
         once: end after one complete pass.
+        hold_line: executors can reach the driver, so jobs end in order; see `framework.spark.line`.
     """
 
     def __init__(
@@ -92,14 +97,17 @@ class SparkGroup:
         context: SparkContext,
         *,
         once: bool,
+        hold_line: bool,
     ) -> None:
         self._task_class = task_class
         self._config = config
         self._session = session
         self._context = context
         self._once = once
+        self._line = DriverLine.of(context) if hold_line else None
         self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MOST_TASKS)
         self._group = f"iggy-cloud-sources {config.source.name} {session.recovered.epoch}"
+        self._listing_group = f"{self._group} listing"
         self._changed = threading.Condition()
         self._board = LaneBoard()
         self._gathering_since: float | None = None
@@ -120,7 +128,7 @@ class SparkGroup:
         lister = self._task_class()
         lister.config, lister.offsets, lister.once = self._config, self._session.offsets, self._once
         iterator = lister.get_iterator(lister.backoff_config)
-        iterator.list_with(spark_lister(self._context, self._task_class, self._config, group=self._group))
+        iterator.list_with(spark_lister(self._context, self._task_class, self._config, group=self._listing_group))
         discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
         reporter.watch_figures(lambda: [TaskFigures(reads=iterator.counts), self._live], lambda: discovery.counts)
         try:
@@ -175,7 +183,10 @@ class SparkGroup:
             anchors={lane: anchors[lane] for lane in lanes if lane in anchors},
         )
         self._jobs += 1
-        number, job = self._jobs, SparkJob(plan=plan, assignments=given)
+        number, job = (
+            self._jobs,
+            SparkJob(plan=plan, assignments=given, line=self._line.address if self._line else None),
+        )
         thread = spark_thread(lambda: self._run_job(number, job))
         self._running[number] = _Running(lanes=lanes, thread=thread)
         thread.start()
@@ -197,11 +208,16 @@ class SparkGroup:
 
     def _end(self) -> None:
         """Ends the jobs that are still at work, if any: their lanes are recovered before anybody sends to them again."""
+        cancel_jobs(self._context, self._listing_group)
         threads = [running.thread for running in self._running.values()]
-        self._context.cancelJobGroup(self._group)
-        deadline = time.monotonic() + END_SECONDS
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        deadline = time.monotonic()
+        if self._line is not None:
+            self._line.close()
+            deadline += ORDERLY_SECONDS
+            _join(threads, deadline)
+        if any(thread.is_alive() for thread in threads):
+            cancel_jobs(self._context, self._group)
+            _join(threads, deadline + KILLED_SECONDS)
 
     # ---- what comes back
 
@@ -269,6 +285,11 @@ class SparkGroup:
                 self._session.offsets.merge_saved(delta)
                 self._live.commits += 1
         self._follow_from = max(self._follow_from, position_log.next_offset)
+
+
+def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _sum(left: ReadCounts, right: ReadCounts) -> ReadCounts:

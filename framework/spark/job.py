@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 
 import attrs
@@ -20,6 +21,7 @@ from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.feed import Assignment, HandedFeed
 from framework.memory import limit_arenas
 from framework.offsets import PositionDelta
+from framework.spark.line import held
 
 MOST_SAID = 200
 """Lines of a job's log that travel to the driver: a bucket of bad records has as many warnings."""
@@ -41,10 +43,12 @@ class SparkJob:
     Attributes:
         plan: the source, its configuration, the epoch and the lanes.
         assignments: the objects to read, in this order.
+        line: where the driver can be held on to; see `framework.spark.line`.
     """
 
     plan: WorkerPlan
     assignments: Sequence[Assignment]
+    line: tuple[str, int] | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -115,9 +119,19 @@ def _run(job: SparkJob) -> JobResult:
     feed = HandedFeed(job.assignments, closed=True, on_release=lambda given, gone: released.append((given, gone)))
     run: TaskRun | None = None
     failure: SourceError | None = None
+    left = threading.Event()
+
+    def leave() -> None:
+        left.set()
+        if run is not None:
+            run.stop()
+
     try:
-        run = TaskRun(job.plan, feed, on_saved=deltas.append)
-        run.run()
+        with held(job.line, leave):
+            run = TaskRun(job.plan, feed, on_saved=deltas.append)
+            if left.is_set():  # before there was anything to stop
+                run.stop()
+            run.run()
     except SourceError as error:
         failure = portable(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it

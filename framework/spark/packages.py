@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import logging
 import re
 import sys
 import threading
@@ -20,13 +21,17 @@ import attrs
 from framework.errors import FatalError
 from framework.formats import make_transformer
 from framework.spark.failures import is_stopped, sentence
+from framework.spark.line import DriverLine
 from framework.spark.session import wait_for
+from framework.spark.threads import cancel_jobs
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from framework.config.sections import SourceCommonConfig
     from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
 
 PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 """What travels to the executors, as far as it is installed here."""
@@ -116,7 +121,7 @@ def require_packages(
     config: SourceCommonConfig,
     *,
     stopping: threading.Event | None = None,
-) -> None:
+) -> bool:
     """Ships our packages, and looks on an executor whether everything that this source needs can be imported there.
 
     Args:
@@ -125,11 +130,19 @@ def require_packages(
         config: its configuration.
         stopping: ends the waiting for an executor.
 
+    Returns:
+        Whether executors can reach a port of the driver that Spark does not know: see `framework.spark.line`.
+
     Raises:
         FatalError: naming what is missing and the interpreter that misses it.
     """
     ship_packages(context)
-    asked = {"modules": needed_modules(task_class, config), "input": attrs.asdict(config.input.options())}
+    line = DriverLine.of(context)
+    asked = {
+        "modules": needed_modules(task_class, config),
+        "input": attrs.asdict(config.input.options()),
+        "line": line.address,
+    }
 
     def look() -> Mapping[str, Any]:
         context.setJobGroup(CHECK_GROUP, "are the packages there?", interruptOnCancel=True)
@@ -145,9 +158,11 @@ def require_packages(
             f"Spark's executors run no Python task: {sentence(exc)}. PYSPARK_PYTHON ({context.pythonExec}) must name an "
             f"interpreter there, of the driver's version"
         ) from exc
+    finally:
+        line.close()
     if found is None:
-        context.cancelJobGroup(CHECK_GROUP)
-        return
+        cancel_jobs(context, CHECK_GROUP)
+        return False
     where = f"Spark's executors run {found['python']} (Python {found['version']})"
     way_out = "install iggy-cloud-sources there, or set PYSPARK_PYTHON to an interpreter that has it"
     if found["missing"]:
@@ -156,6 +171,9 @@ def require_packages(
         raise FatalError(f"{where}, which cannot import {'; '.join(found['broken'])}: {way_out}")
     if found["format"]:
         raise FatalError(f"{where}, where {found['format']}: install there what the format comes in")
+    if found["line"]:
+        log.warning("executors reach no free port of the driver, so a stop kills their jobs: %s", found["line"])
+    return not found["line"]
 
 
 def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -163,9 +181,10 @@ def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
 
     def probe(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         import importlib  # noqa: PLC0415
+        import socket  # noqa: PLC0415
         import sys  # noqa: PLC0415
 
-        missing, broken, wrong = [], [], ""
+        missing, broken, wrong, cut = [], [], "", "it has none"
         for name in [*asked["modules"], "framework"]:
             try:
                 importlib.import_module(name)
@@ -182,12 +201,19 @@ def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
                 make_transformer(InputOptions(**asked["input"]))
             except ConfigError as error:
                 wrong = str(error)
+        if asked["line"] is not None:
+            try:
+                socket.create_connection(asked["line"], timeout=3.0).close()
+                cut = ""
+            except OSError as error:
+                cut = str(error)
         return {
             "python": sys.executable,
             "version": ".".join(map(str, sys.version_info[:3])),
             "missing": sorted(set(missing)),
             "broken": broken,
             "format": wrong,
+            "line": cut,
         }
 
     return probe

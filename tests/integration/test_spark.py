@@ -254,3 +254,28 @@ def test_without_java_one_sentence_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FatalError, match=r"install it .* or set \[runner\] engine"):
         require_java()
+
+
+class DyingTask(S3SourceTask):
+    """Its workers die as soon as they begin: what a run meets when an object is larger than the memory."""
+
+    def get_iterator(self, backoff_config):
+        if self.feed is not None:  # with one that was handed over, it is a worker
+            os._exit(9)
+        return super().get_iterator(backoff_config)
+
+
+@pytest.mark.parametrize("engine", ["spark", "local"])
+def test_workers_that_die_for_ever_end_the_run(bucket, iggy_url, stream_name, engine, request, monkeypatch):
+    monkeypatch.setattr("framework.engine.patience.RECONNECT_PAUSES", (0.01,))
+    config = configured(bucket, iggy_url, stream_name, name="dying", engine=engine)
+    if engine == "spark":
+        from framework.spark.engine import SparkEngine
+
+        request.getfixturevalue("spark")
+        running, said = SparkEngine(DyingTask, config, once=True), "Spark lost a task: .*exited unexpectedly"
+    else:
+        running, said = LocalEngine(DyingTask, config, once=True), "ended without a word"
+    with pytest.raises(FatalError, match=rf"gave up after 5 recoveries in a row .*{said}"):
+        running.run()
+    assert running.progress().recoveries == 5
