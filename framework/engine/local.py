@@ -123,8 +123,11 @@ class LocalEngine:
                 if self._stopping.is_set():
                     log.warning("stopped while Iggy was away; what it did not confirm comes again: %s", error)
                     return
-                pause = patience.broke(error)
-                log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
+                at_work, pause = patience.at_work, patience.broke(error)
+                if at_work:
+                    log.warning("work broke off, recovering in %.1f seconds: %s", pause, error)
+                else:
+                    log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
                 self._reporter.state = "reconnecting"
                 self._stopping.wait(pause)
             else:

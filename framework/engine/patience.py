@@ -45,6 +45,10 @@ class Patience:
     Args:
         work_done: the run's figures as of now.
         clock: seconds.
+
+    Attributes:
+        began: there was a recovery that went well.
+        at_work: work goes on since the last one.
     """
 
     def __init__(self, work_done: Callable[[], WorkDone], clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +59,7 @@ class Patience:
         self._fruitless = 0
         self._before = 0
         self._stored: int | None = None
-        self._at_work = False
+        self.at_work = False
         self.began = False
 
     def connected(self, stored: int) -> None:
@@ -69,7 +73,7 @@ class Patience:
             self._fruitless = 0
         self._stored = stored
         self._before = self._work_done().count
-        self.began, self._at_work = True, True
+        self.began, self.at_work = True, True
         self._lost_at, self._tries = None, 0
 
     def broke(self, error: IggyUnavailableError) -> float:
@@ -81,8 +85,8 @@ class Patience:
         """
         if not self.began:
             raise error
-        if self._at_work:
-            self._at_work = False
+        if self.at_work:
+            self.at_work = False
             self._lost_at = self._clock()
             done = self._work_done()
             self._fruitless = 0 if done.idle or done.count > self._before else self._fruitless + 1

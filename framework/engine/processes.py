@@ -161,7 +161,7 @@ class ProcessGroup:
         with self._changed:
             if not worker.ended and worker.failure is None:
                 worker.failure = UnknownOutcomeError(
-                    f"{worker.process.name} (process {worker.process.pid}) ended without a word; recovering"
+                    f"{worker.process.name} (process {worker.process.pid}) ended without a word"
                 )
             self._changed.notify_all()
 

@@ -171,9 +171,7 @@ class LaneKeeper:
                 self._config.iggy.stream, lane.topic, lane.partition, offset=anchor.offset, count=1
             )
             if not found or (found[0].offset == anchor.offset and found[0].message_id != anchor.message_id):
-                raise UnknownOutcomeError(
-                    f"{lane}: the server no longer has the last message that it confirmed; recovering"
-                )
+                raise UnknownOutcomeError(f"{lane}: the server no longer has the last message that it confirmed")
 
 
 class Session:

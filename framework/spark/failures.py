@@ -27,7 +27,7 @@ def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
     """
     if is_stopped(context):
         return FatalError(f"Spark has ended the application {context.appName} at {context.master}: {sentence(error)}")
-    return UnknownOutcomeError(f"Spark lost {what}: {sentence(error)}; recovering")
+    return UnknownOutcomeError(f"Spark lost {what}: {sentence(error)}")
 
 
 def is_stopped(context: SparkContext) -> bool:

@@ -104,9 +104,7 @@ def run_job(job: SparkJob) -> JobResult:
     attempt = TaskContext.get()
     if attempt is not None and attempt.attemptNumber() > 0:
         # The first attempt's executor was lost; it may live on, and what it stored is not in our positions.
-        return JobResult(
-            figures=TaskFigures(), failure=UnknownOutcomeError("Spark lost an executor at work; recovering")
-        )
+        return JobResult(figures=TaskFigures(), failure=UnknownOutcomeError("Spark lost an executor at work"))
     limit_arenas()
     with _listening() as heard:
         result = _run(job)

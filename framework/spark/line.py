@@ -123,7 +123,7 @@ def _connect(address: tuple[str, int]) -> socket.socket:
         line = socket.create_connection(address, timeout=CONNECT_SECONDS)
     except OSError as error:
         host, port = address
-        raise UnknownOutcomeError(f"the driver of this job is gone from {host}:{port} ({error}); recovering") from error
+        raise UnknownOutcomeError(f"the driver of this job is gone from {host}:{port} ({error})") from error
     line.settimeout(None)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEP_ALIVE.items():

@@ -53,6 +53,9 @@ NEEDED = (
 
 CHECK_GROUP = "iggy-cloud-sources check"
 
+CHECK_ATTEMPTS = 3
+"""An executor may be lost over the check; what is wrong with the interpreter is wrong each time."""
+
 _shipped: set[str] = set()
 """Applications that have our packages already."""
 
@@ -143,14 +146,9 @@ def require_packages(
         "input": attrs.asdict(config.input.options()),
         "line": line.address,
     }
-
-    def look() -> Mapping[str, Any]:
-        context.setJobGroup(CHECK_GROUP, "are the packages there?", interruptOnCancel=True)
-        answers: Sequence[Mapping[str, Any]] = context.parallelize([asked], 1).map(_make_probe()).collect()
-        return answers[0]
-
+    what = "an executor: has the cluster free cores and memory for this application?"
     try:
-        found = wait_for(look, stopping, "an executor: has the cluster free cores and memory for this application?")
+        found = wait_for(lambda: _ask(context, asked), stopping, what)
     except Exception as exc:
         if is_stopped(context):
             raise FatalError(f"Spark's master {context.master} does not answer, or has ended the application") from exc
@@ -163,8 +161,25 @@ def require_packages(
     if found is None:
         cancel_jobs(context, CHECK_GROUP)
         return False
+    _judge(found)
+    return not found["line"]
+
+
+def _ask(context: SparkContext, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    context.setJobGroup(CHECK_GROUP, "are the packages there?", interruptOnCancel=True)
+    for left in reversed(range(CHECK_ATTEMPTS)):
+        try:
+            answers: Sequence[Mapping[str, Any]] = context.parallelize([asked], 1).map(_make_probe()).collect()
+            return answers[0]
+        except Exception:
+            if not left or is_stopped(context):
+                raise
+    raise AssertionError
+
+
+def _judge(found: Mapping[str, Any]) -> None:
     where = f"Spark's executors run {found['python']} (Python {found['version']})"
-    way_out = "install iggy-cloud-sources there, or set PYSPARK_PYTHON to an interpreter that has it"
+    way_out = f"install {DISTRIBUTION} there, or set PYSPARK_PYTHON to an interpreter that has it"
     if found["missing"]:
         raise FatalError(f"{where}, which misses {', '.join(found['missing'])}: {way_out}")
     if found["broken"]:
@@ -173,7 +188,6 @@ def require_packages(
         raise FatalError(f"{where}, where {found['format']}: install there what the format comes in")
     if found["line"]:
         log.warning("executors reach no free port of the driver, so a stop kills their jobs: %s", found["line"])
-    return not found["line"]
 
 
 def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:

@@ -144,6 +144,8 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
     conf = SparkConf().setMaster(options.master).setAppName(name)
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
     conf.set("spark.speculation", "false")
+    # A task that is lost is ours to recover: another attempt of Spark's could only say so, as soon as a core is free for it.
+    conf.set("spark.task.maxFailures", "1")
     for key, value in options.conf.items():
         conf.set(key, value)
     # the user's own options stand behind ours, and win

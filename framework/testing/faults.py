@@ -38,6 +38,7 @@ class Fault:
         path: a regular expression that is searched in path and query as they are sent.
         skip: so many matching requests pass unharmed first.
         times: then so many are hit; None = all.
+        every: of those only every n-th, the first one included: 5 hits one call in five.
         delay_seconds: waits before answering. May be combined with every other fault.
         status: answers this by itself, with `body` and `headers`; the store does not see the request.
         body: of that answer.
@@ -55,6 +56,7 @@ class Fault:
     path: str = ""
     skip: int = 0
     times: int | None = 1
+    every: int = 1
     delay_seconds: float = 0.0
     status: int | None = None
     body: bytes = b""
@@ -170,7 +172,8 @@ class FaultProxy:
                 if re.search(fault.path, request.path) is None:
                     continue
                 rule.seen += 1
-                if rule.seen <= fault.skip or (fault.times is not None and rule.seen > fault.skip + fault.times):
+                number = rule.seen - fault.skip
+                if number < 1 or (fault.times is not None and number > fault.times) or (number - 1) % fault.every:
                     continue
                 return rule
         return None

@@ -8,6 +8,7 @@ Executors run the interpreter that the driver names (`PYSPARK_PYTHON`); `make_en
 project's dependencies, or some of them, and not the project itself.
 """
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -58,6 +59,21 @@ def processes():
         if state != "Z":
             found.append(Process(pid=int(entry.name), parent=int(parent), session=int(session), command=command))
     return found
+
+
+def is_connected(pid, port):
+    """Whether a process has a connection to a port of this machine."""
+    here = {}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "01" and int(fields[2].partition(":")[2], 16) == port:
+            here[f"socket:[{fields[9]}]"] = port
+    found = set()
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(str(entry.readlink()))
+    return not found.isdisjoint(here)
 
 
 class SparkCluster:
@@ -146,43 +162,41 @@ class SparkCluster:
         ours = {process.pid for process in self._daemons}
         return [process for process in processes() if process.session in ours]
 
-    def executors(self):
-        """Process ids of the executors' JVMs."""
-        return [process.pid for process in self.processes() if "CoarseGrainedExecutorBackend" in process.command]
+    def executors(self, application=""):
+        """Process ids of the executors' JVMs, all of them or those of one application."""
+        return [one.pid for one in self.processes() if _is_executor(one) and application in one.command]
 
-    def python_workers(self):
-        """Process ids of the Python workers that executors have, not of their daemons."""
+    def python_workers(self, application=""):
+        """Process id -> executor, of the Python workers that executors have, not of their daemons."""
         found = self.processes()
-        daemons = {process.pid for process in found if "pyspark.daemon" in process.command}
-        return [process.pid for process in found if process.parent in daemons]
+        executors = {one.pid for one in found if _is_executor(one) and application in one.command}
+        daemons = {one.pid: one.parent for one in found if one.parent in executors}
+        return {one.pid: daemons[one.parent] for one in found if one.parent in daemons}
 
-    def kill_one(self, pids):
-        """Kill -9 for the first of them that is still there; returns its id, or None."""
+    def at_work(self, application, port):
+        """The same of those that are connected to a port: at work with the server there."""
+        return {pid: jvm for pid, jvm in self.python_workers(application).items() if is_connected(pid, port)}
+
+    def kill(self, pids):
+        """Kill -9 for each of them; returns those that were still there."""
+        killed = []
         for pid in pids:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            return pid
-        return None
-
-    def executor_logs(self):
-        """What executors wrote, for a failed test."""
-        return "\n".join(path.read_text(errors="replace") for path in self.folder.glob("worker-*/app-*/*/stderr"))
-
-    def wait_until_idle(self):
-        """Waits until no application is left, with all its executors and their Python."""
-        self._wait(lambda: not self.state()["activeapps"] and not self.executors(), "applications are still there")
-        self._wait(lambda: not self.python_workers(), "Python workers are still there")
+                killed.append(pid)
+        return killed
 
     def stop(self):
         """Kill -9 for everything of it: there is nothing to save."""
         while left := self.processes():
-            for process in left:
-                self.kill_one([process.pid])
+            self.kill(process.pid for process in left)
             time.sleep(0.01)
         for process in self._daemons:
             process.wait()
+
+
+def _is_executor(process):
+    return "CoarseGrainedExecutorBackend" in process.command
 
 
 def spark_or_skip():
