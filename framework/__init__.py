@@ -12,6 +12,7 @@ In reading order, one module for each stage; `task` alone wires them:
     store  reading                     a bucket: pages of a listing, streams that resume
     shares transformer formats         bytes -> records; the formats themselves are in `transformers`
     naming selection cutting feed      which objects, in how many parts, in which lane, in which order
+    ranges listing tail                keys in ranges, listed side by side; passes over the end of a bucket only
     prefetch iterator store_iterator   objects -> batches
     finished_rows finished position_map   millions of finished positions in little memory
     offsets                            positions and their merge law

@@ -161,6 +161,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             if listing.unordered:  # noticed too late to begin again: the next start knows
                 self._memory.note(request, listing, whole=False)
             raise
+        finally:
+            self._listing = None  # it remembers what it handed out
         self._memory.note(request, listing, whole=whole)
         self._check_order(prefix, unordered=listing.unordered)
 

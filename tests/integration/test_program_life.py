@@ -119,7 +119,7 @@ def test_a_signal_in_the_middle_of_sending(program, moto_bucket, number, tasks):
     running = program.configure(**SLOW, runner={"tasks_max": tasks}, input={"format": "auto"}).start()
     wait_until(lambda: program.count() > 2000)
     ended = running.stop(number).no_secrets()
-    assert ended.code == 0
+    assert ended.code == 0, ended.err
     sent = program.count()
     assert sent < sum(map(len, expected.values())), "it was not in the middle"
     again = program.configure(runner={"tasks_max": 1}).once()
