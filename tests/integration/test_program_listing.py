@@ -123,12 +123,14 @@ def test_one_request_at_once_reads_the_objects_in_the_order_of_their_keys(progra
     assert list(by_key(program.messages())) == sorted(expected)
 
 
-def test_mode_after_lists_the_end_of_the_bucket_only_also_after_a_restart(program, moto_bucket):
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_mode_after_lists_the_end_of_the_bucket_only_also_after_a_restart(program, moto_bucket, tasks):
     expected = {f"{number:04}.jsonl": [b'{"n":%d}' % number] for number in range(400)}
     put_all(moto_bucket, {key: jsonl(payloads) for key, payloads in expected.items()})
     with FaultProxy(moto_bucket.endpoint) as proxy:
         program.configure(
             s3={"endpoint": proxy.endpoint, "page_size": 20},
+            runner={"tasks_max": tasks},
             discovery={"mode": "after", "lookback_keys": 30, "poll_interval": 0.05},
         )
 
