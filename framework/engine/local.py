@@ -107,12 +107,14 @@ class LocalEngine:
 
     def _run_epochs(self, target: IggyTarget) -> None:
         patience = Patience(self._reporter.work_done)
+        own_epochs: set[int] = set()
         while not self._stopping.is_set():
             try:
                 self._reporter.state = "recovering" if patience.began else "starting"
                 self._connection = connection = target.connect()
                 try:
-                    session = Session(connection, self._config)
+                    session = Session(connection, self._config, own_epochs=own_epochs)
+                    own_epochs.add(session.recovered.epoch)
                     if patience.began:
                         self._reporter.recovered()
                     patience.connected(session.recovered.stored_records)

@@ -132,6 +132,7 @@ class ProcessGroup:
                 address=self._address,
                 epoch=self._session.recovered.epoch,
                 base=self._session.recovered.base,
+                log_from=self._session.recovered.base,
                 anchors={
                     lane: anchor
                     for lane, anchor in self._session.offsets.snapshot_anchors().items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -177,7 +177,9 @@ class LaneKeeper:
 class Session:
     """The leader's view of one epoch."""
 
-    def __init__(self, connection: IggyConnection, config: SourceCommonConfig) -> None:
+    def __init__(
+        self, connection: IggyConnection, config: SourceCommonConfig, *, own_epochs: Collection[int] = ()
+    ) -> None:
         """Recovers over a new connection. Raises what `Recovery.run` and `ensure_topic` raise."""
         self.connection = connection
         self.config = config
@@ -202,7 +204,9 @@ class Session:
         topics = [fixed] if fixed is not None else []
         for topic in topics:
             self.lanes.ensure_topic(topic)
-        self.recovered: Recovered = Recovery(self.log, topics=topics, partitions=iggy.partitions).run()
+        self.recovered: Recovered = Recovery(
+            self.log, topics=topics, partitions=iggy.partitions, own_epochs=own_epochs
+        ).run()
         store = LogOffsetStore(
             self.log,
             epoch=self.recovered.epoch,

@@ -36,6 +36,7 @@ class WorkerPlan:
         address: where Iggy answers.
         epoch: the epoch that the leader began.
         base: its snapshot.
+        log_from: an offset up to which the leader has read the log.
         anchors: the worker's lanes and where they end.
     """
 
@@ -44,6 +45,7 @@ class WorkerPlan:
     address: IggyAddress
     epoch: int
     base: int
+    log_from: int
     anchors: Mapping[Lane, Anchor | None]
 
 
@@ -57,6 +59,7 @@ class TaskRun:
 
     Raises:
         IggyUnavailableError, IggyAuthError: no connection.
+        UnknownOutcomeError: the epoch is over.
         SourceError: what starting the task raises.
     """
 
@@ -70,6 +73,7 @@ class TaskRun:
                 self._connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name
             )
             position_log.claim(plan.epoch, leader=False)
+            position_log.check_epoch(plan.epoch, plan.log_from)
             offsets = OffsetManager(LogOffsetStore(position_log, epoch=plan.epoch, base=plan.base))
             for lane, anchor in plan.anchors.items():
                 offsets.set_anchor(lane, anchor)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import override
 
-from framework.errors import SourceRunningError
+from framework.errors import SourceRunningError, UnknownOutcomeError
 from framework.iggy import log_codec
 from framework.iggy.log_codec import Claim, LogMessage, Snapshot
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, OffsetStore, PositionDelta
@@ -47,9 +47,10 @@ class LogView:
         """The claim that holds an epoch: the first one in the log."""
         return next((claim for _, claim in self.claims if claim.epoch == epoch and claim.leader), None)
 
-    def claims_since(self, epoch: int) -> list[Claim]:
-        """The claims of that epoch and later ones."""
-        return [claim for _, claim in self.claims if claim.epoch >= epoch]
+    def claims_before(self, own: Claim, since: int) -> list[Claim]:
+        """The claims of epoch `since` and later ones that stand before one's own; who came after it sees it, and yields."""
+        at = next(offset for offset, claim in self.claims if claim.token == own.token)
+        return [claim for offset, claim in self.claims if claim.epoch >= since and offset < at]
 
 
 @attrs.define(kw_only=True)
@@ -158,6 +159,23 @@ class PositionLog:
                     f"which was first; stop that one, or let it run"
                 )
         return claim
+
+    def check_epoch(self, epoch: int, since: int) -> None:
+        """Looks, after a worker's claim, whether its epoch still is the newest.
+
+        The next leader claims, then looks for claims before its own; a worker claims, then looks for the next leader. So one
+        of both sees the other, however late a worker begins.
+
+        Args:
+            epoch: the worker's.
+            since: an offset up to which its leader has read the log.
+
+        Raises:
+            UnknownOutcomeError: another epoch has begun: nothing may be sent in this one.
+        """
+        for message in self.messages(since):
+            if message is not None and message.source == self.source and message.epoch > epoch:
+                raise UnknownOutcomeError(f'another epoch of source "{self.source}" began before this worker did')
 
     def append_snapshot(self, epoch: int, snapshot: Snapshot) -> int:
         """Writes the whole state; returns the offset that deltas name."""

@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -89,15 +89,26 @@ def fence(
     claims: Iterable[Claim],
     *,
     source: str,
+    own_epochs: Collection[int] = (),
     limit_seconds: float = FENCE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Waits until no connection of these claims is left, so that no request of a dead one can still be stored.
 
+    Args:
+        connection: to look over.
+        claims: of predecessors.
+        source: the source's name.
+        own_epochs: that this process has led: whoever worked in them was its own.
+        limit_seconds: how long to wait.
+        clock: seconds.
+        sleep: waits for so many seconds.
+
     Raises:
         SourceRunningError: they stay: another instance is alive.
-        IggyUnavailableError: what stays is an earlier connection of this process: the server has not noticed its end yet.
+        IggyUnavailableError: what stays is an earlier connection of this process or of a worker that it lost: the server has
+            not noticed its end yet.
     """
     own = connection.own_client()
     holders = {pair: claim for claim in claims for pair in claim.clients if pair != (own.client_id, own.address)}
@@ -115,6 +126,11 @@ def fence(
                 raise IggyUnavailableError(
                     f'Iggy still holds an earlier connection of this process; source "{source}" waits'
                 )
+            if not claim.leader and claim.epoch in own_epochs:
+                raise IggyUnavailableError(
+                    f"Iggy still holds the connection of a worker that was lost, on {claim.host} (process {claim.process}); "
+                    f'source "{source}" waits, since that one may still send'
+                )
             raise SourceRunningError(
                 f'source "{source}" is running already, on {claim.host} (process {claim.process}); stop that one first. '
                 f"If it is dead, Iggy has not noticed yet: try again in a minute. For a second, independent copy of the "
@@ -130,10 +146,19 @@ class Recovery:
         position_log: the offsets topic.
         topics: data topics that the configuration names; they exist.
         partitions: how many each has.
+        own_epochs: that this process has led before.
     """
 
-    def __init__(self, position_log: PositionLog, *, topics: Sequence[str], partitions: int) -> None:
+    def __init__(
+        self,
+        position_log: PositionLog,
+        *,
+        topics: Sequence[str],
+        partitions: int,
+        own_epochs: Collection[int] = (),
+    ) -> None:
         self._log = position_log
+        self._own_epochs = own_epochs
         self._connection = position_log.connection
         self._source = position_log.source
         self._stream = position_log.stream
@@ -153,9 +178,13 @@ class Recovery:
         messages = list(self._log.messages())
         view = arrange(messages, self._source)
         epoch = view.last_epoch + 1
-        self._log.claim(epoch, leader=True)
+        own = self._log.claim(epoch, leader=True)
+        # a worker of a predecessor may have begun since the log was read
+        messages.extend(self._log.messages(self._log.next_offset))
+        view = arrange(messages, self._source)
         since = view.checkpoints[-1].epoch if view.checkpoints else 0
-        fence(self._connection, view.claims_since(since), source=self._source)
+        claims = view.claims_before(own, since)
+        fence(self._connection, claims, source=self._source, own_epochs=self._own_epochs)
         # a predecessor may have written until it was fenced
         messages.extend(self._log.messages(self._log.next_offset))
         view = arrange(messages, self._source)

@@ -180,6 +180,7 @@ class SparkGroup:
             address=self._session.connection.address,
             epoch=self._session.recovered.epoch,
             base=self._session.recovered.base,
+            log_from=self._follow_from,
             anchors={lane: anchors[lane] for lane in lanes if lane in anchors},
         )
         self._jobs += 1

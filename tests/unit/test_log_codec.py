@@ -180,7 +180,10 @@ def test_messages_of_others_are_counted_and_left_alone():
 def test_the_first_claim_of_an_epoch_wins_it():
     view = arranged(claim_of(1, "a"), claim_of(2, "w", leader=False), claim_of(2, "b"), claim_of(2, "c"))
     assert (view.winner(1).token, view.winner(2).token, view.winner(3)) == ("a", "b", None)
-    assert [claim.token for claim in view.claims_since(2)] == ["w", "b", "c"]
+    own = {claim.token: claim for _, claim in view.claims}
+    assert [claim.token for claim in view.claims_before(own["c"], 2)] == ["w", "b"]
+    assert [claim.token for claim in view.claims_before(own["c"], 1)] == ["a", "w", "b"]
+    assert view.claims_before(own["a"], 0) == []
     assert view.last_epoch == 2
 
 

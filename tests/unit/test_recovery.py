@@ -6,11 +6,11 @@ import attrs
 import pytest
 
 from framework.engine.session import Session
-from framework.errors import IggyUnavailableError, PositionError, SourceRunningError
+from framework.errors import IggyUnavailableError, PositionError, SourceRunningError, UnknownOutcomeError
 from framework.iggy import log_codec, recovery
 from framework.iggy.log_codec import Claim
-from framework.iggy.position_log import PositionLog
-from framework.iggy.recovery import fence
+from framework.iggy.position_log import PositionLog, arrange
+from framework.iggy.recovery import Recovery, fence
 from framework.offsets import OffsetManagerEntry, PositionDelta
 from framework.past_listing import PastListing, TailMark
 from framework.records import Lane
@@ -252,6 +252,81 @@ def test_an_earlier_connection_of_this_process_is_waited_for():
         first.connection.close()
 
     fence(second, claims, source="kit", limit_seconds=1, clock=clock, sleep=leave)
+
+
+def test_a_lost_worker_of_this_process_is_waited_for_wherever_it_ran():
+    server = MemoryIggy()
+    recovered(server).connection.close()
+    worker, second = server.connect(), server.connect()
+    own = worker.own_client()
+    clients = ((own.client_id, own.address),)
+    claim = Claim(epoch=3, host="elsewhere", process=7, leader=False, clients=clients, token="x")
+    clock = FakeClock()
+    waiting = {"source": "kit", "limit_seconds": 1, "clock": clock, "sleep": clock.sleep}
+    with pytest.raises(IggyUnavailableError, match=r"worker that was lost, on elsewhere \(process 7\)"):
+        fence(second, [claim], own_epochs={3}, **waiting)
+    for claims, epochs in [([claim], {2, 4}), ([attrs.evolve(claim, leader=True)], {3})]:
+        with pytest.raises(SourceRunningError, match="on elsewhere"):
+            fence(second, claims, own_epochs=epochs, **waiting)
+    worker.close()
+    fence(second, [claim], own_epochs={3}, **waiting)
+
+
+class Late(PositionLog):
+    """A log in which a worker of the epoch before claims just before the leader does, after its first look."""
+
+    worker = None
+
+    def claim(self, epoch, *, leader):
+        if leader and self.worker is not None:
+            self.worker.claim(epoch - 1, leader=False)
+        return super().claim(epoch, leader=leader)
+
+
+def log_over(connection, kind=PositionLog):
+    return kind(connection, stream="kit", topic=LOG, source="kit")
+
+
+def test_a_worker_that_began_while_the_next_leader_looked_is_fenced(monkeypatch):
+    server = MemoryIggy()
+    recovered(server).connection.close()
+    worker = server.connect()
+    log = log_over(server.connect(), Late)
+    log.worker = log_over(worker)
+    fenced = []
+    monkeypatch.setattr(recovery, "fence", lambda _, claims, **__: fenced.extend(claims))
+    Recovery(log, topics=[], partitions=1).run()
+    assert {pair for claim in fenced for pair in claim.clients} >= {
+        (worker.own_client().client_id, worker.own_client().address)
+    }
+    own = log.connection.own_client()
+    assert (own.client_id, own.address) not in {pair for claim in fenced for pair in claim.clients}
+
+
+def test_a_worker_that_begins_when_its_epoch_is_over_sends_nothing():
+    server = MemoryIggy()
+    first = recovered(server)
+    epoch, base = first.recovered.epoch, first.recovered.base
+    in_time, late = log_over(server.connect()), log_over(server.connect())
+    in_time.claim(epoch, leader=False)
+    in_time.check_epoch(epoch, base)
+    for connection in (first.connection, in_time.connection):
+        connection.close()
+    recovered(server)
+    late.claim(epoch, leader=False)
+    with pytest.raises(UnknownOutcomeError, match="another epoch"):
+        late.check_epoch(epoch, base)
+
+
+def test_who_claims_later_yields_so_nobody_waits_for_each_other():
+    server = MemoryIggy()
+    first = recovered(server)
+    log = log_over(server.connect())
+    list(log.messages())
+    own = log.claim(first.recovered.epoch + 1, leader=True)
+    log_over(server.connect()).claim(first.recovered.epoch + 2, leader=True)
+    view = arrange(log_over(server.connect()).messages(), "kit")
+    assert {claim.epoch for claim in view.claims_before(own, 0)} == {first.recovered.epoch}
 
 
 def test_of_two_that_start_at_the_same_moment_the_first_claim_wins():
