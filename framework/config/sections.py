@@ -86,6 +86,10 @@ class NamingSection:
             yield 'distribution = "partition": needs {{partition}} in the template'
 
 
+_READ_WHOLE = ("avro", "bytes", "csv", "json", "parquet")
+"""Of the formats that ship, those whose objects cannot be cut into shares."""
+
+
 @attrs.frozen(kw_only=True)
 class InputSection:
     """How an object's bytes become records, and how far reading runs ahead of sending."""
@@ -161,6 +165,8 @@ class InputSection:
             guess = get_close_matches(self.format, known, n=1)
             advice = f'did you mean "{guess[0]}"?' if guess else f"known are {', '.join(known)}"
             yield f'format = "{self.format}": unknown format; {advice}'
+        if self.split_size is not None and self.format in _READ_WHOLE:
+            yield f"split_size: objects of {self.format} can only be read whole; leave it out"
         if self.split_size is not None and self.compression not in {"none", "auto"}:
             yield f"split_size: an object in {self.compression} can only be read from its beginning; leave split_size out"
         yield from (mistake.removeprefix("input.") for mistake in self.options().mistakes())
