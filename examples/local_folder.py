@@ -10,7 +10,6 @@ framework's. `tests/conformance/test_local_folder.py` runs the conformance kit o
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import attrs
 from typing_extensions import override
 
 from framework import AbstractSourceRecordIterator, AbstractSourceTask, BackoffConfig, NativeObject, ObjectInput
-from framework.cli import run
+from framework.cli import leave, run
 from framework.config.loading import structure
 from framework.config.option import option
 from framework.config.sections import SourceCommonConfig
@@ -133,4 +132,4 @@ def version_of(stat: os.stat_result) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run("local_folder", FolderTask))
+    leave(run("local_folder", FolderTask))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-
-from framework.cli import run
+from framework.cli import leave, run
 from s3_source.demo import demo
 from s3_source.task import S3SourceTask
 
 if __name__ == "__main__":
-    sys.exit(run("s3_source", S3SourceTask, demo=demo))
+    leave(run("s3_source", S3SourceTask, demo=demo))

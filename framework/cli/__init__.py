@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from framework.cli.app import run
+from framework.leaving import leave
 
-__all__ = ["run"]
+__all__ = ["leave", "run"]

@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError
 from framework.feed import Assignment, HandedFeed
+from framework.leaving import leave
 from framework.memory import limit_arenas
 from framework.offsets import PositionDelta
 
@@ -48,6 +49,7 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
         teller.tell("failed", FatalError(f"{type(error).__name__}: {error}"))
     finally:
         pipe.close()
+    leave(0)  # the leader knows all that it has to know
 
 
 def _run(plan: WorkerPlan, pipe: Connection, teller: _Teller) -> None:

@@ -87,7 +87,10 @@ def test_a_topic_must_come_from_somewhere():
         ({"input": {"format": "jsnol"}}, 'did you mean "jsonl"?'),
         ({"input": {"csv_delimiter": ";;"}}, "[input] csv_delimiter: must be one ASCII character"),
         ({"input": {"csv_quote": ","}}, "must not be the same"),
-        ({"input": {"format": "csv", "split_size": "1MiB"}}, "[input] split_size: objects of csv can only be read whole"),
+        (
+            {"input": {"format": "csv", "split_size": "1MiB"}},
+            "[input] split_size: objects of csv can only be read whole",
+        ),
         ({"input": {"split_size": "1MiB", "compression": "gzip"}}, "[input] split_size: an object in gzip can only be"),
         ({"discovery": {"include": ["[z-a]"]}}, '[discovery] include: "[z-a]" is no valid glob'),
         ({"discovery": {"exclude": [""]}}, "[discovery] exclude: an empty glob"),
