@@ -67,6 +67,8 @@ ADVICE: Mapping[str, str] = {
     "AccessDeniedError": "Allow listing the bucket and reading its objects to the identity that is used.",
     "BucketNotFoundError": "Check the bucket's name, `region` and `endpoint`.",
     "ListingError": "The store lists in a way that cannot be trusted; the message says what was seen.",
+    "KeyListError": "Do what the message says: supply the whole list again, or correct the row that it names. Nothing of a "
+    "file that cannot be used was skipped: started again, the source reads the list from its beginning.",
     "IggyAuthError": "Check user, password or token in `[iggy] url`.",
     "IggyTopicError": "Make the topic as the configuration says, change the configuration, or name another topic.",
     "IggyProtocolError": "Use a server of version 0.9.",

@@ -13,6 +13,8 @@ In reading order, one module for each stage; `task` alone wires them:
     shares transformer formats         bytes -> records; the formats themselves are in `transformers`
     naming selection cutting feed      which objects, in how many parts, in which lane, in which order
     ranges listing tail                keys in ranges, listed side by side; passes over the end of a bucket only
+    key_rows inventory key_places      a supplied list of keys: text, CSV, an S3 Inventory; in a file, or in the store
+    key_list lookups named_objects     its rows -> objects, looked up where the list does not say enough
     prefetch iterator store_iterator   objects -> batches
     finished_rows finished position_map   millions of finished positions in little memory
     offsets                            positions and their merge law

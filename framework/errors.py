@@ -21,6 +21,7 @@
         |-- AccessDeniedError          right credentials, no permission  (PermissionError)
         |-- BucketNotFoundError        no such bucket  (FileNotFoundError)
         |-- ListingError               a listing that makes no progress or is out of order
+        |-- KeyListError               a supplied list of keys that cannot be used as it is  (ValueError)
         |-- IggyAuthError              wrong user, password or token  (PermissionError)
         |-- IggyTopicError             stream or topic missing, or not as configured
         |-- IggyProtocolError          the server speaks another protocol, or refuses a command
@@ -186,6 +187,10 @@ class BucketNotFoundError(FatalError, FileNotFoundError):
 
 class ListingError(FatalError):
     """A listing made no progress, or came out of order where order is relied on."""
+
+
+class KeyListError(FatalError, ValueError):
+    """A supplied list of keys (`[discovery] keys`) is missing, cut short, other than its checksums say, or senseless."""
 
 
 class IggyAuthError(FatalError, PermissionError):

@@ -28,6 +28,8 @@ from framework.errors import (
     TaskClosedError,
 )
 from framework.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed
+from framework.named_feed import NamedFeed
+from framework.named_objects import NamedObjects
 from framework.naming import Router
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.past_listing import PastListing
@@ -59,7 +61,7 @@ class ReadCounts:
         bytes_done: sizes of the objects that are done, failed or gone.
         bytes_vanished: those of the gone ones alone.
         skipped: bad records left out.
-        list_requests: pages of listings asked for.
+        list_requests: requests that find objects: pages of listings, and lookups of single objects.
         retries: calls to the store that were tried again.
     """
 
@@ -175,8 +177,13 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         tail = self._create_tail()
         selector = Selector(self.config, self.store_clock, prefixes=self.prefixes)
         selector.remember_logs(self.get_table_log_keys())
-        put_off = tail.put_off.add if tail is not None else None
-        make_feed = partial(TailFeed, tail) if tail is not None else ListingFeed
+        named = self.named_objects
+        make_feed: Callable[..., ListingFeed] = ListingFeed
+        put_off: Callable[[str], None] | None = None
+        if tail is not None:
+            make_feed, put_off = partial(TailFeed, tail), tail.put_off.add
+        elif named is not None:
+            make_feed, put_off = partial(NamedFeed, named), named.put_off
         return make_feed(
             listing=lambda: self.get_native_item_stream(start_key),
             selection=RoutedSelection(selector, Router(self.config), put_off=put_off),
@@ -222,6 +229,16 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def past_listing(self, prefix: str) -> PastListing:
         """What is kept of the listing of a prefix; empty when that is nothing."""
         return self.offsets.past_listing(prefix) or PastListing(of="")
+
+    @property
+    def named_objects(self) -> NamedObjects | None:
+        """The supplied list that `get_native_item_stream` reads from; None when it lists."""
+        return None
+
+    def look_up(self, native: NativeObject) -> NativeObject | None:
+        """The object as it is now; None when it is gone, and by default: the next listing shows it."""
+        del native
+        return None
 
     def store_clock(self) -> float:
         """Seconds since 1970 by the store's clock, for what depends on an object's age; this machine's by default."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from framework.errors import ListingError
+from framework.errors import ListingError, ObjectNotFoundError
 from framework.records import NativeObject, length_only
 from framework.transformer import ReadStream
 
@@ -42,12 +42,15 @@ class ObjectStore(abc.ABC):
         bucket: the bucket's name.
         ordered: whether listings come in the order of the keys' UTF-8 bytes.
         address: where it answers, for messages; empty when that is the vendor's own place.
+        lists_milliseconds: whether last-modified in its listings may have parts of a second. A supplied row that shows none
+            is looked up then before it is believed.
     """
 
     scheme: str
     bucket: str
     ordered: bool = True
     address: str = ""
+    lists_milliseconds: bool = True
 
     @abc.abstractmethod
     def list_page(
@@ -83,6 +86,34 @@ class ObjectStore(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Gives all connections back, within a second. May be called twice."""
+
+    def stat(self, key: str) -> NativeObject:
+        """The object of that key exactly as a listing would show it now, its version included.
+
+        Blocks; by default for one page of a listing. A store with a cheaper request for it says more with that one.
+
+        Raises:
+            ObjectNotFoundError: there is none.
+            RetriableError, BucketNotFoundError, AccessDeniedError, CredentialsError: as their names say.
+        """
+        for native in self.list_all(prefix=key, page_size=1 if self.ordered else 1000):
+            if native.key == key:
+                return native
+            if self.ordered:  # a key comes before all longer ones that begin with it
+                break
+        raise ObjectNotFoundError("there is no such object", location=f"{self.scheme}://{self.bucket}/{key}")
+
+    def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
+        """The `version` that a listing gives an object with this etag and last-modified; None when they do not tell it.
+
+        It lets a supplied list that names both, such as an S3 Inventory, stand for a listing. By default they do not.
+
+        Args:
+            etag: as the store gives it, with or without quotes.
+            modified_ms: last-modified, milliseconds since 1970 UTC.
+        """
+        del etag, modified_ms
+        return None
 
     def list_all(self, *, prefix: str = "", after: str = "", page_size: int = 1000) -> Iterator[NativeObject]:
         """Every object under `prefix` after `after`, page after page. For small uses; the framework lists with retries.

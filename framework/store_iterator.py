@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.errors import ListingError, TaskClosedError
+from framework.errors import ListingError, ObjectNotFoundError, TaskClosedError
 from framework.first_contact import SinglePages
 from framework.iterator import AbstractSourceRecordIterator
+from framework.key_list import KeyList
+from framework.key_places import place_of
 from framework.listing import Listing, ListingRequest, list_parallel
 from framework.listing_memory import ListingMemory
+from framework.lookups import BucketOpener, Lookups
+from framework.named_objects import NamedObjects
 from framework.pace import CallPace, set_pace
 from framework.past_listing import PastListing
 from framework.reading import StoreInput
@@ -48,6 +52,10 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         start_key: listings begin after this key; None at the first.
         feed: which objects to read, when somebody else lists.
         once: one complete pass.
+        open_bucket: makes the store of another bucket, for a list of keys that lies there; None: there is only `store`.
+
+    Raises:
+        ConfigError: `[discovery] keys` names a place that this store cannot have.
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         start_key: str | None = None,
         feed: ObjectFeed | None = None,
         once: bool = False,
+        open_bucket: BucketOpener | None = None,
     ) -> None:
         super().__init__(config, transformer, offsets, feed=feed, once=once)
         self.lister: Callable[[ListingRequest], Listing] | None = None
@@ -84,6 +93,44 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 bytes_per_second=discovery.list_bytes_per_second,
             )
             set_pace(store, budget)
+        self._lookups = Lookups(
+            store,
+            policy,
+            open_bucket=open_bucket,
+            on_request=self._count_lookup,
+            on_retry=self._count_retry,
+            stop=self._ending,
+        )
+        self._named = self._name_objects() if config.discovery.mode == "keys" else None
+
+    def _name_objects(self) -> NamedObjects:
+        """The objects of the configured list of keys. No I/O."""
+        discovery = self.config.discovery
+        place = place_of(discovery.keys or "", self._lookups)
+        return NamedObjects(
+            KeyList(place, form=discovery.keys_format, encoding=discovery.keys_encoding, bucket=self._store.bucket),
+            self._lookups,
+            self.offsets,
+            key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
+            prefixes=self._prefixes,
+            concurrency=discovery.list_concurrency,
+            recheck=discovery.keys_recheck,
+        )
+
+    def _count_lookup(self) -> None:
+        self.counts.list_requests += 1
+
+    @override
+    def look_up(self, native: NativeObject) -> NativeObject | None:
+        try:
+            return self._lookups.stat(native.bucket, native.key)
+        except ObjectNotFoundError:
+            return None
+
+    @property
+    @override
+    def named_objects(self) -> NamedObjects | None:
+        return self._named
 
     @property
     @override
@@ -124,8 +171,10 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         """The objects of each prefix in turn.
 
         With `list_concurrency` above 1 a large prefix is listed in key ranges side by side: its objects come in the order
-        of their keys within a range only.
+        of their keys within a range only. A supplied list stands for the listing in mode `keys`.
         """
+        if self._named is not None:
+            return self._named.objects(offset or "")
         return self._stream(dict.fromkeys(self._prefixes, offset or ""), whole=offset == self._start_key)
 
     @override
@@ -229,6 +278,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @override
     def get_table_log_keys(self) -> Iterable[str]:
+        if self._named is not None:  # whoever supplies a list may have no leave to list, and chose the files
+            return []
         tables = self.config.input.format in {"parquet", "auto"} and not self.config.discovery.allow_table_folders
         keys: list[str] = []
         for prefix in log_prefixes(self._prefixes) if tables else ():

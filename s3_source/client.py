@@ -14,18 +14,26 @@ import threading
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from framework.checks import CheckResult
-from framework.errors import ListingError, ObjectError, SourceError, TaskClosedError
+from framework.errors import (
+    AccessDeniedError,
+    ListingError,
+    ObjectError,
+    ObjectNotFoundError,
+    SourceError,
+    TaskClosedError,
+)
 from framework.records import NativeObject
 from framework.store import ListPage, ObjectStore
 from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key
 from s3_source.errors_map import Failed, from_code, redact, translate
 from s3_source.fastget import Pattern, error_fields, pattern_of
-from s3_source.pages import EMPTY_ANSWER, parse_page
+from s3_source.pages import EMPTY_ANSWER, parse_page, version_of
 from s3_source.stream import EMPTY, Body, HttpStream, expected_bytes
 
 if TYPE_CHECKING:
@@ -73,6 +81,7 @@ class S3Store(ObjectStore):
         # Directory buckets (S3 Express) list in no order.
         self.ordered = not config.bucket.endswith("--x-s3")
         self._closed = False
+        self._bucket_seen = False
         self._streams: set[HttpStream] = set()
         self._pattern: Pattern | None = None
         self._learnt = threading.local()
@@ -87,6 +96,8 @@ class S3Store(ObjectStore):
             self._http = _http_session(self._session, config)
         except Exception as error:
             raise translate(error, self._failed("CreateClient")) from error
+        # Other stores list milliseconds, which their answer to a HEAD rounds away: only a listing shows their versions.
+        self.lists_milliseconds = not _is_aws(self._client.meta.endpoint_url)
         self._client.meta.events.register("before-sign.s3.GetObject", self._learn)
         self._client.meta.events.register("before-parse.s3.ListObjectsV2", _keep_body)
 
@@ -111,6 +122,49 @@ class S3Store(ObjectStore):
         if page.continuation is not None and page.continuation == continuation:
             raise ListingError(f"s3://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped")
         return page
+
+    @override
+    def stat(self, key: str) -> NativeObject:
+        """One HEAD; of a store that lists milliseconds, one page of a listing."""
+        self._check_open()
+        if self.lists_milliseconds:
+            return super().stat(key)
+        try:
+            answer: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=key, **self._get_options)
+        except Exception as error:
+            made = translate(error, self._failed("HeadObject", key))
+            if isinstance(made, ObjectNotFoundError):
+                self._check_bucket()
+            elif isinstance(made, AccessDeniedError):
+                made = AccessDeniedError(f"{made}; without s3:ListBucket an object that is missing looks the same")
+            raise made from error
+        self._bucket_seen = True
+        modified_ms = int(answer["LastModified"].timestamp()) * 1000
+        return NativeObject(
+            scheme="s3",
+            bucket=self.bucket,
+            key=key,
+            size=answer["ContentLength"],
+            version=version_of(answer.get("ETag", ""), modified_ms),
+            modified_ms=modified_ms,
+            storage_class=answer.get("StorageClass", "STANDARD"),  # a HEAD leaves out what a listing names
+        )
+
+    def _check_bucket(self) -> None:
+        """The answer to a HEAD has no body: a bucket that is missing looks like an object that is. Asked about once."""
+        if self._bucket_seen:
+            return
+        try:
+            self._client.head_bucket(Bucket=self.bucket)
+        except Exception as error:
+            made = translate(error, self._failed("HeadBucket"))
+            if not isinstance(made, AccessDeniedError):  # who may not ask about it knows at least that it is there
+                raise made from error
+        self._bucket_seen = True
+
+    @override
+    def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
+        return version_of(etag, modified_ms) if etag else None
 
     @override
     def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
@@ -223,26 +277,35 @@ class S3Store(ObjectStore):
         self._http.close()
         self._client.close()
 
-    def check(self) -> Iterator[CheckResult]:
+    def check(self, named: Iterator[NativeObject] | None = None) -> Iterator[CheckResult]:
         """What the command `check` shows of the store, step by step: credentials, bucket, list, read.
 
         Stops after the first step that fails. Each step is one request at most, without retries.
+
+        Args:
+            named: the objects of a supplied list, which is looked at then in place of a listing.
         """
         try:
             yield CheckResult("credentials", ok=True, detail=self._credentials_source())
         except SourceError as error:
             yield CheckResult("credentials", ok=False, detail=str(error))
             return
+        step, found = ("bucket", "can be listed") if named is None else ("keys", "the list of keys can be read")
         try:
             prefix = self.config.all_prefixes[0]
-            page = self.list_page(prefix=prefix, after=self.config.native_start_key, page_size=10)
+            if named is None:
+                page = self.list_page(prefix=prefix, after=self.config.native_start_key, page_size=10)
+                native = next((one for one in page.objects if one.size), None)
+                found = f"s3://{self.bucket}/{prefix} {found}"
+            else:
+                native = next((one for one in named if one.size), None)
         except SourceError as error:
-            yield CheckResult("bucket", ok=False, detail=str(error))
+            yield CheckResult(step, ok=False, detail=str(error))
             return
-        yield CheckResult("bucket", ok=True, detail=f"s3://{self.bucket}/{prefix} can be listed")
-        native = next((one for one in page.objects if one.size), None)
+        yield CheckResult(step, ok=True, detail=found)
         if native is None:
-            yield CheckResult("read", ok=True, detail="nothing to read yet: no object with content in the first page")
+            where = "in the first page" if named is None else "in the list"
+            yield CheckResult("read", ok=True, detail=f"nothing to read yet: no object with content {where}")
             return
         try:
             stream = self.open(native, 0, 1)
@@ -300,6 +363,11 @@ _SOURCES = {
     "container-role": "the container's role",
     "iam-role": "the instance's role",
 }
+
+
+def _is_aws(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
 
 
 def _session(config: S3Config) -> Session:

@@ -63,10 +63,15 @@ def _object(item: Element, namespace: str, bucket: str, *, encoded: bool) -> Nat
         bucket=bucket,
         key=key,
         size=int(fields["Size"]),
-        version=f"{bare_etag(fields.get('ETag', ''))}@{modified_ms}",
+        version=version_of(fields.get("ETag", ""), modified_ms),
         modified_ms=modified_ms,
         storage_class=fields.get("StorageClass", ""),
     )
+
+
+def version_of(etag: str, modified_ms: int) -> str:
+    """What tells two contents under one key apart. The same bytes put again have the same ETag and are a new version."""
+    return f"{bare_etag(etag)}@{modified_ms}"
 
 
 @lru_cache(maxsize=4096)

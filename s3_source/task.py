@@ -40,6 +40,7 @@ class S3SourceTask(AbstractSourceTask):
     def __init__(self) -> None:
         super().__init__()
         self._store: S3Store | None = None
+        self._others: dict[str, S3Store] = {}
 
     @override
     def configure(self, props: Mapping[str, Any]) -> S3SourceConfig:
@@ -67,6 +68,7 @@ class S3SourceTask(AbstractSourceTask):
             start_key=s3.native_start_key or None,
             feed=self.feed,
             once=self.once,
+            open_bucket=self.open_bucket,
         )
 
     def open_store(self) -> S3Store:
@@ -77,6 +79,19 @@ class S3SourceTask(AbstractSourceTask):
             self._store = S3Store(self._s3_config().s3, self.make_session())
         return self._store
 
+    def open_bucket(self, bucket: str) -> S3Store:
+        """Another bucket with the same identity, for a list of keys that lies there; closed by `close_resources`.
+
+        A subclass may replace it, when that bucket wants another identity.
+        """
+        if bucket not in self._others:
+            from s3_source.client import S3Store  # noqa: PLC0415 - as above
+
+            # The key of encrypted objects is that of the source's bucket: with it a list that is not encrypted is refused.
+            config = attrs.evolve(self._s3_config().s3, bucket=bucket, sse_customer_key="")
+            self._others[bucket] = S3Store(config, self.make_session())
+        return self._others[bucket]
+
     def make_session(self) -> Session | None:
         """A boto3 session of one's own, for credentials that no option of `[s3]` can name; None takes what is configured.
 
@@ -86,12 +101,20 @@ class S3SourceTask(AbstractSourceTask):
 
     @override
     def check(self) -> Iterator[CheckResult]:
-        yield from self.open_store().check()
+        if self._s3_config().discovery.mode != "keys":
+            yield from self.open_store().check()
+            return
+        iterator = self.get_iterator(self.backoff_config)
+        try:
+            yield from self.open_store().check(iterator.get_native_item_stream(iterator.start_key))
+        finally:
+            iterator.close()
 
     @override
     def close_resources(self) -> None:
-        if self._store is not None:
-            self._store.close()
+        for store in (self._store, *self._others.values()):
+            if store is not None:
+                store.close()
 
     def _s3_config(self) -> S3SourceConfig:
         if not isinstance(self.config, S3SourceConfig):

@@ -271,9 +271,10 @@ class DiscoverySection:
 
     mode: str = option(
         "list",
-        choices=("list", "after"),
+        choices=("list", "after", "keys"),
         doc='`"list"`: list everything under the prefix, each pass. `"after"`: for keys that rise: most passes list only '
-        "what lies behind the highest keys; needs a store that lists in the order of its keys.",
+        "what lies behind the highest keys; needs a store that lists in the order of its keys. "
+        '`"keys"`: read what a supplied list names, see `keys`.',
     )
     lookback_keys: int = option(
         1000,
@@ -288,6 +289,30 @@ class DiscoverySection:
         unit="seconds",
         doc='Mode `"after"`: how often everything is listed. For so long a late key below the look-back, or an object that '
         "was overwritten there, may go unnoticed.",
+    )
+    keys: str | None = option(
+        None,
+        minimum=1,
+        doc="The list of mode `keys`: a path on the machine that runs the program, or an object of the store, "
+        "`s3://bucket/key`. Text with a key a line, CSV, or the `manifest.json` of an S3 Inventory; `.gz` is unpacked. "
+        "It is read again when it was rewritten.",
+    )
+    keys_format: str = option(
+        "auto",
+        choices=("auto", "text", "csv", "inventory"),
+        doc='What the list is. `"auto"`: by its name, `.csv` is `csv`, `.json` is `inventory`, all else `text`.',
+    )
+    keys_encoding: str = option(
+        "auto",
+        choices=("auto", "none", "url"),
+        doc='How keys stand in text and CSV: `"none"`, as they are, or `"url"`, URL-encoded. `"auto"`: as they are, save in a '
+        "CSV without a header whose first column is the bucket, as S3 Batch Operations has it. An inventory is read as S3 "
+        "writes it.",
+    )
+    keys_recheck: bool = option(
+        True,
+        doc="Look a finished object up again, with one request, whenever the list is read and does not say size, ETag and "
+        "last-modified of it. Otherwise finished is finished, even when the object was overwritten since.",
     )
     poll_interval: Seconds = option(
         5.0,
@@ -338,7 +363,11 @@ class DiscoverySection:
     )
 
     def mistakes(self) -> Iterator[str]:
-        """Globs that are none."""
+        """Globs that are none; a list of keys without its mode, or the mode without a list."""
+        if self.mode == "keys" and self.keys is None:
+            yield 'keys: missing; mode = "keys" needs the place of the list'
+        if self.mode != "keys" and self.keys is not None:
+            yield f'keys: has no effect with mode = "{self.mode}"; set mode = "keys"'
         for name, globs in (("include", self.include), ("exclude", self.exclude)):
             if "" in globs:
                 yield f"{name}: an empty glob matches nothing; leave it out"

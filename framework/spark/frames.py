@@ -9,6 +9,7 @@ read_records(spark, source).selectExpr("key", "record", "cast(payload as string)
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from pyspark import StorageLevel
 
-from framework.errors import ConfigError
+from framework.errors import ConfigError, ObjectChangedError
 from framework.feed import Assignment, HandedFeed
 from framework.naming import Router
 from framework.offsets import OffsetManagerEntry
@@ -40,6 +41,9 @@ PAGE_OBJECTS = 1000
 
 OBJECTS_PER_TASK = 200
 """Objects that one Spark task reads: small enough to spread, large enough to read ahead in."""
+
+LOOKED_AGAIN = 5
+"""So often an object is read from its first record because it was overwritten."""
 
 Source: TypeAlias = "tuple[type[AbstractSourceTask], SourceCommonConfig]"
 
@@ -125,7 +129,15 @@ def _chosen(spark: SparkSession, source: AbstractSourceTask) -> RDD[NativeObject
         task.close_resources()
     pages = [context.parallelize(on_driver, max(1, len(on_driver)))]
     pages += [listed.flatMap(lambda one: one.pages) for listed in kept]
-    return context.union(pages).mapPartitions(choice.of)
+    chosen = context.union(pages).mapPartitions(choice.of)
+    if config.discovery.mode != "keys":
+        return chosen
+    # A supplied list may name an object twice, also in two versions.
+    return chosen.keyBy(lambda native: native.key).reduceByKey(_later).values()
+
+
+def _later(left: NativeObject, right: NativeObject) -> NativeObject:
+    return max(left, right, key=lambda native: (native.modified_ms, native.version))
 
 
 @attrs.frozen(kw_only=True)
@@ -156,13 +168,26 @@ def _read(source: Source, natives: Iterable[NativeObject]) -> Iterator[tuple[obj
     task.config = config
     selection = RoutedSelection(Selector(config), Router(config))
     lanes = ((native, selection.lane_for(native)) for native in natives)
-    task.feed = HandedFeed(
+    looked = Counter[str]()
+
+    def look_again(assignment: Assignment, gone: bool) -> None:
+        """A row of a supplied list may be older than the object."""
+        looked[assignment.native.key] += 1
+        if looked[assignment.native.key] > LOOKED_AGAIN:
+            raise ObjectChangedError("another version at each look", location=assignment.native.location)
+        native = None if gone else iterator.look_up(assignment.native)
+        lane = None if native is None else selection.lane_for(native)
+        if native is not None and lane is not None:
+            feed.give([Assignment(native=native, entry=OffsetManagerEntry.start(native, lane))])
+
+    task.feed = feed = HandedFeed(
         [
             Assignment(native=native, entry=OffsetManagerEntry.start(native, lane))
             for native, lane in lanes
             if lane is not None
         ],
         closed=True,
+        on_release=look_again,
     )
     iterator = task.get_iterator(task.backoff_config)
     try:

@@ -30,7 +30,7 @@ class StoreFault:
     """One line of the script.
 
     Attributes:
-        call: `list_page`, `open` or `read`.
+        call: `list_page`, `stat`, `open` or `read`.
         error: what is raised, the same each time.
         key: only for this object; None for any. For `list_page` the prefix.
         skip: so many matching calls pass first.
@@ -65,13 +65,14 @@ class MemoryStore(ObjectStore):
     """One bucket that lives as long as this object. Threads may share it.
 
     Attributes:
-        calls: every `list_page`, `open` and `read`, in order.
+        calls: every `list_page`, `stat`, `open` and `read`, in order.
         open_streams: streams that were opened and not closed.
         largest_read: no `read` gives more bytes than this; small values move the borders of what a format sees.
         on_call: told of each call before it does anything; may raise.
     """
 
     scheme = "memory"
+    lists_milliseconds = False
 
     def __init__(self, bucket: str = "bucket") -> None:
         self.bucket = bucket
@@ -151,6 +152,20 @@ class MemoryStore(ObjectStore):
             objects = [self._native(key, self._objects[key]) for key in keys[:page_size]]
         more = len(keys) > page_size
         return ListPage(objects=objects, continuation=objects[-1].key if more else None)
+
+    @override
+    def stat(self, key: str) -> NativeObject:
+        self._call("stat", key)
+        with self._lock:
+            stored = self._objects.get(key)
+            if stored is None:
+                raise ObjectNotFoundError("there is no such object", location=f"{self.scheme}://{self.bucket}/{key}")
+            return self._native(key, stored)
+
+    @override
+    def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
+        """An etag here is the version itself: `v1`, `v2` ..."""
+        return etag.strip('"') or None
 
     @override
     def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:

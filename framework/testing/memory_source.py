@@ -28,6 +28,7 @@ class MemorySourceTask(AbstractSourceTask):
         prefixes: what is listed.
         page_size: keys in a page.
         start_key: listings begin after it.
+        buckets: other buckets of the same store, for lists of keys that lie there.
     """
 
     config_class = SourceCommonConfig
@@ -41,6 +42,7 @@ class MemorySourceTask(AbstractSourceTask):
         prefixes: Sequence[str] = ("",),
         page_size: int = 1000,
         start_key: str | None = None,
+        buckets: Sequence[ObjectStore] = (),
     ) -> None:
         super().__init__()
         self.store = store if store is not None else MemoryStore()
@@ -48,6 +50,7 @@ class MemorySourceTask(AbstractSourceTask):
         self.prefixes = prefixes
         self.page_size = page_size
         self.start_key = start_key
+        self.buckets = {store.bucket: store for store in buckets}
         self.closes = 0
 
     @override
@@ -75,6 +78,7 @@ class MemorySourceTask(AbstractSourceTask):
             start_key=self.start_key,
             feed=self.feed,
             once=self.once,
+            open_bucket=self.buckets.__getitem__,
         )
 
     @override

@@ -26,6 +26,7 @@ from framework.reading import StoreInput
 from framework.retry import RetryPolicy
 from framework.testing.faults import Fault, FaultProxy
 from s3_source.client import S3Store
+from s3_source.config import S3Config
 
 CONTENT = hashlib.sha512(b"seed").digest() * 5003  # 320,192 bytes without a short period
 
@@ -187,6 +188,79 @@ def test_a_listing_tells_version_time_class_and_the_stores_clock(s3_bucket, open
     assert (native.size, native.storage_class) == (5, "STANDARD")
     assert abs(native.modified_ms / 1000 - before) < 30
     assert abs(page.server_time_ms / 1000 - before) < 30
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+def test_an_object_is_looked_up_as_a_listing_shows_it(s3_bucket, opened, by_head):
+    keys = COMMON_KEYS + (MOTO_KEYS if s3_bucket.server.kind == "moto" else [])
+    for key in keys:
+        s3_bucket.put(key, key.encode())
+    s3_bucket.put("a b longer", b"longer")
+    store = opened(s3_bucket.config())
+    assert store.lists_milliseconds
+    store.lists_milliseconds = not by_head
+    listed = {native.key: native for native in store.list_all()}
+    for key in keys:
+        assert store.stat(key) == listed[key]
+        native = listed[key]
+        etag = native.version.rpartition("@")[0]
+        for form in (etag, f'"{etag}"'):
+            assert store.listed_version(etag=form, modified_ms=native.modified_ms) == native.version
+    assert store.listed_version(etag="", modified_ms=5) is None
+    with pytest.raises(ObjectNotFoundError, match="s3://bucket-"):
+        store.stat("a b l")
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+def test_a_bucket_that_is_missing_does_not_look_like_a_missing_object(moto_bucket, opened, by_head):
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        there = opened(moto_bucket.config(endpoint=proxy.endpoint))
+        there.lists_milliseconds = not by_head
+        for _ in range(3):
+            with pytest.raises(ObjectNotFoundError):
+                there.stat("missing")
+        assert len(proxy.requests) == (4 if by_head else 3)  # whether there is a bucket is asked once
+    store = opened(moto_bucket.config(bucket="no-such-bucket"))
+    store.lists_milliseconds = not by_head
+    with pytest.raises(BucketNotFoundError, match="no-such-bucket"):
+        store.stat("missing")
+
+
+def test_a_look_up_that_is_refused_says_what_else_it_may_mean(moto_bucket, opened):
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(method="HEAD", status=403, times=None))
+        store = opened(moto_bucket.config(endpoint=proxy.endpoint))
+        store.lists_milliseconds = False
+        with pytest.raises(
+            AccessDeniedError, match=r"grant s3:GetObject.*without s3:ListBucket an object that is missing"
+        ):
+            store.stat("k")
+
+
+def test_an_object_is_looked_up_with_the_customers_key(moto_bucket, opened):
+    key = b"0123456789abcdef0123456789abcdef"
+    moto_bucket.put("k", b"12345", SSECustomerAlgorithm="AES256", SSECustomerKey=key)
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        store = opened(moto_bucket.config(endpoint=proxy.endpoint, sse_customer_key=base64.b64encode(key).decode()))
+        store.lists_milliseconds = False
+        assert store.stat("k").size == 5
+        (request,) = proxy.requests
+    assert request.headers["x-amz-server-side-encryption-customer-algorithm"] == "AES256"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "milliseconds"),
+    [
+        ("", False),
+        ("https://s3.eu-west-1.amazonaws.com", False),
+        ("https://s3.cn-north-1.amazonaws.com.cn", False),
+        ("http://127.0.0.1:9000", True),
+        ("https://amazonaws.com.example.org", True),
+    ],
+)
+def test_only_aws_is_known_to_list_whole_seconds(opened, endpoint, milliseconds):
+    config = S3Config(bucket="lake", endpoint=endpoint, region="eu-west-1", anonymous=True)
+    assert opened(config).lists_milliseconds is milliseconds
 
 
 def test_a_page_that_repeats_itself_is_an_error(s3_bucket, opened):

@@ -279,3 +279,40 @@ def test_workers_that_die_for_ever_end_the_run(bucket, iggy_url, stream_name, en
     with pytest.raises(FatalError, match=rf"gave up after 5 recoveries in a row .*{said}"):
         running.run()
     assert running.progress().recoveries == 5
+
+
+def test_a_supplied_list_on_spark(session, bucket, iggy_url, stream_name, tmp_path):
+    """The driver reads the list; executors read the objects. A row is older than its object, one stands twice, one is missing."""
+    from framework.spark import list_objects, read_records
+
+    named = [f"in/{number:02d}.jsonl" for number in (3, 5, 8, 11)]
+    listed = {one["Key"]: one for one in bucket.client.list_objects_v2(Bucket=bucket.name)["Contents"]}
+    rows = [
+        f'{key},{listed[key]["Size"]},"{listed[key]["ETag"]}",{listed[key]["LastModified"].isoformat()}'
+        for key in named
+    ]
+    rows[2] = rows[2].replace("+00:00", ".001+00:00")  # a part of a second: a row that is believed without a look
+    text = "\n".join(["key,size,etag,last_modified", *rows, rows[0], "in/missing.jsonl,,,", ""]).replace('""', '"""')
+    (tmp_path / "keys.csv").write_text(text)
+    bucket.put("in/08.jsonl", b'{"new":1}\n{"new":2}\n')
+    config = configured(
+        bucket,
+        iggy_url,
+        stream_name,
+        name="named",
+        engine="spark",
+        discovery={"mode": "keys", "keys": str(tmp_path / "keys.csv")},
+    )
+    expected = sum(LINES - 1 + number for number in (3, 5, 11)) + 2
+    last = spark_engine(config).run()
+    records = stored(iggy_url, stream_name, "named")
+    assert len(records) == last.records == expected
+    assert {key for key, _, _ in records} == set(named)
+    assert last.left_out == {"missing": 1}
+    assert {payload for key, _, payload in records if key == "in/08.jsonl"} == {b'{"new":1}', b'{"new":2}'}
+    assert spark_engine(config).run().records == 0
+
+    source = S3SourceTask()
+    source.config = config
+    assert sorted(row.key for row in list_objects(session, source).collect()) == named
+    assert read_records(session, source).count() == expected
