@@ -109,6 +109,8 @@ def _make(options: SparkSection, name: str) -> SparkContext:
             raise ConfigError(f"[spark] no context at master {options.master}: {sentence(exc)}") from exc
     if is_stopped(context):
         raise ConfigError(f"[spark] master {options.master}: does not answer")
+    # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is told elsewhere.
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
     try:
         check_speculation(context)
     except ConfigError:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
+import warnings
 from pathlib import Path
 
 import attrs
@@ -15,6 +19,7 @@ from framework.engine.local import LocalEngine
 from framework.errors import FatalError, SourceError
 from framework.testing.faults import Fault, FaultProxy
 from s3_source.task import S3SourceTask
+from tests.integration.program_rig import ROOT, Program, Tarpit, check_exactly, fill, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
 pytest.importorskip("pyspark")
@@ -24,19 +29,31 @@ OBJECTS = 13
 
 
 @pytest.fixture(scope="module")
-def spark():
-    from framework.config.sections import SparkSection
-    from framework.spark.session import spark_context
+def session():
+    """A session that is there before us, as in a notebook."""
+    from pyspark.sql import SparkSession
 
-    with spark_context(SparkSection(master="local[2]"), name="tests") as context:
-        yield context
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
+        made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    yield made
+    made.stop()
 
 
 @pytest.fixture
-def session(spark):
-    from pyspark.sql import SparkSession
+def spark(session):
+    return session.sparkContext
 
-    return SparkSession.builder.getOrCreate()
+
+@pytest.fixture
+def program(moto_bucket, tmp_path, iggy_url, stream_name):
+    """The source as a process of its own, which brings its Spark."""
+    made = Program(tmp_path, moto_bucket, iggy_url, stream_name, input={"format": "auto"})
+    made.configure(runner={"engine": "spark", "tasks_max": 2}, spark={"master": "local[2]"})
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -268,6 +285,7 @@ class DyingTask(S3SourceTask):
 @pytest.mark.parametrize("engine", ["spark", "local"])
 def test_workers_that_die_for_ever_end_the_run(bucket, iggy_url, stream_name, engine, request, monkeypatch):
     monkeypatch.setattr("framework.engine.patience.RECONNECT_PAUSES", (0.01,))
+    monkeypatch.setattr("framework.engine.patience.FRUITLESS_RECOVERIES", 2)
     config = configured(bucket, iggy_url, stream_name, name="dying", engine=engine)
     if engine == "spark":
         from framework.spark.engine import SparkEngine
@@ -276,9 +294,9 @@ def test_workers_that_die_for_ever_end_the_run(bucket, iggy_url, stream_name, en
         running, said = SparkEngine(DyingTask, config, once=True), "Spark lost a task: .*exited unexpectedly"
     else:
         running, said = LocalEngine(DyingTask, config, once=True), "ended without a word"
-    with pytest.raises(FatalError, match=rf"gave up after 5 recoveries in a row .*{said}"):
+    with pytest.raises(FatalError, match=rf"gave up after 2 recoveries in a row .*{said}"):
         running.run()
-    assert running.progress().recoveries == 5
+    assert running.progress().recoveries == 2
 
 
 def test_a_supplied_list_on_spark(session, bucket, iggy_url, stream_name, tmp_path):
@@ -316,3 +334,100 @@ def test_a_supplied_list_on_spark(session, bucket, iggy_url, stream_name, tmp_pa
     source.config = config
     assert sorted(row.key for row in list_objects(session, source).collect()) == named
     assert read_records(session, source).count() == expected
+
+
+# ---- whose Spark it is
+
+
+def test_the_active_session_is_used_and_stays(session, bucket, iggy_url, stream_name):
+    """Also from a thread in which it is not the active one, and whatever `[spark]` says."""
+    config = configured(
+        bucket, iggy_url, stream_name, name="theirs", engine="spark", spark={"master": "spark://nowhere.invalid:1"}
+    )
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(spark_engine(config).run()))
+    thread.start()
+    thread.join()
+    assert ended[0].records == sum(LINES - 1 + number for number in range(OBJECTS))
+    assert spark_engine(config).run().records == 0
+    assert session.range(7).count() == 7
+
+
+def submit(program, *options, **environment):
+    """The example, by `spark-submit`."""
+    import pyspark
+
+    command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--conf", "spark.ui.enabled=false", *options]
+    return subprocess.run(
+        [*map(str, command), str(ROOT / "examples" / "spark_submit.py"), *program.command(["--once"])],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+        cwd=program.folder,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_spark_submit_says_where_it_runs(program, moto_bucket):
+    expected = fill(moto_bucket, 6)
+    program.configure(spark={"master": "spark://nowhere.invalid:1"})
+    done = submit(program, "--master", "local[2]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
+def test_speculation_is_refused_in_one_sentence(program, moto_bucket):
+    fill(moto_bucket, 1)
+    done = submit(program, "--master", "local[1]", "--conf", "spark.speculation=true")
+    assert done.returncode == 2
+    said = done.stdout + done.stderr  # spark-submit writes both to stdout
+    (told,) = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert "spark.speculation is on" in told
+    assert "set it to false" in told
+    assert "Traceback" not in said
+    assert program.count() == 0
+
+
+# ---- a process with its own Spark
+
+
+def test_a_run_is_quiet_and_a_signal_ends_it_with_positions_saved(program, moto_bucket):
+    """SIGINT: pyspark has a handler of its own for it, which must not come first."""
+    expected = fill(moto_bucket, 12, least=700)
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.5))
+        program.configure(s3={"endpoint": proxy.endpoint}, input={"fetch_ahead": 1}, offsets={"commit_interval": 60})
+        running = program.start()
+        wait_until(lambda: program.count() > 1000, 100)
+        ended = running.stop(signal.SIGINT).no_secrets()
+    assert ended.code == 0, ended.err
+    assert [line for line in ended.err.splitlines() if "Z INFO " not in line] == []
+    assert program.count() < sum(map(len, expected.values())), "it was not in the middle"
+    again = program.configure(runner={"engine": "local", "tasks_max": 1}, s3={"endpoint": moto_bucket.endpoint}).once()
+    assert "were found in the topics" not in again.err, "positions were not saved"
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
+def test_a_signal_to_all_of_its_processes_ends_it_in_order(program, moto_bucket):
+    """As systemd sends it: Spark's Java process ends at once, before anybody can ask it anything."""
+    expected = fill(moto_bucket, 12, least=700)
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.5))
+        program.configure(s3={"endpoint": proxy.endpoint}, input={"fetch_ahead": 1})
+        running = program.start()
+        wait_until(lambda: program.count() > 1000, 100)
+        for child in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGTERM)
+        ended = running.stop(signal.SIGTERM).no_secrets()
+    assert ended.code == 0, ended.err
+    program.configure(runner={"engine": "local", "tasks_max": 1}, s3={"endpoint": moto_bucket.endpoint}).once()
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
+def test_a_signal_ends_the_waiting_for_a_master_that_does_not_answer(program):
+    with Tarpit() as pit:
+        program.configure(spark={"master": f"spark://127.0.0.1:{pit.port}"})
+        running = program.start()
+        assert pit.touched.wait(60)
+        ended = running.stop(signal.SIGTERM).no_secrets()
+    assert ended.code == 0, ended.err
