@@ -45,7 +45,11 @@ def sentence(error: Exception) -> str:
     tracebacks = [number for number, line in enumerate(lines) if "Traceback (most recent call last):" in line]
     if tracebacks:
         told = next((line for line in lines[tracebacks[-1] + 1 :] if line.strip() and not line.startswith(" ")), "")
-        return told.strip() or type(error).__name__
+        return _short(told) or type(error).__name__
     told = next((line.strip() for line in lines if _TELLING.search(line)), "")
     told = told or next((line.strip() for line in lines if line.strip()), type(error).__name__)
-    return _WORDY.sub("", told)
+    return _short(told)
+
+
+def _short(told: str) -> str:
+    return _WORDY.sub("", told.strip()).rstrip(".")

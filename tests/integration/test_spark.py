@@ -431,3 +431,12 @@ def test_a_signal_ends_the_waiting_for_a_master_that_does_not_answer(program):
         assert pit.touched.wait(60)
         ended = running.stop(signal.SIGTERM).no_secrets()
     assert ended.code == 0, ended.err
+
+
+def test_an_interpreter_that_executors_do_not_have_is_named(spark, bucket, iggy_url, stream_name, monkeypatch):
+    monkeypatch.setattr(spark, "pythonExec", "/nowhere/python")
+    config = configured(bucket, iggy_url, stream_name, name="nowhere", engine="spark")
+    with pytest.raises(
+        FatalError, match=r'Cannot run program "/nowhere/python".*PYSPARK_PYTHON \(/nowhere/python\) must'
+    ):
+        spark_engine(config).run()

@@ -27,9 +27,15 @@ WORKER = (
             "ModuleNotFoundError: No module named 'nothere'",
         ),
         (
+            WORKER
+            + "pyspark.errors.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker: 3.10.\n"
+            + STACK,
+            "[PYTHON_VERSION_MISMATCH] Python in worker: 3.10",
+        ),
+        (
             ABORTED + "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider setting "
             "'spark.python.worker.faulthandler.enabled' configuration to 'true'." + STACK,
-            "(127.0.0.1 executor 1): Python worker exited unexpectedly (crashed).",
+            "(127.0.0.1 executor 1): Python worker exited unexpectedly (crashed)",
         ),
         (
             ABORTED + 'java.io.IOException: Cannot run program "/nowhere/python": error=2, No such file' + STACK,
