@@ -1,8 +1,7 @@
 """The S3 source for `spark-submit`, which says where it runs: spark-submit examples/spark_submit.py --config examples/s3.toml."""
 
-import sys
-
-from framework.cli import run
+from framework.cli import leave, run
 from s3_source.task import S3SourceTask
 
-sys.exit(run("s3_source", S3SourceTask))
+if __name__ == "__main__":
+    leave(run("s3_source", S3SourceTask))
