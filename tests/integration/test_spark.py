@@ -16,7 +16,7 @@ import attrs
 import pytest
 
 from framework.engine.local import LocalEngine
-from framework.errors import FatalError, SourceError
+from framework.errors import ConfigError, FatalError, SourceError
 from framework.testing.faults import Fault, FaultProxy
 from s3_source.task import S3SourceTask
 from tests.integration.program_rig import ROOT, Program, Tarpit, check_exactly, fill, wait_until
@@ -351,6 +351,13 @@ def test_the_active_session_is_used_and_stays(session, bucket, iggy_url, stream_
     assert ended[0].records == sum(LINES - 1 + number for number in range(OBJECTS))
     assert spark_engine(config).run().records == 0
     assert session.range(7).count() == 7
+
+
+def test_an_active_session_that_speculates_is_refused(spark, bucket, iggy_url, stream_name, monkeypatch):
+    monkeypatch.setattr(spark, "getConf", lambda: {"spark.speculation": "true"})
+    config = configured(bucket, iggy_url, stream_name, name="speculating", engine="spark")
+    with pytest.raises(ConfigError, match=r"spark\.speculation is on: .*set it to false"):
+        spark_engine(config).run()
 
 
 def submit(program, *options, **environment):

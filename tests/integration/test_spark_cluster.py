@@ -17,6 +17,7 @@ from framework.testing.faults import Fault, FaultProxy
 from tests.integration.program_rig import OwnServer, Program, check_exactly, fill, wait_until
 from tests.integration.test_program_life import SERVERS, SLOW
 from tests.support.spark_cluster import make_environment, spark_sections
+from transformers import SHIPPED_FORMATS
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -109,6 +110,23 @@ def test_what_executors_miss_is_named_with_their_interpreter(program, moto_bucke
     assert "which misses boto3, msgspec: install" in ended.said
     assert "\tat " not in ended.err
     assert program.count() == 0
+
+
+def test_the_formats_that_ship_are_entry_points_on_executors(context):
+    from framework.spark.packages import ship_packages
+
+    def look(_):
+        from importlib.metadata import entry_points
+
+        found = entry_points(group="iggy_cloud_sources.transformers")
+        return [(entry.name, entry.load().__module__, __import__("framework").__file__) for entry in found]
+
+    ship_packages(context)
+    (found,) = context.parallelize([0], 1).map(look).collect()
+    assert {name: module for name, module, _ in found} == {
+        name: place.partition(":")[0] for name, place in SHIPPED_FORMATS.items()
+    }
+    assert {".zip" in file for _, _, file in found} == {True}
 
 
 # ---- what dies
