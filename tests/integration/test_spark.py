@@ -196,17 +196,21 @@ def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_ur
     assert len({(key, number) for key, number, _ in records}) == len(records)
 
 
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def workers_of_spark():
-    """Process ids of the Python workers (not of their daemon)."""
+    """Process ids of this test's Python workers: children of the daemon that our own JVM started."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = (entry / "cmdline").read_bytes()
-            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-            parents_command = Path(f"/proc/{parent}/cmdline").read_bytes()
-        except OSError:  # it has ended meanwhile
+            daemon = parent_of(entry.name)
+            command = Path(f"/proc/{daemon}/cmdline").read_bytes()
+            ours = b"pyspark.daemon" in command and parent_of(parent_of(daemon)) == os.getpid()
+        except OSError:  # one of them has ended meanwhile
             continue
-        if b"pyspark" in command and b"daemon" in command and b"daemon" in parents_command:
+        if ours:
             found.append(int(entry.name))
     return found
 
