@@ -179,14 +179,29 @@ def test_iggy_killed_and_back_in_the_middle(program, slow, context, tmp_path, ki
         server.kill()
 
 
+class Busy(FaultProxy):
+    """Answers one call in five with 503, and counts these."""
+
+    hit = 0
+
+    def __init__(self, target):
+        super().__init__(target)
+        body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+        self.add(Fault(status=503, body=body, times=None, every=5))
+
+    def note(self, request):
+        rule = super().note(request)
+        self.hit += rule is not None
+        return rule
+
+
 def test_a_store_that_answers_one_call_in_five_with_503(program, moto_bucket, context):
     expected = fill(moto_bucket, 18)
-    body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
-    with FaultProxy(moto_bucket.endpoint) as proxy:
-        proxy.add(Fault(status=503, body=body, times=None, every=5))
+    with Busy(moto_bucket.endpoint) as proxy:
         program.configure(s3={"endpoint": proxy.endpoint, "page_size": 5})
         program.once()
         assert len(proxy.requests) > 25
+        assert proxy.hit == -(-len(proxy.requests) // 5)
     check_exactly(program.messages(), expected, same=json.loads)
 
 
