@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from benchmarks.data import Store, ensure_bucket
 from benchmarks.rows_life import idle_row, start_rows
 from benchmarks.rows_memory import memory_rows
+from benchmarks.rows_positions import position_rows
 from benchmarks.rows_spark import cluster_rows, driver_memory_row, spark_listing_rows, spark_rows, spark_split_rows
 from benchmarks.rows_speed import Bench, Server, format_row, jsonl_rows, small_rows
 from benchmarks.table import Row, load, machine, markdown
@@ -42,6 +43,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "cluster": cluster_rows,
     "spark-listing": spark_listing_rows,
     "driver-memory": driver_memory_row,
+    "positions": position_rows,
 }
 
 

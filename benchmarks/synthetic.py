@@ -9,6 +9,7 @@ What is measured with it is ours: planning, positions, hand-over, sending.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import time
 from collections.abc import Mapping
@@ -79,7 +80,7 @@ class SyntheticStore(ObjectStore):
             bucket=self.bucket,
             key=KEY.format(number),
             size=len(_line(number)),
-            version=f'"{number:032x}"@{MODIFIED_MS + number}',
+            version=f"{hashlib.md5(b'%d' % number).hexdigest()}@{MODIFIED_MS + number}",
             modified_ms=MODIFIED_MS + number,
         )
 

@@ -190,6 +190,14 @@ class RowCodec:
             **self._templates[template],
         )
 
+    def records_of(self, row: bytes) -> int:
+        """The `records_done` of a row's entry: cheaper than the entry."""
+        at = _HEAD.size + _HEAD.unpack_from(row)[1]
+        if row[at] & _PICKLED:
+            return self.entry_of(row).records_done
+        records_done: int = _BODY.unpack_from(row, at)[3]
+        return records_done
+
     def whole_version(self, row: bytes) -> str | None:
         """The version of a row's entry, cheaper than the entry; None when it is the position of a share."""
         at = _HEAD.size + _HEAD.unpack_from(row)[1]

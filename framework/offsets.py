@@ -541,7 +541,11 @@ class OffsetManager:
                 self._entries.pop(key, None)
             for entry in delta.entries:
                 merge_into(self._entries, entry)
-            self._anchors.update(delta.anchors)
+            for lane, anchor in delta.anchors.items():
+                known = self._anchors.get(lane)
+                # a delta may come twice: an anchor that went back would stand for positions that it does not cover
+                if known is None or (anchor is not None and anchor.offset > known.offset):
+                    self._anchors[lane] = anchor
             self._listings.update(delta.listings)
 
     @property

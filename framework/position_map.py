@@ -150,6 +150,12 @@ class PositionView(Sequence["OffsetManagerEntry"]):
     def __repr__(self) -> str:
         return f"<{len(self)} positions>"
 
+    @property
+    def records_done(self) -> int:
+        """The records of all positions together."""
+        finished = self._finished.records_done if self._finished is not None else 0
+        return finished + sum(entry.records_done for entry in self._reading)
+
     def parts(self, most_bytes: int) -> list[PositionView]:
         """The same in pieces that take about so much as text, at least one. Makes no entry."""
         *parts, last = self._finished.parts(most_bytes) if self._finished is not None else [None]

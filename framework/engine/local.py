@@ -113,12 +113,7 @@ class LocalEngine:
                 self._reporter.state = "recovering" if patience.began else "starting"
                 self._connection = connection = target.connect()
                 try:
-                    session = Session(connection, self._config, own_epochs=own_epochs)
-                    own_epochs.add(session.recovered.epoch)
-                    if patience.began:
-                        self._reporter.recovered()
-                    patience.connected(session.recovered.stored_records)
-                    self._run_epoch(session)
+                    self._live(connection, patience, own_epochs)
                 finally:
                     connection.close()
             except IggyUnavailableError as error:
@@ -134,6 +129,15 @@ class LocalEngine:
                 self._stopping.wait(pause)
             else:
                 return
+
+    def _live(self, connection: IggyConnection, patience: Patience, own_epochs: set[int]) -> None:
+        """One epoch. Its millions of positions go with it, before the next recovery loads them again."""
+        session = Session(connection, self._config, own_epochs=own_epochs)
+        own_epochs.add(session.recovered.epoch)
+        if patience.began:
+            self._reporter.recovered()
+        patience.connected(session.recovered.stored_records)
+        self._run_epoch(session)
 
     def _run_epoch(self, session: Session) -> None:
         if (self._config.runner.tasks_max or 1) > 1:

@@ -78,6 +78,7 @@ class ProcessGroup:
         self._task_class = task_class
         self._config = config
         self._session = session
+        session.expect_other_writers()
         self._address = session.connection.address
         self._once = once
         self._workers: list[_Worker] = []
@@ -194,7 +195,7 @@ class ProcessGroup:
             deltas, self._deltas = self._deltas, []
         for delta in deltas:
             self._session.saved(delta)
-        self._session.save_noted()
+        self._session.keep_books()
 
     # ---- handing out
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
+from framework.engine.snapshots import SnapshotWriter
 from framework.errors import ConfigError, IggyUnavailableError, UnknownOutcomeError
 from framework.ids import object_hash64
-from framework.iggy import log_codec
 from framework.iggy.address import IggyAddress
 from framework.iggy.client import IggyConnection
-from framework.iggy.log_codec import Snapshot, TopicIdentity
+from framework.iggy.log_codec import Closing, TopicIdentity
 from framework.iggy.position_log import LogOffsetStore, PositionLog
 from framework.iggy.recovery import Recovered, Recovery
 from framework.iggy.sender import IggyProducer
@@ -30,11 +30,9 @@ from framework.records import Anchor, Lane, NativeObject
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.embedded import EmbeddedServer
+    from framework.position_map import PositionView
 
 log = logging.getLogger(__name__)
-
-SNAPSHOT_DELTAS = 1000
-"""Deltas after which a snapshot is written, so that a start never reads more than that many."""
 
 OFFSETS_SEGMENT_BYTES = 16 << 20
 
@@ -195,7 +193,6 @@ class Session:
         )
         for warning in warnings:
             log.warning("%s", warning)
-        self._deltas = 0
         self._worker_topics: dict[str, TopicIdentity] = {}
         self.log = PositionLog(connection, stream=iggy.stream, topic=config.offsets_topic, source=config.source.name)
         self.offsets = OffsetManager()
@@ -211,14 +208,16 @@ class Session:
             self.log,
             epoch=self.recovered.epoch,
             base=self.recovered.base,
-            entries=self.recovered.entries.values(),
             listings=self.recovered.listings,
         )
-        self.offsets = OffsetManager(store, records_found=self._records_found)
+        self.offsets = OffsetManager(store, positions=self.recovered.entries, records_found=self._records_found)
         self.offsets.populate_offset_manager()
         for lane, anchor in self.recovered.anchors.items():
             self.offsets.set_anchor(lane, anchor)
         self.lanes.offsets = self.offsets
+        self._snapshots = SnapshotWriter(
+            self.log, epoch=self.recovered.epoch, state=self._state, count=self.offsets.__len__
+        )
 
     def _records_found(self, native: NativeObject) -> int:
         unclaimed = self.recovered.unclaimed
@@ -231,31 +230,30 @@ class Session:
         """The door to the data topics, over this session's connection."""
         return make_producer(self.connection, self.config, self.recovered.anchors)
 
+    def expect_other_writers(self) -> None:
+        """Says that other processes append deltas; their leader tells `saved` of each, a little later."""
+        self._snapshots.others_write = True
+
     def saved(self, delta: PositionDelta) -> None:
-        """Called with every delta of the epoch: writes a snapshot now and then, so that the next start reads little."""
+        """Called with every delta of the epoch: goes on with a snapshot that is due, so that the next start reads little."""
         for name, (topic_id, created_at) in delta.topics.items():
             self._worker_topics[name] = TopicIdentity(topic_id=topic_id, created_at=created_at)
-        self._deltas += 1
-        if self._deltas % SNAPSHOT_DELTAS == 0:
-            self.write_snapshot()
+        self._snapshots.saved(delta)
+        self._snapshots.advance()
 
-    def save_noted(self) -> None:
-        """Saves what this process learnt by listing while others send; nothing when there is nothing new."""
+    def keep_books(self) -> None:
+        """Saves what this process learnt by listing while others send, and goes on with a snapshot that is due."""
         if self.offsets.dirty:
             self.saved(self.offsets.flush())
+        self._snapshots.advance()
 
-    def write_snapshot(self) -> None:
-        """Writes the whole state as of now."""
-        entries, anchors = self.offsets.snapshot()
-        snapshot = Snapshot(
-            entries=entries,
-            anchors=anchors,
-            topics=self._topics(),
-            unclaimed=self.recovered.unclaimed,
-            listings=self.offsets.snapshot_listings(),
+    def _state(self) -> tuple[PositionView, Closing]:
+        """The whole state as of now."""
+        listings = self.offsets.snapshot_listings()
+        positions, anchors = self.offsets.snapshot()
+        return positions, Closing(
+            anchors=anchors, topics=self._topics(), unclaimed=self.recovered.unclaimed, listings=listings
         )
-        for payload in log_codec.encode_snapshot(self.config.source.name, self.recovered.epoch, snapshot):
-            self.log.append(payload)
 
     def _topics(self) -> dict[str, TopicIdentity]:
         return {**self.recovered.topics, **self._worker_topics, **self.lanes.topics}

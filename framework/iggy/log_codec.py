@@ -6,15 +6,17 @@ The header says what the message is without unpacking the body:
 
     {"kind": "claim", "source": "orders", "epoch": 7}
     {"kind": "delta", "source": "orders", "epoch": 7, "base": 4711}          base: offset of the snapshot it builds on
-    {"kind": "snapshot", "source": "orders", "epoch": 7, "part": 1, "parts": 3}
+    {"kind": "snapshot", "source": "orders", "epoch": 7, "part": 1, "parts": 3, "since": 4650}
 
-A snapshot has as many parts as its size needs; without its last part it does not exist. This layout is part of the stored
-data: what is not understood is an error with a way out, never skipped.
+A snapshot has as many parts as its size needs; without its last part it does not exist. Deltas may stand between its parts, and
+`since` is where it stands among them: it knows every delta before that offset, and those from there on build on it. This layout
+is part of the stored data: what is not understood is an error with a way out, never skipped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,6 +28,7 @@ import zstandard
 from framework.errors import PositionError
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta
 from framework.past_listing import PastListing, TailMark
+from framework.position_map import PositionView
 from framework.records import Anchor, Lane, Mark, ObjectState, length_only
 
 WAY_OUT = "It is damaged: bring the topic back from a backup, or read everything again with another [offsets] topic"
@@ -35,8 +38,10 @@ FORMAT_VERSION = 1
 _PREFIX = struct.Struct("<4sBBI")
 _ZSTD = 1
 _COMPRESS_FROM_BYTES = 512
-PART_ENTRIES = 100_000
-"""Entries in one part of a snapshot: some 4 MB packed, far below the 16 MB that one message may take."""
+PART_BYTES = 1 << 20
+"""Entries in one part of a snapshot, as text: some 7,000 and 350 kB packed. A tenth of a second's work, whatever there is."""
+
+_DELTA_BYTES, _ENTRY_BYTES, _ANCHOR_BYTES = 250, 45, 45
 
 _STATES = {ObjectState.READING: 0, ObjectState.DONE: 1, ObjectState.FAILED: 2}
 _STATE_OF = {number: state for state, number in _STATES.items()}
@@ -54,7 +59,8 @@ class LogMessage:
         base: deltas: offset of the snapshot they build on.
         part: snapshots: 1 .. parts.
         parts: snapshots: how many there are.
-        body: packed JSON.
+        since: snapshots: offset from which on deltas build on it; None: from its last part on.
+        body: packed JSON; empty when only the head of the message is kept.
         packed: whether the body is zstd.
     """
 
@@ -65,6 +71,7 @@ class LogMessage:
     base: int | None = None
     part: int = 1
     parts: int = 1
+    since: int | None = None
     body: bytes = attrs.field(repr=length_only)
     packed: bool = False
 
@@ -76,8 +83,8 @@ class LogMessage:
         """
         try:
             body = zstandard.ZstdDecompressor().decompress(self.body) if self.packed else self.body
-            value: dict[str, Any] = orjson.loads(body)
-        except (zstandard.ZstdError, orjson.JSONDecodeError) as exc:
+            value: dict[str, Any] = _loads(body)
+        except (zstandard.ZstdError, ValueError) as exc:
             raise PositionError(
                 f"offsets topic, message {self.offset}: a {self.kind} that cannot be read. {WAY_OUT}"
             ) from exc
@@ -115,27 +122,35 @@ class TopicIdentity:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Snapshot:
-    """The whole state at one moment.
+class Closing:
+    """What the last part of a snapshot says beside positions: the state at one moment.
 
     Attributes:
-        entries: every position.
         anchors: every lane that holds or may hold a record of ours.
         topics: data topic -> its identity.
         unclaimed: replayed records of objects that are known by their hash only: hash -> records done.
         listings: prefix -> what its last listing left.
     """
 
-    entries: Sequence[OffsetManagerEntry]
-    anchors: Mapping[Lane, Anchor | None]
-    topics: Mapping[str, TopicIdentity]
+    anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
+    topics: Mapping[str, TopicIdentity] = attrs.field(factory=dict)
     unclaimed: Mapping[int, int] = attrs.field(factory=dict)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict)
 
 
+def _loads(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body)  # takes what `_encode` writes of names that are no valid Unicode
+
+
 def _encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
     packed_header = orjson.dumps(header)
-    raw = orjson.dumps(body)
+    try:
+        raw = orjson.dumps(body)
+    except TypeError:  # a name that is no valid Unicode (a file's, say): as escapes, which only the slower one writes
+        raw = json.dumps(body, separators=(",", ":")).encode()
     flags = 0
     if len(raw) >= _COMPRESS_FROM_BYTES:
         raw, flags = zstandard.ZstdCompressor(level=6).compress(raw), _ZSTD
@@ -167,6 +182,7 @@ def decode(offset: int, payload: bytes) -> LogMessage | None:
             base=header.get("base"),
             part=header.get("part", 1),
             parts=header.get("parts", 1),
+            since=header.get("since"),
             body=payload[end:],
             packed=bool(flags & _ZSTD),
         )
@@ -210,12 +226,12 @@ def encode_delta(source: str, epoch: int, base: int, delta: PositionDelta) -> by
     return _encode({"kind": "delta", "source": source, "epoch": epoch, "base": base}, body)
 
 
-def decode_delta(message: LogMessage) -> PositionDelta:
-    """The inverse of `encode_delta`."""
+def decode_delta(message: LogMessage, *, entries: bool = True) -> PositionDelta:
+    """The inverse of `encode_delta`; without `entries` everything but the positions."""
     body = message.read()
     with _shape_of(message):
         return PositionDelta(
-            entries=list(_entries_in(body["entries"])),
+            entries=list(_entries_in(body["entries"])) if entries else (),
             anchors=_anchors_in(body["anchors"]),
             removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body["removed"]],
             topics={name: (one, two) for name, (one, two) in body.get("topics", {}).items()},
@@ -223,34 +239,66 @@ def decode_delta(message: LogMessage) -> PositionDelta:
         )
 
 
-def encode_snapshot(source: str, epoch: int, snapshot: Snapshot, *, part_entries: int = PART_ENTRIES) -> list[bytes]:
-    """A snapshot as its messages, in the order to write; all but entries stands in the last."""
-    entries = sorted(snapshot.entries, key=lambda entry: (entry.bucket, entry.key, entry.share))
-    runs = [entries[at : at + part_entries] for at in range(0, len(entries), part_entries)] or [[]]
-    messages = []
-    for part, run in enumerate(runs, 1):
-        body: dict[str, Any] = {"entries": _entries_out(run)}
-        if part == len(runs):
-            body["anchors"] = _anchors_out(snapshot.anchors)
-            body["topics"] = {name: attrs.astuple(identity) for name, identity in snapshot.topics.items()}
-            body["unclaimed"] = [[object_hash, done] for object_hash, done in snapshot.unclaimed.items()]
-            body["listings"] = _listings_out(snapshot.listings)
-        header = {"kind": "snapshot", "source": source, "epoch": epoch, "part": part, "parts": len(runs)}
-        messages.append(_encode(header, body))
-    return messages
+def delta_bytes(delta: PositionDelta) -> int:
+    """About how many bytes of the log a delta takes. Encoding it again to know would cost more than it is worth."""
+    return _DELTA_BYTES + positions_bytes(len(delta.entries)) + _ANCHOR_BYTES * len(delta.anchors)
 
 
-def decode_snapshot(parts: Sequence[LogMessage]) -> Snapshot:
-    """The inverse of `encode_snapshot`."""
-    entries: list[OffsetManagerEntry] = []
-    body: dict[str, Any] = {}
-    for message in parts:
-        body = message.read()
-        with _shape_of(message):
-            entries.extend(_entries_in(body["entries"]))
-    with _shape_of(parts[-1]):
-        return Snapshot(
-            entries=entries,
+def positions_bytes(count: int) -> int:
+    """About how many bytes of the log so many positions take."""
+    return _ENTRY_BYTES * count
+
+
+def encode_snapshot(
+    source: str,
+    epoch: int,
+    positions: PositionView,
+    closing: Closing,
+    *,
+    since: int | None = None,
+    part_bytes: int | None = None,
+) -> Iterator[bytes]:
+    """A snapshot as its messages, in the order to write. Each is made when it is asked for: none of them needs much memory.
+
+    Args:
+        source: whose it is.
+        epoch: of the writer.
+        positions: every position.
+        closing: everything else; goes into the last message.
+        since: offset in the log from which on deltas count as well; None: from the snapshot's last message on.
+        part_bytes: what the positions of one message may take as text, about.
+    """
+    views = positions.parts(part_bytes or PART_BYTES)
+    for part, view in enumerate(views, 1):
+        # in the order of their names they pack better
+        body: dict[str, Any] = {"entries": _entries_out(sorted(view, key=_name))}
+        if part == len(views):
+            body["anchors"] = _anchors_out(closing.anchors)
+            body["topics"] = {name: attrs.astuple(identity) for name, identity in closing.topics.items()}
+            body["unclaimed"] = [[object_hash, done] for object_hash, done in closing.unclaimed.items()]
+            body["listings"] = _listings_out(closing.listings)
+        header = {"kind": "snapshot", "source": source, "epoch": epoch, "part": part, "parts": len(views)}
+        if since is not None:
+            header["since"] = since
+        yield _encode(header, body)
+
+
+def _name(entry: OffsetManagerEntry) -> tuple[str, str, int]:
+    return entry.bucket, entry.key, entry.share
+
+
+def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
+    """The positions in one part of a snapshot."""
+    body = part.read()
+    with _shape_of(part):
+        yield from _entries_in(body["entries"])
+
+
+def decode_closing(part: LogMessage) -> Closing:
+    """What the last part of a snapshot says beside positions."""
+    body = part.read()
+    with _shape_of(part):
+        return Closing(
             anchors=_anchors_in(body["anchors"]),
             topics={
                 name: TopicIdentity(topic_id=one, created_at=two) for name, (one, two) in body.get("topics", {}).items()

@@ -1,7 +1,12 @@
-"""The log of positions: one partition of the offsets topic, read whole at a start, appended to while running."""
+"""The log of positions: one partition of the offsets topic, read whole at a start, appended to while running.
+
+A start keeps the heads of its messages, and reads again what it needs of them, one after the other: a log may hold more than
+memory does.
+"""
 
 from __future__ import annotations
 
+import bisect
 import logging
 import os
 import secrets
@@ -12,19 +17,22 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import override
 
-from framework.errors import SourceRunningError, UnknownOutcomeError
+from framework.errors import PositionError, SourceRunningError, UnknownOutcomeError
 from framework.iggy import log_codec
-from framework.iggy.log_codec import Claim, LogMessage, Snapshot
+from framework.iggy.log_codec import Claim, Closing, LogMessage
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, OffsetStore, PositionDelta
 from framework.past_listing import PastListing
+from framework.position_map import PositionView
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
 
 log = logging.getLogger(__name__)
 
-READ_MESSAGES = 200
-"""Messages of the log that one poll asks for; a part of a snapshot can have some megabytes."""
+READ_MESSAGES = 16
+MOST_READ_MESSAGES = 200
+READ_BYTES = 4 << 20
+"""Messages of the log that one poll asks for: a part of a snapshot can have some megabytes, a delta has some hundred bytes."""
 
 
 @attrs.define(kw_only=True)
@@ -33,7 +41,7 @@ class LogView:
 
     Attributes:
         claims: all claims, with their offsets.
-        checkpoints: complete snapshots, oldest first, each with the deltas between it and the next one.
+        checkpoints: complete snapshots, oldest first, each with the deltas that build on it and not on the next one.
         foreign: messages that are not ours.
         last_epoch: the largest epoch that anybody wrote; 0 for an empty log.
     """
@@ -61,7 +69,7 @@ class Checkpoint:
         offset: of its last part; deltas name it.
         epoch: of its writer; deltas of another epoch do not count.
         parts: its messages.
-        deltas: in the order of the log.
+        deltas: in the order of the log; the first ones may stand before its last part (`LogMessage.since`).
     """
 
     offset: int
@@ -69,16 +77,13 @@ class Checkpoint:
     parts: Sequence[LogMessage]
     deltas: list[LogMessage] = attrs.field(factory=list)
 
-    def snapshot(self) -> Snapshot:
-        """The snapshot, unpacked."""
-        return log_codec.decode_snapshot(self.parts)
-
 
 def arrange(messages: Iterable[LogMessage | None], source: str) -> LogView:
     """Sorts the messages of a log: snapshots that are whole, the deltas that count, claims.
 
     A snapshot whose last part is missing does not exist; a delta counts when its epoch is that of the last whole snapshot
-    before it, so a writer that outlived its time cannot spoil the state.
+    before it, or of the one that it came into the middle of; and no snapshot counts after one of a later epoch. So a writer
+    that outlived its time cannot spoil the state.
     """
     view = LogView()
     pending: list[LogMessage] = []
@@ -87,18 +92,29 @@ def arrange(messages: Iterable[LogMessage | None], source: str) -> LogView:
             view.foreign += 1
             continue
         view.last_epoch = max(view.last_epoch, message.epoch)
+        last = view.checkpoints[-1] if view.checkpoints else None
         if message.kind == "claim":
             view.claims.append((message.offset, log_codec.decode_claim(message)))
-        elif message.kind == "snapshot":
+        elif message.kind == "snapshot" and (last is None or message.epoch >= last.epoch):
             pending = [*pending, message] if message.part == len(pending) + 1 and _continues(pending, message) else []
             if message.part == 1:
                 pending = [message]
             if pending and message.part == message.parts:
-                view.checkpoints.append(Checkpoint(offset=message.offset, epoch=message.epoch, parts=pending))
+                view.checkpoints.append(_checkpoint(pending, last))
                 pending = []
-        elif message.kind == "delta" and view.checkpoints and message.epoch == view.checkpoints[-1].epoch:
-            view.checkpoints[-1].deltas.append(message)
+        elif message.kind == "delta" and last is not None and message.epoch == last.epoch:
+            last.deltas.append(message)
     return view
+
+
+def _checkpoint(parts: Sequence[LogMessage], last: Checkpoint | None) -> Checkpoint:
+    """A whole snapshot, with the deltas that were written since its moment: they leave the one before it."""
+    closing = parts[-1]
+    checkpoint = Checkpoint(offset=closing.offset, epoch=closing.epoch, parts=parts)
+    if last is not None and last.epoch == closing.epoch and closing.since is not None:
+        at = bisect.bisect_left([delta.offset for delta in last.deltas], closing.since)
+        last.deltas, checkpoint.deltas = last.deltas[:at], last.deltas[at:]
+    return checkpoint
 
 
 def _continues(pending: Sequence[LogMessage], message: LogMessage) -> bool:
@@ -121,13 +137,49 @@ class PositionLog:
         Raises:
             PositionError: a message of ours that cannot be read.
         """
+        count = READ_MESSAGES
         while True:
-            batch = self.connection.poll(self.stream, self.topic, 0, offset=offset, count=READ_MESSAGES)
+            batch = self.connection.poll(self.stream, self.topic, 0, offset=offset, count=count)
             for stored in batch:
                 yield log_codec.decode(stored.offset, stored.payload)
             if not batch:
                 return
             offset = self.next_offset = batch[-1].offset + 1
+            large = sum(len(stored.payload) for stored in batch) > READ_BYTES
+            count = READ_MESSAGES if large else min(2 * count, MOST_READ_MESSAGES)
+
+    def outline(self, offset: int = 0) -> Iterator[LogMessage | None]:
+        """The same without the bodies of deltas and snapshots; `read` gives them when they are needed."""
+        for message in self.messages(offset):
+            yield message if message is None or message.kind == "claim" else attrs.evolve(message, body=b"")
+
+    def read(self, heads: Iterable[LogMessage], *, ahead: int = READ_MESSAGES) -> Iterator[LogMessage]:
+        """These messages with their bodies, some at a time.
+
+        Args:
+            heads: in the order of the log.
+            ahead: messages that one poll asks for.
+
+        Raises:
+            PositionError: one is not there any more.
+        """
+        batch: dict[int, bytes] = {}
+        for head in heads:
+            if head.offset not in batch:
+                polled = self.connection.poll(self.stream, self.topic, 0, offset=head.offset, count=ahead)
+                batch = {stored.offset: stored.payload for stored in polled}
+            message = log_codec.decode(head.offset, batch.pop(head.offset, b""))
+            if message is None or attrs.evolve(message, body=b"") != attrs.evolve(head, body=b""):
+                raise PositionError(
+                    f"offsets topic, message {head.offset}: a {head.kind} that was there a moment ago is gone. "
+                    f"{log_codec.WAY_OUT}"
+                )
+            yield message
+
+    def end(self) -> int:
+        """The offset that the next message of anybody will get."""
+        last = self.connection.poll(self.stream, self.topic, 0, offset="last", count=1)
+        return last[-1].offset + 1 if last else 0
 
     def append(self, payload: bytes) -> int:
         """Adds one message; returns its offset once the server has confirmed it."""
@@ -177,16 +229,16 @@ class PositionLog:
             if message is not None and message.source == self.source and message.epoch > epoch:
                 raise UnknownOutcomeError(f'another epoch of source "{self.source}" began before this worker did')
 
-    def append_snapshot(self, epoch: int, snapshot: Snapshot) -> int:
-        """Writes the whole state; returns the offset that deltas name."""
+    def append_snapshot(self, epoch: int, positions: PositionView, closing: Closing) -> int:
+        """Writes the whole state in one go; returns the offset that deltas name."""
         offset = 0
-        for payload in log_codec.encode_snapshot(self.source, epoch, snapshot):
+        for payload in log_codec.encode_snapshot(self.source, epoch, positions, closing):
             offset = self.append(payload)
         return offset
 
 
 class LogOffsetStore(OffsetStore):
-    """Positions in the log: loads what recovery found, saves deltas of one epoch."""
+    """Saves deltas of one epoch in the log, which is read as a whole by a recovery; the manager is given what that found."""
 
     def __init__(
         self,
@@ -194,13 +246,11 @@ class LogOffsetStore(OffsetStore):
         *,
         epoch: int,
         base: int,
-        entries: Iterable[OffsetManagerEntry] = (),
         listings: Mapping[str, PastListing] | None = None,
     ) -> None:
         self._log = position_log
         self._epoch = epoch
         self._base = base
-        self._entries = {entry.get_manager_key(): entry for entry in entries}
         self._listings = listings or {}
 
     @override
@@ -209,10 +259,8 @@ class LogOffsetStore(OffsetStore):
 
     @override
     def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
-        """The recovered entries; nothing is read from the server."""
-        if keys is None:
-            return iter(list(self._entries.values()))
-        return iter([self._entries[key] for key in keys if key in self._entries])
+        """Nothing: see the class."""
+        return iter(())
 
     @override
     def save(self, delta: PositionDelta) -> None:

@@ -102,6 +102,7 @@ class SparkGroup:
         self._task_class = task_class
         self._config = config
         self._session = session
+        session.expect_other_writers()
         self._context = context
         self._once = once
         self._line = DriverLine.of(context) if hold_line else None
@@ -134,8 +135,8 @@ class SparkGroup:
         try:
             discovery.start()
             while not stopping.is_set() and self._failure is None:
+                self._follow_when_due(discovery)  # first: a snapshot must know what its executors had saved
                 self._collect(discovery)
-                self._follow_when_due(discovery)
                 taken = discovery.take()
                 for assignment in taken:
                     self._board.add(assignment)
@@ -240,7 +241,7 @@ class SparkGroup:
             running = self._running.pop(number)
             self._count(running, result.figures)
             self._board.give_back(running.lanes)
-        self._session.save_noted()
+        self._session.keep_books()
 
     def _count(self, running: _Running, figures: TaskFigures) -> None:
         """What a job tells only at its end. Objects are counted as their positions come, records about so until then."""

@@ -6,6 +6,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.main_job import ROWS
+from benchmarks.rows_positions import position_rows
+from benchmarks.rows_speed import Bench
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,4 +29,14 @@ def test_one_row_of_the_benchmark_runs_on_tiny_data(seaweedfs_server):
 
 
 def test_every_promised_row_has_a_name():
-    assert list(ROWS) == ["jsonl", "avro", "csv", "parquet", "small", "memory", "idle", "start"]
+    assert list(ROWS) == [
+        *("jsonl", "avro", "csv", "parquet", "small", "memory", "idle", "start"),
+        *("spark", "spark-split", "cluster", "spark-listing", "driver-memory", "positions"),
+    ]
+
+
+def test_the_row_of_positions_runs_on_few(tmp_path):
+    bench = Bench(store=None, servers=(), folder=tmp_path, rounds=1, quick=True, keep=False)
+    rows = list(position_rows(bench))
+    assert [row.what.split()[0] for row in rows] == ["20,000", "the", "the", "the", "a"]
+    assert not list(tmp_path.iterdir())

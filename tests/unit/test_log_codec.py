@@ -1,5 +1,6 @@
 """What stands in the offsets topic: round trips, snapshots in parts, and messages that are not ours."""
 
+import hashlib
 import struct
 
 import attrs
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 
 from framework.errors import PositionError
 from framework.iggy import log_codec
-from framework.iggy.log_codec import Claim, Snapshot, TopicIdentity
+from framework.iggy.log_codec import Claim, Closing, TopicIdentity
 from framework.iggy.position_log import arrange
-from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta
+from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelta, position_map
 from framework.past_listing import PastListing, TailMark
 from framework.records import Anchor, Lane, Mark, ObjectState
 
@@ -75,20 +76,27 @@ def test_a_delta_comes_back_as_it_was(changed, ends, removed, left):
 
 
 @given(
-    st.lists(entries, max_size=9, unique_by=lambda entry: (entry.bucket, entry.key, entry.share)),
+    st.lists(entries, max_size=9, unique_by=OffsetManagerEntry.get_manager_key),
     anchors,
     topics,
     st.dictionaries(st.integers(0, 2**64 - 1), numbers, max_size=3),
-    st.integers(1, 4),
+    st.integers(1, 600),
+    st.none() | numbers,
     listings,
 )
-def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, ends, known, unclaimed, part, left):
-    snapshot = Snapshot(entries=all_entries, anchors=ends, topics=known, unclaimed=unclaimed, listings=left)
-    payloads = log_codec.encode_snapshot("orders", 3, snapshot, part_entries=part)
-    assert len(payloads) == max(1, -(-len(all_entries) // part))
-    back = log_codec.decode_snapshot([one(payload) for payload in payloads])
-    in_order = sorted(all_entries, key=lambda entry: (entry.bucket, entry.key, entry.share))
-    assert back == attrs.evolve(snapshot, entries=in_order)
+def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, ends, known, unclaimed, most, since, left):
+    closing = Closing(anchors=ends, topics=known, unclaimed=unclaimed, listings=left)
+    view = position_map(all_entries).view()
+    payloads = list(log_codec.encode_snapshot("orders", 3, view, closing, since=since, part_bytes=most))
+    parts = [one(payload) for payload in payloads]
+    assert [(part.part, part.parts, part.since) for part in parts] == [
+        (number, len(parts), since) for number in range(1, len(parts) + 1)
+    ]
+    assert log_codec.decode_closing(parts[-1]) == closing
+    back = [entry for part in parts for entry in log_codec.decode_entries(part)]
+    by_name = lambda entry: (entry.bucket, entry.key, entry.share)  # noqa: E731
+    assert sorted(back, key=by_name) == sorted(all_entries, key=by_name)
+    assert all(sorted(some, key=by_name) == some for some in (list(log_codec.decode_entries(part)) for part in parts))
 
 
 @given(numbers, text, st.booleans(), st.lists(st.tuples(numbers, text), max_size=3).map(tuple))
@@ -101,9 +109,13 @@ def entry(key="k", records=1):
     return OffsetManagerEntry(bucket="b", key=key, version="v", records_done=records, lane=Lane("t", 0))
 
 
-def snapshot_of(*all_entries, source="orders", epoch=1, part=100):
-    snapshot = Snapshot(entries=all_entries, anchors={}, topics={})
-    return log_codec.encode_snapshot(source, epoch, snapshot, part_entries=part)
+def snapshot_of(*all_entries, source="orders", epoch=1, part=1 << 20, since=None):
+    view = position_map(all_entries).view()
+    return list(log_codec.encode_snapshot(source, epoch, view, Closing(), since=since, part_bytes=part))
+
+
+def keys_of(checkpoint):
+    return [entry.key for part in checkpoint.parts for entry in log_codec.decode_entries(part)]
 
 
 def delta_of(*changed, source="orders", epoch=1, base=0):
@@ -119,6 +131,14 @@ def arranged(*payloads, source="orders"):
     return arrange([log_codec.decode(offset, payload) for offset, payload in enumerate(payloads)], source)
 
 
+@given(st.binary(min_size=1, max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape")))
+def test_a_file_name_that_is_no_valid_unicode_comes_back_as_it_was(name):
+    odd = attrs.evolve(entry(name), version=name)
+    assert log_codec.decode_delta(one(delta_of(odd))).entries == [odd]
+    (part,) = snapshot_of(odd, entry("k"))
+    assert sorted(found.key for found in log_codec.decode_entries(one(part))) == sorted([name, "k"])
+
+
 def test_what_was_written_before_listings_were_kept_still_loads():
     payloads = [*snapshot_of(entry()), delta_of(entry())]
     older = []
@@ -126,14 +146,13 @@ def test_what_was_written_before_listings_were_kept_still_loads():
         body = orjson.loads(one(payload).body)
         assert body.pop("listings") == {}
         older.append(attrs.evolve(one(payload), body=orjson.dumps(body)))
-    assert log_codec.decode_snapshot(older[:1]).listings == {}
+    assert log_codec.decode_closing(older[0]).listings == {}
     assert log_codec.decode_delta(older[1]).listings == {}
 
 
 def test_a_large_snapshot_is_packed():
     entries_of_one_kind = [entry(f"folder/{number:06}") for number in range(5000)]
-    (payload,) = snapshot_of(*entries_of_one_kind, part=10_000)
-    assert len(payload) < 20 * 5000
+    assert sum(map(len, snapshot_of(*entries_of_one_kind))) < 20 * 5000
 
 
 # ---- which messages count
@@ -146,8 +165,22 @@ def test_a_snapshot_without_all_its_parts_does_not_exist(missing):
     assert len(parts) == 3
     view = arranged(*whole, *[part for number, part in enumerate(parts) if number != missing])
     (checkpoint,) = view.checkpoints
-    assert [one.key for one in checkpoint.snapshot().entries] == ["old"]
+    assert keys_of(checkpoint) == ["old"]
     assert view.last_epoch == 2
+
+
+def test_what_a_delta_will_take_in_the_log_is_about_known():
+    for count in (1, 30, 3000):
+        changed = [
+            attrs.evolve(
+                entry(f"folder/{hashlib.md5(b'%d' % number).hexdigest()}"),
+                version=hashlib.md5(b"%d" % -number).hexdigest(),
+            )
+            for number in range(count)
+        ]
+        delta = PositionDelta(entries=changed, anchors={Lane("orders", 0): Anchor(count, count << 100)})
+        actual = len(log_codec.encode_delta("orders", 1, 0, delta))
+        assert 0.5 * actual < log_codec.delta_bytes(delta) < 2 * actual
 
 
 def test_parts_of_two_snapshots_are_not_mixed():
@@ -155,7 +188,7 @@ def test_parts_of_two_snapshots_are_not_mixed():
     second = snapshot_of(entry("c"), entry("d"), epoch=2, part=1)
     assert arranged(first[0], second[1]).checkpoints == []
     (checkpoint,) = arranged(first[0], *second).checkpoints
-    assert [one.key for one in checkpoint.snapshot().entries] == ["c", "d"]
+    assert keys_of(checkpoint) == ["c", "d"]
     assert checkpoint.offset == 2
 
 
@@ -170,6 +203,37 @@ def test_a_delta_counts_in_the_epoch_of_the_snapshot_before_it_only():
     )
     found = [[log_codec.decode_delta(delta).entries[0].key for delta in one.deltas] for one in view.checkpoints]
     assert found == [["counts"], ["counts too"]]
+
+
+def written(*messages):
+    """A log of these messages, read; and the deltas' keys, by checkpoint."""
+    view = arranged(*messages)
+    return [[log_codec.decode_delta(delta).entries[0].key for delta in one.deltas] for one in view.checkpoints]
+
+
+def test_a_snapshot_written_between_deltas_keeps_those_from_its_moment_on():
+    parts = snapshot_of(entry("a"), entry("b"), entry("c"), part=1, since=3)
+    first = [*snapshot_of(), delta_of(entry("1")), delta_of(entry("2"))]
+    rest = [delta_of(entry("3")), parts[0], delta_of(entry("4")), parts[1], parts[2], delta_of(entry("5"))]
+    assert written(*first, *rest) == [["1", "2"], ["3", "4", "5"]]
+    assert written(*first, *rest[:4]) == [["1", "2", "3", "4"]]  # not whole
+
+
+def test_one_that_says_nothing_of_its_moment_keeps_what_follows_it():
+    parts = snapshot_of(entry("a"), entry("b"), part=1)
+    assert written(*snapshot_of(), delta_of(entry("1")), parts[0], delta_of(entry("2")), parts[1]) == [["1", "2"], []]
+
+
+def test_a_moment_in_the_epoch_before_takes_nothing_from_it():
+    assert written(*snapshot_of(), delta_of(entry("1")), *snapshot_of(epoch=2, since=0)) == [["1"], []]
+
+
+def test_a_snapshot_of_a_writer_that_outlived_its_epoch_does_not_exist():
+    late = snapshot_of(entry("a"), entry("b"), epoch=1, part=1)
+    fresh = snapshot_of(entry("c"), entry("d"), epoch=2, part=1)
+    view = arranged(*snapshot_of(epoch=2), late[0], fresh[0], late[1], fresh[1], delta_of(entry("1"), epoch=2))
+    assert [keys_of(one) for one in view.checkpoints] == [[], ["c", "d"]]
+    assert len(view.checkpoints[1].deltas) == 1
 
 
 def test_messages_of_others_are_counted_and_left_alone():
@@ -204,7 +268,7 @@ def test_a_message_of_ours_that_is_cut_is_an_error_and_never_less_state(at):
     cut = payload[: min(at, len(payload) - 1)]
 
     def read():
-        return log_codec.decode_snapshot([one(cut)])
+        return list(log_codec.decode_entries(one(cut)))
 
     with pytest.raises(PositionError):
         read()
@@ -218,9 +282,11 @@ def test_what_does_not_begin_like_ours_is_none_of_ours(payload):
 @pytest.mark.parametrize("kind", ["claim", "delta", "snapshot"])
 def test_a_body_of_another_shape_is_one_sentence_with_a_way_out(kind):
     message = log_codec.LogMessage(offset=7, kind=kind, source="s", epoch=1, body=b'{"entries": {}}')
-    decode = {"claim": log_codec.decode_claim, "delta": log_codec.decode_delta}.get(kind)
+    decode = {"claim": log_codec.decode_claim, "delta": log_codec.decode_delta, "snapshot": log_codec.decode_closing}[
+        kind
+    ]
     with pytest.raises(PositionError, match=r"message 7: a .* does not know.*another \[offsets\] topic"):
-        decode(message) if decode is not None else log_codec.decode_snapshot([message])
+        decode(message)
 
 
 def test_a_log_from_before_objects_were_split_can_be_read():

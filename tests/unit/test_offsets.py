@@ -366,6 +366,14 @@ def test_what_another_writer_saved_is_taken_over_and_not_saved_again():
     assert manager.snapshot() == ([entry(4)], {LANE: Anchor(3, 3)})
 
 
+def test_a_delta_that_comes_twice_takes_no_anchor_back():
+    manager = OffsetManager()
+    deltas = [PositionDelta(anchors={LANE: anchor}) for anchor in (None, Anchor(3, 3), Anchor(5, 5))]
+    for delta in [*deltas, *deltas[:2]]:
+        manager.merge_saved(delta)
+    assert manager.snapshot_anchors() == {LANE: Anchor(5, 5)}
+
+
 def test_a_position_made_with_other_options_is_refused_with_the_way_out():
     ours, theirs = canonical_options({"format": "bytes", "n": "1"}), canonical_options({"n": "2", "format": "bytes"})
     check_depends_on(entry(0, depends_on=theirs), ours)

@@ -143,6 +143,7 @@ class AgainstADict(RuleBasedStateMachine):
 
     @invariant()
     def views_show_their_own_moment(self):
+        assert self.packed.view().records_done == sum(entry.records_done for entry in self.model.values())
         for view, then in self.views:
             assert sorted(map(exact, view)) == then
             assert len(view) == len(then)

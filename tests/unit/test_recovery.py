@@ -1,19 +1,22 @@
 """Recovery over an Iggy in memory: whatever a crash or a server's loss leaves behind, every record is there once."""
 
 import collections
+import random
 
 import attrs
 import pytest
 
 from framework.engine.session import Session
 from framework.errors import IggyUnavailableError, PositionError, SourceRunningError, UnknownOutcomeError
-from framework.iggy import log_codec, recovery
+from framework.ids import message_id, object_hash64
+from framework.iggy import checkpoints, log_codec, recovery
+from framework.iggy.checkpoints import CheckpointLoader
 from framework.iggy.log_codec import Claim
 from framework.iggy.position_log import PositionLog, arrange
 from framework.iggy.recovery import Recovery, fence
 from framework.offsets import OffsetManagerEntry, PositionDelta
 from framework.past_listing import PastListing, TailMark
-from framework.records import Lane
+from framework.records import Anchor, Lane
 from framework.testing.clock import FakeClock
 from framework.testing.crash import Bench, CrashPoint
 from framework.testing.memory_iggy import MemoryIggy
@@ -144,7 +147,184 @@ def test_an_object_overwritten_between_two_runs_is_sent_in_both_versions():
     )
 
 
+# ---- snapshots while running, and losses that reach behind several of them
+
+
+@pytest.fixture
+def many_snapshots(monkeypatch):
+    """A snapshot of several parts as often as can be, with deltas between its parts."""
+    monkeypatch.setattr("framework.engine.snapshots.SNAPSHOT_DELTAS", 1)
+    monkeypatch.setattr("framework.engine.snapshots.PAUSE_PARTS", 0)
+    monkeypatch.setattr("framework.iggy.log_codec.PART_BYTES", 300)
+    monkeypatch.setattr("framework.iggy.log_codec.positions_bytes", lambda count: 0)
+
+
+MANY = {"a": 5, "b": 7, "c": 11, **{f"d{number}": 2 for number in range(6)}}
+
+
+def log_of(source):
+    return [log_codec.decode(m.offset, m.payload) for m in source.server.messages("kit", LOG)]
+
+
+def test_deltas_stand_between_the_parts_of_a_snapshot_and_build_on_it(many_snapshots):
+    source = Source(MANY)
+    source.live()
+    kinds = "".join({"snapshot": "s", "delta": "d", "claim": "c"}[message.kind] for message in log_of(source))
+    assert "sds" in kinds
+    view = arrange(log_of(source), "kit")
+    assert len(view.checkpoints) > 3
+    assert any(
+        delta.offset < checkpoint.parts[-1].offset for checkpoint in view.checkpoints for delta in checkpoint.deltas
+    )
+
+
+def test_a_crash_between_the_parts_of_a_snapshot_loses_nothing(many_snapshots):
+    for at in range(1, len(Source(MANY).live().events) + 1):
+        source = Source(MANY)
+        source.live(at)
+        source.live()
+        source.check()
+
+
+def test_bad_lines_between_the_parts_of_a_snapshot_are_neither_lost_nor_sent(many_snapshots):
+    def source_with_bad_lines():
+        source = Source(MANY, tolerance="skip_record", batch_length=2, headers="none")
+        source.expected["bad"] = bad_lines(source.rig.store)
+        source.expected["worse"] = []
+        return source
+
+    for at in range(1, len(source_with_bad_lines().live().events) + 1, 2):
+        source = source_with_bad_lines()
+        source.live(at)
+        source.live()
+        source.check()
+
+
+@pytest.mark.parametrize("snapshots", ["few", "many"])
+@pytest.mark.parametrize("seed", range(5))
+def test_losses_behind_several_snapshots_are_made_good(seed, snapshots, request):
+    """Crashes, each with a loss in some lanes: what is missing comes again, what is there does not."""
+    if snapshots == "many":
+        request.getfixturevalue("many_snapshots")
+    chance = random.Random(seed)
+    for _ in range(10):
+        skipping = {"tolerance": "skip_record", "batch_length": 2}
+        options = chance.choice([{}, {"headers": "none"}, skipping])
+        source = Source(MANY, partitions=3, **options)
+        if options is skipping:
+            source.expected["bad"] = bad_lines(source.rig.store)
+            source.expected["worse"] = []
+        for _ in range(chance.randint(1, 5)):
+            source.live(chance.randint(10, 90))
+            for partition in range(3 if source.server.topic_info("kit", "records") else 0):
+                held = len(source.server.messages("kit", "records", partition))
+                source.server.lose_tail("kit", "records", partition, min(held, chance.choice([0, 0, 1, 3, 8, 30])))
+        source.live()
+        source.check()
+
+
+class TwoLanes:
+    """A log and two lanes, written by hand: epochs that each saw something else."""
+
+    def __init__(self):
+        self.server = MemoryIggy()
+        self.begin()
+
+    def begin(self):
+        self.session = recovered(self.server, partitions=2)
+
+    def found(self):
+        return {entry.key: entry.records_done for entry in self.session.offsets.entries()}
+
+    def store(self, partition, *records, of="x"):
+        """Stores records of an object; the anchor of the last one."""
+        for number in records:
+            self.session.connection.append(
+                "kit",
+                "records",
+                partition,
+                b"x",
+                message_id=message_id(object_hash64("kit", "bucket", of, "v1"), 0, number),
+                headers={"bucket": "bucket", "key": of, "version": "v1"},
+            )
+        last = self.server.messages("kit", "records", partition)[-1]
+        return Anchor(last.offset, last.message_id)
+
+    def save(self, partition, anchor, key, records, **more):
+        lane = Lane("records", partition)
+        entry = OffsetManagerEntry(
+            bucket="bucket", key=key, version="v1", records_done=records, lane=lane, modified_ms=1, **more
+        )
+        delta = PositionDelta(entries=[entry], anchors={lane: anchor})
+        log, epoch = self.session.log, self.session.recovered
+        log.append(log_codec.encode_delta("kit", epoch.epoch, epoch.base, delta))
+
+    def lose(self, partition, count):
+        self.session.connection.close()
+        self.server.lose_tail("kit", "records", partition, count)
+        self.begin()
+
+
+def test_what_an_epoch_lost_is_not_taken_for_done_when_a_later_one_is_stepped_over():
+    """Lane 0 loses its end; the next epoch sends a part of it again; then lane 1 loses so much that this epoch does not count.
+
+    The anchors of lane 0 go 6, 2, 3 then: the last one stands, and what the first epoch said about places up to 6 must not hold.
+    """
+    lanes = TwoLanes()
+    lanes.save(0, lanes.store(0, 1, 2, 3, 4, 5, 6, 7, of="a"), "a", 7)
+    lanes.save(1, lanes.store(1, 1, 2, 3, of="b"), "b", 3)
+    lanes.lose(0, 4)
+    assert lanes.found() == {"a": 3, "b": 3}
+    lanes.save(0, lanes.store(0, 4, of="a"), "a", 4)
+    lanes.lose(1, 2)
+    assert lanes.found() == {"a": 4, "b": 1}
+
+
+def test_a_skipped_number_is_known_also_of_an_epoch_that_is_stepped_over():
+    lanes = TwoLanes()
+    lanes.save(0, lanes.store(0, *range(1, 8), of="a"), "a", 7)
+    lanes.save(1, lanes.store(1, 1, 2, 3, of="b"), "b", 3)
+    lanes.lose(0, 4)
+    lanes.save(0, lanes.store(0, 1, of="bad"), "bad", 1, skipped=((2, 3),))
+    lanes.store(0, 4, of="bad")
+    lanes.lose(1, 2)
+    assert lanes.found() == {"a": 3, "b": 1, "bad": 4}
+
+
+def test_an_object_that_is_done_needs_no_skipped_numbers_any_more():
+    source = Source({"a": 3}, tolerance="skip_record", batch_length=2)
+    source.expected["bad"] = bad_lines(source.rig.store)
+    source.expected["worse"] = []
+    source.live()
+    connection = source.server.connect()
+    log = PositionLog(connection, stream="kit", topic=LOG, source="kit")
+    loaded = CheckpointLoader(log, arrange(log.outline(), "kit").checkpoints).load()
+    assert {entry.key for entry in loaded.entries.view()} == {"a", "bad", "worse"}
+    assert loaded.facts == {}
+
+
 # ---- what a restart costs
+
+
+def test_a_start_keeps_the_heads_of_the_log_and_reads_bodies_one_by_one(many_snapshots):
+    source = Source(MANY)
+    source.live()
+    log = PositionLog(source.server.connect(), stream="kit", topic=LOG, source="kit")
+    heads = list(log.outline())
+    assert {len(head.body) for head in heads if head.kind != "claim"} == {0}
+    whole = [message for message in log.messages() if message.kind != "claim"]
+    assert list(log.read([head for head in heads if head.kind != "claim"], ahead=3)) == whole
+    assert list(log.read(heads[::-5])) == list(log.messages())[::-5]
+
+
+def test_a_message_of_the_log_that_is_gone_when_it_is_needed_is_an_error():
+    source = Source({"a": 3})
+    source.live()
+    log = PositionLog(source.server.connect(), stream="kit", topic=LOG, source="kit")
+    heads = list(log.outline())
+    source.server.drop_head("kit", LOG, 0, 2)
+    with pytest.raises(PositionError, match=r"message 1: .* gone.*another \[offsets\] topic"):
+        list(log.read(heads[1:]))
 
 
 def test_a_second_run_reads_nothing_and_writes_one_snapshot():
@@ -200,7 +380,7 @@ def test_a_topic_made_anew_stops_the_source_and_says_so():
 
 
 def test_a_partition_that_lost_too_much_was_purged(monkeypatch):
-    monkeypatch.setattr(recovery, "MAX_STEP_BACK", 10)
+    monkeypatch.setattr(checkpoints, "MAX_STEP_BACK", 10)
     source = Source(partitions=1)
     source.live()
     source.server.lose_tail("kit", "records", 0, 12)
@@ -394,7 +574,7 @@ def test_what_a_listing_left_is_there_after_a_restart_and_the_last_one_wins():
     session.saved(session.offsets.flush())
     session.offsets.note_listing("p/", LEFT)
     session.offsets.note_listing("q/", attrs.evolve(LEFT, histogram=()))
-    session.save_noted()
+    session.keep_books()
     assert not session.offsets.dirty
     session.connection.close()
     for _ in range(2):  # from the deltas, then from the snapshot that the start before wrote
@@ -409,10 +589,10 @@ def test_a_snapshot_written_while_running_holds_what_listings_left(monkeypatch):
     server = MemoryIggy()
     session = recovered(server)
     session.offsets.note_listing("p/", LEFT)
-    monkeypatch.setattr("framework.engine.session.SNAPSHOT_DELTAS", 1)
-    session.save_noted()
+    monkeypatch.setattr("framework.engine.snapshots.SNAPSHOT_DELTAS", 1)
+    session.keep_books()
     written = [log_codec.decode(m.offset, m.payload) for m in server.messages("kit", LOG)]
-    assert log_codec.decode_snapshot([written[-1]]).listings == {"p/": LEFT}
+    assert log_codec.decode_closing(written[-1]).listings == {"p/": LEFT}
 
 
 def test_records_that_the_server_lost_take_the_mark_of_what_was_read_with_them():
@@ -420,7 +600,7 @@ def test_records_that_the_server_lost_take_the_mark_of_what_was_read_with_them()
     source.live()
     session = recovered(source.server, partitions=1)
     session.offsets.note_listing("", LEFT)
-    session.save_noted()
+    session.keep_books()
     session.connection.close()
     source.server.lose_tail("kit", "records", 0, 2)
     again = recovered(source.server, partitions=1)

@@ -1,0 +1,205 @@
+"""What millions of positions cost: memory of the process that keeps them, the log they are kept in, and a start from it.
+
+    feed -> commit -> deltas and snapshots -> a second pass -> (another process) recovery
+
+Nothing is read or sent: each listed object is finished at once, without records. The log is a real one, of an embedded server in
+a process of its own. Run with no Spark and no bucket, so the figures are those of the positions alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from benchmarks.contestants import contestant
+from benchmarks.rows_speed import Bench
+from benchmarks.table import Row
+
+MB = 1_000_000
+LIMIT_MB = 600
+POSITION_BYTES = 200
+OBJECTS = 2_000_000
+AT_ONCE = 1000
+"""Objects in one delta: what a second of work finishes."""
+
+
+@attrs.frozen(kw_only=True)
+class Kept:
+    """What a process found out about itself.
+
+    Attributes:
+        before_mb: its resident size before the first object.
+        after_mb: the same after the last one.
+        peak_mb: the most that it ever was.
+        seconds: the whole work.
+        pass_seconds: a second pass, which finds nothing to do.
+        longest_seconds: the longest that one save took, with what it did of a snapshot.
+    """
+
+    before_mb: float
+    after_mb: float
+    peak_mb: float
+    seconds: float
+    pass_seconds: float = 0.0
+    longest_seconds: float = 0.0
+
+
+def position_rows(bench: Bench) -> Iterator[Row]:
+    """Two million new objects in one process; then a start that finds them all finished."""
+    objects = bench.scaled(OBJECTS, 20_000)
+    home = bench.folder / f"positions-{uuid.uuid4().hex[:8]}"
+    home.mkdir()
+    try:
+        yield from _rows(home, objects)
+    finally:
+        shutil.rmtree(home)
+
+
+def _rows(home: Path, objects: int) -> Iterator[Row]:
+    from framework.iggy.embedded import EmbeddedServer
+
+    with EmbeddedServer.start(home / "iggy") as server:
+        with contestant() as keeper:
+            kept = keeper(keep_positions, server.url, objects)
+        log_mb = sum(path.stat().st_size for path in home.rglob("*.log")) / MB
+        with contestant() as starter:
+            found = starter(start_again, server.url, objects)
+    each = (kept.after_mb - kept.before_mb) * MB / objects
+    yield Row(
+        what=f"{objects:,} new objects listed and finished: peak memory of the process that keeps the positions",
+        target=f"< {LIMIT_MB} MB",
+        measured=f"**{kept.peak_mb:.0f}** MB",
+        reached=kept.peak_mb < LIMIT_MB,
+        note=f"{kept.before_mb:.0f} MB before, {kept.after_mb:.0f} MB after; {objects / kept.seconds:,.0f} objects/s",
+    )
+    yield Row(
+        what="the same, memory for each position",
+        target=f"<= {POSITION_BYTES} bytes",
+        measured=f"**{each:.0f}** bytes",
+        reached=each <= POSITION_BYTES,
+        note="all that the process has grown by; keys of 51 characters, versions of S3",
+    )
+    yield Row(
+        what="the same, a pass over what is finished",
+        target="",
+        measured=f"**{kept.pass_seconds / objects * 1e6:.1f}** us an object",
+        reached=None,
+        note="listing from memory, filters, positions",
+    )
+    yield Row(
+        what="the same, the log",
+        target="",
+        measured=f"**{log_mb * MB / objects:.0f}** bytes an object",
+        reached=None,
+        note=f"{log_mb:.0f} MB; the longest save, with a part of a snapshot, {kept.longest_seconds:.2f} s",
+    )
+    yield Row(
+        what=f"a start from {objects:,} finished objects: peak memory",
+        target=f"< {LIMIT_MB} MB",
+        measured=f"**{found.peak_mb:.0f}** MB",
+        reached=found.peak_mb < LIMIT_MB,
+        note=f"{found.seconds:.0f} s from the connection to the first snapshot of the new epoch",
+    )
+
+
+def _config(url: str, objects: int) -> Any:
+    from benchmarks.synthetic import SyntheticTask
+
+    return SyntheticTask().configure(
+        {
+            "source": {"name": "positions"},
+            "synthetic": {"objects": objects},
+            "input": {"format": "jsonl"},
+            "iggy": {"url": url, "stream": "bench", "topic": "positions", "partitions": 16},
+        }
+    )
+
+
+def keep_positions(url: str, objects: int) -> Kept:
+    """Lists and finishes every object; then lists them again."""
+    from framework.engine.session import IggyTarget, Session
+    from framework.memory import limit_arenas
+    from framework.records import Acknowledgement, ObjectState, RecordBatch
+
+    limit_arenas()
+    config = _config(url, objects)
+    with IggyTarget(config) as target:
+        session = Session(target.connect(), config)
+        iterator = _iterator(config, session)
+        gc.collect()
+        before, began, longest, done = _resident_mb("VmRSS"), time.perf_counter(), 0.0, 0
+        while (assignment := iterator.feed.take()) is not None:
+            entry = assignment.entry.advanced(1, state=ObjectState.DONE)
+            end = RecordBatch(
+                native=assignment.native, lane=entry.lane, first_record=2, payloads=(), size_bytes=0, entry=entry
+            )
+            session.lanes.open_lane(entry.lane)
+            session.offsets.commit(Acknowledgement(lane=entry.lane, batches=(end,), anchor=None))
+            done += 1
+            if done % AT_ONCE == 0:
+                longest = max(longest, _save(session))
+        _save(session)
+        seconds = time.perf_counter() - began
+        if done != objects or len(session.offsets) != objects:
+            raise RuntimeError(f"{done} objects were handed out and {len(session.offsets)} positions are there")
+        gc.collect()
+        iterator = _iterator(config, session)
+        after, again = _resident_mb("VmRSS"), time.perf_counter()
+        if iterator.feed.take() is not None:
+            raise RuntimeError("a finished object was handed out")
+        pass_seconds = time.perf_counter() - again
+        session.close()
+    return Kept(
+        before_mb=before,
+        after_mb=after,
+        peak_mb=_resident_mb("VmHWM"),
+        seconds=seconds,
+        pass_seconds=pass_seconds,
+        longest_seconds=longest,
+    )
+
+
+def _iterator(config: Any, session: Any) -> Any:
+    """A task's iterator over these positions: its feed begins with a pass."""
+    from benchmarks.synthetic import SyntheticTask
+
+    task = SyntheticTask()
+    task.config, task.offsets = config, session.offsets
+    return task.get_iterator(task.backoff_config)
+
+
+def _save(session: Any) -> float:
+    began = time.perf_counter()
+    session.saved(session.offsets.flush())
+    return time.perf_counter() - began
+
+
+def start_again(url: str, objects: int) -> Kept:
+    """A start: everything is recovered, and a new epoch begun."""
+    from framework.engine.session import IggyTarget, Session
+    from framework.memory import limit_arenas
+
+    limit_arenas()
+    config = _config(url, objects)
+    with IggyTarget(config) as target:
+        connection = target.connect()
+        before, began = _resident_mb("VmRSS"), time.perf_counter()
+        session = Session(connection, config)
+        seconds = time.perf_counter() - began
+        if len(session.offsets) != objects:
+            raise RuntimeError(f"{len(session.offsets)} positions were recovered, and {objects} are there")
+        session.close()
+    return Kept(before_mb=before, after_mb=_resident_mb("VmRSS"), peak_mb=_resident_mb("VmHWM"), seconds=seconds)
+
+
+def _resident_mb(name: str) -> float:
+    """Of this process: `VmRSS`, what it has now; `VmHWM`, the most that it ever had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 / MB for line in lines if line.startswith(f"{name}:"))

@@ -1,0 +1,282 @@
+"""Which checkpoint of the log holds, and the state that it and what follows it give.
+
+    heads of the log -> the newest snapshot whose anchors stand -> lane by lane as far as what follows it stands -> positions
+
+What is held is heads, the last anchors, and the positions: bodies are read again, one after the other, as they are needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from framework.errors import PositionError
+from framework.iggy import log_codec
+from framework.iggy.log_codec import Closing, TopicIdentity
+from framework.iggy.position_log import Checkpoint, PositionLog
+from framework.offsets import (
+    OffsetManagerEntry,
+    OffsetManagerKey,
+    PositionDelta,
+    merge_into,
+    merge_ranges,
+    position_map,
+)
+from framework.past_listing import PastListing
+from framework.position_map import PositionMap
+from framework.records import Anchor, Lane
+
+log = logging.getLogger(__name__)
+
+MAX_STEP_BACK = 100_000
+"""A server that lost more messages of a lane than this did not crash: its topic was purged or cut by hand."""
+
+SkipFacts = dict[tuple[OffsetManagerKey, str], tuple[tuple[int, int], ...]]
+"""(object, version) -> record numbers that were left out."""
+
+
+@attrs.define(kw_only=True)
+class Loaded:
+    """The state of a log, without what the data topics hold beyond it.
+
+    Attributes:
+        entries: every position.
+        anchors: every known lane, and the newest place up to which the positions account for it.
+        unclaimed: of the snapshot; see `Closing`.
+        listings: prefix -> what its last listing left.
+        facts: record numbers that were left out, of objects that were not finished. They are facts about the objects, so they
+            count whether or not their delta's anchor stands.
+        lost_records: whether the server forgot some of what it had confirmed.
+    """
+
+    entries: PositionMap = attrs.field(factory=position_map)
+    anchors: dict[Lane, Anchor | None] = attrs.field(factory=dict)
+    unclaimed: dict[int, int] = attrs.field(factory=dict)
+    listings: dict[str, PastListing] = attrs.field(factory=dict)
+    facts: SkipFacts = attrs.field(factory=dict)
+    lost_records: bool = False
+
+
+@attrs.define
+class _Summary:
+    """What some checkpoints say beside positions.
+
+    Attributes:
+        last: lane -> the last step that is about it, and the furthest anchor up to there.
+        topics: of the last checkpoint.
+        listings: the last of each prefix.
+        border: the first later snapshot with records whose object nobody knew. In which lanes they lie, it does not say: they
+            are found again by a replay that begins before it.
+    """
+
+    last: dict[Lane, tuple[int, Anchor | None]] = attrs.field(factory=dict)
+    topics: dict[str, TopicIdentity] = attrs.field(factory=dict)
+    listings: dict[str, PastListing] = attrs.field(factory=dict)
+    border: float = math.inf
+
+
+class CheckpointLoader:
+    """Loads the state of one log. One use, one thread.
+
+    Args:
+        position_log: the log.
+        checkpoints: its whole snapshots and what builds on each; heads are enough.
+    """
+
+    def __init__(self, position_log: PositionLog, checkpoints: Sequence[Checkpoint]) -> None:
+        self._log = position_log
+        self._connection = position_log.connection
+        self._stream = position_log.stream
+        self._source = position_log.source
+        self._checkpoints = checkpoints
+        self._stands: dict[tuple[Lane, Anchor], bool] = {}
+        self._newest = self._summarise(checkpoints[-1:])
+
+    @property
+    def topics(self) -> Mapping[str, TopicIdentity]:
+        """The data topics as they were when the log was last written."""
+        return self._newest.topics
+
+    def load(self) -> Loaded:
+        """The newest snapshot whose anchors stand, and what follows it lane by lane up to the newest anchor that stands.
+
+        Raises:
+            PositionError: a topic was purged; the log cannot be read.
+        """
+        loaded = Loaded()
+        if not self._checkpoints:
+            return loaded
+        chosen, closing = self._choose(loaded)
+        checkpoints = self._checkpoints[chosen:]
+        summary = self._newest if len(checkpoints) == 1 else self._summarise(checkpoints)
+        loaded.anchors, loaded.unclaimed = dict(closing.anchors), dict(closing.unclaimed)
+        loaded.listings = summary.listings
+        self._apply(checkpoints, self._reach(checkpoints, summary, loaded), loaded)
+        if loaded.lost_records:  # the mark up to where everything was read falls with what was read
+            loaded.listings = {prefix: attrs.evolve(past, tail=None) for prefix, past in loaded.listings.items()}
+        return loaded
+
+    # ---- anchors
+
+    def end(self, topic: str, partition: int) -> Anchor | None:
+        """The last message of a lane."""
+        last = self._connection.poll(self._stream, topic, partition, offset="last", count=1)
+        return Anchor(last[-1].offset, last[-1].message_id) if last else None
+
+    def _standing(self, lane: Lane, anchor: Anchor | None) -> bool:
+        """Whether the message at the anchor's place is still the same one; older than the first message counts as yes."""
+        if anchor is None:
+            return True
+        known = self._stands.get((lane, anchor))
+        if known is None:
+            found = self._connection.poll(self._stream, lane.topic, lane.partition, offset=anchor.offset, count=1)
+            if not found:
+                known = False
+            elif found[0].offset > anchor.offset:
+                known = True  # retention took it: it was there
+            else:
+                known = found[0].message_id == anchor.message_id
+            self._stands[(lane, anchor)] = known
+        return known
+
+    def _check_step_back(self, lane: Lane, last: Anchor | None, to: Anchor | None) -> None:
+        if last is None or self._standing(lane, last):
+            return
+        end = self.end(lane.topic, lane.partition)
+        lost = last.offset - max(end.offset if end else -1, to.offset if to else -1)
+        if lost > MAX_STEP_BACK:
+            raise PositionError(
+                f'partition {lane.partition} of topic "{lane.topic}" ends {lost} messages before the last one that source '
+                f'"{self._source}" had confirmed: it was purged, not crashed. To read everything again, set another [source] '
+                f"name or another [offsets] topic"
+            )
+
+    # ---- how far
+
+    def _choose(self, loaded: Loaded) -> tuple[int, Closing]:
+        for at in range(len(self._checkpoints) - 1, -1, -1):
+            closing = self._closing(self._checkpoints[at])
+            lost = [lane for lane, anchor in closing.anchors.items() if not self._standing(lane, anchor)]
+            if not lost:
+                return at, closing
+            for lane in lost:
+                self._check_step_back(lane, closing.anchors[lane], None)
+                loaded.lost_records = True
+                log.warning("Iggy lost confirmed messages of %s; going back to an older checkpoint", lane)
+        raise PositionError(
+            f'no checkpoint of source "{self._source}" agrees with the topics of stream "{self._stream}": they were purged, or '
+            f"restored from elsewhere. To read everything again, set another [source] name or another [offsets] topic"
+        )
+
+    def _closing(self, checkpoint: Checkpoint) -> Closing:
+        return log_codec.decode_closing(next(self._log.read(checkpoint.parts[-1:])))
+
+    def _steps(self, checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[int, Closing | PositionDelta]]:
+        """What each step says beside positions; a step is a snapshot or a delta, numbered from the first one."""
+        numbers = itertools.count()
+        for checkpoint in checkpoints:
+            yield next(numbers), self._closing(checkpoint)
+            for message in self._log.read(checkpoint.deltas):
+                yield next(numbers), log_codec.decode_delta(message, entries=False)
+
+    def _summarise(self, checkpoints: Sequence[Checkpoint]) -> _Summary:
+        summary = _Summary()
+        for number, step in self._steps(checkpoints):
+            for lane, anchor in step.anchors.items():
+                _, before = summary.last.get(lane, (0, None))
+                summary.last[lane] = number, _further(before, anchor)
+            if isinstance(step, Closing):
+                summary.topics = dict(step.topics)
+                if number and step.unclaimed:
+                    summary.border = min(summary.border, number)
+            else:
+                for name, (topic_id, created_at) in step.topics.items():
+                    summary.topics[name] = TopicIdentity(topic_id=topic_id, created_at=created_at)
+            summary.listings.update(step.listings)
+        return summary
+
+    def _reach(self, checkpoints: Sequence[Checkpoint], summary: _Summary, loaded: Loaded) -> dict[Lane, int]:
+        """Lane -> the last step of which everything that it says about this lane stands."""
+        reached: dict[Lane, int] = {}
+        lost = {lane for lane, (_, anchor) in summary.last.items() if not self._standing(lane, anchor)}
+        behind = {lane for lane, (step, _) in summary.last.items() if step >= summary.border}
+        for lane, (step, anchor) in summary.last.items():
+            if lane not in lost | behind:
+                reached[lane], loaded.anchors[lane] = step, anchor
+        for lane, history in self._histories(checkpoints, lost | behind).items():
+            at = self._newest_standing(lane, [(step, anchor) for step, anchor in history if step < summary.border])
+            if at is not None:
+                reached[lane], loaded.anchors[lane] = history[at]
+            else:
+                loaded.anchors.setdefault(lane, None)
+            if lane in lost:
+                self._check_step_back(lane, history[-1][1], loaded.anchors[lane])
+                loaded.lost_records = True
+                log.warning("Iggy lost confirmed messages of %s; what is missing will be sent again", lane)
+        return reached
+
+    def _histories(
+        self, checkpoints: Sequence[Checkpoint], lanes: set[Lane]
+    ) -> Mapping[Lane, Sequence[tuple[int, Anchor | None]]]:
+        """Lane -> (step, furthest anchor up to there), in the order of the log.
+
+        The furthest one, because a later step may name an earlier place: a snapshot knows more than the deltas that it came into
+        the middle of, and after a loss an epoch begins further back than the one before it ended. Positions up to a step hold
+        only if the places of all of them do.
+        """
+        histories: dict[Lane, list[tuple[int, Anchor | None]]] = defaultdict(list)
+        for number, step in self._steps(checkpoints) if lanes else ():
+            for lane in lanes & step.anchors.keys():
+                before = histories[lane][-1][1] if histories[lane] else None
+                histories[lane].append((number, _further(before, step.anchors[lane])))
+        return histories
+
+    def _newest_standing(self, lane: Lane, history: Sequence[tuple[int, Anchor | None]]) -> int | None:
+        """A server forgets tails, never middles: older anchors stand with a newer one, so the border is found by halving."""
+        low, high = -1, len(history)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._standing(lane, history[middle][1]):
+                low = middle
+            else:
+                high = middle
+        return low if low >= 0 else None
+
+    # ---- positions
+
+    def _apply(self, checkpoints: Sequence[Checkpoint], reached: Mapping[Lane, int], loaded: Loaded) -> None:
+        """Takes the first snapshot as it is, then what later steps say, lane by lane up to the step reached."""
+        numbers = itertools.count()
+        for checkpoint in checkpoints:
+            number = next(numbers)
+            for part in self._log.read(checkpoint.parts):
+                for entry in log_codec.decode_entries(part):
+                    counts = number == 0 or number <= reached.get(entry.lane, -1)
+                    _take(entry, loaded, counts=counts)
+            for message in self._log.read(checkpoint.deltas):
+                number = next(numbers)
+                delta = log_codec.decode_delta(message)
+                for key in delta.removed:
+                    loaded.entries.pop(key, None)
+                for entry in delta.entries:
+                    _take(entry, loaded, counts=number <= reached.get(entry.lane, -1))
+
+
+def _further(left: Anchor | None, right: Anchor | None) -> Anchor | None:
+    """The anchor behind the other one. Of two messages at one place the first: the second took it after a loss."""
+    return right if left is None or (right is not None and right.offset > left.offset) else left
+
+
+def _take(entry: OffsetManagerEntry, loaded: Loaded, *, counts: bool) -> None:
+    if entry.skipped:
+        place = entry.get_manager_key(), entry.version
+        loaded.facts[place] = merge_ranges([*loaded.facts.get(place, ()), *entry.skipped])
+    if counts:
+        merged = merge_into(loaded.entries, entry)
+        if loaded.facts and merged.finished:  # nothing of it is replayed: without this they would pile up
+            loaded.facts.pop((merged.get_manager_key(), merged.version), None)
