@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from typing import NoReturn
 
 
@@ -20,6 +21,8 @@ def leave(code: int) -> NoReturn:
     Args:
         code: for who started the process.
     """
+    # Such a thread may drop a connection after the pool that would have closed it; the system closes it now.
+    warnings.simplefilter("ignore", ResourceWarning)
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()  # noqa: SLF001 - the same that the interpreter calls
     logging.shutdown()

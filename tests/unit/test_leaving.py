@@ -41,6 +41,15 @@ def test_the_exit_code_is_what_was_said_and_nothing_written_is_lost(code):
     assert done.stderr == ""
 
 
+def test_what_a_thread_that_was_left_behind_drops_is_not_complained_about():
+    script = (
+        "import atexit, socket\nfrom framework.leaving import leave\n"
+        "atexit.register(lambda: socket.socket() and None)\nleave(0)"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_reader_that_has_gone_away_is_no_failure():
     script = "import sys\nfrom framework.leaving import leave\nprint('x' * 100_000)\nleave(0)"
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
