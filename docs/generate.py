@@ -32,6 +32,7 @@ from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, OffsetStore  # noqa: E402
 from framework.producer import Producer  # noqa: E402
 from framework.store import ListPage, ObjectStore  # noqa: E402
+from framework.store_task import StoreSourceTask  # noqa: E402
 from framework.task import AbstractSourceTask  # noqa: E402
 from framework.transformer import ObjectInput, ReadStream, Transformer  # noqa: E402
 from s3_source.demo import demo  # noqa: E402
@@ -125,6 +126,7 @@ def _bases(cls: type) -> list[str]:
 CONTRACTS: tuple[type, ...] = (
     AbstractSourceTask,
     AbstractSourceRecordIterator,
+    StoreSourceTask,
     ObjectStore,
     ListPage,
     Transformer,

@@ -16,6 +16,7 @@ In reading order, one module for each stage; `task` alone wires them:
     key_rows inventory key_places      a supplied list of keys: text, CSV, an S3 Inventory; in a file, or in the store
     key_list lookups named_objects     its rows -> objects, looked up where the list does not say enough
     prefetch iterator store_iterator   objects -> batches
+    http_stream store_errors store_time store_task   what the stores of vendors share: a body that owes bytes, sentences, a task
     finished_rows finished position_map   millions of finished positions in little memory
     offsets                            positions and their merge law
     queue  task                        the reader thread, poll, commit
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from framework.shares import Share
     from framework.store import ListPage, ObjectStore
     from framework.store_iterator import StoreRecordIterator
+    from framework.store_task import StoreSourceTask
     from framework.task import AbstractSourceTask
     from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, ReadStream, Transformer
 
@@ -77,6 +79,7 @@ _HOMES = {
     "Share": "shares",
     "SourceRecord": "records",
     "StoreRecordIterator": "store_iterator",
+    "StoreSourceTask": "store_task",
     "Transformer": "transformer",
     "make_transformer": "formats",
 }
@@ -111,6 +114,7 @@ __all__ = [  # written out: a type checker cannot work it out
     "Share",
     "SourceRecord",
     "StoreRecordIterator",
+    "StoreSourceTask",
     "Transformer",
     "make_transformer",
 ]

@@ -87,6 +87,14 @@ class ObjectStore(abc.ABC):
     def close(self) -> None:
         """Gives all connections back, within a second. May be called twice."""
 
+    def identity(self) -> str:
+        """Where the credentials come from, in some words for the command `check`; never one of them.
+
+        Raises:
+            CredentialsError: there are none.
+        """
+        return "not told"
+
     def stat(self, key: str) -> NativeObject:
         """The object of that key exactly as a listing would show it now, its version included.
 

@@ -11,30 +11,29 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from framework.checks import CheckResult
 from framework.errors import (
     AccessDeniedError,
     ListingError,
-    ObjectError,
     ObjectNotFoundError,
     SourceError,
     TaskClosedError,
 )
+from framework.http_stream import EMPTY, Body, HttpStream, expected_bytes
 from framework.records import NativeObject
 from framework.store import ListPage, ObjectStore
+from framework.store_errors import redact
 from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key
-from s3_source.errors_map import Failed, from_code, redact, translate
+from s3_source.errors_map import Failed, from_code, translate
 from s3_source.fastget import Pattern, error_fields, pattern_of
-from s3_source.pages import EMPTY_ANSWER, parse_page, version_of
-from s3_source.stream import EMPTY, Body, HttpStream, expected_bytes
+from s3_source.pages import EMPTY_ANSWER, check_etag, parse_page, version_of
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -180,7 +179,8 @@ class S3Store(ObjectStore):
         answer = None if pattern is None else self._get_fast(pattern, native, etag, wanted)
         status, headers, body = answer or self._get_slowly(native, etag, wanted)
         try:
-            expected = expected_bytes(native, start, stop, status=status, headers=headers, etag=etag)
+            check_etag(native, etag, headers)
+            expected = expected_bytes(native, start, stop, status=status, headers=headers)
         except BaseException:
             body.close()
             raise
@@ -277,50 +277,8 @@ class S3Store(ObjectStore):
         self._http.close()
         self._client.close()
 
-    def check(self, named: Iterator[NativeObject] | None = None) -> Iterator[CheckResult]:
-        """What the command `check` shows of the store, step by step: credentials, bucket, list, read.
-
-        Stops after the first step that fails. Each step is one request at most, without retries.
-
-        Args:
-            named: the objects of a supplied list, which is looked at then in place of a listing.
-        """
-        try:
-            yield CheckResult("credentials", ok=True, detail=self._credentials_source())
-        except SourceError as error:
-            yield CheckResult("credentials", ok=False, detail=str(error))
-            return
-        step, found = ("bucket", "can be listed") if named is None else ("keys", "the list of keys can be read")
-        try:
-            prefix = self.config.all_prefixes[0]
-            if named is None:
-                page = self.list_page(prefix=prefix, after=self.config.native_start_key, page_size=10)
-                native = next((one for one in page.objects if one.size), None)
-                found = f"s3://{self.bucket}/{prefix} {found}"
-            else:
-                native = next((one for one in named if one.size), None)
-        except SourceError as error:
-            yield CheckResult(step, ok=False, detail=str(error))
-            return
-        yield CheckResult(step, ok=True, detail=found)
-        if native is None:
-            where = "in the first page" if named is None else "in the list"
-            yield CheckResult("read", ok=True, detail=f"nothing to read yet: no object with content {where}")
-            return
-        try:
-            stream = self.open(native, 0, 1)
-            try:
-                stream.read(1)
-            finally:
-                stream.close()
-        except ObjectError as error:
-            yield CheckResult("read", ok=True, detail=f"an object was tried: {error}")
-        except SourceError as error:
-            yield CheckResult("read", ok=False, detail=str(error))
-        else:
-            yield CheckResult("read", ok=True, detail=f"{native.location} can be read")
-
-    def _credentials_source(self) -> str:
+    @override
+    def identity(self) -> str:
         if self.config.anonymous:
             return "none: requests are unsigned (s3.anonymous)"
         from botocore.exceptions import NoCredentialsError  # noqa: PLC0415

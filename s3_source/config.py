@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
-import itertools
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from typing import ClassVar
 
 import attrs
 
+from framework.config.bucket import BucketConfig, address_mistakes, bucket_mistakes
 from framework.config.option import Seconds, option
 
 SSE_CUSTOMER_KEY_BYTES = 32
@@ -19,7 +19,7 @@ ROLE_SECONDS = (900, 43_200)
 
 
 @attrs.frozen(kw_only=True)
-class S3Config:
+class S3Config(BucketConfig):
     """What to read, where it lies, with which identity, and how patiently.
 
     Identity: the first that is set of `anonymous`, `access_key_id` with `secret_access_key`, `profile`; otherwise the
@@ -27,9 +27,9 @@ class S3Config:
     is used to assume the role, whose temporary keys renew themselves.
     """
 
+    scheme: ClassVar[str] = "s3"
+
     bucket: str = option(doc="Name of the bucket, or the ARN of an access point.")
-    prefix: str = option("", doc="Only keys that begin with it; compared as plain text, nothing is a folder.")
-    prefixes: tuple[str, ...] = option((), doc="Several prefixes, in place of `prefix`. None may begin with another.")
     region: str = option("", doc="Region of the bucket; empty = environment or profile, else us-east-1.")
     endpoint: str = option("", doc="Address of another store that speaks S3, with its scheme: `http://localhost:8333`.")
     addressing_style: str = option(
@@ -46,26 +46,6 @@ class S3Config:
     sse_customer_key: str = option(
         "", secret=True, doc="Key of objects encrypted with a key of one's own (SSE-C, AES256): 32 bytes in base64."
     )
-    ca_bundle: str = option(
-        "", doc="Path of a PEM file with the certificate authorities to trust, in place of the usual ones."
-    )
-    proxy: str = option("", secret=True, doc="Address of an HTTP proxy, `http://host:port`; empty = environment.")
-    native_start_key: str = option("", doc="The first listing begins after this key; it need not exist.")
-    page_size: int = option(1000, minimum=1, maximum=1000, doc="Keys in one page of a listing.")
-    connect_timeout_seconds: Seconds = option(5.0, minimum=0.1, maximum=300, doc="Limit of one connection attempt.")
-    read_timeout_seconds: Seconds = option(
-        30.0, minimum=0.1, maximum=3600, doc="Limit of silence while waiting for bytes."
-    )
-    max_attempts: int = option(8, minimum=1, maximum=100, doc="Tries of one call in all, the first included.")
-    retry_base_seconds: Seconds = option(0.2, minimum=0, maximum=60, doc="Wait after the first failed try; doubles.")
-    retry_cap_seconds: Seconds = option(10.0, minimum=0, maximum=600, doc="The longest wait between two tries.")
-    retry_budget_seconds: Seconds = option(
-        60.0,
-        minimum=0,
-        maximum=86_400,
-        doc="Tries and waits of one call together; a read that gets on starts anew.",
-    )
-    max_connections: int = option(64, minimum=1, maximum=4096, doc="Connections kept open at most.")
     role_arn: str = option("", doc="ARN of a role to assume.")
     role_session_name: str = option(
         "", doc="Name of the role's session, as it stands in audit logs; empty = iggy-s3-source."
@@ -79,11 +59,6 @@ class S3Config:
     )
     sts_endpoint: str = option("", doc="Address of the token service, with its scheme; empty = the region's.")
 
-    @property
-    def all_prefixes(self) -> tuple[str, ...]:
-        """The prefixes to list: at least one, the empty one for the whole bucket."""
-        return self.prefixes or (self.prefix,)
-
     def mistakes(self) -> Iterator[str]:
         """What `check` finds; the loader of the file calls this."""
         yield from check(self)
@@ -95,11 +70,10 @@ def check(config: S3Config) -> list[str]:
     Each sentence begins with the option's name. Ranges and choices of single options are checked when the file is read.
     No I/O; never a secret in a sentence.
     """
-    mistakes = [*_names(config), *_addresses(config), *_identity(config), *_role(config)]
+    addresses = address_mistakes(endpoint=config.endpoint, sts_endpoint=config.sts_endpoint, proxy=config.proxy)
+    mistakes = [*_names(config), *addresses, *_identity(config), *_role(config)]
     if config.sse_customer_key and _customer_key(config.sse_customer_key) is None:
         mistakes.append("sse_customer_key: must be the base64 form of exactly 32 bytes")
-    if config.retry_base_seconds > config.retry_cap_seconds:
-        mistakes.append("retry_base_seconds: must not be above retry_cap_seconds")
     return mistakes
 
 
@@ -131,33 +105,12 @@ _AWS_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _ANY_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 
 
-def _names(config: S3Config) -> list[str]:
-    mistakes: list[str] = []
+def _names(config: S3Config) -> Iterator[str]:
     bucket = config.bucket
-    if not bucket:
-        mistakes.append("bucket: must not be empty")
-    elif "://" in bucket:
-        mistakes.append(
-            f"bucket: give the bare name, not an address ({bucket.partition('://')[2].partition('/')[0]!r})"
-        )
-    elif not bucket.startswith("arn:") and not _is_bucket_name(bucket, aws=not config.endpoint):
-        mistakes.append(
-            f"bucket: {bucket!r} cannot be a bucket's name (3 to 63 of a-z, 0-9, dot, hyphen; none at its ends)"
-        )
-    if config.prefix and config.prefixes:
-        mistakes.append("prefix, prefixes: give one of them")
-    for one in (config.prefix, *config.prefixes):
-        if one.startswith("/"):
-            mistakes.append(f"prefix: {one!r} begins with a slash, and keys do not; leave it out")
-        if one.startswith(f"s3://{bucket}"):
-            mistakes.append(f"prefix: {one!r} is an address; give what follows the bucket's name")
-    ordered = sorted(config.prefixes)
-    mistakes.extend(
-        f"prefixes: {second!r} lies within {first!r}; its objects would be read twice"
-        for first, second in itertools.pairwise(ordered)
-        if second.startswith(first)
-    )
-    return mistakes
+    known = not bucket or "://" in bucket or bucket.startswith("arn:")
+    if not known and not _is_bucket_name(bucket, aws=not config.endpoint):
+        yield f"bucket: {bucket!r} cannot be a bucket's name (3 to 63 of a-z, 0-9, dot, hyphen; none at its ends)"
+    yield from bucket_mistakes(config, bucket)
 
 
 def _is_bucket_name(bucket: str, *, aws: bool) -> bool:
@@ -168,20 +121,6 @@ def _is_bucket_name(bucket: str, *, aws: bool) -> bool:
     except ValueError:
         return True
     return False
-
-
-def _addresses(config: S3Config) -> list[str]:
-    mistakes: list[str] = []
-    for name, value in (("endpoint", config.endpoint), ("sts_endpoint", config.sts_endpoint), ("proxy", config.proxy)):
-        if not value:
-            continue
-        parts = urlsplit(value)
-        # The value is not repeated: a proxy's address may hold a password.
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            mistakes.append(f"{name}: must be an address with its scheme, like http://host:port")
-        elif name != "proxy" and (parts.username or parts.password or parts.query or parts.fragment):
-            mistakes.append(f"{name}: must hold neither a user nor a query; keys go into their own options")
-    return mistakes
 
 
 def _identity(config: S3Config) -> list[str]:

@@ -7,10 +7,8 @@ the exception's class. A test walks through every class of `botocore.exceptions`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -28,9 +26,9 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
+from framework.store_errors import StoreCall, innermost, make_error, redact, retry_after_seconds
 
 _Kind = type[SourceError]
-_LONGEST_DETAIL = 300
 
 
 def _codes(kind: _Kind, text: str) -> dict[str, _Kind]:
@@ -146,27 +144,15 @@ _ACTIONS = {"GetObject": "s3:GetObject", "HeadObject": "s3:GetObject", "AssumeRo
 
 
 @attrs.frozen(kw_only=True)
-class Failed:
-    """What failed: for the message.
+class Failed(StoreCall):
+    """What failed: for the message. Operations go by S3's names: `GetObject`.
 
     Attributes:
-        operation: as S3 calls it: `GetObject`.
-        bucket: its bucket.
-        key: the object; empty when the failure is of the bucket.
-        endpoint: the configured address; empty for AWS.
         role_arn: the role to assume, when there is one.
     """
 
-    operation: str
-    bucket: str
-    key: str = ""
-    endpoint: str = ""
+    scheme: ClassVar[str] = "s3"
     role_arn: str = ""
-
-    @property
-    def location(self) -> str:
-        """`s3://bucket/key`."""
-        return f"s3://{self.bucket}/{self.key}" if self.key else f"s3://{self.bucket}"
 
 
 def translate(error: BaseException, failed: Failed) -> SourceError:
@@ -182,9 +168,9 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
         return _from_response(error, response, failed)
     kind, name = _class_kind(error)
     advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
-    detail = _innermost(error)
+    detail = innermost(error)
     where = f" at {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
-    return _make(kind, failed, f"{advice}{where} ({detail})")
+    return make_error(kind, failed, f"{advice}{where} ({detail})")
 
 
 def _from_response(error: BaseException, response: Mapping[str, Any], failed: Failed) -> SourceError:
@@ -232,7 +218,7 @@ def from_code(
     elif _wants_customer_key(code, said):
         kind, advice = AccessDeniedError, "it is encrypted with a customer's key; check s3.sse_customer_key"
     words = [word for word in (code, f"HTTP {status}" if status and code != str(status) else "", said) if word]
-    made = _make(kind, failed, f"{advice} ({', '.join(words)})" if words else advice)
+    made = make_error(kind, failed, f"{advice} ({', '.join(words)})" if words else advice)
     if isinstance(made, (ThrottledError, StoreUnavailableError)):
         made.retry_after_seconds = retry_after_seconds(retry_after)
     return made
@@ -264,52 +250,3 @@ def _class_kind(error: BaseException) -> tuple[_Kind, str]:
                 return StoreUnavailableError, type(error).__name__
             return kind, type(error).__name__
     return FatalError, type(error).__name__
-
-
-def _innermost(error: BaseException) -> str:
-    """What went wrong at the bottom, in a few words and without an address's query."""
-    bottom = error
-    while True:
-        inner = getattr(bottom, "kwargs", {}).get("error") if hasattr(bottom, "kwargs") else None
-        inner = inner or getattr(bottom, "reason", None) or bottom.__cause__
-        if not isinstance(inner, BaseException) or inner is bottom:
-            break
-        bottom = inner
-    said = redact(str(bottom))
-    # urllib3: "<botocore.awsrequest.AWSHTTPConnection object at 0x7f...>: Failed to ...": the object says nothing.
-    said = re.sub(r"<[^<>]*object at 0x[0-9a-f]+>(?:: )?", "", said)
-    name = type(error).__name__
-    return f"{name}: {said}" if said else name
-
-
-_QUERY = re.compile(r"(https?://)(?:[^\s/@'\"]*@)?([^\s?'\"]*)\?[^\s'\"]*")
-_USER = re.compile(r"(https?://)[^\s/@'\"]+@")
-
-
-def redact(text: str) -> str:
-    """The text without users and queries of addresses, on one line, at most 300 characters."""
-    text = _USER.sub(r"\1", _QUERY.sub(r"\1\2", " ".join(text.split())))
-    return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
-
-
-def retry_after_seconds(header: str | None) -> float | None:
-    """The header `Retry-After`: seconds, or a date; None when it is absent or makes no sense."""
-    if not header:
-        return None
-    if header.strip().isdigit():
-        return float(header)
-    try:
-        moment = parsedate_to_datetime(header)
-    except (TypeError, ValueError):
-        return None
-    from datetime import datetime, timezone  # noqa: PLC0415  # seldom needed
-
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return max(0.0, (moment - datetime.now(timezone.utc)).total_seconds())
-
-
-def _make(kind: _Kind, failed: Failed, sentence: str) -> SourceError:
-    if issubclass(kind, ObjectError):
-        return kind(sentence, location=failed.location)
-    return kind(f"{failed.location}: {sentence}")

@@ -7,19 +7,16 @@ else; for this one answer the client hands the body over, and it is read here, a
 
 from __future__ import annotations
 
-import calendar
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
 from urllib.parse import unquote_plus
 
 # The standard library's parser refuses what makes XML dangerous (external entities, expansion bombs since expat 2.4).
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
-from framework.errors import ListingError, StoreUnavailableError
+from framework.errors import ListingError, ObjectChangedError, StoreUnavailableError
 from framework.records import NativeObject
 from framework.store import ListPage
-from s3_source.stream import bare_etag
+from framework.store_time import milliseconds, server_time_ms
 
 EMPTY_ANSWER = b"<ListBucketResult/>"
 """What botocore's parser is given in place of the body."""
@@ -74,29 +71,19 @@ def version_of(etag: str, modified_ms: int) -> str:
     return f"{bare_etag(etag)}@{modified_ms}"
 
 
-@lru_cache(maxsize=4096)
-def _day_ms(day: str) -> int:
-    year, month, number = day.split("-")
-    return calendar.timegm((int(year), int(month), int(number), 0, 0, 0)) * 1000
+def bare_etag(etag: str) -> str:
+    """An ETag without quotes and without the mark of a weak one."""
+    return etag.removeprefix("W/").strip('"')
 
 
-def milliseconds(time: str) -> int:
-    """`2024-05-31T12:00:00.000Z` in milliseconds since 1970, without a datetime for each key.
+def check_etag(native: NativeObject, etag: str, headers: Mapping[str, str]) -> None:
+    """Compares the ETag of an answer with the listed one, for stores that ignore `If-Match`.
 
     Raises:
-        ValueError: it is no UTC time of that form.
+        ObjectChangedError: they differ.
     """
-    if len(time) < 20 or time[10] != "T" or time[-1] != "Z":  # noqa: PLR2004 - seconds are the least there is
-        raise ValueError(f"no UTC time: {time!r}")
-    whole = _day_ms(time[:10]) + (int(time[11:13]) * 3600 + int(time[14:16]) * 60 + int(time[17:19])) * 1000
-    return whole + int((time[20:-1] + "00")[:3]) if time[19] == "." else whole
-
-
-def server_time_ms(date: str | None) -> int | None:
-    """The header `Date` in milliseconds since 1970 UTC; None when it is absent or no date."""
-    if not date:
-        return None
-    try:
-        return round(parsedate_to_datetime(date).timestamp() * 1000)
-    except (TypeError, ValueError):
-        return None
+    theirs = bare_etag(headers.get("etag") or "")
+    if etag and theirs and theirs != etag:
+        raise ObjectChangedError(
+            f"it was overwritten after it was listed (ETag {theirs}, listed {etag})", location=native.location
+        )

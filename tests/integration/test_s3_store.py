@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 import attrs
 import pytest
 
+from framework.checks import check_store
 from framework.errors import (
     AccessDeniedError,
     BucketNotFoundError,
@@ -670,13 +671,13 @@ def test_a_profile_and_the_environment_are_found(moto_bucket, opened, tmp_path, 
     with FaultProxy(moto_bucket.endpoint) as proxy:
         bare = {"access_key_id": "", "secret_access_key": "", "endpoint": proxy.endpoint}
         store = opened(moto_bucket.config(profile="lake", **bare))
-        assert "shared credentials file" in next(store.check()).detail
+        assert "shared credentials file" in next(check_store(store)).detail
         store.list_page()
         assert "Credential=from-profile/" in proxy.requests[-1].headers["authorization"]
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-environment")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
         store = opened(moto_bucket.config(**bare))
-        assert "environment" in next(store.check()).detail
+        assert "environment" in next(check_store(store)).detail
         store.list_page()
         assert "Credential=from-environment/" in proxy.requests[-1].headers["authorization"]
 
@@ -806,7 +807,7 @@ def test_a_role_that_is_refused_is_named(moto_bucket, opened):
         store = opened(moto_bucket.config(role_arn=ROLE, sts_endpoint=sts.endpoint))
         with pytest.raises(CredentialsError, match="role/reader cannot be assumed"):
             store.list_page()
-        (result,) = list(store.check())
+        (result,) = list(check_store(store))
         assert (result.step, result.ok) == ("credentials", False)
 
 
@@ -814,7 +815,7 @@ def test_a_role_works_with_a_real_token_service(moto_bucket, opened):
     moto_bucket.put("k", b"by role")
     store = opened(moto_bucket.config(role_arn=ROLE, sts_endpoint=moto_bucket.endpoint))
     assert read(store, only(store)) == b"by role"
-    assert "assumed role" in next(store.check()).detail
+    assert "assumed role" in next(check_store(store)).detail
 
 
 def test_objects_under_a_customers_key_are_read_with_it(seaweedfs_bucket, opened):
@@ -950,13 +951,17 @@ def test_a_ca_bundle_is_trusted_on_both_ways_and_nothing_is_without_it(moto_buck
 
 def test_check_says_what_works_line_by_line(s3_bucket, opened):
     store = opened(s3_bucket.config())
-    assert [(one.step, one.ok) for one in store.check()] == [("credentials", True), ("bucket", True), ("read", True)]
-    assert "nothing to read yet" in list(store.check())[2].detail
+    assert [(one.step, one.ok) for one in check_store(store)] == [
+        ("credentials", True),
+        ("bucket", True),
+        ("read", True),
+    ]
+    assert "nothing to read yet" in list(check_store(store))[2].detail
     s3_bucket.put("k", b"content")
-    assert f"s3://{s3_bucket.name}/k can be read" in list(store.check())[2].detail
+    assert f"s3://{s3_bucket.name}/k can be read" in list(check_store(store))[2].detail
     missing = opened(s3_bucket.config(bucket="no-such-bucket-anywhere"))
-    assert [(one.step, one.ok) for one in missing.check()] == [("credentials", True), ("bucket", False)]
-    assert all("\n" not in one.detail for one in missing.check())
+    assert [(one.step, one.ok) for one in check_store(missing)] == [("credentials", True), ("bucket", False)]
+    assert all("\n" not in one.detail for one in check_store(missing))
 
 
 def test_closing_twice_is_fine(moto_bucket):

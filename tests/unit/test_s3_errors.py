@@ -23,7 +23,8 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
-from s3_source.errors_map import CLASSES, CODES, Failed, from_code, redact, retry_after_seconds, translate
+from framework.store_errors import redact, retry_after_seconds
+from s3_source.errors_map import CLASSES, CODES, Failed, from_code, translate
 from s3_source.fastget import error_fields
 
 READ = Failed(operation="GetObject", bucket="lake", key="a/b c.jsonl", endpoint="http://store:9000")

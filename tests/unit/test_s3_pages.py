@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.errors import ListingError, StoreUnavailableError
-from s3_source.pages import milliseconds, parse_page
+from framework.store_time import milliseconds
+from s3_source.pages import parse_page
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 

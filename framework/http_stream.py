@@ -1,4 +1,4 @@
-"""The body of one answer as a stream that knows how many bytes it owes. No vendor library in here."""
+"""The body of one HTTP answer as a stream that knows how many bytes it owes: for the stores of every vendor."""
 
 from __future__ import annotations
 
@@ -135,9 +135,7 @@ class EmptyStream(ReadStream):
 EMPTY = EmptyStream()
 
 
-def expected_bytes(
-    native: NativeObject, start: int, end: int, *, status: int, headers: Mapping[str, str], etag: str
-) -> int:
+def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, headers: Mapping[str, str]) -> int:
     """How many bytes of the answer are wanted, after all that its head says was compared with what was asked.
 
     Args:
@@ -146,18 +144,12 @@ def expected_bytes(
         end: the byte after the last.
         status: 200 or 206.
         headers: of the answer; looked up in lower case.
-        etag: the listed one, without quotes.
 
     Raises:
-        ObjectChangedError: another size or ETag than listed; also from stores that ignore `If-Match`.
+        ObjectChangedError: another size than listed.
         StoreUnavailableError: the head contradicts itself.
         FatalError: the store ignores ranges.
     """
-    theirs = bare_etag(headers.get("etag") or "")
-    if etag and theirs and theirs != etag:
-        raise ObjectChangedError(
-            f"it was overwritten after it was listed (ETag {theirs}, listed {etag})", location=native.location
-        )
     length = headers.get("content-length")
     given = int(length) if length is not None and length.isdigit() else None
     if status == 206:  # noqa: PLR2004  # Partial Content
@@ -179,13 +171,8 @@ def expected_bytes(
     if given is not None and given != native.size:
         raise _other_size(native, given)
     if start:
-        raise FatalError(f"{native.location}: the store ignores range requests; check s3.endpoint and s3.proxy")
+        raise FatalError(f"{native.location}: the store ignores range requests; check its endpoint and proxy")
     return end
-
-
-def bare_etag(etag: str) -> str:
-    """An ETag without quotes and without the mark of a weak one."""
-    return etag.removeprefix("W/").strip('"')
 
 
 def _other_size(native: NativeObject, size: int) -> ObjectChangedError:

@@ -1,0 +1,95 @@
+"""What the configuration of a bucket has in common, whatever the store: what to list, and how patiently it is asked.
+
+A store's section adds its own options to it: the bucket's name, the identity.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+import attrs
+
+from framework.config.option import Seconds, option
+from framework.retry import RetryPolicy
+
+
+@attrs.frozen(kw_only=True)
+class BucketConfig:
+    """What to list in a bucket, and how patiently. Each single call is tried as often as these options say."""
+
+    scheme: ClassVar[str]
+    """The store, as it stands in an address."""
+
+    prefix: str = option("", doc="Only keys that begin with it; compared as plain text, nothing is a folder.")
+    prefixes: tuple[str, ...] = option((), doc="Several prefixes, in place of `prefix`. None may begin with another.")
+    page_size: int = option(1000, minimum=1, maximum=1000, doc="Keys in one page of a listing.")
+    native_start_key: str = option("", doc="The first listing begins after this key; it need not exist.")
+    ca_bundle: str = option(
+        "", doc="Path of a PEM file with the certificate authorities to trust, in place of the usual ones."
+    )
+    proxy: str = option("", secret=True, doc="Address of an HTTP proxy, `http://host:port`; empty = environment.")
+    connect_timeout_seconds: Seconds = option(5.0, minimum=0.1, maximum=300, doc="Limit of one connection attempt.")
+    read_timeout_seconds: Seconds = option(
+        30.0, minimum=0.1, maximum=3600, doc="Limit of silence while waiting for bytes."
+    )
+    max_attempts: int = option(8, minimum=1, maximum=100, doc="Tries of one call in all, the first included.")
+    retry_base_seconds: Seconds = option(0.2, minimum=0, maximum=60, doc="Wait after the first failed try; doubles.")
+    retry_cap_seconds: Seconds = option(10.0, minimum=0, maximum=600, doc="The longest wait between two tries.")
+    retry_budget_seconds: Seconds = option(
+        60.0,
+        minimum=0,
+        maximum=86_400,
+        doc="Tries and waits of one call together; a read that gets on starts anew.",
+    )
+    max_connections: int = option(64, minimum=1, maximum=4096, doc="Connections kept open at most.")
+
+    @property
+    def all_prefixes(self) -> tuple[str, ...]:
+        """The prefixes to list: at least one, the empty one for the whole bucket."""
+        return self.prefixes or (self.prefix,)
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """How patiently each single call is tried."""
+        return RetryPolicy(
+            attempts=self.max_attempts,
+            base_seconds=self.retry_base_seconds,
+            cap_seconds=self.retry_cap_seconds,
+            budget_seconds=self.retry_budget_seconds,
+        )
+
+
+def bucket_mistakes(config: BucketConfig, bucket: str) -> Iterator[str]:
+    """What is wrong with the bucket's address, the prefixes and the patience. Each sentence begins with the option's name."""
+    if not bucket:
+        yield "bucket: must not be empty"
+    elif "://" in bucket:
+        yield f"bucket: give the bare name, not an address ({bucket.partition('://')[2].partition('/')[0]!r})"
+    if config.prefix and config.prefixes:
+        yield "prefix, prefixes: give one of them"
+    for one in (config.prefix, *config.prefixes):
+        if one.startswith("/"):
+            yield f"prefix: {one!r} begins with a slash, and keys do not; leave it out"
+        if one.startswith(f"{config.scheme}://{bucket}"):
+            yield f"prefix: {one!r} is an address; give what follows the bucket's name"
+    for first, second in itertools.pairwise(sorted(config.prefixes)):
+        if second.startswith(first):
+            yield f"prefixes: {second!r} lies within {first!r}; its objects would be read twice"
+    if config.retry_base_seconds > config.retry_cap_seconds:
+        yield "retry_base_seconds: must not be above retry_cap_seconds"
+
+
+def address_mistakes(**addresses: str) -> Iterator[str]:
+    """What is wrong with HTTP addresses, given by the names of their options. Only a proxy's may hold a user."""
+    for name, value in addresses.items():
+        if not value:
+            continue
+        parts = urlsplit(value)
+        # The value is not repeated: a proxy's address may hold a password.
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            yield f"{name}: must be an address with its scheme, like http://host:port"
+        elif name != "proxy" and (parts.username or parts.password or parts.query or parts.fragment):
+            yield f"{name}: must hold neither a user nor a query; keys go into their own options"
