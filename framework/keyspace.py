@@ -124,13 +124,14 @@ class _Place:
         if index < 0:
             return 0.0, 0.0
         first, (start, width) = self.alphabet[index], (self.starts[index], self.starts[index + 1] - self.starts[index])
-        gap, steps = self._gap(index), ord(letter) - ord(first)
+        gap, steps = self._gap(index), _rank(letter) - _rank(first)
         return (start + width * steps / gap, width / gap) if steps < gap else (start + width, 0.0)
 
     def _gap(self, index: int) -> int:
         """How many characters of another script stand for the one in the alphabet."""
-        last = index + 1 == len(self.alphabet)
-        return 1 if last or self.alphabet[index] <= "~" else ord(self.alphabet[index + 1]) - ord(self.alphabet[index])
+        if index + 1 == len(self.alphabet) or self.alphabet[index] <= "~":
+            return 1
+        return _rank(self.alphabet[index + 1]) - _rank(self.alphabet[index])
 
     def letter_at(self, at: float) -> tuple[str, float, float]:
         """The character whose slot `at` lies in, where its slot begins, and how wide it is."""
@@ -138,8 +139,20 @@ class _Place:
         start, gap = self.starts[index], self._gap(index)
         width = (self.starts[index + 1] - start) / gap
         step = min(int((at - start) / width), gap - 1)
-        code = ord(self.alphabet[index]) + step
-        return chr(0xE000 if 0xD800 <= code <= 0xDFFF else code), start + step * width, width  # noqa: PLR2004
+        return _letter(_rank(self.alphabet[index]) + step), start + step * width, width
+
+
+_FIRST_SURROGATE, _SURROGATES = 0xD800, 0x800
+
+
+def _rank(letter: str) -> int:
+    """Which character it is, counted without the 2,048 code points that stand for none."""
+    code = ord(letter)
+    return code - _SURROGATES if code > _FIRST_SURROGATE else code
+
+
+def _letter(rank: int) -> str:
+    return chr(rank + _SURROGATES if rank >= _FIRST_SURROGATE else rank)
 
 
 class KeySpace:

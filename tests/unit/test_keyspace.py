@@ -4,7 +4,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.keyspace import KeySpace, after_all, shared_length
@@ -49,6 +49,7 @@ def test_positions_never_go_down_along_the_keys(seen, asked):
     assert all(-1e-9 <= one <= 1 + 1e-9 for one in positions)
 
 
+@example(["\x7f", "\U000b58330"], 0.07421875, 0.001)  # just where no characters are
 @given(st.lists(TEXT, min_size=1, max_size=30), st.floats(0, 1), st.sampled_from([0.1, 0.001]))
 def test_a_key_made_for_a_position_is_valid_text_at_about_that_position(seen, position, precision):
     space = space_of(seen)
