@@ -76,6 +76,8 @@ ADVICE: Mapping[str, str] = {
     "PositionError": "The message names the ways out; a new `[source] name` always reads everything from the start.",
     "PositionMismatchError": "Set `[input]` back to what it was, or read everything again under a new `[source] name`.",
     "SourceRunningError": "Stop the other instance. If it is dead, try again in a minute.",
+    "TooManySkippedError": "Look at the object that it names. Is `[input] format` right? Then mend it; if it is right, raise the "
+    "limit that the message names, or leave the object out with `[discovery] exclude`.",
     "ReaderFailedError": "Look at its cause (`__cause__`): that is the error to act on.",
     "TaskClosedError": "Make a new task or iterator: each is started once, and not used after its end.",
     "NotAcknowledgedError": "Commit what a producer returned, once each, in the order of the confirmations.",

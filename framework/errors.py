@@ -28,6 +28,7 @@
         |-- PositionError              positions that cannot be used as they are
         |   |-- PositionMismatchError  a position made with other options (format, chunk size ...)
         |   `-- SourceRunningError     another instance of this source is at work
+        |-- TooManySkippedError        more bad data than `[errors]` allows: a wrong format, most likely
         |-- ReaderFailedError          the reader thread ended; its cause is in `__cause__`
         |-- TaskClosedError            used before start or after stop  (ValueError)
         `-- NotAcknowledgedError       commit of what was not handed out or not confirmed  (ValueError)
@@ -215,6 +216,10 @@ class PositionMismatchError(PositionError):
 
 class SourceRunningError(PositionError):
     """Another instance of this source is at work."""
+
+
+class TooManySkippedError(FatalError):
+    """More records or objects are bad than `errors.max_skipped` and `errors.max_skipped_per_hour` allow."""
 
 
 class ReaderFailedError(FatalError):

@@ -49,8 +49,28 @@ def object_hash64(source: str, bucket: str, key: str, version: str, split_size: 
         version: the object's version.
         split_size: bytes per share; 0 when the object is not split. Another size counts records in another way.
     """
+    return _hash64((source, bucket, key, version), split_size)
+
+
+def dead_letter_hash64(
+    source: str, bucket: str, key: str, version: str, split_size: int = 0, *, whole_object: bool = False
+) -> int:
+    """64 bits that stand for the dead letters of one object version: never those of its records.
+
+    Args:
+        source: as for `object_hash64`, and so are the others.
+        bucket: the object's bucket.
+        key: its key.
+        version: its version.
+        split_size: bytes per share; 0 when it is not split.
+        whole_object: of letters about the rest of an object, which may stand beside one about the record where it begins.
+    """
+    return _hash64((source, "dead object" if whole_object else "dead letter", bucket, key, version), split_size)
+
+
+def _hash64(texts: tuple[str, ...], split_size: int) -> int:
     parts = [_SCHEME]
-    for text in (source, bucket, key, version):
+    for text in texts:
         # surrogatepass: a name that is no valid Unicode (a file's, say) still has one hash of its own
         raw = text.encode("utf-8", "surrogatepass")
         parts += (struct.pack("<I", len(raw)), raw)

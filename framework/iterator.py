@@ -34,8 +34,9 @@ from framework.naming import Router
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.past_listing import PastListing
 from framework.prefetch import FetchAhead, FetchedInput
-from framework.records import Lane, NativeObject, ObjectState, RecordBatch, SkippedRecord, SourceRecord
+from framework.records import GivenUp, Lane, NativeObject, ObjectState, RecordBatch, SkippedRecord, SourceRecord
 from framework.selection import RoutedSelection, Selector, selection_digest
+from framework.skip_limits import SkipLimits
 from framework.tail import Tail, TailFeed
 from framework.transformer import BatchLimits, ObjectInput, PayloadRun, Transformer
 
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     from framework.store_iterator import StoreRecordIterator
 
 log = logging.getLogger(__name__)
+
+KEPT_SKIPPED = 100
+KEPT_SKIPPED_BYTES = 1 << 20
+"""Bad records in a row that are handed on together: they wait in memory, with their bytes."""
 
 
 @attrs.define(kw_only=True)
@@ -61,6 +66,7 @@ class ReadCounts:
         bytes_done: sizes of the objects that are done, failed or gone.
         bytes_vanished: those of the gone ones alone.
         skipped: bad records left out.
+        kinds: error class -> bad records and objects left out for it.
         list_requests: requests that find objects: pages of listings, and lookups of single objects.
         retries: calls to the store that were tried again.
     """
@@ -74,8 +80,27 @@ class ReadCounts:
     bytes_done: int = 0
     bytes_vanished: int = 0
     skipped: int = 0
+    kinds: dict[str, int] = attrs.field(factory=dict)
     list_requests: int = 0
     retries: int = 0
+
+    def copy(self) -> ReadCounts:
+        """The counts as they are now."""
+        return attrs.evolve(self, kinds=self.kinds.copy())
+
+    def __add__(self, other: ReadCounts) -> ReadCounts:
+        names = [field.name for field in attrs.fields(ReadCounts) if field.name != "kinds"]
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return ReadCounts(**sums, kinds=add_counts(self.kinds, other.kinds))
+
+
+def add_counts(*counts: Mapping[str, int]) -> dict[str, int]:
+    """The sums, by name."""
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            total[name] = total.get(name, 0) + count
+    return total
 
 
 class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
@@ -112,6 +137,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.offsets = offsets if offsets is not None else OffsetManager()
         self.counts = ReadCounts()
         self._depends_on = canonical_options(transformer.depends_on())
+        self._skip_limits = SkipLimits(
+            per_object=config.errors.max_skipped, per_hour=config.errors.max_skipped_per_hour
+        )
         self._limits = BatchLimits(records=config.iggy.batch_length, size_bytes=config.iggy.batch_bytes)
         self._once = once
         self._feed: ObjectFeed | None = feed
@@ -289,6 +317,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         return self._current is None and not self._window and self.feed.finished
 
     @property
+    def skip_limits(self) -> SkipLimits:
+        """What counts the bad records, and stops at too many."""
+        return self._skip_limits
+
+    @property
     def seconds_until_due(self) -> float:
         """How long asking again would surely find nothing; 0 when that is not known."""
         return self.feed.seconds_until_due
@@ -408,6 +441,7 @@ class _ObjectRead:
         self._entry = assignment.entry
         self._source = source
         self._skipped: list[SkippedRecord] = []
+        self._bad = sum(last - first + 1 for first, last in self._entry.skipped)
 
     def batches(self, limits: BatchLimits) -> Iterator[RecordBatch]:
         """The batches of the object. One run is held back, so that the last one carries the object's end."""
@@ -423,6 +457,8 @@ class _ObjectRead:
                     held = None
                 if isinstance(run, SkippedRecord):
                     self._skip(run)
+                    if self._many_skipped:
+                        yield self._batch(None, ObjectState.READING)
                 else:
                     held = run
         except SourceError as error:
@@ -439,11 +475,26 @@ class _ObjectRead:
     def _skip(self, skipped: SkippedRecord) -> None:
         if self._tolerance != "skip_record":
             raise skipped.error
+        # what the position has from an earlier run has its letter: a letter comes before the number in the log
+        told = self._assignment.entry.left_out(skipped.record_number)
+        if not told:
+            self._bad += 1
+            self._owner.skip_limits.record(self._native.location, skipped.record_number, self._bad)
         self._owner.counts.skipped += 1
+        self._count(skipped.error)
         log.warning("skipped a record: %s", skipped.error)
-        self._skipped.append(skipped)
+        self._skipped.append(attrs.evolve(skipped, told=told) if told else skipped)
 
-    def _batch(self, run: PayloadRun | None, state: ObjectState) -> RecordBatch:
+    def _count(self, error: SourceError) -> None:
+        kinds, kind = self._owner.counts.kinds, type(error).__name__
+        kinds[kind] = kinds.get(kind, 0) + 1
+
+    @property
+    def _many_skipped(self) -> bool:
+        kept = self._skipped
+        return len(kept) >= KEPT_SKIPPED or sum(len(skip.raw) for skip in kept) >= KEPT_SKIPPED_BYTES
+
+    def _batch(self, run: PayloadRun | None, state: ObjectState, given_up: GivenUp | None = None) -> RecordBatch:
         entry = self._entry
         if self._skipped:
             entry = entry.with_skipped(skip.record_number for skip in self._skipped)
@@ -460,6 +511,7 @@ class _ObjectRead:
             size_bytes=run.size_bytes if run is not None else 0,
             entry=self._entry,
             skipped=skipped,
+            given_up=given_up,
         )
 
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
@@ -479,10 +531,15 @@ class _ObjectRead:
         elif not isinstance(error, SkippableError) or self._tolerance == "none":
             raise error
         else:
+            number = self._entry.records_done + len(self._skipped) + 1
+            told = self._assignment.entry.given_up == number
+            if not told:
+                self._owner.skip_limits.rest(self._native.location, number)
             counts.objects_failed += 1
-            log.warning("skipped the rest of an object after record %d: %s", self._entry.records_done, error)
+            self._count(error)
+            log.warning("skipped the rest of an object after record %d: %s", number - 1, error)
             self._finish()
-            yield self._batch(None, ObjectState.FAILED)
+            yield self._batch(None, ObjectState.FAILED, GivenUp(record_number=number, error=error, told=told))
 
     def _finish(self) -> None:
         self._owner.counts.bytes_done += self._assignment.size_bytes

@@ -58,6 +58,7 @@ class Counters:
     objects: int = _counter("objects", "Objects, or shares of split ones, of which every record is confirmed.")
     skipped_records: int = _counter("skipped", "What the tolerance let pass.", what="record")
     skipped_objects: int = _counter("skipped", "What the tolerance let pass.", what="object")
+    dead_letters: int = _counter("dead_letters", "What was left out and is kept in the dead letter topic.")
     retries: int = _counter("retries", "Calls to the store that were tried again.")
     list_requests: int = _counter("list_requests", "Pages of listings asked for; stores charge for them.")
     get_requests: int = _counter("get_requests", "Reads of objects asked for.")
@@ -71,6 +72,8 @@ class Counters:
     lag_bytes: int = _gauge("lag_bytes", "Their sizes.")
     left_out: dict[str, int] = attrs.field(factory=dict)
     """Reason -> objects left out in the last pass."""
+    kinds: dict[str, int] = attrs.field(factory=dict)
+    """Error class -> bad records and objects left out for it."""
 
     @classmethod
     def total(cls, parts: Iterable[Counters]) -> Counters:
@@ -79,8 +82,10 @@ class Counters:
         for part in parts:
             for field in _FIGURES:
                 setattr(result, field, getattr(result, field) + getattr(part, field))
-            for reason, count in part.left_out.copy().items():
-                result.left_out[reason] = result.left_out.get(reason, 0) + count
+            for name in ("left_out", "kinds"):
+                sums = getattr(result, name)
+                for reason, count in getattr(part, name).copy().items():
+                    sums[reason] = sums.get(reason, 0) + count
         return result
 
 
@@ -89,16 +94,18 @@ _FIGURES: dict[str, _Meaning] = {
 }
 _PREFIX = "iggy_source_"
 _LEFT_OUT = _Meaning(kind="gauge", metric="left_out_objects", doc="Objects left out in the last pass, by reason.")
+_KINDS = _Meaning(kind="counter", metric="bad_data", doc="Bad records and objects that were skipped, by error.")
 
 
 def reference_rows() -> Iterator[tuple[str, str, str, str]]:
     """Name, kind, labels and meaning of every metric, for the reference page."""
     seen: set[str] = set()
-    for meaning in (*_FIGURES.values(), _LEFT_OUT):
+    more = {id(_LEFT_OUT): "reason", id(_KINDS): "error"}
+    for meaning in (*_FIGURES.values(), _LEFT_OUT, _KINDS):
         if meaning.metric in seen:
             continue
         seen.add(meaning.metric)
-        labels = ["source", *(name for name, _ in meaning.labels), *(["reason"] if meaning is _LEFT_OUT else [])]
+        labels = ["source", *(name for name, _ in meaning.labels), *filter(None, [more.get(id(meaning))])]
         suffix = "_total" if meaning.kind == "counter" else ""
         yield f"{_PREFIX}{meaning.metric}{suffix}", meaning.kind, ", ".join(labels), meaning.doc
 
@@ -176,7 +183,11 @@ def _collector(read: Callable[[], Counters], source: str) -> Collector:
             left_out = GaugeMetricFamily(_PREFIX + _LEFT_OUT.metric, _LEFT_OUT.doc, labels=["source", "reason"])
             for reason, count in counters.left_out.copy().items():
                 left_out.add_metric([source, reason], count)
+            kinds = CounterMetricFamily(_PREFIX + _KINDS.metric, _KINDS.doc, labels=["source", "error"])
+            for kind, count in counters.kinds.copy().items():
+                kinds.add_metric([source, kind], count)
             yield from made.values()
             yield left_out
+            yield kinds
 
     return CountersCollector()

@@ -98,6 +98,8 @@ class OffsetManagerEntry:
         mark: a place near `records_done` to resume from without reading what is before.
         depends_on: the options that number its records, canonical; see `Transformer.depends_on`.
         skipped: inclusive ranges of record numbers that were left out; kept while it is read.
+        given_up: record number from which on a stored dead letter says that the rest was given up, while the state does not
+            say so yet; 0 when there is none.
         extra: what a subclass of the source wants to keep with it; JSON scalars.
     """
 
@@ -114,6 +116,7 @@ class OffsetManagerEntry:
     mark: Mark | None = None
     depends_on: str = ""
     skipped: tuple[tuple[int, int], ...] = ()
+    given_up: int = 0
     extra: Mapping[str, Scalar] = attrs.field(factory=dict, converter=dict)
 
     @classmethod
@@ -166,6 +169,8 @@ class OffsetManagerEntry:
             properties["depends_on"] = self.depends_on
         if self.skipped:
             properties["skipped"] = [list(pair) for pair in self.skipped]
+        if self.given_up:
+            properties["given_up"] = self.given_up
         if self.extra:
             properties["extra"] = dict(self.extra)
         return properties
@@ -193,6 +198,7 @@ class OffsetManagerEntry:
             mark=Mark(int(mark[0]), int(mark[1])) if mark else None,
             depends_on=str(properties.get("depends_on", "")),
             skipped=tuple((int(first), int(last)) for first, last in properties.get("skipped", ())),
+            given_up=int(properties.get("given_up", 0)),
             extra=dict(properties.get("extra", {})),
         )
 
@@ -228,17 +234,34 @@ class OffsetManagerEntry:
         """The position after more records; with `state` other than reading, what is only needed for resuming is dropped."""
         if state is ObjectState.READING:
             return attrs.evolve(self, records_done=records_done, mark=mark or self.mark, state=state)
-        return attrs.evolve(self, records_done=records_done, mark=None, state=state, skipped=())
+        return attrs.evolve(self, records_done=records_done, mark=None, state=state, skipped=(), given_up=0)
+
+    def left_out(self, record_number: int) -> bool:
+        """Whether that record is known to be left out."""
+        return any(first <= record_number <= last for first, last in self.skipped)
 
     def with_skipped(self, numbers: Iterable[int]) -> OffsetManagerEntry:
         """The position with more record numbers known to be left out; the count does not change."""
         return attrs.evolve(self, skipped=merge_ranges([*self.skipped, *((n, n) for n in numbers)]))
 
+    def with_skipped_ranges(self, ranges: Iterable[tuple[int, int]]) -> OffsetManagerEntry:
+        """The same, of inclusive ranges of numbers."""
+        return attrs.evolve(self, skipped=merge_ranges([*self.skipped, *ranges]))
+
     def order(self) -> tuple[Any, ...]:
         """What decides between two positions of one version: the larger is the later one."""
         mark = (self.mark.record, self.mark.byte) if self.mark else (-1, -1)
         rest = json.dumps(dict(self.extra), sort_keys=True)
-        return (self.split_size, self.records_done, self.state.rank, mark, self.lane, self.depends_on, rest)
+        return (
+            self.split_size,
+            self.records_done,
+            self.state.rank,
+            mark,
+            self.lane,
+            self.depends_on,
+            rest,
+            self.given_up,
+        )
 
 
 def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> OffsetManagerEntry:
@@ -256,9 +279,12 @@ def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> Offset
     modified_ms = max(left.modified_ms, right.modified_ms)
     if modified_ms != winner.modified_ms:  # a replay knows no time, and without one an older version would win later
         winner = attrs.evolve(winner, modified_ms=modified_ms)
-    if left.skipped == right.skipped or winner.finished or left.split_size != right.split_size:
+    if winner.finished or left.split_size != right.split_size:
         return winner
-    return attrs.evolve(winner, skipped=merge_ranges([*left.skipped, *right.skipped]))
+    given_up = max(left.given_up, right.given_up)
+    if left.skipped == right.skipped and given_up == winner.given_up:
+        return winner
+    return attrs.evolve(winner, skipped=merge_ranges([*left.skipped, *right.skipped]), given_up=given_up)
 
 
 def settle_shares(entries: PositionMap) -> None:
@@ -273,7 +299,7 @@ def settle_shares(entries: PositionMap) -> None:
         first = entries.get(whole)
         if first is None or first.generation < entry.generation:
             entries[whole] = attrs.evolve(
-                entry, share=1, records_done=0, state=ObjectState.READING, mark=None, skipped=(), extra={}
+                entry, share=1, records_done=0, state=ObjectState.READING, mark=None, skipped=(), given_up=0, extra={}
             )
     for entry in shares:
         first = entries[entry.get_manager_key().whole()]

@@ -11,13 +11,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING
 
 import attrs
 
+from framework.dead_letters import DeadLetter, DeadLetterBox, letters_of
 from framework.errors import IggyUnavailableError, UnknownOutcomeError
 from framework.offsets import OffsetManager, OffsetManagerEntry, PositionDelta
 from framework.producer import Producer
@@ -54,6 +55,7 @@ class SendCounts:
         objects: objects, or shares of split ones, of which everything is confirmed, or the rest was left out.
         object_bytes: their sizes.
         commits: deltas saved.
+        letters: dead letters stored.
         first_record_at: `time.time()` of the first confirmation; None before.
     """
 
@@ -63,6 +65,7 @@ class SendCounts:
     objects: int = 0
     object_bytes: int = 0
     commits: int = 0
+    letters: int = 0
     first_record_at: float | None = None
 
 
@@ -88,6 +91,7 @@ class Pipeline:
         open_lane: called before a lane's first send; must leave the lane's anchor in the log.
         on_saved: called with every delta that was saved.
         on_idle: called when there was nothing to send for a while.
+        dead_letters: where what is left out is kept; None: nowhere.
         clock: seconds.
     """
 
@@ -100,6 +104,7 @@ class Pipeline:
         open_lane: Callable[[Lane], None] | None = None,
         on_saved: Callable[[PositionDelta], None] | None = None,
         on_idle: Callable[[], None] | None = None,
+        dead_letters: DeadLetterBox | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task = task
@@ -113,6 +118,7 @@ class Pipeline:
         self._open_lane = open_lane
         self._on_saved = on_saved
         self._on_idle = on_idle
+        self._dead_letters = dead_letters
         self._clock = clock
         self._buffers: dict[Lane, _LaneBuffer] = {}
         self._lanes: set[Lane] = set()
@@ -181,8 +187,12 @@ class Pipeline:
             if self._open_lane is not None:
                 self._open_lane(lane)
             self._lanes.add(lane)
-        if batch.skipped or (batch.entry.split_size and batch.payloads and self._known(batch.entry) is None):
-            self._write_ahead(batch)
+        known = self._known(batch.entry) if batch.skipped or batch.given_up or batch.entry.split_size else None
+        letters = list(letters_of(batch)) if self._dead_letters is not None else []
+        if letters:
+            known = self._send_letters(batch, known, letters)
+        if batch.skipped or (batch.entry.split_size and batch.payloads and known is None):
+            self._write_ahead(batch, known)
         buffer = self._buffers.get(lane)
         if buffer is not None and not self._fits(buffer, batch):
             self._send(lane)
@@ -207,18 +217,37 @@ class Pipeline:
         same = known is not None and (known.version, known.generation) == (entry.version, entry.generation)
         return known if same else None
 
-    def _write_ahead(self, batch: RecordBatch) -> None:
+    def _send_letters(
+        self, batch: RecordBatch, known: OffsetManagerEntry | None, letters: Sequence[DeadLetter]
+    ) -> OffsetManagerEntry:
+        """Stores what is left out; returns the object's position as it is in the log by then.
+
+        First comes the position, if it is not in the log yet, then the letter, then the number in the position: a recovery that
+        finds the letter finds the position to which it belongs, and the position says that the letter is there.
+        """
+        assert self._dead_letters is not None
+        if known is None:
+            known = self._offsets.add_entry(self._begun(batch))
+        self._flush()
+        self._dead_letters.send(letters)
+        self.counts.letters += len(letters)
+        return known
+
+    def _begun(self, batch: RecordBatch) -> OffsetManagerEntry:
+        # not what stands before this batch: that may be on its way, and a crash now would lose it
+        done = self._task.committed_records(batch.entry)
+        return attrs.evolve(
+            batch.entry, records_done=done, mark=None, state=ObjectState.READING, skipped=(), given_up=0
+        )
+
+    def _write_ahead(self, batch: RecordBatch, known: OffsetManagerEntry | None) -> None:
         """Saves what a replay could not tell from the topic alone, before what it is about is sent.
 
         Which record numbers are left out: a replay accepts a hole only where the log says that they were skipped; any other
         hole is a loss. And that a share was begun: shares lie in several lanes, and only the order inside a lane tells which
         of two versions is the newer one.
         """
-        known = self._known(batch.entry)
-        if known is None:
-            # not what stands before this batch: that may be on its way, and a crash now would lose it
-            done = self._task.committed_records(batch.entry)
-            known = attrs.evolve(batch.entry, records_done=done, mark=None, state=ObjectState.READING, skipped=())
+        known = known if known is not None else self._begun(batch)
         self._offsets.add_entry(known.with_skipped(skip.record_number for skip in batch.skipped))
         self._flush()
 

@@ -21,6 +21,8 @@ class Progress:
         skipped: bad records left out.
         failed: objects whose rest was left out.
         vanished: objects deleted between list and read.
+        kinds: error class -> bad records and objects that were left out for it.
+        letters: dead letters stored.
         listed: objects of the current or last listing.
         left_out: reason -> objects left out by the filters in the last listing.
         passes: complete listings.
@@ -46,6 +48,8 @@ class Progress:
     skipped: int = 0
     failed: int = 0
     vanished: int = 0
+    kinds: dict[str, int] = attrs.field(factory=dict)
+    letters: int = 0
     listed: int = 0
     left_out: dict[str, int] = attrs.field(factory=dict)
     passes: int = 0

@@ -107,11 +107,30 @@ class SkippedRecord:
         record_number: counted from 1; a skipped record keeps its number, so numbers do not depend on the tolerance.
         error: why.
         raw: its bytes, or their beginning; empty when they could not be told apart. Never logged.
+        length: how many bytes it has; None when that is not known. `raw` is the whole record when it has as many.
+        told: whether a dead letter about it is stored already, from an earlier run.
     """
 
     record_number: int
     error: SkippableError
     raw: bytes = attrs.field(default=b"", repr=False)
+    length: int | None = None
+    told: bool = False
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class GivenUp:
+    """Why the rest of an object was left out.
+
+    Attributes:
+        record_number: the first record that is missing, counted from 1.
+        error: why.
+        told: whether a dead letter about it is stored already, from an earlier run.
+    """
+
+    record_number: int
+    error: SkippableError
+    told: bool = False
 
 
 @attrs.frozen(kw_only=True, slots=True, eq=False)
@@ -128,6 +147,7 @@ class RecordBatch:
         size_bytes: sum of the payloads' lengths.
         entry: the object's position once every record of this batch is confirmed.
         skipped: bad records left out just before this batch.
+        given_up: why the object ends with this batch although there is more of it; None when it does not.
     """
 
     native: NativeObject
@@ -137,6 +157,7 @@ class RecordBatch:
     size_bytes: int
     entry: OffsetManagerEntry
     skipped: tuple[SkippedRecord, ...] = ()
+    given_up: GivenUp | None = None
 
     @property
     def last_record(self) -> int:

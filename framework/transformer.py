@@ -19,6 +19,9 @@ from framework.shares import Share
 MAX_MESSAGE_BYTES = 64_000_000
 """The longest payload that an Iggy message can have (iggy 0.9)."""
 
+MAX_LETTER_BYTES = 1 << 20
+"""The longest piece of a bad record that is kept, for a dead letter."""
+
 COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy", "bzip2", "xz")
 """The values of `input.compression`."""
 

@@ -27,7 +27,7 @@ from framework.transformer import ObjectInput, PayloadRun
 from transformers.avro_codecs import unpack_block
 from transformers.avro_json import JsonEncoder, plain_schema
 from transformers.compression import UnpackedStream
-from transformers.runs import RAW_BYTES, SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
+from transformers.runs import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.unpack import ExactReader, ShortRead
 
 _MAGIC = b"Obj\x01"
@@ -204,11 +204,11 @@ class _Decoder:
                     location=self._location,
                     record_number=number,
                 )
-                yield from builder.skipped(SkippedRecord(record_number=number, error=error))
+                yield from builder.bad(error)
                 continue
             if len(payload) > self._limit:
                 large = too_large(self._location, number, self._limit)
-                yield from builder.skipped(SkippedRecord(record_number=number, error=large, raw=payload[:RAW_BYTES]))
+                yield from builder.bad(large, payload, length=len(payload))
             else:
                 yield from builder.add([payload], len(payload))
 

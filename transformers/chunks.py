@@ -75,8 +75,7 @@ class BytesTransformer(ShippedTransformer):
                     yield from builder.add([chunk], len(chunk))
                 else:
                     error = too_large(stream.location, builder.next_record, self.options.max_record_bytes)
-                    raw = chunk[:RAW_BYTES]
-                    yield from builder.skipped(SkippedRecord(record_number=builder.next_record, error=error, raw=raw))
+                    yield from builder.bad(error, chunk, length=len(chunk))
             return
         if not stream.packed:
             builder.border((builder.next_record - 1) * self.options.chunk_size, overhead=0)
@@ -99,8 +98,6 @@ class BytesTransformer(ShippedTransformer):
                     head = b"".join((*parts, piece))[:RAW_BYTES]
                     parts = []
             if head:
-                yield from builder.skipped(
-                    SkippedRecord(record_number=1, error=too_large(stream.location, 1, limit), raw=head)
-                )
+                yield from builder.bad(too_large(stream.location, 1, limit), head, length=size)
             elif parts:
                 yield from builder.add([b"".join(parts)], size)

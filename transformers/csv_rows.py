@@ -23,7 +23,7 @@ from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, 
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
 from transformers.row_json import encode, row_maker
-from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from transformers.runs import RunBuilder, ShippedTransformer, too_large
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -228,7 +228,7 @@ class _RowReader:
             return
         if len(payload) > self._options.max_record_bytes:
             error = too_large(self._stream.location, self._builder.next_record, self._options.max_record_bytes)
-            yield from self._skipped(error, payload[:RAW_BYTES])
+            yield from self._skipped(error, payload, len(payload))
             return
         yield from self._builder.add([payload], len(payload))
 
@@ -238,7 +238,7 @@ class _RowReader:
                 "the header is longer than input.max_record_bytes; is this CSV?", location=self._stream.location
             )
         error = too_large(self._stream.location, self._builder.next_record, self._options.max_record_bytes)
-        yield from self._skipped(error, raw)
+        yield from self._skipped(error, raw, None)
 
     def _raw(self, row: list[str]) -> bytes:
         """The row written again: its bytes are gone, and may have had quotes where none were needed."""
@@ -247,18 +247,17 @@ class _RowReader:
             if (q := self._options.csv_quote) and _needs_quotes(field, self._options)
             else field
             for field in row
-        ).encode("utf-8", "surrogateescape")[:RAW_BYTES]
+        ).encode("utf-8", "surrogateescape")
 
     def _bad(self, message: str, raw: bytes) -> Iterator[PayloadRun | SkippedRecord]:
         error = RecordError(message, location=self._stream.location, record_number=self._builder.next_record)
-        yield from self._skipped(error, raw)
+        yield from self._skipped(error, raw, len(raw))
 
-    def _skipped(self, error: RecordError, raw: bytes) -> Iterator[PayloadRun | SkippedRecord]:
+    def _skipped(self, error: RecordError, raw: bytes, length: int | None) -> Iterator[PayloadRun | SkippedRecord]:
         if self._left:
             self._left -= 1
             return
-        record = SkippedRecord(record_number=self._builder.next_record, error=error, raw=raw)
-        yield from self._builder.skipped(record)
+        yield from self._builder.bad(error, raw, length=length)
 
 
 def _needs_quotes(field: str, options: InputOptions) -> bool:

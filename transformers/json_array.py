@@ -216,8 +216,7 @@ class _ArrayReader:
         if error is None:
             yield from self._builder.add([element], len(element))
         else:
-            bad = SkippedRecord(record_number=number, error=error, raw=element[:RAW_BYTES])
-            yield from self._builder.skipped(bad)
+            yield from self._builder.bad(error, element, length=len(element))
 
     def _take_giant(self) -> Generator[PayloadRun | SkippedRecord, None, bool]:  # noqa: C901 - a scanner
         """Leaves out an element that is too long, without keeping it. Returns whether the array is closed behind it."""
@@ -254,7 +253,7 @@ class _ArrayReader:
         else:
             number = self._builder.next_record
             error = too_large(self._stream.location, number, self._max_bytes)
-            yield from self._builder.skipped(SkippedRecord(record_number=number, error=error, raw=raw))
+            yield from self._builder.bad(error, raw)
         return char == b"]"
 
     def _corrupt(self, message: str) -> CorruptObjectError:

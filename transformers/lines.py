@@ -33,12 +33,14 @@ class Span:
         start: offset of the first byte in the unpacked stream.
         ended: whether the last line has an end; only the object's last may have none.
         too_long: this is one line, longer than allowed.
+        length: of a line that is too long, how many bytes it has without its end.
     """
 
     data: bytes = attrs.field(repr=False)
     start: int
     ended: bool = True
     too_long: bool = False
+    length: int = 0
 
 
 def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing carried, a line begun, one too long
@@ -52,6 +54,7 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
     carried = 0
     giant: bytes | None = None  # the beginning of a line that is too long, once it is; its pieces are no longer kept
     giant_blank = False
+    tail = b""
     while piece := stream.read_about(piece_bytes):
         if at == 0 and not carried and piece.startswith(_BOM):
             at = len(_BOM)
@@ -61,7 +64,8 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
             if giant is not None:
                 begin = piece.index(b"\n") + 1
                 if not giant_blank or piece[:begin].strip():
-                    yield Span(giant, at, too_long=True)
+                    before = piece[begin - 2 : begin - 1] if begin > 1 else tail[-1:]
+                    yield Span(giant, at, too_long=True, length=carried + begin - (2 if before == b"\r" else 1))
                 at += carried + begin
                 giant = None
             if begin < cut:
@@ -83,7 +87,7 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
                     del whole
     if giant is not None:
         if not giant_blank:
-            yield Span(giant, at, too_long=True)
+            yield Span(giant, at, too_long=True, length=carried)
     elif carry:
         yield from _without_giants(Span(b"".join(carry), at, ended=False), max_bytes)
 
@@ -102,7 +106,7 @@ def _without_giants(span: Span, max_bytes: int) -> Iterator[Span]:
         if len(core) > max_bytes and core.strip():
             if begin < here:
                 yield Span(span.data[begin:here], span.start + begin)
-            yield Span(core[:RAW_BYTES], span.start + here, too_long=True)
+            yield Span(core[:RAW_BYTES], span.start + here, too_long=True, length=len(core))
             begin = here + len(line) + 1
         here += len(line) + 1
     if begin < len(span.data):
@@ -119,6 +123,7 @@ class LineBlock:
         overhead: bytes that each line's end takes, when all take the same; else None.
         ascii: whether all of them are ASCII.
         too_long: this is one line, longer than allowed.
+        length: of a line that is too long, how many bytes it has.
     """
 
     lines: list[bytes]
@@ -126,13 +131,14 @@ class LineBlock:
     overhead: int | None
     ascii: bool = False
     too_long: bool = False
+    length: int = 0
 
 
 def split_lines(span: Span) -> LineBlock:
     """The lines of a span."""
     data = span.data
     if span.too_long or not span.ended:
-        return LineBlock([data], span.start, None, data.isascii(), span.too_long)
+        return LineBlock([data], span.start, None, data.isascii(), span.too_long, span.length)
     lines = data.split(b"\n")
     del lines[-1]
     overhead: int | None = 1
@@ -237,9 +243,7 @@ class LineTransformer(ShippedTransformer):
         if block.too_long:
             offset = None if stream.packed else block.start
             error = too_large(stream.location, builder.next_record, self.options.max_record_bytes, byte_offset=offset)
-            yield from builder.skipped(
-                SkippedRecord(record_number=builder.next_record, error=error, raw=block.lines[0])
-            )
+            yield from builder.bad(error, lines[0], length=block.length)
             return
         if not drop and self._all_good(lines, ascii_only=block.ascii):
             if block.overhead is not None and not stream.packed:
@@ -270,9 +274,7 @@ class LineTransformer(ShippedTransformer):
                     error = RecordError(
                         problem, location=stream.location, record_number=builder.next_record, byte_offset=offset
                     )
-                    yield from builder.skipped(
-                        SkippedRecord(record_number=builder.next_record, error=error, raw=line[:RAW_BYTES])
-                    )
+                    yield from builder.bad(error, line, length=len(line))
             if offset is not None:
                 offset = None if block.overhead is None else offset + len(line) + block.overhead
         if good:

@@ -22,7 +22,7 @@ from framework.records import Mark, SkippedRecord
 from framework.transformer import ObjectInput, PayloadRun
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.row_json import encode
-from transformers.runs import RAW_BYTES, SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
+from transformers.runs import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -239,12 +239,11 @@ class _RowReader:
                 error = RecordError(
                     "the row has no JSON form (text that is not UTF-8)", location=self._location, record_number=number
                 )
-                yield from self._builder.skipped(SkippedRecord(record_number=number, error=error))
+                yield from self._builder.bad(error)
                 continue
             if len(payload) > self._limit:
                 large = too_large(self._location, number, self._limit)
-                bad = SkippedRecord(record_number=number, error=large, raw=payload[:RAW_BYTES])
-                yield from self._builder.skipped(bad)
+                yield from self._builder.bad(large, payload, length=len(payload))
             else:
                 yield from self._builder.add([payload], len(payload))
 

@@ -11,15 +11,22 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from framework.errors import CorruptObjectError, RecordTooLargeError
+from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError
 from framework.records import Mark, SkippedRecord
-from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, Transformer
+from framework.transformer import (
+    MAX_LETTER_BYTES,
+    BatchLimits,
+    InputOptions,
+    ObjectInput,
+    PayloadRun,
+    Transformer,
+)
 
 SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 """What unpacks and what checks; which of them an object needs is seen when it is read."""
 
-RAW_BYTES = 1 << 16
-"""How much of a record that is too long is kept."""
+RAW_BYTES = MAX_LETTER_BYTES
+"""How much of a bad record is kept: as much as a dead letter can hold."""
 
 
 class RunBuilder:
@@ -61,6 +68,20 @@ class RunBuilder:
         """Yields what is left."""
         while self._pending:
             yield self._cut()
+
+    def bad(
+        self, error: RecordError, raw: bytes = b"", *, length: int | None = None
+    ) -> Iterator[PayloadRun | SkippedRecord]:
+        """Takes a bad record of which these are the bytes, and yields everything up to it.
+
+        Args:
+            error: why; about the record `next_record`.
+            raw: the record, or its beginning; nothing when it has no bytes of its own.
+            length: how long it is, when `raw` is a beginning only.
+        """
+        kept = raw[: RAW_BYTES if length is None else min(RAW_BYTES, length)]
+        record = SkippedRecord(record_number=self.next_record, error=error, raw=kept, length=length)
+        return self.skipped(record)
 
     def skipped(self, record: SkippedRecord) -> Iterator[PayloadRun | SkippedRecord]:
         """Takes a bad record, which must have the number `next_record`, and yields everything up to it."""

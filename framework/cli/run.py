@@ -81,14 +81,14 @@ def run_engine(
         try:
             last = engine.run()
         except SourceError:
-            _summary(engine.progress())
+            _summary(engine.progress(), config.errors.dead_letter_topic)
             raise
-    _summary(last)
+    _summary(last, config.errors.dead_letter_topic)
     # a signal that came with the last record stops what comes after, too
     return attrs.evolve(last, state="stopped") if engine.stop_requested else last
 
 
-def _summary(progress: Progress) -> None:
+def _summary(progress: Progress, letters: str | None) -> None:
     log.info(
         "%s records of %s objects are in Iggy",
         f"{progress.records:,}",
@@ -100,6 +100,12 @@ def _summary(progress: Progress) -> None:
             progress.skipped,
             progress.failed,
             progress.vanished,
+        )
+    if letters is not None and progress.letters:
+        log.warning(
+            '%d dead letters more in topic "%s": "dead-letter show" lists them, "dead-letter replay" sends them again',
+            progress.letters,
+            letters,
         )
     for reason, count in progress.left_out.items():
         log.info("not read, %s: %d objects", reason, count)
@@ -163,4 +169,6 @@ def counters_of(progress: Progress) -> Counters:
         lag_objects=max(0, progress.objects_total - progress.objects_done),
         lag_bytes=max(0, progress.bytes_total - progress.bytes_done),
         left_out=dict(progress.left_out),
+        kinds=dict(progress.kinds),
+        dead_letters=progress.letters,
     )

@@ -22,7 +22,7 @@ from framework.formats import known_formats
 from framework.globs import compile_globs
 from framework.iggy.address import IggyAddress
 from framework.naming import TOPIC_PLACEHOLDER, NameTemplate
-from framework.transformer import COMPRESSIONS, MAX_MESSAGE_BYTES, InputOptions
+from framework.transformer import COMPRESSIONS, MAX_LETTER_BYTES, MAX_MESSAGE_BYTES, InputOptions
 
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
@@ -423,6 +423,35 @@ class ErrorsSection:
         doc='`"none"`: stop at the first one. `"skip_record"`: go on after a bad record, and after an object whose '
         'rest cannot be read. `"skip_object"`: a bad record ends its object. What is skipped is counted and logged.',
     )
+    dead_letter_topic: str | None = option(
+        None,
+        doc="A topic of the same stream that keeps what is skipped: where it was, why, and its bytes. `dead-letter show` lists "
+        "it, `dead-letter replay` sends it again. Made when it is missing, with one partition. Sources may share one. "
+        "Absent: what is skipped is counted and logged, no more.",
+        minimum=1,
+        maximum=_LONGEST_IGGY_NAME,
+    )
+    dead_letter_bytes: Bytes = option(
+        MAX_LETTER_BYTES,
+        minimum=1,
+        maximum=MAX_LETTER_BYTES,
+        unit="bytes",
+        doc="How much of a bad record a dead letter holds; of a longer one it holds the beginning.",
+    )
+    max_skipped: int = option(
+        1000,
+        minimum=0,
+        unit="records",
+        doc="Bad records of one object that may be skipped. At one more the source stops: a wrong `format` must not turn a bucket "
+        "into dead letters.",
+    )
+    max_skipped_per_hour: int = option(
+        10_000,
+        minimum=0,
+        unit="records and objects",
+        doc="Bad records, and objects whose rest cannot be read, that a task may skip within an hour. At one more it "
+        "stops.",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -508,6 +537,14 @@ class SourceCommonConfig:
             )
         if topic == self.offsets_topic:
             yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
+        letters = self.errors.dead_letter_topic
+        if letters is not None and letters in {topic, self.offsets_topic}:
+            yield f'[errors] dead_letter_topic = "{letters}": must be another topic than records and positions go to'
+        if letters is not None and self.errors.tolerance == "none":
+            yield (
+                f'[errors] dead_letter_topic = "{letters}": nothing is skipped with tolerance = "none"; set "skip_record" or '
+                f'"skip_object", or leave the topic out'
+            )
         tasks = self.runner.tasks_max or 1
         if topic is not None and TOPIC_PLACEHOLDER not in topic and tasks > self.iggy.partitions:
             yield (

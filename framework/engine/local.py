@@ -160,6 +160,7 @@ class LocalEngine:
                 open_lane=session.lanes.open_lane,
                 on_saved=session.saved,
                 on_idle=session.lanes.verify_when_due,
+                dead_letters=session.dead_letters(),
             )
             self._running = pipeline
             if self._stopping.is_set():  # it was asked for before there was anything to stop

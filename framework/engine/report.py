@@ -12,7 +12,7 @@ import attrs
 from typing_extensions import Self
 
 from framework.engine.patience import WorkDone
-from framework.iterator import ReadCounts
+from framework.iterator import ReadCounts, add_counts
 from framework.progress import Progress
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class TaskFigures:
         objects: objects of which everything is confirmed, or the rest was left out.
         object_bytes: their listed sizes.
         commits: deltas saved.
+        letters: dead letters stored.
         record_bytes: their payload bytes.
         send_requests: confirmed requests that held records.
         queue_records: records that wait to be sent.
@@ -46,6 +47,7 @@ class TaskFigures:
     objects: int = 0
     object_bytes: int = 0
     commits: int = 0
+    letters: int = 0
     record_bytes: int = 0
     send_requests: int = 0
     queue_records: int = 0
@@ -58,11 +60,12 @@ class TaskFigures:
         """The figures of a task at work."""
         queue, iterator = task.queue, task.iterator
         return cls(
-            reads=attrs.evolve(iterator.counts) if iterator is not None else ReadCounts(),
+            reads=iterator.counts.copy() if iterator is not None else ReadCounts(),
             records=pipeline.counts.records,
             objects=pipeline.counts.objects,
             object_bytes=pipeline.counts.object_bytes,
             commits=pipeline.counts.commits,
+            letters=pipeline.counts.letters,
             record_bytes=pipeline.counts.size_bytes,
             send_requests=pipeline.counts.requests,
             queue_records=queue.records if queue is not None else 0,
@@ -159,6 +162,8 @@ class Reporter:
             skipped=sum(f.reads.skipped for f in figures),
             failed=sum(f.reads.objects_failed for f in figures),
             vanished=sum(f.reads.objects_vanished for f in figures),
+            kinds=add_counts(*(f.reads.kinds for f in figures)),
+            letters=sum(f.letters for f in figures),
             listed=feed.listed if feed is not None else 0,
             left_out=dict(feed.left_out) if feed is not None else {},
             passes=self._past_passes + (live.passes if live is not None else 0),

@@ -18,6 +18,7 @@ from framework.errors import ConfigError, IggyUnavailableError, UnknownOutcomeEr
 from framework.ids import object_hash64
 from framework.iggy.address import IggyAddress
 from framework.iggy.client import IggyConnection
+from framework.iggy.dead_letters import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.log_codec import Closing, TopicIdentity
 from framework.iggy.position_log import LogOffsetStore, PositionLog
 from framework.iggy.recovery import Recovered, Recovery
@@ -29,6 +30,7 @@ from framework.records import Anchor, Lane, NativeObject
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
+    from framework.dead_letters import DeadLetterBox
     from framework.iggy.embedded import EmbeddedServer
     from framework.position_map import PositionView
 
@@ -201,8 +203,12 @@ class Session:
         topics = [fixed] if fixed is not None else []
         for topic in topics:
             self.lanes.ensure_topic(topic)
+        letters = config.errors.dead_letter_topic
+        if letters is not None:
+            for warning in ensure_dead_letter_topic(connection, iggy.stream, letters, create=iggy.create_topics):
+                log.warning("%s", warning)
         self.recovered: Recovered = Recovery(
-            self.log, topics=topics, partitions=iggy.partitions, own_epochs=own_epochs
+            self.log, topics=topics, partitions=iggy.partitions, own_epochs=own_epochs, dead_letters=letters
         ).run()
         store = LogOffsetStore(
             self.log,
@@ -230,6 +236,10 @@ class Session:
         """The door to the data topics, over this session's connection."""
         return make_producer(self.connection, self.config, self.recovered.anchors)
 
+    def dead_letters(self) -> DeadLetterBox | None:
+        """The door to the dead letter topic, over this session's connection; None when none is configured."""
+        return IggyDeadLetters.of(self.connection, self.config)
+
     def expect_other_writers(self) -> None:
         """Says that other processes append deltas; their leader tells `saved` of each, a little later."""
         self._snapshots.others_write = True
@@ -252,7 +262,11 @@ class Session:
         listings = self.offsets.snapshot_listings()
         positions, anchors = self.offsets.snapshot()
         return positions, Closing(
-            anchors=anchors, topics=self._topics(), unclaimed=self.recovered.unclaimed, listings=listings
+            anchors=anchors,
+            topics=self._topics(),
+            unclaimed=self.recovered.unclaimed,
+            listings=listings,
+            letters=self.recovered.letters,
         )
 
     def _topics(self) -> dict[str, TopicIdentity]:

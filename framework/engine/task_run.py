@@ -15,6 +15,7 @@ from framework.engine.report import TaskFigures
 from framework.engine.session import LaneKeeper, make_producer, open_connection
 from framework.errors import FatalError, SourceError
 from framework.iggy.address import IggyAddress
+from framework.iggy.dead_letters import IggyDeadLetters
 from framework.iggy.position_log import LogOffsetStore, PositionLog
 from framework.offsets import OffsetManager, PositionDelta
 from framework.pipeline import Pipeline
@@ -86,6 +87,7 @@ class TaskRun:
                 open_lane=lanes.open_lane,
                 on_saved=on_saved,
                 on_idle=lanes.verify_when_due,
+                dead_letters=IggyDeadLetters.of(self._connection, config),
             )
         except BaseException:
             self.close()

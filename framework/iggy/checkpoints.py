@@ -51,6 +51,7 @@ class Loaded:
         listings: prefix -> what its last listing left.
         facts: record numbers that were left out, of objects that were not finished. They are facts about the objects, so they
             count whether or not their delta's anchor stands.
+        letters: dead letter topic -> the place up to which the positions know its letters.
         lost_records: whether the server forgot some of what it had confirmed.
     """
 
@@ -59,6 +60,7 @@ class Loaded:
     unclaimed: dict[int, int] = attrs.field(factory=dict)
     listings: dict[str, PastListing] = attrs.field(factory=dict)
     facts: SkipFacts = attrs.field(factory=dict)
+    letters: Mapping[str, Anchor] = attrs.field(factory=dict)
     lost_records: bool = False
 
 
@@ -116,6 +118,7 @@ class CheckpointLoader:
         summary = self._newest if len(checkpoints) == 1 else self._summarise(checkpoints)
         loaded.anchors, loaded.unclaimed = dict(closing.anchors), dict(closing.unclaimed)
         loaded.listings = summary.listings
+        loaded.letters = closing.letters  # of the oldest step that counts: what it does not know must be read again
         self._apply(checkpoints, self._reach(checkpoints, summary, loaded), loaded)
         if loaded.lost_records:  # the mark up to where everything was read falls with what was read
             loaded.listings = {prefix: attrs.evolve(past, tail=None) for prefix, past in loaded.listings.items()}
@@ -273,6 +276,8 @@ def _further(left: Anchor | None, right: Anchor | None) -> Anchor | None:
 
 
 def _take(entry: OffsetManagerEntry, loaded: Loaded, *, counts: bool) -> None:
+    # that a version was begun says nothing about its lane, and stands whatever the lane has lost
+    counts = counts or not (entry.records_done or entry.finished)
     if entry.skipped:
         place = entry.get_manager_key(), entry.version
         loaded.facts[place] = merge_ranges([*loaded.facts.get(place, ()), *entry.skipped])

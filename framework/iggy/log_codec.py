@@ -130,12 +130,15 @@ class Closing:
         topics: data topic -> its identity.
         unclaimed: replayed records of objects that are known by their hash only: hash -> records done.
         listings: prefix -> what its last listing left.
+        letters: dead letter topic -> the place up to which the positions know its letters. It moves with an epoch only: several
+            writers share the topic, so none of them can tell for all.
     """
 
     anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
     topics: Mapping[str, TopicIdentity] = attrs.field(factory=dict)
     unclaimed: Mapping[int, int] = attrs.field(factory=dict)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict)
+    letters: Mapping[str, Anchor] = attrs.field(factory=dict)
 
 
 def _loads(body: bytes) -> Any:
@@ -277,6 +280,8 @@ def encode_snapshot(
             body["topics"] = {name: attrs.astuple(identity) for name, identity in closing.topics.items()}
             body["unclaimed"] = [[object_hash, done] for object_hash, done in closing.unclaimed.items()]
             body["listings"] = _listings_out(closing.listings)
+            if closing.letters:
+                body["letters"] = {topic: [at.offset, f"{at.message_id:x}"] for topic, at in closing.letters.items()}
         header = {"kind": "snapshot", "source": source, "epoch": epoch, "part": part, "parts": len(views)}
         if since is not None:
             header["since"] = since
@@ -305,6 +310,7 @@ def decode_closing(part: LogMessage) -> Closing:
             },
             unclaimed={int(object_hash): done for object_hash, done in body["unclaimed"]},
             listings=_listings_in(body.get("listings", {})),
+            letters={topic: Anchor(row[0], int(row[1], 16)) for topic, row in body.get("letters", {}).items()},
         )
 
 
@@ -370,6 +376,7 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
     columns["share"] = {str(at): [e.share, e.split_size] for at, e in enumerate(entries) if e.split_size}
     columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
     columns["skipped"] = {str(at): e.skipped for at, e in enumerate(entries) if e.skipped}
+    columns["given_up"] = {str(at): e.given_up for at, e in enumerate(entries) if e.given_up}
     columns["extra"] = {str(at): e.extra for at, e in enumerate(entries) if e.extra}
     return {"columns": columns, "buckets": list(buckets), "lanes": list(lanes), "options": list(options)}
 
@@ -378,7 +385,7 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     columns = table["columns"]
     lanes = [Lane(topic, partition) for topic, partition in table["lanes"]]
     marks, skipped, extras = columns["mark"], columns["skipped"], columns["extra"]
-    generations, shares = columns.get("generation"), columns.get("share")
+    generations, shares, given_up = columns.get("generation"), columns.get("share"), columns.get("given_up")
     names = ("bucket", "key", "version", "modified", "records", "state", "lane", "depends_on")
     for at, row in enumerate(zip(*(columns[name] for name in names), strict=True)):
         bucket, key, version, modified, records, state, lane, depends_on = row
@@ -398,5 +405,6 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
             mark=Mark(*mark) if mark else None,
             depends_on=table["options"][depends_on],
             skipped=tuple((first, last) for first, last in skipped.get(str(at), ())) if skipped else (),
+            given_up=given_up.get(str(at), 0) if given_up else 0,
             extra=extras.get(str(at), {}) if extras else {},
         )

@@ -18,8 +18,9 @@ import attrs
 
 from framework.errors import IggyUnavailableError, PositionError, SourceRunningError
 from framework.ids import MessageId, object_hash64, parse_message_id
-from framework.iggy.checkpoints import CheckpointLoader, SkipFacts
+from framework.iggy.checkpoints import CheckpointLoader, Loaded, SkipFacts
 from framework.iggy.headers import join_provenance, share_of
+from framework.iggy.known_letters import KnownLetters
 from framework.iggy.log_codec import Claim, Closing, TopicIdentity
 from framework.iggy.position_log import PositionLog, arrange
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, merge_ranges, settle_shares
@@ -54,6 +55,7 @@ class Recovered:
         replayed: messages that were read from the data topics.
         topics: the data topics and their identities.
         listings: prefix -> what its last listing left for the next one.
+        letters: dead letter topic -> the place up to which the positions know its letters.
     """
 
     epoch: int
@@ -64,6 +66,7 @@ class Recovered:
     replayed: int = 0
     topics: Mapping[str, TopicIdentity] = attrs.field(factory=dict)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict, repr=length_only)
+    letters: Mapping[str, Anchor] = attrs.field(factory=dict)
 
     @property
     def stored_records(self) -> int:
@@ -134,6 +137,7 @@ class Recovery:
         topics: data topics that the configuration names; they exist.
         partitions: how many each has.
         own_epochs: that this process has led before.
+        dead_letters: the dead letter topic that the configuration names; it exists.
     """
 
     def __init__(
@@ -142,6 +146,7 @@ class Recovery:
         *,
         topics: Sequence[str],
         partitions: int,
+        dead_letters: str | None = None,
         own_epochs: Collection[int] = (),
     ) -> None:
         self._log = position_log
@@ -151,6 +156,7 @@ class Recovery:
         self._stream = position_log.stream
         self._topics = topics
         self._partitions = partitions
+        self._dead_letters = dead_letters
 
     def run(self) -> Recovered:
         """Recovers and begins an epoch.
@@ -186,7 +192,10 @@ class Recovery:
             replay = _Replay(self._source, entries, unclaimed, loaded.facts)
             anchors[lane] = self._replay_lane(lane, anchors[lane], replay)
             replayed += replay.messages
-        closing = Closing(anchors=anchors, topics=identities, unclaimed=unclaimed, listings=loaded.listings)
+        letters = self._recover_letters(loaded, known=bool(view.checkpoints))
+        closing = Closing(
+            anchors=anchors, topics=identities, unclaimed=unclaimed, listings=loaded.listings, letters=letters
+        )
         base = self._log.append_snapshot(epoch, entries.view(), closing)
         if replayed:
             log.info("recovered: %d messages after the last saved position were found in the topics", replayed)
@@ -199,7 +208,18 @@ class Recovery:
             replayed=replayed,
             topics=identities,
             listings=loaded.listings,
+            letters=letters,
         )
+
+    def _recover_letters(self, loaded: Loaded, *, known: bool) -> Mapping[str, Anchor]:
+        """Tells the positions which letters are stored; returns the places up to which they know. `known`: there is a log."""
+        if self._dead_letters is None:
+            return loaded.letters
+        box = KnownLetters(self._connection, stream=self._stream, topic=self._dead_letters, source=self._source)
+        end = box.read(loaded.letters.get(self._dead_letters)) if known else box.end()
+        box.apply(loaded.entries, loaded.facts)
+        others = {topic: at for topic, at in loaded.letters.items() if topic != self._dead_letters}
+        return {**others, self._dead_letters: end} if end is not None else others
 
     def _identities(self, known: Mapping[str, TopicIdentity]) -> dict[str, TopicIdentity]:
         found: dict[str, TopicIdentity] = {}
@@ -268,8 +288,8 @@ class _Replay:
         done = entry.records_done
         if parts.record <= done:
             return
-        expected = self._after_skipped(entry, done)
-        if parts.record == expected:
+        # one that was skipped and is there all the same was good under later options
+        if parts.record in range(done + 1, self._after_skipped(entry, done) + 1):
             self._entries[key] = attrs.evolve(entry, records_done=parts.record)
         else:
             log.warning(

@@ -22,7 +22,6 @@ from framework.engine.task_run import WorkerPlan
 from framework.errors import SourceError
 from framework.feed import Assignment
 from framework.iggy import log_codec
-from framework.iterator import ReadCounts
 from framework.offsets import OffsetManagerEntry
 from framework.spark.failures import lost_job
 from framework.spark.job import JobResult, SparkJob, run_job
@@ -248,7 +247,8 @@ class SparkGroup:
         live = self._live
         if figures.records:  # a job that was lost tells nothing
             live.records += figures.records - running.records
-        live.reads = _sum(live.reads, figures.reads)
+        live.reads += figures.reads
+        live.letters += figures.letters
         live.record_bytes += figures.record_bytes
         live.send_requests += figures.send_requests
         live.blocked_seconds += figures.blocked_seconds
@@ -292,8 +292,3 @@ class SparkGroup:
 def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def _sum(left: ReadCounts, right: ReadCounts) -> ReadCounts:
-    names = [field.name for field in attrs.fields(ReadCounts)]
-    return ReadCounts(**{name: getattr(left, name) + getattr(right, name) for name in names})

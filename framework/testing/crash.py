@@ -122,6 +122,7 @@ class Bench:
             config,
             open_lane=session.lanes.open_lane,
             on_saved=session.saved,
+            dead_letters=session.dead_letters(),
             clock=FakeClock(step=config.offsets.commit_interval / 3),
         ).run()
         return list(session.offsets.entries())

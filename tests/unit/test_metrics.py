@@ -26,8 +26,9 @@ def scrape(port):
 
 
 def numbered():
-    names = [field.name for field in attrs.fields(Counters) if field.name != "left_out"]
-    return Counters(**{name: at for at, name in enumerate(names, 1)}, left_out={"hidden": 3, "too old": 1})
+    names = [field.name for field in attrs.fields(Counters) if field.name not in {"left_out", "kinds"}]
+    numbers = {name: at for at, name in enumerate(names, 1)}
+    return Counters(**numbers, left_out={"hidden": 3, "too old": 1}, kinds={"RecordError": 5})
 
 
 def test_a_scrape_gives_every_figure_as_it_is_now():
@@ -40,6 +41,7 @@ def test_a_scrape_gives_every_figure_as_it_is_now():
         assert seen["iggy_source_skipped_total", (source, ("what", "object"))] == counters.skipped_objects
         assert seen["iggy_source_queue_bytes", (source,)] == counters.queue_bytes
         assert seen["iggy_source_left_out_objects", (("reason", "hidden"), source)] == 3
+        assert seen["iggy_source_bad_data_total", (("error", "RecordError"), source)] == 5
         assert len(seen) == len(attrs.fields(Counters)) - 1 + 2
         assert {name for name, _ in seen} == {row[0] for row in reference_rows()}
         counters.records += 5
@@ -67,6 +69,7 @@ def test_counters_add_up_and_pickle():
     assert both.records == 2 * numbered().records
     assert both.lag_bytes == 2 * numbered().lag_bytes
     assert both.left_out == {"hidden": 6, "too old": 2}
+    assert both.kinds == {"RecordError": 10}
     assert Counters.total([]) == Counters()
     assert pickle.loads(pickle.dumps(both)) == both
 

@@ -1,0 +1,299 @@
+"""Dead letters as messages: how they are written, how they are read again, and the marks of what was sent again.
+
+The topic has one partition; several writers share it. A message's id is deterministic, and never that of a record:
+
+    bits 127..64   XXH3-64 of (source name, "dead letter" or "dead object", bucket, key, version, split size)
+    bits  63..40   share        bits 39..0   record number
+
+The header `letter` says what a message is: `record`, `object` (its rest, from that record on), or of `dead-letter replay` a
+`note` (letters that are about to be sent again, and where the lanes end) and a `replayed` (those that were). Payload of a
+letter: the record's bytes, their beginning, or a short JSON when there are none; the header `payload` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+import orjson
+
+from framework.errors import IggyTopicError, UnknownOutcomeError
+from framework.ids import dead_letter_hash64
+from framework.iggy import wire
+from framework.iggy.headers import encode_headers, join_provenance, provenance, share_of
+from framework.iggy.topics import ensure_topic
+from framework.records import Lane, length_only
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.dead_letters import DeadLetter
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.values import StoredMessage
+    from framework.shares import Share
+
+PARTITION = 0
+
+LETTER, NOTE_ID, MARK_ID = "letter", 1, 2
+
+ERROR_TEXT = 2000
+"""Characters of an error's sentence that are kept."""
+
+_MAX_REQUEST_BYTES = 8_000_000
+
+Kind = Literal["record", "object"]
+Payload = Literal["whole", "beginning", "none"]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class StoredLetter:
+    """A dead letter as it lies in the topic.
+
+    Attributes:
+        offset: its place.
+        message_id: its id; a letter that was stored again after it was replayed has the same one.
+        timestamp_us: when it was stored, microseconds since 1970.
+        kind: about a record, or about the rest of an object.
+        bucket: the object's.
+        key: the object's.
+        version: the object's.
+        cut: which share; None when the object is read whole.
+        record: the bad record; of an object the first one that is missing.
+        lane: where the record would have gone.
+        error: the error's class.
+        text: its sentence.
+        byte_offset: where the record begins in the object, when that is known.
+        length: the record's bytes, when they are known.
+        format: under which it was read.
+        payload: what the message's payload is.
+        raw: the bytes of the record that are there.
+    """
+
+    offset: int
+    message_id: int
+    timestamp_us: int
+    kind: Kind
+    bucket: str
+    key: str
+    version: str
+    cut: Share | None
+    record: int
+    lane: Lane
+    error: str
+    text: str
+    byte_offset: int | None
+    length: int | None
+    format: str
+    payload: Payload
+    raw: bytes = attrs.field(repr=length_only)
+
+    @property
+    def split_size(self) -> int:
+        """Bytes per share; 0 when the object is read whole."""
+        return self.cut.split_size if self.cut is not None else 0
+
+    @property
+    def share(self) -> int:
+        """Which share; 0 when the object is read whole."""
+        return self.cut.number if self.cut is not None else 0
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Mark:
+    """What a replay wrote about letters.
+
+    Attributes:
+        offset: its place.
+        replayed: whether they were sent again; else they are about to be.
+        letters: offsets of the letters.
+        ids: their ids.
+        ends: lane -> the offset that its next message got, when that was written.
+    """
+
+    offset: int
+    replayed: bool
+    letters: tuple[int, ...]
+    ids: tuple[int, ...]
+    ends: Mapping[Lane, int] = attrs.field(factory=dict)
+
+
+class IggyDeadLetters:
+    """Writes dead letters to one topic over one connection. One thread at a time.
+
+    Args:
+        connection: an open one; it stays open.
+        stream: its name.
+        topic: its name; it exists.
+        source: the source's name.
+        max_bytes: of a record that a letter holds.
+        input_format: `[input] format`.
+    """
+
+    def __init__(
+        self,
+        connection: IggyConnection,
+        *,
+        stream: str,
+        topic: str,
+        source: str,
+        max_bytes: int,
+        input_format: str,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._topic = topic
+        self._source = source
+        self._max_bytes = max_bytes
+        self._format = input_format
+
+    @classmethod
+    def of(cls, connection: IggyConnection, config: SourceCommonConfig) -> IggyDeadLetters | None:
+        """The box that the configuration names; None when it names none."""
+        topic = config.errors.dead_letter_topic
+        if topic is None:
+            return None
+        return cls(
+            connection,
+            stream=config.iggy.stream,
+            topic=topic,
+            source=config.source.name,
+            max_bytes=config.errors.dead_letter_bytes,
+            input_format=config.input.format,
+        )
+
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        """Stores the letters, in order; returns when all are confirmed.
+
+        Raises:
+            UnknownOutcomeError, IggyUnavailableError: some may be stored: recover.
+        """
+        self._send([self._segment(letter) for letter in letters])
+
+    def note(self, letters: Sequence[StoredLetter], ends: Mapping[Lane, int]) -> None:
+        """Says that these letters are about to be sent again behind these ends."""
+        lanes = [[lane.topic, lane.partition, end] for lane, end in ends.items()]
+        self._mark("note", NOTE_ID, letters, {"ends": lanes})
+
+    def replayed(self, letters: Sequence[StoredLetter]) -> None:
+        """Says that these letters were sent again."""
+        self._mark("replayed", MARK_ID, letters, {})
+
+    def _mark(self, kind: str, number: int, letters: Sequence[StoredLetter], more: Mapping[str, object]) -> None:
+        body = {"letters": [[letter.offset, f"{letter.message_id:032x}"] for letter in letters], **more}
+        headers = encode_headers({LETTER: kind, "source": self._source})
+        self._send([wire.Segment(id_high=0, first_record=number, payloads=[orjson.dumps(body)], headers=headers)])
+
+    def _segment(self, letter: DeadLetter) -> wire.Segment:
+        kept = letter.raw[: self._max_bytes]
+        body: Payload = "none" if not kept else "whole" if len(kept) == letter.length else "beginning"
+        native, cut, error = letter.native, letter.cut, letter.error
+        headers = {
+            LETTER: "object" if letter.whole_object else "record",
+            "source": self._source,
+            **provenance(native, share=cut),
+            "record": str(letter.record_number),
+            "topic": letter.lane.topic,
+            "partition": str(letter.lane.partition),
+            "error": type(error).__name__,
+            "text": printable(error.message)[:ERROR_TEXT],
+            "byte_offset": "" if error.byte_offset is None else str(error.byte_offset),
+            "length": "" if letter.length is None else str(letter.length),
+            "format": self._format,
+            "payload": body,
+        }
+        split_size = cut.split_size if cut is not None else 0
+        return wire.Segment(
+            id_high=dead_letter_hash64(
+                self._source, native.bucket, native.key, native.version, split_size, whole_object=letter.whole_object
+            ),
+            share=cut.number if cut is not None else 0,
+            first_record=letter.record_number,
+            payloads=[kept or b'{"payload":"none"}'],
+            headers=encode_headers(headers),
+        )
+
+    def _send(self, segments: list[wire.Segment]) -> None:
+        for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES):
+            body = wire.encode_send(self._stream, self._topic, PARTITION, group)
+            if len(self._connection.send_raw(self._stream, self._topic, PARTITION, body)) != 1:
+                raise UnknownOutcomeError(
+                    f'topic "{self._topic}": Iggy did not say where it stored dead letters; recover'
+                )
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal, or a header, would take amiss."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def ensure_dead_letter_topic(
+    connection: IggyConnection, stream: str, topic: str, *, create: bool = True
+) -> tuple[str, ...]:
+    """Makes the topic, or checks one that is there. Returns one sentence for each thing that may take letters from it.
+
+    Raises:
+        IggyTopicError: it is missing and `create` is off, has several partitions, or does not keep what it confirmed.
+    """
+    info, warnings = ensure_topic(
+        connection,
+        stream,
+        topic,
+        1,
+        create=create,
+        advice="dead letters need a topic with exactly that; name another one",
+    )
+    if not info.persisted or info.messages_required_to_save not in {None, 1}:
+        raise IggyTopicError(
+            f'topic "{topic}" of stream "{stream}" may lose what it confirmed, and a dead letter must not be lost: name another '
+            f"one with [errors] dead_letter_topic, and let the source make it, or make it with durability persisted and "
+            f"messages_required_to_save=1"
+        )
+    return warnings
+
+
+def read_letter(message: StoredMessage, source: str) -> StoredLetter | Mark | None:
+    """What a message of the topic is; None for one of another source, or of others altogether."""
+    headers = join_provenance(message.headers)
+    kind = headers.get(LETTER)
+    if headers.get("source") != source or kind is None:
+        return None
+    try:
+        if kind in {"note", "replayed"}:
+            return _mark_of(message, replayed=kind == "replayed")
+        return _letter_of(message, headers, kind) if kind in {"record", "object"} else None
+    except (KeyError, TypeError, ValueError):
+        return None  # made by others under our names
+
+
+def _mark_of(message: StoredMessage, *, replayed: bool) -> Mark:
+    body = orjson.loads(message.payload)
+    return Mark(
+        offset=message.offset,
+        replayed=replayed,
+        letters=tuple(int(offset) for offset, _ in body["letters"]),
+        ids=tuple(int(number, 16) for _, number in body["letters"]),
+        ends={Lane(topic, partition): end for topic, partition, end in body.get("ends", ())},
+    )
+
+
+def _letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) -> StoredLetter:
+    body = headers["payload"]
+    return StoredLetter(
+        offset=message.offset,
+        message_id=message.message_id,
+        timestamp_us=message.timestamp_us,
+        kind="object" if kind == "object" else "record",
+        bucket=headers["bucket"],
+        key=headers["key"],
+        version=headers["version"],
+        cut=share_of(headers),
+        record=int(headers["record"]),
+        lane=Lane(headers["topic"], int(headers["partition"])),
+        error=headers["error"],
+        text=headers.get("text", ""),
+        byte_offset=int(headers["byte_offset"]) if "byte_offset" in headers else None,
+        length=int(headers["length"]) if "length" in headers else None,
+        format=headers.get("format", ""),
+        payload="whole" if body == "whole" else "beginning" if body == "beginning" else "none",
+        raw=message.payload if body != "none" else b"",
+    )

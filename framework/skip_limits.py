@@ -1,0 +1,69 @@
+"""How much may be left out before the configuration, not the data, is to blame.
+
+A wrong `[input] format` makes every record of a bucket a bad one. Without a limit it would turn the bucket into log lines and
+dead letters, and mark its objects as done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from framework.errors import TooManySkippedError
+
+HOUR_SECONDS = 3600.0
+
+
+class SkipLimits:
+    """Counts what is left out, and stops at the limits. One thread.
+
+    Args:
+        per_object: bad records of one object that are allowed.
+        per_hour: bad records, and objects whose rest is left out, that are allowed within an hour.
+        clock: seconds.
+    """
+
+    def __init__(self, *, per_object: int, per_hour: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_object = per_object
+        self._per_hour = per_hour
+        self._clock = clock
+        self._times: deque[float] = deque()
+
+    def record(self, location: str, number: int, bad: int) -> None:
+        """One more bad record.
+
+        Args:
+            location: its object, for the message.
+            number: of the record.
+            bad: how many records of its object are bad, this one and those of earlier runs included.
+
+        Raises:
+            TooManySkippedError: that is one too many.
+        """
+        if bad > self._per_object:
+            raise TooManySkippedError(
+                f"{bad:,} of the first {number:,} records of {location} are bad: is [input] format right? If it is, allow more "
+                f"with [errors] max_skipped (now {self._per_object:,}), or leave the object out with [discovery] exclude"
+            )
+        self._count(f"{location}, record {number:,}")
+
+    def rest(self, location: str, number: int) -> None:
+        """The rest of an object is left out from that record on.
+
+        Raises:
+            TooManySkippedError: that is one too many.
+        """
+        self._count(f"{location} from record {number:,} on")
+
+    def _count(self, place: str) -> None:
+        now = self._clock()
+        times = self._times
+        while times and times[0] <= now - HOUR_SECONDS:
+            times.popleft()
+        if len(times) >= self._per_hour:
+            raise TooManySkippedError(
+                f"{len(times) + 1:,} bad records and objects within an hour, the last one {place}: is [input] format right? If "
+                f"it is, allow more with [errors] max_skipped_per_hour (now {self._per_hour:,})"
+            )
+        times.append(now)

@@ -1,0 +1,115 @@
+"""Dead letters through the whole program: what is skipped is in the topic once, whatever is killed."""
+
+import gzip
+import signal
+from collections import Counter
+
+import pytest
+
+from tests.integration.program_rig import LONG, Program, chance, check_exactly, jsonl, rounds
+from tests.integration.test_program_life import SLOW, wait_for_count
+
+BAD = 13
+"""One line of so many is bad."""
+
+ERRORS = {"tolerance": "skip_record", "dead_letter_topic": "dead"}
+
+
+@pytest.fixture
+def program(tmp_path, moto_bucket, iggy_url, stream_name):
+    made = Program(tmp_path, moto_bucket, iggy_url, stream_name, errors=ERRORS)
+    yield made
+    made.close()
+
+
+def fill(bucket, objects, *, lines=300):
+    """Objects of JSON lines, some of them bad: key -> {number: payload} of the good ones, and of the bad ones."""
+    good, bad = {}, {}
+    for number in range(objects):
+        key = f"in/{number:03}.jsonl"
+        made = [
+            b"- bad %d of %s" % (at, key.encode())
+            if at % BAD == number % BAD
+            else b'{"k":"%s","n":%d}' % (key.encode(), at)
+            for at in range(1, lines + number + 1)
+        ]
+        bucket.put(key, jsonl(made))
+        good[key] = {at: line for at, line in enumerate(made, 1) if not line.startswith(b"-")}
+        bad[key] = {at: line for at, line in enumerate(made, 1) if line.startswith(b"-")}
+    return good, bad
+
+
+def check_letters(program, bad):
+    """Each bad record has one letter, whose place is in its headers and whose id is no other's."""
+    letters = program.messages("dead")
+    found = Counter((one.key, int(one.headers["record"]), one.payload) for one in letters)
+    assert found == Counter((key, number, line) for key, lines in bad.items() for number, line in lines.items())
+    assert len({one.id for one in letters}) == len(letters)
+    assert all(one.record == int(one.headers["record"]) for one in letters)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_letters_stand_where_the_configuration_says(program, moto_bucket, tasks):
+    good, bad = fill(moto_bucket, 5, lines=60)
+    ended = program.configure(runner={"tasks_max": tasks}).once()
+    check_exactly(program.messages(), good)
+    check_letters(program, bad)
+    assert f"{sum(map(len, bad.values()))} dead letters more" in ended.err
+    assert "dead letters" not in program.once().err
+    check_letters(program, bad)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "headers"),
+    [(1, "provenance"), (2, "none"), (2, "provenance")] if LONG else [(1, "provenance"), (2, "none")],
+)
+def test_killed_at_any_moment_no_letter_is_lost_or_there_twice(
+    tmp_path, moto_bucket, iggy_url, stream_name, tasks, headers
+):
+    good, bad = fill(moto_bucket, 12)
+    total = sum(map(len, bad.values()))
+    dice = chance(f"letters-{tasks}-{headers}")
+    for number in range(rounds(1)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        program = Program(folder, moto_bucket, iggy_url, f"{stream_name}-{number}", errors=ERRORS)
+        program.configure(**SLOW, runner={"tasks_max": tasks}).configure(iggy={"headers": headers})
+        for _ in range(4):
+            running = program.start("--once")
+            wait_for_count(program, program.count("dead") + dice.randrange(1, total // 4), running, "dead")
+            running.kill()
+            assert running.process.returncode in (0, -signal.SIGKILL), running.err
+        program.configure(runner={"tasks_max": 1}).once()
+        if headers == "provenance":
+            check_exactly(program.messages(), good)
+        else:
+            assert Counter(one.payload for one in program.messages()) == Counter(
+                line for lines in good.values() for line in lines.values()
+            )
+        check_letters(program, bad)
+        program.close()
+
+
+def test_an_object_cut_short_leaves_one_letter(program, moto_bucket):
+    moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b'{"n":2}']))
+    moto_bucket.put("in/b.jsonl.gz", gzip.compress(jsonl([b'{"n":%d}' % n for n in range(50)]))[:-12])
+    ended = program.once()
+    (letter,) = program.messages("dead")
+    assert (letter.headers["letter"], letter.key, letter.record) == ("object", "in/b.jsonl.gz", program.count() - 1)
+    assert letter.headers["error"] == "TruncatedObjectError"
+    assert letter.payload == b'{"payload":"none"}'
+    assert "the rest of 1 objects" in ended.err
+    program.once()
+    assert program.count("dead") == 1
+
+
+def test_a_wrong_format_stops_the_source_and_makes_no_bucket_of_letters(program, moto_bucket):
+    for number in range(4):
+        moto_bucket.put(f"in/{number}.jsonl", b"a;b;c\n" * 5000)
+    ended = program.configure(errors={"max_skipped": 300}).run("--once")
+    assert ended.code == 1
+    assert "301 of the first 301 records of s3://" in ended.err
+    assert "is [input] format right?" in ended.err
+    assert program.count("dead") <= 300
+    assert program.run("--once").code == 1
+    assert program.count("dead") <= 300

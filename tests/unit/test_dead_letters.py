@@ -1,0 +1,403 @@
+"""Dead letters over an Iggy in memory: whatever a crash leaves behind, every record and every letter is there once."""
+
+import collections
+import json
+
+import pytest
+
+from framework.errors import (
+    CorruptObjectError,
+    IggyTopicError,
+    ReaderFailedError,
+    RecordError,
+    TooManySkippedError,
+)
+from framework.ids import dead_letter_hash64, message_id, object_hash64
+from framework.iggy.dead_letters import (
+    IggyDeadLetters,
+    Mark,
+    StoredLetter,
+    ensure_dead_letter_topic,
+    read_letter,
+)
+from framework.iggy.headers import join_provenance
+from framework.records import Lane, ObjectState
+from framework.skip_limits import SkipLimits
+from framework.testing.crash import Bench, CrashPoint
+from framework.testing.memory_iggy import MemoryIggy
+from framework.testing.options import source_config
+from tests.conformance.rigs import MemoryRig
+from tests.support.core import lines
+
+DEAD = "dead"
+OPTIONS = {
+    "batch_length": 4,
+    "queue_records": 13,
+    "linger_time": 0.0,
+    "fetch_ahead": 2,
+    "tolerance": "skip_record",
+    "dead_letter_topic": DEAD,
+}
+
+
+class Source:
+    """Objects in a store, good records and letters expected of them, and processes over one server."""
+
+    def __init__(self, **options):
+        self.rig = MemoryRig()
+        self.server = None
+        self.options = {**OPTIONS, **options}
+        self.records = collections.Counter()
+        self.letters = collections.Counter()
+
+    def put(self, name, *content):
+        """Lines; those that are None are bad. A name's earlier version is no longer expected from here on."""
+        made = []
+        for number, good in enumerate(content, 1):
+            line = lines(f"{name}", 1, first=number)[0] if good else b"- bad %d of %s" % (number, name.encode())
+            made.append(line)
+            if good:
+                self.records[line] += 1
+            else:
+                self.letters[name, number, line] += 1
+        self.rig.store.put(name, b"".join(line + b"\n" for line in made))
+        return self
+
+    def live(self, at=None, **options):
+        crash = CrashPoint(at)
+        given = {name: value for name, value in {**self.options, **options}.items() if value is not None}
+        bench = Bench(self.rig, server=self.server, **given)
+        self.server = bench.server
+        self.entries = {(entry.key, entry.share): entry for entry in bench.live(crash)}
+        self.config = bench.config
+        return crash
+
+    def stored(self):
+        return [
+            letter
+            for letter in (read_letter(message, "kit") for message in self.server.messages("kit", DEAD))
+            if isinstance(letter, StoredLetter)
+        ]
+
+    def payloads(self):
+        found = collections.Counter()
+        for partition in range(self.config.iggy.partitions):
+            found.update(m.payload for m in self.server.messages("kit", "records", partition))
+        return found
+
+    def check(self):
+        assert self.payloads() == self.records
+        assert (
+            collections.Counter((x.key, x.record, x.raw) for x in self.stored() if x.kind == "record") == self.letters
+        )
+        assert all(entry.finished for entry in self.entries.values())
+
+
+def usual(**options):
+    source = Source(**options)
+    source.put("a", 1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0)
+    source.put("b", 0, 0, 0)
+    source.put("c", 1, 1, 1, 1, 1, 1, 1)
+    source.put("d", 0, 1, 0, 1, 0, 1)
+    return source
+
+
+# ---- what a letter says
+
+
+def test_a_letter_says_where_what_and_why():
+    source = Source(partitions=2)
+    source.put("events/a", 1, 0, 1)
+    source.live()
+    source.check()
+    (letter,) = source.stored()
+    entry = source.entries["events/a", 0]
+    (message,) = source.server.messages("kit", DEAD)
+    assert (letter.kind, letter.bucket, letter.key, letter.version) == (
+        "record",
+        entry.bucket,
+        "events/a",
+        entry.version,
+    )
+    assert (letter.record, letter.cut, letter.lane) == (2, None, entry.lane)
+    assert letter.byte_offset == len(lines("events/a", 1)[0]) + 1
+    assert (letter.error, letter.format, letter.payload) == ("RecordError", "jsonl", "whole")
+    assert letter.length == len(letter.raw) == len(message.payload)
+    assert "not JSON" in letter.text
+    assert "bad 2" not in " ".join(join_provenance(message.headers).values())
+    of_object = dead_letter_hash64("kit", entry.bucket, "events/a", entry.version)
+    assert message.message_id == message_id(of_object, 0, 2)
+    assert of_object != object_hash64("kit", entry.bucket, "events/a", entry.version)
+
+
+def test_a_long_record_leaves_its_beginning_and_its_length():
+    source = Source(dead_letter_bytes=10)
+    source.put("a", 1)
+    source.rig.store.put("long", b"- this is no JSON\n")
+    source.live()
+    (letter,) = source.stored()
+    assert (letter.raw, letter.length, letter.payload) == (b"- this is ", 17, "beginning")
+
+
+def test_an_object_of_which_the_rest_cannot_be_read_leaves_one_letter_without_bytes():
+    source = Source(tolerance="skip_object")
+    source.put("a", 1, 1, 0, 1)
+    source.records = collections.Counter(lines("a", 2))
+    source.letters.clear()
+    source.live()
+    source.check()
+    (letter,) = source.stored()
+    (message,) = source.server.messages("kit", DEAD)
+    assert (letter.kind, letter.record, letter.raw, letter.payload) == ("object", 3, b"", "none")
+    assert json.loads(message.payload) == {"payload": "none"}
+    assert source.entries["a", 0].state is ObjectState.FAILED
+
+
+def test_long_keys_and_long_errors_come_back_whole():
+    server = MemoryIggy()
+    connection = server.connect()
+    ensure_dead_letter_topic(connection, "kit", DEAD)
+    source = Source()
+    key = "ä€😀" * 100
+    source.put(key, 0)
+    source.server = server
+    source.live()
+    (message,) = server.messages("kit", DEAD)
+    assert all(len(str(value).encode()) <= 255 for value in message.headers.values())
+    assert source.stored()[0].key == key
+
+
+@pytest.mark.parametrize("options", [{"durability": "none"}, {"messages_required_to_save": 1024}])
+def test_a_topic_that_may_lose_letters_is_refused(options, monkeypatch):
+    from framework.testing import memory_iggy
+
+    connection = MemoryIggy().connect()
+    monkeypatch.setattr(memory_iggy, "_OPTIONS", {**memory_iggy._OPTIONS, **options})
+    with pytest.raises(IggyTopicError, match="must not be lost"):
+        ensure_dead_letter_topic(connection, "kit", DEAD)
+
+
+def test_letters_of_other_sources_and_garbage_are_nobodys():
+    source = usual()
+    source.live()
+    message = source.server.messages("kit", DEAD)[0]
+    assert read_letter(message, "kit") is not None
+    assert read_letter(message, "other") is None
+    source.server.store("kit", DEAD, 0, [(1, b"x", {}), (2, b"x", {"letter": "record", "source": "kit"})])
+    assert all(read_letter(one, "kit") is None for one in source.server.messages("kit", DEAD)[-2:])
+    source.live()
+    source.check()
+
+
+# ---- crashes
+
+
+@pytest.mark.parametrize("headers", ["provenance", "none"])
+def test_after_a_crash_at_any_event_every_letter_is_there_once(headers):
+    total = len(usual(headers=headers).live().events)
+    assert total > 60
+    for at in range(1, total + 1):
+        source = usual(headers=headers)
+        source.live(at)
+        source.live()
+        source.check()
+
+
+def test_after_two_crashes_every_letter_is_there_once():
+    total = len(usual().live().events)
+    for at in range(1, total + 1, 7):
+        for later in range(1, total + 1, 11):
+            source = usual()
+            source.live(at)
+            source.live(later)
+            source.live()
+            source.check()
+
+
+@pytest.mark.parametrize("lost", [1, 3, 6])
+def test_a_server_that_forgets_the_tails_of_the_data_makes_no_letter_come_twice(lost):
+    total = len(usual(partitions=1).live().events)
+    for at in range(1 + lost % 3, total + 1, 4):
+        source = usual(partitions=1)
+        source.live(at)
+        if source.server.topic_info("kit", "records"):
+            held = len(source.server.messages("kit", "records", 0))
+            if held:
+                source.server.lose_tail("kit", "records", 0, min(lost, held))
+        source.live()
+        source.check()
+
+
+def rest_given_up(**options):
+    source = Source(tolerance="skip_object", **options)
+    source.put("a", 1, 1, 1, 1, 1, 1, 0, 1)
+    source.put("b", 0, 1)
+    source.put("c", 1, 1, 1)
+    source.records = collections.Counter([*lines("a", 6), *lines("c", 3)])
+    source.letters.clear()
+    return source
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_after_a_crash_at_any_event_an_object_is_given_up_in_one_letter(lost):
+    total = len(rest_given_up(partitions=1).live().events)
+    for at in range(1, total + 1):
+        source = rest_given_up(partitions=1)
+        source.live(at)
+        if lost and source.server.topic_info("kit", "records"):
+            held = len(source.server.messages("kit", "records", 0))
+            if held:
+                source.server.lose_tail("kit", "records", 0, min(lost, held))
+        source.live()
+        source.check()
+        assert sorted((x.key, x.record) for x in source.stored()) == [("a", 7), ("b", 1)]
+
+
+def test_shares_leave_their_letters_once():
+    def split():
+        source = Source(split_size=1024, max_record_bytes=100_000)
+        for name in ("big", "more"):
+            made = []
+            for number in range(60):
+                line = b"- bad" if number % 13 == 4 else lines(name, 1, first=number)[0] + b" " * (60 + number)
+                made.append(line)
+                if number % 13 != 4:
+                    source.records[line] += 1
+            source.rig.store.put(name, b"".join(line + b"\n" for line in made))
+        return source
+
+    whole = split()
+    events = len(whole.live().events)
+    assert whole.payloads() == whole.records
+    expected = collections.Counter((x.key, x.share, x.record) for x in whole.stored())
+    assert len(expected) == 10
+    assert len({share for _, share, _ in expected}) > 3
+    for at in range(1, events + 1, 3):
+        source = split()
+        source.live(at)
+        source.live()
+        assert source.payloads() == source.records
+        assert collections.Counter((x.key, x.share, x.record) for x in source.stored()) == expected
+
+
+def test_an_object_overwritten_after_its_letters_leaves_those_of_its_new_version_too():
+    total = len(usual().live().events)
+    for at in range(10, total + 1, 5):
+        source = usual()
+        source.live(at)
+        first = {(x.key, x.version, x.record) for x in source.stored()}
+        source.rig.store.put("d", b"- other\n- and one more\n")
+        source.live()
+        letters = collections.Counter((x.key, x.version, x.record) for x in source.stored())
+        assert set(letters.values()) == {1}
+        assert first <= set(letters)
+        assert {n for key, version, n in letters if (key, version) == ("d", source.entries["d", 0].version)} == {1, 2}
+
+
+def test_a_topic_that_was_emptied_begins_anew():
+    source = usual()
+    source.live(at=60)
+    source.server.lose_tail("kit", DEAD, 0, len(source.server.messages("kit", DEAD)))
+    source.live()
+    assert source.payloads() == source.records
+
+
+def test_a_topic_named_later_takes_what_is_skipped_from_then_on():
+    source = usual(dead_letter_topic=None)
+    source.live(at=40)
+    source.live(dead_letter_topic=DEAD)
+    assert source.payloads() == source.records
+    assert all(
+        collections.Counter((x.key, x.record) for x in source.stored())[place] == 1
+        for place in {(x.key, x.record) for x in source.stored()}
+    )
+
+
+def test_a_record_that_is_good_under_later_options_is_sent_once():
+    """It was skipped and is in the log as such; a replay that took it for a hole would send it again."""
+    total = len(Source(partitions=1).put("a", 1, 0, 1, 1).live().events)
+    for at in range(1, total + 1):
+        for later in range(1 + at % 5, 24, 5):
+            source = Source(partitions=1).put("a", 1, 0, 1, 1)
+            source.live(at)
+            source.live(later, validate=False)
+            source.live(validate=False)
+            assert max(source.payloads().values()) == 1
+
+
+# ---- limits
+
+
+def test_an_object_with_too_many_bad_records_stops_the_source_and_says_so():
+    source = Source(max_skipped=2)
+    source.put("a", 1, 0, 0, 1, 0, 1)
+    with pytest.raises(ReaderFailedError, match=r"3 of the first 5 records of .*a are bad: is \[input\] format right"):
+        source.live()
+    assert [x.record for x in source.stored()] == [2, 3]
+    with pytest.raises(ReaderFailedError, match="3 of the first 5 records"):  # a restart allows no more
+        source.live()
+    assert [x.record for x in source.stored()] == [2, 3]
+    source.live(max_skipped=3)
+    source.check()
+
+
+def test_the_limit_holds_without_a_dead_letter_topic():
+    source = Source(max_skipped=0, dead_letter_topic=None)
+    source.put("a", 1, 0)
+    with pytest.raises(ReaderFailedError) as caught:
+        source.live()
+    assert isinstance(caught.value.__cause__, TooManySkippedError)
+
+
+def test_many_bad_objects_stop_the_source():
+    source = Source(tolerance="skip_object", max_skipped_per_hour=3)
+    for name in "abcdef":
+        source.put(name, 0)
+    with pytest.raises(
+        ReaderFailedError, match=r"4 bad records and objects within an hour, the last one .*d from record 1 on"
+    ):
+        source.live()
+    assert len(source.stored()) == 3
+
+
+def test_what_was_skipped_an_hour_ago_no_longer_counts():
+    now = [0.0]
+    limits = SkipLimits(per_object=9, per_hour=2, clock=lambda: now[0])
+    for at in (0.0, 1800.0, 3600.0, 5400.0):
+        now[0] = at
+        limits.rest("s3://lake/a", 1)
+    with pytest.raises(TooManySkippedError, match="within an hour"):
+        limits.record("s3://lake/a", 2, 1)
+
+
+def test_a_row_of_bad_records_waits_in_memory_no_longer_than_needed():
+    source = Source(queue_records=10**6)
+    source.put("a", *([0] * 950), 1)
+    source.live()
+    source.check()
+    assert source.entries["a", 0].records_done == 951
+
+
+# ---- the words of the topic itself
+
+
+def test_marks_name_letters_by_place_and_id():
+    source = usual()
+    source.live()
+    letters = source.stored()[:2]
+    connection = source.server.connect()
+    box = IggyDeadLetters.of(connection, source.config)
+    box.note(letters, {Lane("records", 1): 7})
+    box.replayed(letters)
+    note, replayed = (read_letter(message, "kit") for message in source.server.messages("kit", DEAD)[-2:])
+    assert isinstance(note, Mark)
+    assert (note.replayed, replayed.replayed) == (False, True)
+    assert note.ends == {Lane("records", 1): 7}
+    assert note.letters == replayed.letters == tuple(letter.offset for letter in letters)
+    assert note.ids == tuple(letter.message_id for letter in letters)
+
+
+def test_without_a_topic_there_is_no_box():
+    assert IggyDeadLetters.of(MemoryIggy().connect(), source_config()) is None
+    assert issubclass(RecordError, ValueError)
+    assert issubclass(CorruptObjectError, ValueError)
