@@ -5,7 +5,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint check bench docs clean
+.PHONY: help demo test lint check bench faults docs clean
 SHELL := /bin/sh
 export PYTHON
 unexport MAKEFLAGS MFLAGS
@@ -37,10 +37,14 @@ bench: ## the benchmarks, as a table
 	@scripts/setup test
 	@$(RUN) -m benchmarks $(ARGS)
 
+faults: ## kills and broken connections by the hundred, and a checker that counts
+	@scripts/setup test
+	@$(RUN) -m tests.faults $(ARGS)
+
 docs: ## the reference pages that are written from the code
 	@scripts/setup demo
 	@$(RUN) docs/generate.py
 
 clean: ## removes .venv, the demo's folder and every cache
-	@rm -rf .venv .setup.log .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf .venv .setup.log .demo .faults .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,6 +19,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -50,6 +51,7 @@ class Fault:
         longer_by: announces so many bytes more than come; negative = fewer than come.
         repeat: answers what the first matching request was answered, whatever is asked.
         drop_request: headers taken out of the request, in lower case: a store that ignores them.
+        change: makes another body of the store's.
     """
 
     method: str = ""
@@ -68,6 +70,7 @@ class Fault:
     longer_by: int = 0
     repeat: bool = False
     drop_request: tuple[str, ...] = ()
+    change: Callable[[bytes], bytes] | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -236,7 +239,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         answer = self._ask({name: value for name, value in headers.items() if name not in fault.drop_request}, sent)
         if rule is not None and fault.repeat:
             rule.answer = answer
-        self._answer(*answer, fault)
+        status, kept, body = answer
+        self._answer(status, kept, fault.change(body) if fault.change is not None else body, fault)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = forward  # noqa: N815  # the names http.server looks for
 

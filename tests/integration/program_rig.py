@@ -189,6 +189,16 @@ class Running:
         self.process.wait()
 
 
+def children(pid):
+    """The worker processes of a program."""
+    found = []
+    for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        command = Path(f"/proc/{one}/cmdline").read_bytes()
+        if b"spawn_main" in command:
+            found.append(int(one))
+    return found
+
+
 class Program:
     """A source's configuration in a file of its own, and ways to run it."""
 
@@ -472,16 +482,28 @@ def jsonl(payloads):
 class HookProxy(FaultProxy):
     """Forwards, and calls `hook(path)` before the n-th request for each object whose path a pattern finds."""
 
-    def __init__(self, target, pattern, hook, *, at=1):
-        self._pattern, self._hook, self._at, self._asked = re.compile(pattern), hook, at, Counter()
+    def __init__(self, target, pattern="", hook=None, *, at=1):
+        self._hooks = []
+        if hook is not None:
+            self.hook(pattern, hook, at=at)
         super().__init__(target)
+
+    def hook(self, pattern, hook, *, at=1):
+        """Another one; counting begins here."""
+        self._hooks.append((re.compile(pattern), hook, at, Counter()))
+
+    def unhook(self):
+        """None any more."""
+        self._hooks.clear()
 
     def note(self, request):
         rule = super().note(request)
-        if request.method == "GET" and "list-type" not in request.path and self._pattern.search(request.path):
-            self._asked[request.path] += 1
-            if self._asked[request.path] == self._at:
-                self._hook(request.path)
+        if request.method == "GET" and "list-type" not in request.path:
+            for pattern, hook, at, asked in list(self._hooks):
+                if pattern.search(request.path):
+                    asked[request.path] += 1
+                    if asked[request.path] == at:
+                        hook(request.path)
         return rule
 
 
@@ -500,7 +522,7 @@ def rows(name, count):
     ]
 
 
-def encoded(form, values):
+def encoded(form, values, schema=ROWS):
     """An object of that format, made with the usual libraries, in blocks, chunks or groups of an odd size."""
     out = io.BytesIO()
     if form == "jsonl":
@@ -511,12 +533,12 @@ def encoded(form, values):
         out.write(json.dumps(values).encode())
     elif form == "csv":
         text = io.StringIO()
-        writer = csv.DictWriter(text, ["n", "text"])
+        writer = csv.DictWriter(text, list(values[0]))
         writer.writeheader()
         writer.writerows(values)
         out.write(text.getvalue().encode())
     elif form == "avro":
-        fastavro.writer(out, ROWS, values, codec="deflate", sync_interval=1777)
+        fastavro.writer(out, schema, values, codec="deflate", sync_interval=1777)
     elif form == "parquet":
         pq.write_table(pa.Table.from_pylist(values), out, row_group_size=173)
     return out.getvalue()

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +17,7 @@ from tests.integration.program_rig import (
     Tarpit,
     chance,
     check_exactly,
+    children,
     fill,
     json_lines,
     jsonl,
@@ -295,16 +295,6 @@ def in_order(messages):
     numbers = [message.record for message in messages]
     assert numbers == list(range(1, len(numbers) + 1)), numbers[:5]
     return messages
-
-
-def children(pid):
-    """The worker processes of a program."""
-    found = []
-    for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        command = Path(f"/proc/{one}/cmdline").read_bytes()
-        if b"spawn_main" in command:
-            found.append(int(one))
-    return found
 
 
 def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_repeated(tmp_path, moto_bucket, iggy_url, stream_name):

@@ -11,6 +11,7 @@ from tests.integration.program_rig import (
     Program,
     chance,
     check_exactly,
+    children,
     difference,
     json_lines,
     jsonl,
@@ -18,7 +19,7 @@ from tests.integration.program_rig import (
     rounds,
     wait_until,
 )
-from tests.integration.test_program_life import SLOW, children, wait_for_count, with_limit
+from tests.integration.test_program_life import SLOW, wait_for_count, with_limit
 
 SPLIT = 10_007
 """Bytes in a share: no line, batch or object has a length that divides it."""

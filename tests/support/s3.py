@@ -7,6 +7,7 @@ A server starts once a session, and only when a test asks for it. Fixtures:
     s3_bucket           both, one test each
 """
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -86,9 +87,9 @@ def client_for(endpoint, access_key, secret_key):
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_outside_aws():
-    """Keeps the machine's own AWS files, variables and metadata service out of every test."""
+@contextlib.contextmanager
+def no_outside_aws():
+    """Keeps the machine's own AWS files, variables and metadata service out of what follows."""
     kept = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     for name in kept:
         del os.environ[name]
@@ -98,10 +99,18 @@ def _no_outside_aws():
         "AWS_EC2_METADATA_DISABLED": "true",
     }
     os.environ.update(ours)
-    yield
-    for name in ours:
-        del os.environ[name]
-    os.environ.update(kept)
+    try:
+        yield
+    finally:
+        for name in ours:
+            del os.environ[name]
+        os.environ.update(kept)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_outside_aws():
+    with no_outside_aws():
+        yield
 
 
 def free_port():
@@ -110,12 +119,12 @@ def free_port():
         return one.getsockname()[1]
 
 
-@pytest.fixture(scope="session")
-def moto_server(tmp_path_factory, _no_outside_aws):
-    """moto in a process of its own."""
+@contextlib.contextmanager
+def running_moto(folder):
+    """moto in a process of its own, which keeps its log in a folder."""
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
-    log = tmp_path_factory.mktemp("moto") / "log"
+    log = folder / "moto.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
@@ -144,10 +153,10 @@ def moto_server(tmp_path_factory, _no_outside_aws):
         process.wait(10)
 
 
-@pytest.fixture(scope="session")
-def seaweedfs_server(tmp_path_factory, _no_outside_aws):
-    """A real store."""
-    with SeaweedFs.start(tmp_path_factory.mktemp("seaweedfs")) as running:
+@contextlib.contextmanager
+def running_seaweedfs(folder):
+    """A real store, which keeps its data in a folder."""
+    with SeaweedFs.start(folder) as running:
         client = client_for(running.endpoint, running.access_key, running.secret_key)
         yield S3Server(
             kind="seaweedfs",
@@ -157,6 +166,20 @@ def seaweedfs_server(tmp_path_factory, _no_outside_aws):
             client=client,
         )
         client.close()
+
+
+@pytest.fixture(scope="session")
+def moto_server(tmp_path_factory, _no_outside_aws):
+    """moto in a process of its own."""
+    with running_moto(tmp_path_factory.mktemp("moto")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def seaweedfs_server(tmp_path_factory, _no_outside_aws):
+    """A real store."""
+    with running_seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as running:
+        yield running
 
 
 @pytest.fixture

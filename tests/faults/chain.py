@@ -1,0 +1,415 @@
+"""One growing topic: objects are put, the source reads them, something breaks, it goes on; in the end the checker counts.
+
+A chain is made from a seed: same seed, same objects, options and faults. Moments are the machine's own, so a failure comes
+again often, not always; what it leaves behind is kept.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import attrs
+
+from tests.faults.checker import check, identity
+from tests.faults.content import CHUNK, FORMS, Ledger
+from tests.faults.reader import Tap
+from tests.integration.program_rig import OwnServer, Program
+from tests.support.s3 import no_outside_aws, running_moto, running_seaweedfs
+
+ROUND_SECONDS = 90.0
+"""Longer than any round takes on a slow machine; then it hangs."""
+
+LOOK_SECONDS = 0.002
+
+MEMORY = Path("/dev/shm")
+"""Servers keep their data here where there is such a thing. What dies is processes, never the machine, so what was written
+to a file is there whatever holds the file; and a disk would spend the time on being asked for certainty."""
+
+SPLIT = 20_011
+EVIDENCE_LINES = 400_000
+
+
+class HungError(Exception):
+    """Something did not come to its end within the time of a round."""
+
+
+@attrs.define
+class Tally:
+    """What a row has come to.
+
+    Attributes:
+        rounds: faults that struck while work was open, each of which is a round.
+        missed: faults that came too late or too early, and were tried again.
+        amid: those of `rounds` that struck when records of the same round were there already, and others were not.
+        servers: rounds by kind of server.
+        kinds: rounds by kind of fault.
+        ended: times the program ended with an error of its own and was started again.
+        vanished: confirmed messages that killed servers had forgotten.
+    """
+
+    rounds: int = 0
+    missed: int = 0
+    amid: int = 0
+    servers: dict = attrs.field(factory=dict)
+    kinds: dict = attrs.field(factory=dict)
+    ended: int = 0
+    vanished: int = 0
+    records: int = 0
+    lost: int = 0
+    repeated: int = 0
+    mixed: int = 0
+    wrong: int = 0
+    hung: int = 0
+    evidence: list = attrs.field(factory=list)
+
+    @property
+    def good(self):
+        return not (self.lost or self.repeated or self.mixed or self.wrong or self.hung)
+
+    def struck(self, kind, server, *, effective, amid):
+        if not effective:
+            self.missed += 1
+            return
+        self.rounds += 1
+        self.amid += amid
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        self.servers[server] = self.servers.get(server, 0) + 1
+
+    def add(self, verdict):
+        for what in ("records", "lost", "repeated", "mixed", "wrong"):
+            setattr(self, what, getattr(self, what) + getattr(verdict, what))
+
+
+class Rig:
+    """What chains share: stores and servers, each started when it is first asked for, and where results go."""
+
+    def __init__(self, out, *, seed, keep=False):
+        self.out = out
+        self.keep = keep
+        self.seed = seed
+        self.work = Path(tempfile.mkdtemp(prefix="faults-", dir=MEMORY if MEMORY.is_dir() else None))
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(no_outside_aws())
+        self._stores = {}
+        self._servers = {}
+        self._cluster = None
+
+    def store(self, kind):
+        if kind not in self._stores:
+            folder = self.work / kind
+            folder.mkdir()
+            running = running_moto if kind == "moto" else running_seaweedfs
+            self._stores[kind] = self._stack.enter_context(running(folder))
+        return self._stores[kind]
+
+    def server(self, kind):
+        """A server for chains that do not kill it."""
+        if kind not in self._servers:
+            server = OwnServer(self.work / f"iggy-{kind}", kind)
+            self._stack.callback(server.kill)
+            self._servers[kind] = server.start()
+        return self._servers[kind]
+
+    def cluster(self):
+        """A standalone cluster of Spark with two workers."""
+        if self._cluster is None:
+            from tests.support.spark_cluster import SparkCluster
+
+            folder = self.work / "spark"
+            folder.mkdir()
+            self._cluster = SparkCluster(folder)
+            self._stack.callback(self._cluster.stop)
+            self._cluster.start()
+        return self._cluster
+
+    def close(self):
+        self._stack.close()
+        if not self.keep:  # what is kept stands in the working folder
+            shutil.rmtree(self.work, ignore_errors=True)
+
+
+class Chain:
+    """Rounds over one topic.
+
+    Args:
+        rig: what it runs on.
+        tally: what it adds to.
+        row: the row's name.
+        number: of the chain in its row.
+        kind: `embedded` or `real`.
+        own_server: whether it may kill the server.
+        store: `moto` or `seaweedfs`.
+        defaults: whether the data topic is made beforehand with the server's defaults, which lose confirmed tails.
+        changes: sections of the configuration.
+    """
+
+    def __init__(self, rig, tally, row, number, *, kind, own_server=False, store="moto", defaults=False, **changes):
+        self.rig, self.tally, self.row, self.number, self.kind = rig, tally, row, number, kind
+        self.dice = random.Random(f"{rig.seed}/{row}/{number}")
+        self.folder = rig.work / f"{row}-{number}"
+        self.folder.mkdir()
+        self.round = 0
+        self.running = None
+        self.proxied = None
+        self._stack = contextlib.ExitStack()
+        self.bucket = rig.store(store).bucket()
+        if own_server:
+            self.server = OwnServer(self.folder / "iggy", kind)
+            self._stack.callback(self.server.kill)
+            self.server.start()
+        else:
+            self.server = rig.server(kind)
+        dice = self.dice
+        chunks = dice.random() < 0.12
+        self.forms = ("bin",) if chunks else FORMS
+        self.headers = dice.random() < 0.75
+        split = SPLIT if dice.random() < 0.35 and not chunks else None
+        self.partitions = dice.choice((1, 3, 4, 5))
+        self.ledger = Ledger(self.bucket, split)
+        stream = f"{row}-{number}-{os.getpid()}"
+        self.program = Program(
+            self.folder,
+            self.bucket,
+            self.server.url,
+            stream,
+            input={"format": "bytes", "chunk_size": CHUNK} if chunks else {"format": "auto", "split_size": split},
+            iggy={"partitions": self.partitions, "headers": "provenance" if self.headers else "none"},
+            discovery={"mode": dice.choice(("list", "list", "after")), "full_pass_interval": 2},
+        )
+        self._stack.callback(self.program.close)
+        self.program.configure(**changes)
+        self.options()
+        self.tap = Tap(self.server.url, stream)
+        self._stack.callback(self.tap.close)
+        if defaults:
+            self.tap.make_topic(self.partitions)
+        self._seen = defaultdict(set)
+        self._keys = 0
+        self._began = time.monotonic()
+
+    def close(self):
+        """Ends what runs, and leaves nothing behind."""
+        self._stack.close()
+        if not self.rig.keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ---- what is put
+
+    def key(self, form):
+        """A new key; some are long, some hold what is often decoded wrongly. Its number stands in its last part."""
+        self._keys += 1
+        folder = self.dice.choice(("a", "b", "c/d", "ä +%2F", "x" * 290))
+        return f"in/{folder}/{self._keys:05d}.{form}"
+
+    def put(self, objects, most=900):
+        """Puts new objects; returns how many records more must come."""
+        before = self.open_records()
+        for _ in range(objects):
+            form = self.dice.choice(self.forms)
+            self.ledger.put(self.key(form), form, self.dice.randrange(most // 6, most))
+        return self.open_records() - before
+
+    def large(self):
+        """The key and the form of an object to come, one that can be broken in its middle."""
+        form = self.dice.choice([one for one in self.forms if one != "jsonl.gz"])
+        return self.key(form), form
+
+    # ---- the program
+
+    def options(self, **more):
+        """Other options for the next start: what may change from run to run."""
+        dice = self.dice
+        self.program.configure(
+            runner={"engine": "local", "tasks_max": dice.choice((1, 1, 2))},
+            iggy={"batch_length": dice.choice((13, 61, 61, 500)), "linger_time": dice.choice((0, 0.005))},
+            offsets={"commit_interval": dice.choice((0.05, 0.05, 1))},
+            input={"fetch_ahead": dice.choice((1, 8, 32))},
+            s3={"page_size": dice.choice((7, 50, 1000))},
+        )
+        self.program.configure(**more)
+
+    def start(self, *arguments):
+        self.running = self.program.start(*arguments)
+        return self.running
+
+    def alive(self):
+        return self.running is not None and self.running.process.poll() is None
+
+    def kill(self):
+        """Kill -9 of the program, and of nothing else: what it started learns of it by itself."""
+        self.running.kill()
+        self.running = None
+
+    def keep_alive(self):
+        """Starts the program again when it has ended by itself; an error is counted, for it is one."""
+        if not self.alive():
+            if self.running is not None and self.running.process.poll() != 0:
+                self.tally.ended += 1
+            self.start()
+
+    def stop(self):
+        """SIGTERM, and its end."""
+        if self.alive():
+            self.running.send(signal.SIGTERM)
+            self._wait_for_end(self.running)
+        self.running = None
+
+    def _wait_for_end(self, running):
+        try:
+            return running.wait(ROUND_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._hung("it did not end")
+
+    # ---- what has come
+
+    def look(self):
+        """Takes in what is new in the topic; whether Iggy answered."""
+        try:
+            new = self.tap.new()
+        except OSError:
+            return False
+        for one in new:
+            known = identity(one.payload)
+            if known is not None:
+                self._seen[known].add(one.id & (1 << 64) - 1)
+        return True
+
+    def open_records(self):
+        """Records that must still come, as far as the last look shows."""
+        return sum(max(0, count - len(self._seen[known])) for known, count in self.ledger.waits_for().items())
+
+    def forget(self):
+        """The server was killed: what was seen may be gone."""
+        self.tap.rewind()
+        self._seen.clear()
+
+    def count(self):
+        try:
+            return self.tap.count()
+        except OSError:
+            return None
+
+    def wait(self, check, what, seconds=ROUND_SECONDS):
+        """Waits for `check()`; for ever is an end, too: the round hangs."""
+        limit = time.monotonic() + seconds
+        while not (found := check()):
+            if time.monotonic() > limit:
+                self._hung(what)
+            time.sleep(LOOK_SECONDS)
+        return found
+
+    def count_now(self):
+        """The same, from a server that is there."""
+
+        def answer():
+            found = self.count()
+            return None if found is None else (found,)
+
+        return self.wait(answer, "Iggy did not answer")[0]
+
+    def wait_for_count(self, target):
+        """Until the topic holds so many messages, or the program has ended."""
+        self.wait(lambda: not self.alive() or (self.count() or 0) >= target, f"{target} messages never came")
+
+    def wait_until_done(self):
+        """Until everything that must come has come, from a program that runs on."""
+
+        def done():
+            self.keep_alive()
+            return self.look() and self.open_records() == 0
+
+        self.wait(done, "not everything came")
+
+    def _hung(self, what):
+        if self.alive():
+            self.running.send(signal.SIGABRT)  # faulthandler then writes where every thread is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.running.process.wait(5)
+        raise HungError(f"{what} within {ROUND_SECONDS:.0f} s; {self.open_records()} records are missing")
+
+    # ---- the end of a round, the end of a chain
+
+    def strike(self, kind, before, *, effective=True, under_way=False, came=None):
+        """Notes a fault that has just struck.
+
+        Args:
+            kind: of fault.
+            before: messages of the topic when the round began.
+            effective: whether the fault acted at all.
+            under_way: that there was work when it struck; otherwise records must still be missing now.
+            came: messages of this round, where they cannot be counted any more.
+        """
+        self.look()
+        left = self.open_records()
+        came = len_of(self._seen) - before if came is None else came
+        effective = effective and (under_way or left > 0)
+        amid = effective and came > 0 and left > 0
+        self.tally.struck(kind, self.kind, effective=effective, amid=amid)
+        self.note(kind=kind, effective=effective, came=came, left=left)
+        return effective
+
+    def note(self, **what):
+        with (self.rig.out / f"{self.row}.rounds.jsonl").open("a") as log:
+            head = {"chain": self.number, "round": self.round, "at": round(time.monotonic() - self._began, 2)}
+            log.write(json.dumps(head | what) + "\n")
+
+    def drain(self):
+        """Runs to the end of all that there is, without faults; then a run that must find nothing to do."""
+        self.stop()
+        for _ in range(3):
+            self.running = self.program.start("--once")
+            ended = self._wait_for_end(self.running)
+            self.running = None
+            if ended.code == 0 and self.look() and self.open_records() == 0:
+                break
+            self.tally.ended += ended.code != 0
+
+    def verify(self, *, last=False):
+        """The whole topic, from its beginning, against the ledger."""
+        stored = self.tap.everything()
+        self._seen.clear()
+        for one in stored:
+            if (known := identity(one.payload)) is not None:
+                self._seen[known].add(one.id & (1 << 64) - 1)
+        verdict = check(stored, self.ledger.expected(), bucket=self.bucket.name, headers=self.headers)
+        if not verdict.good:
+            self.keep_evidence("; ".join(verdict.sentences[:3]), verdict)
+        if last or not verdict.good:
+            self.tally.add(verdict)
+        self.note(verified=verdict.records, good=verdict.good)
+        return verdict.good
+
+    def keep_evidence(self, why, verdict=None):
+        """Keeps what is needed to find the cause, and says how to run this again."""
+        folder = self.rig.out / "evidence" / f"{self.row}-{self.number}-round-{self.round}"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.folder, folder, ignore_dangling_symlinks=True)
+        command = f"python -m tests.faults --rows {self.row} --seed {self.rig.seed} --chain {self.number} --server {self.kind}"
+        sentences = "\n".join(verdict.sentences if verdict else ())
+        (folder / "README").write_text(f"{why}\n\nAgain: {command}\n\n{sentences}\n")
+        (folder / "put.json").write_text(self.ledger.as_json())
+        for topic in ("records", "orders-offsets"):
+            tap = Tap(self.server.url, self.program.stream, topic)
+            with contextlib.suppress(OSError), (folder / f"{topic}.jsonl").open("w") as out:
+                for one in tap.everything()[:EVIDENCE_LINES]:
+                    payload = base64.b64encode(one.payload).decode()
+                    told = {"partition": one.partition, "offset": one.offset, "id": f"{one.id:032x}"}
+                    out.write(json.dumps(told | {"headers": one.headers, "payload": payload}) + "\n")
+            tap.close()
+        self.tally.evidence.append(str(folder))
+        print(f"FAILED {self.row}, chain {self.number}, round {self.round}: {why}", flush=True)
+        print(f"  kept in {folder}\n  again: {command}", flush=True)
+
+
+def len_of(seen):
+    """Messages told apart."""
+    return sum(map(len, seen.values()))

@@ -1,0 +1,131 @@
+"""What the harness puts into the bucket, and what must come of it.
+
+Each record says whose it is and which one: key, number of the version, number of the record. The bytes of an object are made
+with the usual libraries; what must be in the topic is worked out from the values, never from the product's reading.
+"""
+
+import json
+from collections import defaultdict
+
+import attrs
+
+from tests.faults.checker import Version
+from tests.integration.program_rig import encoded
+
+FORMS = ("jsonl", "jsonl.gz", "csv", "avro", "parquet", "json", "txt")
+"""By the suffix; `bin` is read as chunks and needs a configuration of its own."""
+
+CHUNK = 131
+SCHEMA = {
+    "type": "record",
+    "name": "Row",
+    "fields": [
+        {"name": "of", "type": "string"},
+        {"name": "v", "type": "long"},
+        {"name": "n", "type": "long"},
+        {"name": "text", "type": "string"},
+    ],
+}
+
+
+def values(form, key, version, count):
+    """The records of an object: dicts, or bytes for the forms that have no fields."""
+    if form == "txt":
+        return [f"{key}|{version}|{n}|".encode() + b"x" * (n * 7 % 23) for n in range(1, count + 1)]
+    if form == "bin":
+        heads = [f"{key}|{version}|{n}|".encode() for n in range(1, count + 1)]
+        return [head + bytes((n * 31 + at) % 256 for at in range(CHUNK - len(head))) for n, head in enumerate(heads)]
+    return [
+        {"of": key, "v": version, "n": n, "text": "x" * (n % 17) + ("\n" if n % 11 == 0 else "") + ', "' * (n % 3)}
+        for n in range(1, count + 1)
+    ]
+
+
+def body(form, rows):
+    """The bytes of an object."""
+    if form == "txt":
+        return b"".join(row + b"\n" for row in rows)
+    if form == "bin":
+        return b"".join(rows)
+    return encoded(form, rows, SCHEMA)
+
+
+def records_of(form, rows, data, split_size=None):
+    """(share, record number) -> what the message must hold."""
+    if form == "csv":
+        rows = [{name: str(value) for name, value in row.items()} for row in rows]
+    if split_size is None or form not in ("jsonl", "txt") or len(data) <= split_size:
+        return {(0, number): row for number, row in enumerate(rows, 1)}
+    found, counts, begins = {}, defaultdict(int), 0
+    for row, line in zip(rows, data.splitlines(keepends=True), strict=True):
+        share = begins // split_size + 1  # the share in which the line begins owns it
+        counts[share] += 1
+        found[share, counts[share]] = row
+        begins += len(line)
+    return found
+
+
+@attrs.define
+class Put:
+    """An object's version that was put."""
+
+    form: str
+    count: int
+    etag: str
+    records: dict = attrs.field(repr=False)
+
+
+class Ledger:
+    """All that was put into a bucket, and deleted, in order. The oracle of the checker.
+
+    Args:
+        bucket: where it goes.
+        split_size: the source's option, None when it has none.
+    """
+
+    def __init__(self, bucket, split_size=None):
+        self.bucket = bucket
+        self.split_size = split_size
+        self.puts = defaultdict(list)
+        self.gone = set()
+
+    def put(self, key, form, count):
+        """Puts the next version of a key."""
+        rows = values(form, key, len(self.puts[key]), count)
+        data = body(form, rows)
+        made = Put(form=form, count=count, etag="", records=records_of(form, rows, data, self.split_size))
+        self.puts[key].append(made)  # first: the source may be quicker than the store's answer
+        self.gone.discard(key)
+        made.etag = self.bucket.put(key, data)["ETag"].strip('"')
+        return len(data)
+
+    def delete(self, key):
+        """The object is gone; what was sent of it stays."""
+        self.gone.add(key)
+        self.bucket.delete(key)
+
+    def must(self):
+        """Records that must be there in the end."""
+        return sum(len(puts[-1].records) for key, puts in self.puts.items() if key not in self.gone)
+
+    def waits_for(self):
+        """(key, number of the version) -> how many records, for all that must be there wholly."""
+        return {(key, len(puts) - 1): len(puts[-1].records) for key, puts in self.puts.items() if key not in self.gone}
+
+    def expected(self):
+        """What the checker compares with."""
+        return {
+            key: [
+                Version(etag=one.etag, records=one.records, whole=number == len(puts) - 1 and key not in self.gone)
+                for number, one in enumerate(puts)
+            ]
+            for key, puts in self.puts.items()
+        }
+
+    def as_json(self):
+        """For the evidence: how to make all of it again."""
+        told = {
+            key: [{"form": one.form, "count": one.count, "etag": one.etag} for one in puts]
+            for key, puts in self.puts.items()
+        }
+        return json.dumps({"puts": told, "deleted": sorted(self.gone), "split_size": self.split_size}, indent=1)

@@ -1,0 +1,200 @@
+"""The rows of the table: what breaks, how often in the long form and in the short one, and what runs it."""
+
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from tests.faults.chain import Chain, HungError, Tally
+from tests.faults.rows_kill import kill_local, kill_server, kill_spark
+from tests.faults.rows_proxy import both, iggy_proxy, store_proxy
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL = "IGGY_SERVER_BINARY"
+MOST_CHAINS = 200
+TEST_SECONDS = 1800
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+        name: for the command line.
+        title: for people.
+        rounds: of the long form.
+        chain: runs so many rounds on a chain; None for a row of tests.
+        length: rounds of one chain.
+        kinds: the servers it runs on, one chain after the other.
+        options: of every chain.
+        tests: node ids for pytest, in place of chains; each test is a round.
+        environment: of the tests.
+    """
+
+    name: str
+    title: str
+    rounds: int = 0
+    chain: Callable | None = None
+    length: int = 20
+    kinds: tuple = ("embedded", "real")
+    options: dict = attrs.field(factory=dict)
+    tests: tuple = ()
+    environment: dict = attrs.field(factory=dict)
+
+
+ROWS = (
+    Row(name="kill-local", title="`kill -9` of the source, engine local", rounds=200, chain=kill_local),
+    Row(
+        name="kill-seaweedfs",
+        title="the same on a real store (SeaweedFS)",
+        rounds=20,
+        chain=kill_local,
+        options={"store": "seaweedfs"},
+    ),
+    Row(
+        name="kill-spark",
+        title="`kill -9` of executors, Python workers, driver, engine Spark",
+        rounds=30,
+        chain=kill_spark,
+        length=10,
+    ),
+    Row(
+        name="kill-embedded",
+        title="`kill -9` of the embedded server under load",
+        rounds=50,
+        chain=kill_server,
+        length=10,
+        kinds=("embedded",),
+        options={"own_server": True},
+    ),
+    Row(
+        name="kill-real",
+        title="`kill -9` of a real server under load, topics of our making",
+        rounds=30,
+        chain=kill_server,
+        length=10,
+        kinds=("real",),
+        options={"own_server": True},
+    ),
+    Row(
+        name="kill-real-defaults",
+        title="the same, topic made with server defaults",
+        rounds=30,
+        chain=kill_server,
+        length=10,
+        kinds=("real",),
+        options={"own_server": True, "defaults": True},
+    ),
+    Row(name="iggy-proxy", title="broken connections between source and Iggy", rounds=200, chain=iggy_proxy),
+    Row(name="store-proxy", title="broken answers of the store, objects that change", rounds=200, chain=store_proxy),
+    Row(name="both", title="both at once, and `kill -9` of the source", rounds=100, chain=both),
+    Row(
+        name="sweep",
+        title="a crash at every event, and at all pairs, in memory",
+        tests=("tests/conformance", "-k", "D1 or D2"),
+    ),
+    Row(
+        name="offsets-log",
+        title="the offsets topic cut at every byte, foreign messages, two writers",
+        tests=("tests/unit/test_recovery.py", "tests/unit/test_log_codec.py"),
+    ),
+    Row(
+        name="stop",
+        title="SIGTERM in every state",
+        tests=("tests/integration/test_program_life.py", "-k", "signal"),
+    ),
+)
+BY_NAME = {row.name: row for row in ROWS}
+
+
+def servers(row, wanted="both"):
+    """The servers that a row can run on here."""
+    have = [kind for kind in row.kinds if kind == "embedded" or os.environ.get(REAL)]
+    return [kind for kind in have if wanted in ("both", kind)]
+
+
+def why_not(row, wanted="both"):
+    """A sentence that says why a row cannot run here; empty when it can."""
+    if row.chain is None:
+        return ""
+    if not servers(row, wanted):
+        if row.kinds == ("real",) and wanted != "embedded":
+            return f"{row.name}: not run, set {REAL} to the path of an Iggy server's binary"
+        return f"{row.name}: not run, it has nothing to do on the server {wanted}"
+    if row.name == "kill-spark":
+        from framework.errors import FatalError
+        from framework.spark.jvm import require_java
+
+        try:
+            require_java()
+        except FatalError as error:
+            return f"{row.name}: not run, {error}"
+    return ""
+
+
+def run_row(row, rig, *, rounds=None, wanted="both", only=None):
+    """Runs a row to its end.
+
+    Args:
+        row: which.
+        rig: what it runs on.
+        rounds: in place of those of the long form.
+        wanted: `embedded`, `real`, or `both` in turn.
+        only: the number of a single chain.
+
+    Returns:
+        (Tally, seconds)
+    """
+    began, tally = time.monotonic(), Tally()
+    if row.chain is None:
+        run_tests(row, rig, tally)
+        return tally, time.monotonic() - began
+    kinds, rounds = servers(row, wanted), rounds or row.rounds
+    for number in range(MOST_CHAINS) if only is None else [only]:
+        if tally.rounds >= rounds or len(tally.evidence) > 5:
+            break
+        length = row.length if only is not None else min(row.length, rounds - tally.rounds)
+        chain = Chain(rig, tally, row.name, number, kind=kinds[number % len(kinds)], **row.options)
+        try:
+            row.chain(chain, length)
+        except HungError as error:
+            tally.hung += 1
+            chain.keep_evidence(str(error))
+        except Exception:
+            chain.keep_evidence("the harness failed")
+            raise
+        finally:
+            chain.close()
+        print(f"{row.name}: {tally.rounds} of {rounds} rounds, {tally.missed} missed", flush=True)
+    return tally, time.monotonic() - began
+
+
+def run_tests(row, rig, tally):
+    """A row of tests, in a process of its own; each that passes is a round, each that fails is wrong."""
+    result = rig.out / f"{row.name}.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={result}", *row.tests]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **row.environment},
+        capture_output=True,
+        text=True,
+        timeout=TEST_SECONDS,
+        check=False,
+    )
+    cases = list(ET.parse(result).iter("testcase"))  # our own file
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    passed = sum(case.find("skipped") is None for case in cases) - len(failed)
+    tally.rounds, tally.wrong = passed, len(failed)
+    if done.returncode or not passed:
+        tally.wrong = max(1, tally.wrong)
+        path = rig.out / "evidence" / f"{row.name}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(done.stdout + done.stderr)
+        tally.evidence.append(str(path))
+        print(f"FAILED {row.name}: {[case.get('name') for case in failed]}, see {path}", flush=True)

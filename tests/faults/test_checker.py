@@ -1,0 +1,255 @@
+"""The checker finds what is planted: nobody else tells whether the table's zeros are true."""
+
+import ast
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.faults import checker, reader
+from tests.faults.checker import Version, check
+from tests.faults.content import FORMS, body, records_of, values
+from tests.faults.reader import Stored
+
+BUCKET = "lake"
+LANES = 3
+LONG = "in/" + "ä" * 200 + ".csv"
+
+
+def headers_of(key, etag):
+    pieces, rest = [], key
+    while rest:  # a header holds 255 bytes
+        piece = rest[:100]
+        pieces.append(piece)
+        rest = rest[100:]
+    named = {"key" if number == 0 else f"key.{number}": piece for number, piece in enumerate(pieces)}
+    return {"bucket": BUCKET, "version": f"{etag}@1717000000000", **named}
+
+
+def payload_of(value):
+    return value if isinstance(value, bytes) else json.dumps(value).encode()
+
+
+class Topic:
+    """A topic as it must be, and what must be in it; tests break the one or the other."""
+
+    def __init__(self, counts, *, split_size=None):
+        self.expected, self.lanes = {}, [[] for _ in range(LANES)]
+        for place, (key, form, counts_of_versions) in enumerate(counts):
+            self.expected[key] = []
+            for number, (count, sent) in enumerate(counts_of_versions):
+                rows = values(form, key, number, count)
+                records = records_of(form, rows, body(form, rows), split_size)
+                last = number == len(counts_of_versions) - 1
+                etag = f"{place:x}{number:x}"
+                self.expected[key].append(Version(etag=etag, records=records, whole=last))
+                for share, record in list(records)[:sent]:
+                    lane = (place + max(0, share - 1)) % LANES
+                    number_of = (place * 100 + number + 1) << 64 | share << 40 | record
+                    payload = payload_of(records[share, record])
+                    self.lanes[lane].append((number_of, headers_of(key, etag), payload))
+
+    def stored(self):
+        return [
+            Stored(partition=lane, offset=offset, id=number_of, headers=headers, payload=payload)
+            for lane, messages in enumerate(self.lanes)
+            for offset, (number_of, headers, payload) in enumerate(messages)
+        ]
+
+    def check(self, **more):
+        return check(self.stored(), self.expected, bucket=BUCKET, **more)
+
+
+def topic():
+    return Topic(
+        [
+            ("in/a.jsonl", "jsonl", [(9, 9)]),
+            (LONG, "csv", [(7, 3), (8, 8)]),
+            ("in/c.txt", "txt", [(6, 6), (5, 0), (11, 11)]),
+            ("in/d.bin", "bin", [(4, 4)]),
+        ]
+    )
+
+
+def found(verdict):
+    return {what: number for what in ("lost", "repeated", "mixed", "wrong") if (number := getattr(verdict, what))}
+
+
+def test_it_imports_nothing_of_the_product():
+    for module in (checker, reader):
+        names = set()
+        for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add(node.module)
+        assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names | {"apache_iggy"}
+
+
+def test_a_topic_as_it_must_be():
+    verdict = topic().check()
+    assert verdict.good, verdict.sentences
+    assert verdict.records == 9 + 3 + 8 + 6 + 11 + 4
+
+
+@pytest.mark.parametrize("form", [*FORMS, "bin"])
+def test_every_form(form):
+    whole = Topic([(f"in/a.{form}", form, [(313, 313)])])
+    verdict = whole.check()
+    assert verdict.good, verdict.sentences
+    assert verdict.records == 313
+
+
+@pytest.mark.parametrize("lane", range(LANES))
+def test_any_lost_record_is_found(lane):
+    for at in range(len(topic().lanes[lane])):
+        broken = topic()
+        number_of, headers, _ = broken.lanes[lane].pop(at)
+        # the last ones sent of versions that were overwritten need not be there
+        may_be_gone = (headers["version"][:2], number_of & 0xFF) in {("10", 3), ("20", 6)}
+        assert found(broken.check()) == ({} if may_be_gone else {"lost": 1})
+
+
+@pytest.mark.parametrize("lane", range(LANES))
+def test_any_repeated_record_is_found(lane):
+    for at in range(len(topic().lanes[lane])):
+        broken = topic()
+        broken.lanes[lane].append(broken.lanes[lane][at])
+        assert broken.check().repeated == 1
+
+
+def test_a_record_repeated_in_another_partition():
+    broken = topic()
+    broken.lanes[2].append(broken.lanes[1][0])
+    assert broken.check().repeated == 1
+
+
+def test_two_swapped_records():
+    broken = topic()
+    lane = broken.lanes[0]
+    lane[2], lane[3] = lane[3], lane[2]
+    assert found(broken.check()) == {"wrong": 1}
+
+
+def test_two_swapped_payloads():
+    broken = topic()
+    lane = broken.lanes[0]
+    (one, head, first), (other, more, second) = lane[2], lane[3]
+    lane[2], lane[3] = (one, head, second), (other, more, first)
+    assert found(broken.check()) == {"wrong": 2}
+
+
+def test_a_payload_of_another_object():
+    broken = topic()
+    number_of, headers, _ = broken.lanes[0][0]
+    broken.lanes[0][0] = (number_of, headers, broken.lanes[2][0][2])
+    verdict = broken.check()
+    assert verdict.lost == 1
+    assert verdict.wrong
+
+
+@pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"of": 1}', b"in/none|0|1|", b"in/a.jsonl|7|1|"])
+def test_what_nobody_put(payload):
+    broken = topic()
+    broken.lanes[1].append((1, {}, payload))
+    assert found(broken.check()) == {"wrong": 1}
+
+
+def test_an_old_version_goes_on_behind_the_new_one():
+    broken = topic()
+    rows = values("csv", LONG, 0, 7)
+    more = {name: str(value) for name, value in rows[3].items()}
+    old = broken.lanes[1][0][0] >> 64
+    broken.lanes[1].append((old << 64 | 4, headers_of(LONG, "10"), payload_of(more)))
+    assert found(broken.check()) == {"mixed": 1}
+
+
+def test_the_content_of_one_version_under_the_name_of_another():
+    """The download went on with the new object's bytes."""
+    broken = topic()
+    lane = broken.lanes[1]
+    new = next(at for at, one in enumerate(lane) if one[1]["version"].startswith("11@"))
+    rows = values("csv", LONG, 0, 7)
+    number_of, headers, _ = lane[new + 3]
+    lane[new + 3] = (number_of, headers, payload_of({name: str(value) for name, value in rows[3].items()}))
+    verdict = broken.check()
+    assert verdict.mixed >= 2
+    assert verdict.lost == 1
+
+
+def test_one_id_for_two_versions():
+    broken = topic()
+    lane = broken.lanes[1]
+    old = lane[0][0] >> 64
+    for at, (number_of, headers, payload) in enumerate(lane):
+        if headers["version"].startswith("11@"):
+            lane[at] = (old << 64 | number_of & (1 << 64) - 1, headers, payload)
+    assert found(broken.check()) == {"mixed": 1}
+
+
+def test_several_ids_for_one_version():
+    broken = topic()
+    number_of, headers, payload = broken.lanes[0][0]
+    broken.lanes[0][0] = (number_of + (1 << 64), headers, payload)
+    assert broken.check().wrong
+
+
+@pytest.mark.parametrize("change", [{"key": "in/b.jsonl"}, {"bucket": "other"}, {"key.1": "x"}, {"bucket": ""}])
+def test_headers_that_name_another_object(change):
+    broken = topic()
+    number_of, headers, payload = broken.lanes[0][0]
+    broken.lanes[0][0] = (number_of, headers | change, payload)
+    assert found(broken.check()) == {"wrong": 1}
+
+
+def test_headers_where_there_must_be_none():
+    bare = topic()
+    bare.lanes = [[(number_of, {}, payload) for number_of, _, payload in lane] for lane in bare.lanes]
+    assert bare.check(headers=False).good
+    bare.lanes[0][0] = (*bare.lanes[0][0][:1], {"key": "x"}, bare.lanes[0][0][2])
+    assert found(bare.check(headers=False)) == {"wrong": 1}
+
+
+def test_a_deleted_object_may_end_anywhere_and_have_no_hole():
+    for sent in range(10):
+        part = Topic([("in/a.jsonl", "jsonl", [(9, sent)])])
+        assert found(part.check()) == ({"lost": 9 - sent} if sent < 9 else {})
+        (version,) = part.expected["in/a.jsonl"]
+        part.expected["in/a.jsonl"] = [dataclasses.replace(version, whole=False)]
+        assert part.check().good
+        if sent > 1:
+            part.lanes[0].pop(0)
+            assert found(part.check()) == {"lost": 1}
+
+
+def test_shares_of_a_split_object():
+    split = Topic([("in/a.jsonl", "jsonl", [(90, 90)]), ("in/b.txt", "txt", [(70, 70)])], split_size=601)
+    assert split.check().good
+    assert len({one.id >> 40 & 0xFFFFFF for one in split.stored()}) > 5
+    split.lanes[1].pop(0)
+    assert found(split.check()) == {"lost": 1}
+
+
+@given(st.data())
+def test_whatever_is_taken_out_and_put_in_is_counted(data):
+    """An oracle of its own: how many were taken out, and how many put in twice."""
+    broken = Topic([(f"in/{n}.jsonl", "jsonl", [(11 + n, 11 + n)]) for n in range(5)])
+    sizes = [len(lane) for lane in broken.lanes]
+    gone = data.draw(st.sets(st.sampled_from([(lane, at) for lane, size in enumerate(sizes) for at in range(size)])))
+    kept = [
+        [one for at, one in enumerate(lane) if (number, at) not in gone] for number, lane in enumerate(broken.lanes)
+    ]
+    twice = data.draw(st.integers(0, 5))
+    broken.lanes = kept
+    added = 0
+    for _ in range(twice):
+        lane = data.draw(st.sampled_from([lane for lane in kept if lane] or [None]))
+        if lane is not None:
+            lane.append(data.draw(st.sampled_from(lane)))
+            added += 1
+    verdict = broken.check()
+    assert (verdict.lost, verdict.repeated, verdict.mixed) == (len(gone), added, 0)

@@ -1,0 +1,96 @@
+"""The short form of `make faults`: a few rounds of each row. The long form has hundreds, on a real server as well."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults import report
+from tests.faults.__main__ import SEED, main, options
+from tests.faults.chain import Rig, Tally
+from tests.faults.rows import BY_NAME, REAL, ROOT, run_row, why_not
+
+SHORT = {"kill-local": 3, "kill-embedded": 3, "iggy-proxy": 5, "store-proxy": 7, "both": 2}
+"""kill-spark has tests of its own in test_spark_cluster; rows of tests are run as such."""
+
+REAL_ROWS = {"kill-real": 2, "kill-real-defaults": 2}
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory):
+    made = Rig(tmp_path_factory.mktemp("faults"), seed=SEED)
+    yield made
+    made.close()
+
+
+def check_row(name, rig, rounds, wanted):
+    tally, _ = run_row(BY_NAME[name], rig, rounds=rounds, wanted=wanted)
+    assert tally.good, tally
+    assert tally.rounds >= rounds, "too few faults struck while work was open"
+    assert tally.records > 500 * rounds
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", SHORT)
+def test_nothing_is_lost_repeated_or_mixed(name, rig):
+    check_row(name, rig, SHORT[name], "embedded")
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", REAL_ROWS)
+def test_nor_on_a_real_server_that_is_killed(name, rig, monkeypatch):
+    import os
+
+    if not os.environ.get(REAL):
+        assert f"set {REAL}" in why_not(BY_NAME[name])
+        return
+    check_row(name, rig, REAL_ROWS[name], "real")
+
+
+def test_all_rows_are_tests_that_exist():
+    for row in BY_NAME.values():
+        if row.chain is None:
+            command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *row.tests]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 0, f"{row.name}: {done.stdout}"
+
+
+def test_a_row_that_is_not_there():
+    with pytest.raises(SystemExit):
+        options(["--rows", "kill-everything"])
+
+
+def result(**changes):
+    tally = Tally(rounds=20, amid=15, servers={"embedded": 10, "real": 10}, records=31_007)
+    for name, value in changes.items():
+        setattr(tally, name, value)
+    return tally
+
+
+def test_results_are_kept_and_told(tmp_path, capsys):
+    row = BY_NAME["kill-local"]
+    report.save(tmp_path, row, result(), seconds=12.3, seed=7, wanted=20)
+    assert json.loads((tmp_path / "kill-local.json").read_text())["seed"] == 7
+    assert main(["--report", "--out", str(tmp_path)]) == 0
+    assert "| 20 (10 embedded, 10 real) | 15 | 31,007 | 0 | 0 | 0 | 0 | 12 |" in capsys.readouterr().out
+    assert "with seed 7" in (tmp_path / "faults.md").read_text()
+
+
+@pytest.mark.parametrize("what", ["lost", "repeated", "mixed", "wrong", "hung"])
+def test_one_record_too_few_or_too_many_is_a_failure(tmp_path, what):
+    report.save(tmp_path, BY_NAME["both"], result(**{what: 1}), seconds=1, seed=7, wanted=20)
+    assert main(["--report", "--out", str(tmp_path)]) == 1
+
+
+def test_the_page_has_a_place_for_the_figures(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(report.PAGE.read_text())
+    before, after = page.read_text().split(report.BEGIN)[0], page.read_text().split(report.END)[1]
+    report.save(tmp_path, BY_NAME["both"], result(), seconds=1, seed=7, wanted=20)
+    for _ in range(2):
+        report.write_page(report.load(tmp_path), page)
+    text = page.read_text()
+    assert text.startswith(before)
+    assert text.endswith(after)
+    assert text.count(BY_NAME["both"].title) == 1

@@ -1,0 +1,79 @@
+"""The proxy breaks a request where it is told to: what the server has then, and what the client is told."""
+
+import asyncio
+
+import pytest
+
+from tests.integration.iggy_rig import SendMessage, connect, connect_with_topic, poll, run
+from tests.integration.program_rig import OwnServer
+from tests.support.iggy_proxy import IggyProxy, WireFault
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    made = OwnServer(tmp_path_factory.mktemp("wire") / "iggy").start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def proxy(server):
+    with IggyProxy(server.port) as made:
+        yield made
+
+
+def url_of(proxy):
+    return f"iggy://iggy:iggy@127.0.0.1:{proxy.port}"
+
+
+def send_through(server, proxy, stream_name, fault):
+    """Whether a send was told to have worked, and what the topic holds."""
+
+    async def work():
+        await connect_with_topic(server.url, stream_name)
+        client = await connect(url_of(proxy))
+        proxy.arm(fault)
+        try:
+            await asyncio.wait_for(client.send_messages(stream_name, "t", 0, [SendMessage("one")]), 0.3)
+            told = True
+        except (RuntimeError, asyncio.TimeoutError, TimeoutError):
+            told = False
+        await asyncio.sleep(0.05)  # a request under way may still be stored
+        return told, await poll(await connect(server.url), stream_name)
+
+    return run(work())
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "is_stored"),
+    [("before", False), ("half-request", False), ("stored", True), ("half-reply", True), ("late", True)],
+)
+def test_a_send_is_broken_where_it_is_told(server, proxy, stream_name, kind, is_stored, reset):
+    told, stored = send_through(server, proxy, stream_name, WireFault(kind=kind, seconds=5.0, reset=reset))
+    assert not told
+    assert bool(stored) == is_stored
+    assert proxy.disarm()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_half_is_never_whole(server, proxy, stream_name, part):
+    assert send_through(server, proxy, stream_name, WireFault(kind="half-request", part=part)) == (False, [])
+
+
+def test_without_a_fault_it_passes_everything_on(server, proxy, stream_name):
+    fault = WireFault(kind="before", skip=1)
+    assert send_through(server, proxy, stream_name, fault) == (True, [(0, "one")])
+    assert not proxy.disarm()
+
+
+def test_every_request_may_be_meant(server, proxy, stream_name):
+    async def work():
+        await connect_with_topic(server.url, stream_name)
+        client = await connect(url_of(proxy))
+        proxy.arm(WireFault(kind="stored", sends_only=False))
+        with pytest.raises(RuntimeError):
+            await poll(client, stream_name)
+
+    run(work())
+    assert proxy.disarm()
