@@ -73,8 +73,16 @@ ADVICE: Mapping[str, str] = {
     "IggyAuthError": "Check user, password or token in `[iggy] url`.",
     "IggyTopicError": "Make the topic as the configuration says, change the configuration, or name another topic.",
     "IggyProtocolError": "Use a server of version 0.9.",
-    "PositionError": "The message names the ways out; a new `[source] name` always reads everything from the start.",
-    "PositionMismatchError": "Set `[input]` back to what it was, or read everything again under a new `[source] name`.",
+    "PositionError": (
+        "The message names the ways out. `offsets reset --all` reads everything again, `offsets accept` goes on behind what the "
+        "topics hold; see [positions by hand](../how-to/positions-by-hand.md)."
+    ),
+    "PositionMismatchError": (
+        "Set `[input]` back to what it was, or read again what the message names: `offsets reset --key`, `--prefix` or `--all`."
+    ),
+    "SourceTakenOverError": (
+        "Nothing, when the other instance was started on purpose. Else stop that one: the message names host and process."
+    ),
     "SourceRunningError": "Stop the other instance. If it is dead, try again in a minute.",
     "TooManySkippedError": "Look at the object that it names. Is `[input] format` right? Then mend it; if it is right, raise the "
     "limit that the message names, or leave the object out with `[discovery] exclude`.",
@@ -236,14 +244,41 @@ def command_page() -> str:
     root: Any = typer.main.get_command(make_app("s3_source", S3SourceTask, demo=demo))
     lines = [_COMMAND_HEAD, "## `python -m s3_source --config FILE [--once]`", ""]
     lines += [_sentence(root.callback.__doc__ or ""), "", *_options(root)]
-    for name, command in sorted(root.commands.items()):
+    for name, command in _commands(root):
         lines += [f"## `python -m s3_source {name}`", "", _sentence(command.help or ""), "", *_options(command)]
         lines += _COMMAND_NOTES.get(name, [])
     lines += _SERVER_NOTES
     return "\n".join(lines)
 
 
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command by its whole name, `offsets show`."""
+    for name, command in sorted(group.commands.items()):
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
 _COMMAND_NOTES = {
+    "offsets show": [
+        "Reads only: the source may run meanwhile. What it sent since its last save is not in it.",
+        "",
+    ],
+    "offsets export": [
+        "The fields are explained in [positions by hand](../how-to/positions-by-hand.md); they only get more.",
+        "",
+    ],
+    "offsets reset": [
+        "The source must not be running. Says first how many objects and records will be sent again. Exit code 1 when the answer",
+        "is no, or the source runs; 2 when there is no terminal to ask on and no `--yes`. See",
+        "[positions by hand](../how-to/positions-by-hand.md).",
+        "",
+    ],
+    "offsets accept": [
+        "One of the two ways out after a purge; [positions](../explanation/positions.md) says what is told apart how.",
+        "",
+    ],
     "check": [
         "It sends and makes nothing. Exit code 0 when every line begins with `ok`, 1 when one begins with `FAIL`, 2 for",
         "mistakes in the configuration.",

@@ -27,7 +27,8 @@
         |-- IggyProtocolError          the server speaks another protocol, or refuses a command
         |-- PositionError              positions that cannot be used as they are
         |   |-- PositionMismatchError  a position made with other options (format, chunk size ...)
-        |   `-- SourceRunningError     another instance of this source is at work
+        |   |-- SourceRunningError     another instance of this source is at work
+        |   `-- SourceTakenOverError   another instance of this source was started in place of this one
         |-- TooManySkippedError        more bad data than `[errors]` allows: a wrong format, most likely
         |-- ReaderFailedError          the reader thread ended; its cause is in `__cause__`
         |-- TaskClosedError            used before start or after stop  (ValueError)
@@ -216,6 +217,10 @@ class PositionMismatchError(PositionError):
 
 class SourceRunningError(PositionError):
     """Another instance of this source is at work."""
+
+
+class SourceTakenOverError(PositionError):
+    """Another instance of this source was started with `--take-over`; this one ends."""
 
 
 class TooManySkippedError(FatalError):

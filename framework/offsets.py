@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import itertools
 import json
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -623,7 +624,7 @@ def check_depends_on(entry: OffsetManagerEntry, depends_on: str, location: str =
     if (entry.records_done or entry.finished) and entry.depends_on and entry.depends_on != depends_on:
         place = location or f"{entry.bucket}/{entry.key}"
         raise PositionMismatchError(
-            f"{place}: {entry.records_done} records were read with {entry.depends_on}, and the configuration "
-            f"now says {depends_on}, which numbers records in another way; set [input] back, or give the source another "
-            f"`[source] name` to read everything from the start"
+            f"{place}: {entry.records_done} records were read with {entry.depends_on}, and the configuration now says "
+            f"{depends_on}, which numbers records in another way. Set [input] back; or read it again from its first record: "
+            f"`offsets reset --key {shlex.quote(entry.key)}` for this object, `--prefix` for those of a folder, `--all` for all"
         )

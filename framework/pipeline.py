@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.dead_letters import DeadLetter, DeadLetterBox, letters_of
-from framework.errors import IggyUnavailableError, UnknownOutcomeError
+from framework.errors import IggyUnavailableError, SourceTakenOverError, UnknownOutcomeError
 from framework.offsets import OffsetManager, OffsetManagerEntry, PositionDelta
 from framework.producer import Producer
 from framework.records import Acknowledgement, Lane, ObjectState, RecordBatch
@@ -92,6 +92,7 @@ class Pipeline:
         on_saved: called with every delta that was saved.
         on_idle: called when there was nothing to send for a while.
         dead_letters: where what is left out is kept; None: nowhere.
+        on_turn: called again and again, at work or not; must be cheap.
         clock: seconds.
     """
 
@@ -105,6 +106,7 @@ class Pipeline:
         on_saved: Callable[[PositionDelta], None] | None = None,
         on_idle: Callable[[], None] | None = None,
         dead_letters: DeadLetterBox | None = None,
+        on_turn: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._task = task
@@ -119,6 +121,7 @@ class Pipeline:
         self._on_saved = on_saved
         self._on_idle = on_idle
         self._dead_letters = dead_letters
+        self._on_turn = on_turn
         self._clock = clock
         self._buffers: dict[Lane, _LaneBuffer] = {}
         self._lanes: set[Lane] = set()
@@ -140,33 +143,39 @@ class Pipeline:
         Raises:
             ReaderFailedError: the reader died; everything it had read is sent and saved.
             UnknownOutcomeError, IggyUnavailableError: the connection broke: recover, then run a new task.
+            SourceTakenOverError: another instance works now.
         """
         try:
             while not self._stopping.is_set():
                 # no more than one request holds: more would empty the queue, which would be filled a second time
                 batches = self._task.poll(self._batch_length, timeout_seconds=self._patience())
-                for batch in batches:
-                    self._add(batch)
-                if not batches:
-                    if self._task.finished:
-                        break
-                    self._send_waiting()
-                    if self._on_idle is not None and not self._in_flight:
-                        self._on_idle()
-                else:
-                    self._send_waiting(longer_by=GATHER_SECONDS)
-                self._confirm(0)
-                self._flush_when_due()
+                if not batches and self._task.finished:
+                    break
+                self._turn(batches)
             if not self._stopping.is_set():
                 self._send_waiting(all_of_them=True)
-        except IggyUnavailableError:
-            raise  # nothing more can be sent or saved over this connection
+        except (IggyUnavailableError, SourceTakenOverError):
+            raise  # nothing more can be sent or saved over this connection, or may be
         except Exception:
             if not self._stopping.is_set():
                 self._send_waiting(all_of_them=True)
             self._finish()
             raise
         self._finish()
+
+    def _turn(self, batches: Sequence[RecordBatch]) -> None:
+        for batch in batches:
+            self._add(batch)
+        if batches:
+            self._send_waiting(longer_by=GATHER_SECONDS)
+        else:
+            self._send_waiting()
+            if self._on_idle is not None and not self._in_flight:
+                self._on_idle()
+        self._confirm(0)
+        self._flush_when_due()
+        if self._on_turn is not None:
+            self._on_turn()
 
     def _finish(self) -> None:
         while self._in_flight:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from framework.cli.offsets import offsets_app
 from framework.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False)
 ]
 OnceOption = Annotated[bool, typer.Option("--once", help="Send everything there is now, then end.")]
+TakeOverOption = Annotated[
+    bool, typer.Option("--take-over", help="Start although another instance of the source is at work; that one ends.")
+]
 
 
 def run(
@@ -89,14 +93,16 @@ def make_app(
     )
 
     @app.callback(invoke_without_command=True)
-    def main(context: typer.Context, config: ConfigOption = None, once: OnceOption = False) -> int | None:
+    def main(
+        context: typer.Context, config: ConfigOption = None, once: OnceOption = False, take_over: TakeOverOption = False
+    ) -> int | None:
         """Runs the source until it is stopped; with a command, that instead."""
         context.obj = config
         if context.invoked_subcommand is not None:
             return None
         from framework.cli.run import run_source  # noqa: PLC0415 - each command loads what it needs
 
-        return run_source(task_class, _required(config), once=once)
+        return run_source(task_class, _required(config), once=once, take_over=take_over)
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None) -> int:
@@ -121,6 +127,7 @@ def make_app(
             task_class, _required(config or context.obj), topic=topic, partition=partition, offset=offset, limit=limit
         )
 
+    app.add_typer(offsets_app(task_class, lambda context, config: _required(config or context.obj)), name="offsets")
     if demo is not None:
         app.command(name="demo")(demo)
     return app

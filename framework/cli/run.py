@@ -50,7 +50,7 @@ def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommo
     return config
 
 
-def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool) -> int:
+def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool, take_over: bool = False) -> int:
     """Runs a source; returns 0 when it ended as asked.
 
     Raises:
@@ -60,12 +60,17 @@ def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool) 
     config = read_config(task_class, path)
     limit_arenas()
     with Output(format=config.log.format, level=config.log.level) as output:
-        run_engine(task_class, config, output, once=once)
+        run_engine(task_class, config, output, once=once, take_over=take_over)
     return 0
 
 
 def run_engine(
-    task_class: type[AbstractSourceTask], config: SourceCommonConfig, output: Output, *, once: bool
+    task_class: type[AbstractSourceTask],
+    config: SourceCommonConfig,
+    output: Output,
+    *,
+    once: bool,
+    take_over: bool = False,
 ) -> Progress:
     """Runs the configured engine below an output that is open; returns the figures of the run."""
     from framework.engine.local import LocalEngine  # noqa: PLC0415 - loads the door to Iggy
@@ -75,7 +80,7 @@ def run_engine(
         from framework.spark.engine import SparkEngine  # noqa: PLC0415 - the only way to Spark
 
         engine_class = SparkEngine
-    engine = engine_class(task_class, config, once=once, report=output.update)
+    engine = engine_class(task_class, config, once=once, take_over=take_over, report=output.update)
     log.info('source "%s": %s', config.source.name, "everything there is now" if once else "until stopped")
     with _stopped_by_signals(engine), _metrics(config, engine):
         try:

@@ -43,6 +43,7 @@ class LocalEngine:
         task_class: the source.
         config: its configuration, checked.
         once: everything there is now, then return.
+        take_over: begin although another instance of the source is at work; it ends then.
         report: told of the progress about twice a second, from another thread.
     """
 
@@ -52,8 +53,10 @@ class LocalEngine:
         config: SourceCommonConfig,
         *,
         once: bool = False,
+        take_over: bool = False,
         report: Report | None = None,
     ) -> None:
+        self._take_over = take_over
         self._task_class = task_class
         self._config = _with_moment(config)
         self._once = once
@@ -132,7 +135,8 @@ class LocalEngine:
 
     def _live(self, connection: IggyConnection, patience: Patience, own_epochs: set[int]) -> None:
         """One epoch. Its millions of positions go with it, before the next recovery loads them again."""
-        session = Session(connection, self._config, own_epochs=own_epochs)
+        take_over = self._take_over and not patience.began
+        session = Session(connection, self._config, own_epochs=own_epochs, take_over=take_over)
         own_epochs.add(session.recovered.epoch)
         if patience.began:
             self._reporter.recovered()
@@ -161,6 +165,7 @@ class LocalEngine:
                 on_saved=session.saved,
                 on_idle=session.lanes.verify_when_due,
                 dead_letters=session.dead_letters(),
+                on_turn=session.watch.look_when_due,
             )
             self._running = pipeline
             if self._stopping.is_set():  # it was asked for before there was anything to stop

@@ -19,8 +19,9 @@ from framework.ids import object_hash64
 from framework.iggy.address import IggyAddress
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters import IggyDeadLetters, ensure_dead_letter_topic
+from framework.iggy.lane_history import emptied
 from framework.iggy.log_codec import Closing, TopicIdentity
-from framework.iggy.position_log import LogOffsetStore, PositionLog
+from framework.iggy.position_log import EpochWatch, LogOffsetStore, PositionLog
 from framework.iggy.recovery import Recovered, Recovery
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
@@ -170,15 +171,28 @@ class LaneKeeper:
             found = self._connection.poll(
                 self._config.iggy.stream, lane.topic, lane.partition, offset=anchor.offset, count=1
             )
+            if not found and self._emptied(lane, anchor):
+                continue
             if not found or (found[0].offset == anchor.offset and found[0].message_id != anchor.message_id):
                 raise UnknownOutcomeError(f"{lane}: the server no longer has the last message that it confirmed")
+
+    def _emptied(self, lane: Lane, anchor: Anchor) -> bool:
+        info = self._connection.get_topic(self._config.iggy.stream, lane.topic)
+        return info is not None and any(
+            emptied(one, anchor.offset) for one in info.partitions if one.id == lane.partition
+        )
 
 
 class Session:
     """The leader's view of one epoch."""
 
     def __init__(
-        self, connection: IggyConnection, config: SourceCommonConfig, *, own_epochs: Collection[int] = ()
+        self,
+        connection: IggyConnection,
+        config: SourceCommonConfig,
+        *,
+        own_epochs: Collection[int] = (),
+        take_over: bool = False,
     ) -> None:
         """Recovers over a new connection. Raises what `Recovery.run` and `ensure_topic` raise."""
         self.connection = connection
@@ -208,13 +222,20 @@ class Session:
             for warning in ensure_dead_letter_topic(connection, iggy.stream, letters, create=iggy.create_topics):
                 log.warning("%s", warning)
         self.recovered: Recovered = Recovery(
-            self.log, topics=topics, partitions=iggy.partitions, own_epochs=own_epochs, dead_letters=letters
+            self.log,
+            topics=topics,
+            partitions=iggy.partitions,
+            own_epochs=own_epochs,
+            dead_letters=letters,
+            take_over=take_over,
         ).run()
+        self.watch = EpochWatch(self.log, epoch=self.recovered.epoch, since=self.recovered.base + 1)
         store = LogOffsetStore(
             self.log,
             epoch=self.recovered.epoch,
             base=self.recovered.base,
             listings=self.recovered.listings,
+            watch=self.watch,
         )
         self.offsets = OffsetManager(store, positions=self.recovered.entries, records_found=self._records_found)
         self.offsets.populate_offset_manager()
@@ -222,7 +243,11 @@ class Session:
             self.offsets.set_anchor(lane, anchor)
         self.lanes.offsets = self.offsets
         self._snapshots = SnapshotWriter(
-            self.log, epoch=self.recovered.epoch, state=self._state, count=self.offsets.__len__
+            self.log,
+            epoch=self.recovered.epoch,
+            state=self._state,
+            count=self.offsets.__len__,
+            on_appended=self.watch.appended,
         )
 
     def _records_found(self, native: NativeObject) -> int:
@@ -252,7 +277,12 @@ class Session:
         self._snapshots.advance()
 
     def keep_books(self) -> None:
-        """Saves what this process learnt by listing while others send, and goes on with a snapshot that is due."""
+        """Saves what this process learnt by listing while others send, and goes on with a snapshot that is due.
+
+        Raises:
+            SourceTakenOverError: another instance began a later epoch.
+        """
+        self.watch.look_when_due()
         if self.offsets.dirty:
             self.saved(self.offsets.flush())
         self._snapshots.advance()

@@ -39,6 +39,7 @@ class SnapshotWriter:
         epoch: the leader's.
         state: the whole state of a moment.
         count: how many positions there are, about.
+        on_appended: told of the offset of each part.
         clock: seconds.
     """
 
@@ -49,6 +50,7 @@ class SnapshotWriter:
         epoch: int,
         state: Callable[[], tuple[PositionView, Closing]],
         count: Callable[[], int],
+        on_appended: Callable[[int], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.others_write = False
@@ -56,6 +58,7 @@ class SnapshotWriter:
         self._epoch = epoch
         self._state = state
         self._count = count
+        self._on_appended = on_appended
         self._clock = clock
         self._deltas = 0
         self._bytes = 0
@@ -86,7 +89,7 @@ class SnapshotWriter:
         if payload is None:
             self._parts = None
             return
-        self._log.append(payload)
+        self._on_appended(self._log.append(payload))
         self._goes_on_at = self._clock() + PAUSE_PARTS * (self._clock() - now)
 
     def _begin(self, now: float) -> Iterator[bytes] | None:

@@ -16,7 +16,7 @@ from framework.engine.session import LaneKeeper, make_producer, open_connection
 from framework.errors import FatalError, SourceError
 from framework.iggy.address import IggyAddress
 from framework.iggy.dead_letters import IggyDeadLetters
-from framework.iggy.position_log import LogOffsetStore, PositionLog
+from framework.iggy.position_log import EpochWatch, LogOffsetStore, PositionLog
 from framework.offsets import OffsetManager, PositionDelta
 from framework.pipeline import Pipeline
 from framework.records import Anchor, Lane
@@ -75,7 +75,8 @@ class TaskRun:
             )
             position_log.claim(plan.epoch, leader=False)
             position_log.check_epoch(plan.epoch, plan.log_from)
-            offsets = OffsetManager(LogOffsetStore(position_log, epoch=plan.epoch, base=plan.base))
+            watch = EpochWatch(position_log, epoch=plan.epoch, since=position_log.next_offset)
+            offsets = OffsetManager(LogOffsetStore(position_log, epoch=plan.epoch, base=plan.base, watch=watch))
             for lane, anchor in plan.anchors.items():
                 offsets.set_anchor(lane, anchor)
             lanes = LaneKeeper(self._connection, config, offsets, on_saved=self._lane_opened)
@@ -88,6 +89,7 @@ class TaskRun:
                 on_saved=on_saved,
                 on_idle=lanes.verify_when_due,
                 dead_letters=IggyDeadLetters.of(self._connection, config),
+                on_turn=watch.look_when_due,
             )
         except BaseException:
             self.close()

@@ -11,12 +11,12 @@ import itertools
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import attrs
 
-from framework.errors import PositionError
 from framework.iggy import log_codec
+from framework.iggy.lane_history import WAYS_OUT, LaneGoneError, LaneHistory, emptied
 from framework.iggy.log_codec import Closing, TopicIdentity
 from framework.iggy.position_log import Checkpoint, PositionLog
 from framework.offsets import (
@@ -30,11 +30,9 @@ from framework.offsets import (
 from framework.past_listing import PastListing
 from framework.position_map import PositionMap
 from framework.records import Anchor, Lane
+from framework.reset import Reset
 
 log = logging.getLogger(__name__)
-
-MAX_STEP_BACK = 100_000
-"""A server that lost more messages of a lane than this did not crash: its topic was purged or cut by hand."""
 
 SkipFacts = dict[tuple[OffsetManagerKey, str], tuple[tuple[int, int], ...]]
 """(object, version) -> record numbers that were left out."""
@@ -53,6 +51,7 @@ class Loaded:
             count whether or not their delta's anchor stands.
         letters: dead letter topic -> the place up to which the positions know its letters.
         lost_records: whether the server forgot some of what it had confirmed.
+        resets: what was forgotten by hand after the snapshot that was loaded, and the lanes' ends of that moment.
     """
 
     entries: PositionMap = attrs.field(factory=position_map)
@@ -62,6 +61,7 @@ class Loaded:
     facts: SkipFacts = attrs.field(factory=dict)
     letters: Mapping[str, Anchor] = attrs.field(factory=dict)
     lost_records: bool = False
+    resets: list[tuple[Reset, Mapping[Lane, Anchor | None]]] = attrs.field(factory=list)
 
 
 @attrs.define
@@ -88,21 +88,45 @@ class CheckpointLoader:
     Args:
         position_log: the log.
         checkpoints: its whole snapshots and what builds on each; heads are enough.
+        accept: take for done what positions call done, where the messages are gone and it was no crash.
+
+    Attributes:
+        accepted: lanes of which that holds.
     """
 
-    def __init__(self, position_log: PositionLog, checkpoints: Sequence[Checkpoint]) -> None:
+    def __init__(self, position_log: PositionLog, checkpoints: Sequence[Checkpoint], *, accept: bool = False) -> None:
+        self.accepted: set[Lane] = set()
+        self._accept = accept
         self._log = position_log
         self._connection = position_log.connection
         self._stream = position_log.stream
         self._source = position_log.source
         self._checkpoints = checkpoints
         self._stands: dict[tuple[Lane, Anchor], bool] = {}
+        self._seen: set[tuple[Lane, Anchor]] = set()
         self._newest = self._summarise(checkpoints[-1:])
+        self._history = LaneHistory(
+            self._connection, self._stream, self._source, written_at_us=_written_at(checkpoints[-1:])
+        )
 
     @property
     def topics(self) -> Mapping[str, TopicIdentity]:
         """The data topics as they were when the log was last written."""
         return self._newest.topics
+
+    @property
+    def lanes(self) -> Collection[Lane]:
+        """The lanes as the log last knew them."""
+        return self._newest.last.keys()
+
+    @property
+    def listings(self) -> Mapping[str, PastListing]:
+        """What listings left, as the log last knew it."""
+        return self._newest.listings
+
+    def accept_topic(self, topic: str) -> None:
+        """Takes for done what positions call done in any lane of a topic that is gone, or is another one by now."""
+        self.accepted |= {lane for lane in self._newest.last if lane.topic == topic}
 
     def load(self) -> Loaded:
         """The newest snapshot whose anchors stand, and what follows it lane by lane up to the newest anchor that stands.
@@ -110,6 +134,15 @@ class CheckpointLoader:
         Raises:
             PositionError: a topic was purged; the log cannot be read.
         """
+        while True:
+            try:
+                return self._load()
+            except LaneGoneError as error:
+                if not self._accept:
+                    raise
+                self.accepted.add(error.lane)
+
+    def _load(self) -> Loaded:
         loaded = Loaded()
         if not self._checkpoints:
             return loaded
@@ -132,48 +165,48 @@ class CheckpointLoader:
         return Anchor(last[-1].offset, last[-1].message_id) if last else None
 
     def _standing(self, lane: Lane, anchor: Anchor | None) -> bool:
-        """Whether the message at the anchor's place is still the same one; older than the first message counts as yes."""
-        if anchor is None:
+        """Whether the message at the anchor's place is still the same one; what fell to retention counts as yes."""
+        if anchor is None or lane in self.accepted:
             return True
         known = self._stands.get((lane, anchor))
         if known is None:
             found = self._connection.poll(self._stream, lane.topic, lane.partition, offset=anchor.offset, count=1)
             if not found:
-                known = False
+                partition = self._history.partition(lane)
+                known = partition is not None and emptied(partition, anchor.offset)
             elif found[0].offset > anchor.offset:
                 known = True  # retention took it: it was there
             else:
                 known = found[0].message_id == anchor.message_id
+                if known:
+                    self._seen.add((lane, anchor))
             self._stands[(lane, anchor)] = known
         return known
 
-    def _check_step_back(self, lane: Lane, last: Anchor | None, to: Anchor | None) -> None:
-        if last is None or self._standing(lane, last):
-            return
-        end = self.end(lane.topic, lane.partition)
-        lost = last.offset - max(end.offset if end else -1, to.offset if to else -1)
-        if lost > MAX_STEP_BACK:
-            raise PositionError(
-                f'partition {lane.partition} of topic "{lane.topic}" ends {lost} messages before the last one that source '
-                f'"{self._source}" had confirmed: it was purged, not crashed. To read everything again, set another [source] '
-                f"name or another [offsets] topic"
-            )
+    def _check_crash(self, lane: Lane, last: Anchor | None, to: Anchor | None) -> None:
+        """A lane whose furthest anchor does not stand: a crash, or somebody's hand? `to` is an earlier one that stands."""
+        if last is not None and not self._standing(lane, last):
+            self._history.check_crash(lane, last, same_history=to is not None and (lane, to) in self._seen)
 
     # ---- how far
 
     def _choose(self, loaded: Loaded) -> tuple[int, Closing]:
+        gone: dict[Lane, Anchor | None] = {}
         for at in range(len(self._checkpoints) - 1, -1, -1):
             closing = self._closing(self._checkpoints[at])
             lost = [lane for lane, anchor in closing.anchors.items() if not self._standing(lane, anchor)]
             if not lost:
                 return at, closing
             for lane in lost:
-                self._check_step_back(lane, closing.anchors[lane], None)
+                gone.setdefault(lane, closing.anchors[lane])
                 loaded.lost_records = True
                 log.warning("Iggy lost confirmed messages of %s; going back to an older checkpoint", lane)
-        raise PositionError(
-            f'no checkpoint of source "{self._source}" agrees with the topics of stream "{self._stream}": they were purged, or '
-            f"restored from elsewhere. To read everything again, set another [source] name or another [offsets] topic"
+        for lane, anchor in gone.items():
+            self._check_crash(lane, anchor, None)
+        raise LaneGoneError(
+            f'no checkpoint of source "{self._source}" agrees with the topics of stream "{self._stream}": they were cut, or '
+            f"restored from elsewhere. {WAYS_OUT}",
+            next(iter(gone)),
         )
 
     def _closing(self, checkpoint: Checkpoint) -> Closing:
@@ -218,7 +251,7 @@ class CheckpointLoader:
             else:
                 loaded.anchors.setdefault(lane, None)
             if lane in lost:
-                self._check_step_back(lane, history[-1][1], loaded.anchors[lane])
+                self._check_crash(lane, history[-1][1], loaded.anchors[lane])
                 loaded.lost_records = True
                 log.warning("Iggy lost confirmed messages of %s; what is missing will be sent again", lane)
         return reached
@@ -257,6 +290,8 @@ class CheckpointLoader:
         numbers = itertools.count()
         for checkpoint in checkpoints:
             number = next(numbers)
+            if number:
+                self._forget(checkpoint, loaded)
             for part in self._log.read(checkpoint.parts):
                 for entry in log_codec.decode_entries(part):
                     counts = number == 0 or number <= reached.get(entry.lane, -1)
@@ -268,6 +303,33 @@ class CheckpointLoader:
                     loaded.entries.pop(key, None)
                 for entry in delta.entries:
                     _take(entry, loaded, counts=number <= reached.get(entry.lane, -1))
+
+    def _forget(self, checkpoint: Checkpoint, loaded: Loaded) -> None:
+        """A later snapshot that a reset began: what was forgotten stays forgotten, however far the lanes go back."""
+        closing = self._closing(checkpoint)
+        if closing.reset is not None:
+            forget(closing.reset, loaded)
+            loaded.resets.append((closing.reset, closing.anchors))
+
+
+def forget(reset: Reset, loaded: Loaded) -> None:
+    """Takes everything out of a state that it says about these objects."""
+    if reset.everything:
+        loaded.entries = position_map()
+    for key in [entry.get_manager_key() for entry in loaded.entries.view() if reset.takes_entry(entry)]:
+        del loaded.entries[key]
+    for key, version in [place for place in loaded.facts if reset.takes(dict(place[0].properties)["key"])]:
+        del loaded.facts[(key, version)]
+    if reset.everything:
+        loaded.unclaimed.clear()
+    for prefix, past in list(loaded.listings.items()):
+        if reset.touches(prefix):  # what was read is marked by how far it goes
+            loaded.listings[prefix] = attrs.evolve(past, tail=None)
+
+
+def _written_at(checkpoints: Sequence[Checkpoint]) -> int:
+    """When the newest of what was saved got into the log; 0 for an empty one."""
+    return max((message.timestamp_us for one in checkpoints for message in (*one.parts, *one.deltas)), default=0)
 
 
 def _further(left: Anchor | None, right: Anchor | None) -> Anchor | None:

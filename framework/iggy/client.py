@@ -141,6 +141,17 @@ class IggyConnection:
 
         return self._call("ask for the server's version", lambda client: client.get_stats(), version)
 
+    def server_started_us(self) -> int:
+        """When the server began, microseconds since 1970 by its clock; a real one rounds down to seconds.
+
+        Needs the same permission as `server_version`.
+        """
+
+        def started(stats: apache_iggy.Stats) -> int:
+            return int(stats.start_time)
+
+        return self._call("ask for the server's start", lambda client: client.get_stats(), started)
+
     def own_client(self) -> ConnectedClient:
         """This connection as the server lists it."""
         clients = self._command("ask for the own client id", wire.OWN_CLIENT, b"", wire.parse_clients)

@@ -19,6 +19,7 @@ import contextlib
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
 import attrs
@@ -30,8 +31,12 @@ from framework.offsets import OffsetManagerEntry, OffsetManagerKey, PositionDelt
 from framework.past_listing import PastListing, TailMark
 from framework.position_map import PositionView
 from framework.records import Anchor, Lane, Mark, ObjectState, length_only
+from framework.reset import Reset
 
-WAY_OUT = "It is damaged: bring the topic back from a backup, or read everything again with another [offsets] topic"
+WAY_OUT = (
+    "It is damaged: bring the topic back from a backup; or name another [offsets] topic and say what is to hold for it: "
+    "`offsets reset --all` reads everything again, `offsets accept` goes on behind what the data topics hold"
+)
 
 MAGIC = b"ICSP"
 FORMAT_VERSION = 1
@@ -60,6 +65,7 @@ class LogMessage:
         part: snapshots: 1 .. parts.
         parts: snapshots: how many there are.
         since: snapshots: offset from which on deltas build on it; None: from its last part on.
+        timestamp_us: when the server stored it.
         body: packed JSON; empty when only the head of the message is kept.
         packed: whether the body is zstd.
     """
@@ -72,6 +78,7 @@ class LogMessage:
     part: int = 1
     parts: int = 1
     since: int | None = None
+    timestamp_us: int = 0
     body: bytes = attrs.field(repr=length_only)
     packed: bool = False
 
@@ -103,6 +110,8 @@ class Claim:
         clients: this process's connections as the server lists them, `(client id, "ip:port")`: ids begin again when the
             server restarts, so both must agree.
         token: random; tells two claims of one epoch apart.
+        take_over: whether whoever works in an earlier epoch shall end at once.
+        at_us: when the server stored it; 0 before it is stored.
     """
 
     epoch: int
@@ -111,6 +120,14 @@ class Claim:
     leader: bool
     clients: tuple[tuple[int, str], ...]
     token: str
+    take_over: bool = False
+    at_us: int = 0
+
+    @property
+    def who(self) -> str:
+        """For messages: the machine, the process and since when."""
+        since = f", since {datetime.fromtimestamp(self.at_us / 1e6, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.host} (process {self.process}{since if self.at_us else ''})"
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -132,6 +149,8 @@ class Closing:
         listings: prefix -> what its last listing left.
         letters: dead letter topic -> the place up to which the positions know its letters. It moves with an epoch only: several
             writers share the topic, so none of them can tell for all.
+        reset: what was forgotten by hand just before this snapshot. Its anchors are the lanes' ends of that moment: records of
+            these objects up to there do not count, also for a start that has to go back to an older snapshot.
     """
 
     anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
@@ -139,6 +158,7 @@ class Closing:
     unclaimed: Mapping[int, int] = attrs.field(factory=dict)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict)
     letters: Mapping[str, Anchor] = attrs.field(factory=dict)
+    reset: Reset | None = None
 
 
 def _loads(body: bytes) -> Any:
@@ -160,7 +180,7 @@ def _encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
     return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
 
 
-def decode(offset: int, payload: bytes) -> LogMessage | None:
+def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | None:
     """The message of that payload; None when it is none of ours.
 
     Raises:
@@ -173,7 +193,7 @@ def decode(offset: int, payload: bytes) -> LogMessage | None:
         if version != FORMAT_VERSION:
             raise PositionError(
                 f"offsets topic, message {offset}: positions in format {version}, and this version reads format "
-                f"{FORMAT_VERSION}; run the version that wrote them, or give the source another offsets topic"
+                f"{FORMAT_VERSION}; run the version that wrote them"
             )
         end = _PREFIX.size + length
         header = orjson.loads(payload[_PREFIX.size : end])
@@ -186,6 +206,7 @@ def decode(offset: int, payload: bytes) -> LogMessage | None:
             part=header.get("part", 1),
             parts=header.get("parts", 1),
             since=header.get("since"),
+            timestamp_us=timestamp_us,
             body=payload[end:],
             packed=bool(flags & _ZSTD),
         )
@@ -206,7 +227,11 @@ def _shape_of(message: LogMessage) -> Iterator[None]:
 
 def encode_claim(source: str, claim: Claim) -> bytes:
     """A claim as one message."""
-    return _encode({"kind": "claim", "source": source, "epoch": claim.epoch}, attrs.asdict(claim))
+    body = attrs.asdict(claim)
+    del body["at_us"]
+    if not claim.take_over:  # so that earlier versions can read what an ordinary start writes
+        del body["take_over"]
+    return _encode({"kind": "claim", "source": source, "epoch": claim.epoch}, body)
 
 
 def decode_claim(message: LogMessage) -> Claim:
@@ -214,7 +239,7 @@ def decode_claim(message: LogMessage) -> Claim:
     body = message.read()
     with _shape_of(message):
         body["clients"] = tuple((client_id, address) for client_id, address in body["clients"])
-        return Claim(**body)
+        return Claim(**body, at_us=message.timestamp_us)
 
 
 def encode_delta(source: str, epoch: int, base: int, delta: PositionDelta) -> bytes:
@@ -282,6 +307,8 @@ def encode_snapshot(
             body["listings"] = _listings_out(closing.listings)
             if closing.letters:
                 body["letters"] = {topic: [at.offset, f"{at.message_id:x}"] for topic, at in closing.letters.items()}
+            if closing.reset is not None:
+                body["reset"] = closing.reset.to_json()
         header = {"kind": "snapshot", "source": source, "epoch": epoch, "part": part, "parts": len(views)}
         if since is not None:
             header["since"] = since
@@ -311,6 +338,7 @@ def decode_closing(part: LogMessage) -> Closing:
             unclaimed={int(object_hash): done for object_hash, done in body["unclaimed"]},
             listings=_listings_in(body.get("listings", {})),
             letters={topic: Anchor(row[0], int(row[1], 16)) for topic, row in body.get("letters", {}).items()},
+            reset=Reset.from_json(body["reset"]) if body.get("reset") else None,
         )
 
 

@@ -11,13 +11,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import override
 
-from framework.errors import PositionError, SourceRunningError, UnknownOutcomeError
+from framework.errors import PositionError, SourceRunningError, SourceTakenOverError, UnknownOutcomeError
 from framework.iggy import log_codec
 from framework.iggy.log_codec import Claim, Closing, LogMessage
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, OffsetStore, PositionDelta
@@ -26,11 +27,13 @@ from framework.position_map import PositionView
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
+    from framework.iggy.values import StoredMessage
 
 log = logging.getLogger(__name__)
 
 READ_MESSAGES = 16
 MOST_READ_MESSAGES = 200
+WATCHED_MESSAGES = 64
 READ_BYTES = 4 << 20
 """Messages of the log that one poll asks for: a part of a snapshot can have some megabytes, a delta has some hundred bytes."""
 
@@ -141,7 +144,7 @@ class PositionLog:
         while True:
             batch = self.connection.poll(self.stream, self.topic, 0, offset=offset, count=count)
             for stored in batch:
-                yield log_codec.decode(stored.offset, stored.payload)
+                yield log_codec.decode(stored.offset, stored.payload, stored.timestamp_us)
             if not batch:
                 return
             offset = self.next_offset = batch[-1].offset + 1
@@ -163,12 +166,13 @@ class PositionLog:
         Raises:
             PositionError: one is not there any more.
         """
-        batch: dict[int, bytes] = {}
+        batch: dict[int, StoredMessage] = {}
         for head in heads:
             if head.offset not in batch:
                 polled = self.connection.poll(self.stream, self.topic, 0, offset=head.offset, count=ahead)
-                batch = {stored.offset: stored.payload for stored in polled}
-            message = log_codec.decode(head.offset, batch.pop(head.offset, b""))
+                batch = {stored.offset: stored for stored in polled}
+            stored = batch.pop(head.offset, None)
+            message = log_codec.decode(head.offset, stored.payload, stored.timestamp_us) if stored is not None else None
             if message is None or attrs.evolve(message, body=b"") != attrs.evolve(head, body=b""):
                 raise PositionError(
                     f"offsets topic, message {head.offset}: a {head.kind} that was there a moment ago is gone. "
@@ -185,8 +189,13 @@ class PositionLog:
         """Adds one message; returns its offset once the server has confirmed it."""
         return self.connection.append(self.stream, self.topic, 0, payload)
 
-    def claim(self, epoch: int, *, leader: bool) -> Claim:
+    def claim(self, epoch: int, *, leader: bool, take_over: bool = False) -> Claim:
         """Writes who runs and over which connection.
+
+        Args:
+            epoch: the one to work in.
+            leader: whether this begins the epoch.
+            take_over: tells whoever works in an earlier epoch to end.
 
         Raises:
             SourceRunningError: the epoch was claimed by somebody else at the same moment.
@@ -199,6 +208,7 @@ class PositionLog:
             leader=leader,
             clients=((own.client_id, own.address),),
             token=secrets.token_hex(8),
+            take_over=take_over,
         )
         before = self.next_offset
         self.append(log_codec.encode_claim(self.source, claim))
@@ -207,8 +217,8 @@ class PositionLog:
             self.next_offset = before  # the caller reads on from where it was
             if first is not None and first.token != claim.token:
                 raise SourceRunningError(
-                    f'source "{self.source}" was started at the same moment on {first.host} (process {first.process}), '
-                    f"which was first; stop that one, or let it run"
+                    f'source "{self.source}" was started at the same moment on {first.who}, which was first; stop that one, or '
+                    f"let it run"
                 )
         return claim
 
@@ -236,6 +246,88 @@ class PositionLog:
             offset = self.append(payload)
         return offset
 
+    def check_alone(self, epoch: int, since: int) -> int:
+        """Looks whether a later epoch of this source has begun, or is being begun by force: then this one is over.
+
+        A claim alone says nothing: whoever wrote it looks for us, and yields.
+
+        Args:
+            epoch: one's own.
+            since: where to begin to look.
+
+        Returns:
+            The offset behind the last message, to go on from. `next_offset` is not touched.
+
+        Raises:
+            SourceTakenOverError: it has.
+        """
+        while True:
+            batch = self.connection.poll(self.stream, self.topic, 0, offset=since, count=WATCHED_MESSAGES)
+            for stored in batch:
+                message = log_codec.decode(stored.offset, stored.payload, stored.timestamp_us)
+                if message is None or message.source != self.source or message.epoch <= epoch:
+                    continue
+                claim = log_codec.decode_claim(message) if message.kind == "claim" else None
+                if claim is None or claim.take_over:
+                    who = f"on {claim.who}" if claim is not None else "somewhere else"
+                    raise SourceTakenOverError(
+                        f'source "{self.source}" was taken over by an instance {who}, so this one ends. What it had sent and not '
+                        f"saved is found by the other one; `status` says who runs it"
+                    )
+            if batch:
+                since = batch[-1].offset + 1
+            if len(batch) < WATCHED_MESSAGES:
+                return since
+
+
+class EpochWatch:
+    """Notices that somebody else began a later epoch, whoever it is that writes. One thread.
+
+    Args:
+        position_log: the log.
+        epoch: one's own.
+        since: an offset up to which the log is known.
+        interval_seconds: how often to look while nothing is saved.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        position_log: PositionLog,
+        *,
+        epoch: int,
+        since: int,
+        interval_seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = position_log
+        self._epoch = epoch
+        self._since = since
+        self._interval = interval_seconds
+        self._clock = clock
+        self._due = clock() + interval_seconds
+
+    def appended(self, offset: int) -> None:
+        """A message of one's own has got that offset: when it is not the expected one, somebody else wrote.
+
+        Raises:
+            SourceTakenOverError: in a later epoch.
+        """
+        self._due = self._clock() + self._interval
+        if offset != self._since:
+            offset = max(offset, self._log.check_alone(self._epoch, self._since) - 1)
+        self._since = offset + 1
+
+    def look_when_due(self) -> None:
+        """The same while nothing is appended, at most once per interval.
+
+        Raises:
+            SourceTakenOverError: a later epoch has begun.
+        """
+        if self._clock() >= self._due:
+            self._due = self._clock() + self._interval
+            self._since = self._log.check_alone(self._epoch, self._since)
+
 
 class LogOffsetStore(OffsetStore):
     """Saves deltas of one epoch in the log, which is read as a whole by a recovery; the manager is given what that found."""
@@ -247,8 +339,10 @@ class LogOffsetStore(OffsetStore):
         epoch: int,
         base: int,
         listings: Mapping[str, PastListing] | None = None,
+        watch: EpochWatch | None = None,
     ) -> None:
         self._log = position_log
+        self._watch = watch
         self._epoch = epoch
         self._base = base
         self._listings = listings or {}
@@ -268,5 +362,8 @@ class LogOffsetStore(OffsetStore):
 
         Raises:
             UnknownOutcomeError, IggyUnavailableError: it may or may not be there; recovery settles it.
+            SourceTakenOverError: it is there and counts for nothing: a later epoch has begun.
         """
-        self._log.append(log_codec.encode_delta(self._log.source, self._epoch, self._base, delta))
+        offset = self._log.append(log_codec.encode_delta(self._log.source, self._epoch, self._base, delta))
+        if self._watch is not None:
+            self._watch.appended(offset)

@@ -18,19 +18,21 @@ import attrs
 
 from framework.errors import IggyUnavailableError, PositionError, SourceRunningError
 from framework.ids import MessageId, object_hash64, parse_message_id
-from framework.iggy.checkpoints import CheckpointLoader, Loaded, SkipFacts
+from framework.iggy.checkpoints import CheckpointLoader, Loaded, forget
 from framework.iggy.headers import join_provenance, share_of
 from framework.iggy.known_letters import KnownLetters
+from framework.iggy.lane_history import WAYS_OUT
 from framework.iggy.log_codec import Claim, Closing, TopicIdentity
 from framework.iggy.position_log import PositionLog, arrange
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, merge_ranges, settle_shares
 from framework.past_listing import PastListing
 from framework.position_map import PositionMap
 from framework.records import Anchor, Lane, length_only
+from framework.reset import Reset
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
-    from framework.iggy.values import HeaderScalar
+    from framework.iggy.values import HeaderScalar, StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ def fence(
     *,
     source: str,
     own_epochs: Collection[int] = (),
+    take_over: bool = False,
     limit_seconds: float = FENCE_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
@@ -91,6 +94,7 @@ def fence(
         claims: of predecessors.
         source: the source's name.
         own_epochs: that this process has led: whoever worked in them was its own.
+        take_over: go on although they stay. They were told to end (`Claim.take_over`), and do so while they can read the log.
         limit_seconds: how long to wait.
         clock: seconds.
         sleep: waits for so many seconds.
@@ -112,19 +116,28 @@ def fence(
             return
         if clock() >= deadline:
             claim = holders[min(alive)]
+            if take_over:
+                log.warning(
+                    'source "%s" is taken over although Iggy still lists a connection of the instance on %s, which has not '
+                    "ended within %.0f seconds: what that one still sends may be there twice",
+                    source,
+                    claim.who,
+                    limit_seconds,
+                )
+                return
             if (claim.host, claim.process) == (socket.gethostname(), os.getpid()):
                 raise IggyUnavailableError(
                     f'Iggy still holds an earlier connection of this process; source "{source}" waits'
                 )
             if not claim.leader and claim.epoch in own_epochs:
                 raise IggyUnavailableError(
-                    f"Iggy still holds the connection of a worker that was lost, on {claim.host} (process {claim.process}); "
+                    f"Iggy still holds the connection of a worker that was lost, on {claim.who}; "
                     f'source "{source}" waits, since that one may still send'
                 )
             raise SourceRunningError(
-                f'source "{source}" is running already, on {claim.host} (process {claim.process}); stop that one first. '
-                f"If it is dead, Iggy has not noticed yet: try again in a minute. For a second, independent copy of the "
-                f"records set another [source] name"
+                f'source "{source}" is running already, on {claim.who}; stop that one first. If it is dead, Iggy has not '
+                f"noticed yet: try again in a minute. To start in its place all the same, add --take-over: it ends then. For a "
+                f"second, independent copy of the records set another [source] name"
             )
         sleep(FENCE_PAUSE_SECONDS)
 
@@ -138,6 +151,9 @@ class Recovery:
         partitions: how many each has.
         own_epochs: that this process has led before.
         dead_letters: the dead letter topic that the configuration names; it exists.
+        take_over: begin although another instance is at work; it is told to end.
+        reset: forget these positions, after what a start does and before the epoch begins.
+        accept: take for done what positions call done, where the messages are gone and it was no crash.
     """
 
     def __init__(
@@ -148,8 +164,14 @@ class Recovery:
         partitions: int,
         dead_letters: str | None = None,
         own_epochs: Collection[int] = (),
+        take_over: bool = False,
+        reset: Reset | None = None,
+        accept: bool = False,
     ) -> None:
         self._log = position_log
+        self._take_over = take_over
+        self._reset = reset
+        self._accept = accept
         self._own_epochs = own_epochs
         self._connection = position_log.connection
         self._source = position_log.source
@@ -169,42 +191,39 @@ class Recovery:
         heads = list(self._log.outline())
         view = arrange(heads, self._source)
         epoch = view.last_epoch + 1
-        own = self._log.claim(epoch, leader=True)
+        own = self._log.claim(epoch, leader=True, take_over=self._take_over)
         # a worker of a predecessor may have begun since the log was read
         heads.extend(self._log.outline(self._log.next_offset))
         view = arrange(heads, self._source)
         since = view.checkpoints[-1].epoch if view.checkpoints else 0
         claims = view.claims_before(own, since)
-        fence(self._connection, claims, source=self._source, own_epochs=self._own_epochs)
+        fence(self._connection, claims, source=self._source, own_epochs=self._own_epochs, take_over=self._take_over)
         # a predecessor may have written until it was fenced
         heads.extend(self._log.outline(self._log.next_offset))
         view = arrange(heads, self._source)
-        loader = CheckpointLoader(self._log, view.checkpoints)
-        identities = self._identities(loader.topics)
-        loaded = loader.load()
-        entries, anchors, unclaimed = loaded.entries, loaded.anchors, loaded.unclaimed
-        settle_shares(entries)  # first: it tells the replay which version of a split object is the latest
-        for topic in self._topics:
-            for partition in range(self._partitions):
-                anchors.setdefault(Lane(topic, partition), None if view.checkpoints else loader.end(topic, partition))
-        replayed = 0
-        for lane in sorted(anchors):
-            replay = _Replay(self._source, entries, unclaimed, loaded.facts)
-            anchors[lane] = self._replay_lane(lane, anchors[lane], replay)
-            replayed += replay.messages
-        letters = self._recover_letters(loaded, known=bool(view.checkpoints))
+        loader = CheckpointLoader(self._log, view.checkpoints, accept=self._accept)
+        loaded, replayed, identities = self._state(loader, new=not view.checkpoints)
+        everything = self._reset is not None and self._reset.everything
+        letters = self._recover_letters(loaded, known=bool(view.checkpoints) and not everything)
+        if self._reset is not None:
+            self._forget(self._reset, loaded)
         closing = Closing(
-            anchors=anchors, topics=identities, unclaimed=unclaimed, listings=loaded.listings, letters=letters
+            anchors=loaded.anchors,
+            topics=identities,
+            unclaimed=loaded.unclaimed,
+            listings=loaded.listings,
+            letters=letters,
+            reset=self._reset,
         )
-        base = self._log.append_snapshot(epoch, entries.view(), closing)
+        base = self._log.append_snapshot(epoch, loaded.entries.view(), closing)
         if replayed:
             log.info("recovered: %d messages after the last saved position were found in the topics", replayed)
         return Recovered(
             epoch=epoch,
             base=base,
-            entries=entries,
-            anchors=anchors,
-            unclaimed=unclaimed,
+            entries=loaded.entries,
+            anchors=loaded.anchors,
+            unclaimed=loaded.unclaimed,
             replayed=replayed,
             topics=identities,
             listings=loaded.listings,
@@ -221,17 +240,88 @@ class Recovery:
         others = {topic: at for topic, at in loaded.letters.items() if topic != self._dead_letters}
         return {**others, self._dead_letters: end} if end is not None else others
 
-    def _identities(self, known: Mapping[str, TopicIdentity]) -> dict[str, TopicIdentity]:
+    def _state(self, loader: CheckpointLoader, *, new: bool) -> tuple[Loaded, int, dict[str, TopicIdentity]]:
+        """Positions and lanes as of now, how many messages were replayed for it, and the topics."""
+        identities = self._identities(loader)
+        lanes = {Lane(topic, partition) for topic in self._topics for partition in range(self._partitions)}
+        if self._reset is not None and self._reset.everything:  # whatever happened to the topics does not matter then
+            lanes |= {lane for lane in loader.lanes if lane.topic in identities}
+            anchors = {lane: loader.end(*attrs.astuple(lane)) for lane in lanes}
+            return Loaded(anchors=anchors, listings=dict(loader.listings)), 0, identities
+        loaded = loader.load()
+        anchors = loaded.anchors
+        settle_shares(loaded.entries)  # first: it tells the replay which version of a split object is the latest
+        from_the_first = self._accept or (new and self._log_was_lost(lanes))
+        for lane in lanes:
+            anchors.setdefault(lane, None if not new or from_the_first else loader.end(*attrs.astuple(lane)))
+        replayed = 0
+        for lane in sorted(anchors):
+            if lane.topic not in identities:  # deleted, and that was accepted
+                del anchors[lane]
+            elif lane in loader.accepted:
+                anchors[lane] = loader.end(*attrs.astuple(lane))
+            else:
+                replay = _Replay(self._source, loaded)
+                anchors[lane] = self._replay_lane(lane, anchors[lane], replay)
+                replayed += replay.messages
+        return loaded, replayed, identities
+
+    def _log_was_lost(self, lanes: Iterable[Lane]) -> bool:
+        """Whether a log without positions may have been forgotten by a killed server, while the topics hold records of ours.
+
+        Raises:
+            PositionError: they do, and a crash does not do that to the log.
+        """
+        lane = next((lane for lane in sorted(lanes) if self._ends_with_ours(lane)), None)
+        if lane is None:
+            return False
+        info = self._connection.get_topic(self._stream, self._log.topic)
+        if info is not None and info.messages_required_to_save != 1:
+            log.warning(
+                'offsets topic "%s" has lost its positions, which it does not save one by one: reading topic "%s" from its '
+                "first message",
+                self._log.topic,
+                lane.topic,
+            )
+            return True
+        raise PositionError(
+            f'topic "{lane.topic}" of stream "{self._stream}" holds records of source "{self._source}", and its offsets topic '
+            f'"{self._log.topic}" holds no positions: it was purged, deleted or renamed. To read everything again: `offsets '
+            f"reset --all`. To go on behind what the topic holds: `offsets accept`, which reads the topic once"
+        )
+
+    def _ends_with_ours(self, lane: Lane) -> bool:
+        for message in self._connection.poll(self._stream, lane.topic, lane.partition, offset="last", count=1):
+            found = provenance_of(message.headers)
+            if found is not None:
+                bucket, key, version, split_size = found
+                ours = object_hash64(self._source, bucket, key, version, split_size)
+                return ours == parse_message_id(message.message_id).object_hash
+        return False
+
+    def _forget(self, reset: Reset, loaded: Loaded) -> None:
+        if loaded.unclaimed and not reset.everything:
+            raise PositionError(
+                f"{sum(loaded.unclaimed.values()):,} records of objects whose names only a listing can tell are in the topics "
+                f"(headers are off): run the source once, then reset; or reset --all"
+            )
+        # FOLD: a watermark that covers these keys must be opened here, too
+        forget(reset, loaded)
+
+    def _identities(self, loader: CheckpointLoader) -> dict[str, TopicIdentity]:
         found: dict[str, TopicIdentity] = {}
+        known = loader.topics
         for name in sorted({*self._topics, *known}):
             info = self._connection.get_topic(self._stream, name)
             identity = TopicIdentity(topic_id=info.id, created_at=info.created_at) if info is not None else None
             if name in known and identity != known[name]:
-                raise PositionError(
-                    f'topic "{name}" of stream "{self._stream}" was {"deleted" if identity is None else "made anew"} since source '
-                    f'"{self._source}" last ran, so what its positions call done is not there. To read everything again, set '
-                    f"another [source] name or another [offsets] topic; to go on, bring the topic back"
-                )
+                if not self._accept and not (self._reset is not None and self._reset.everything):
+                    raise PositionError(
+                        f'topic "{name}" of stream "{self._stream}" was {"deleted" if identity is None else "made anew"} since '
+                        f'source "{self._source}" last ran, so what its positions call done is not there. {WAYS_OUT}; or bring '
+                        f"the topic back"
+                    )
+                loader.accept_topic(name)
             if identity is not None:
                 found[name] = identity
         return found
@@ -242,8 +332,14 @@ class Recovery:
             batch = self._connection.poll(
                 self._stream, lane.topic, lane.partition, offset=offset, count=REPLAY_MESSAGES
             )
+            if batch and batch[0].offset > offset:
+                log.warning(
+                    "%s: %d messages fell to retention before a position accounted for them; what is ours of them comes again",
+                    lane,
+                    batch[0].offset - offset,
+                )
             for message in batch:
-                replay.see(lane, message.message_id, message.headers)
+                replay.see(lane, message)
             if not batch:
                 return anchor
             anchor = Anchor(batch[-1].offset, batch[-1].message_id)
@@ -253,26 +349,24 @@ class Recovery:
 class _Replay:
     """What the messages of one lane say about positions."""
 
-    def __init__(
-        self,
-        source: str,
-        entries: PositionMap,
-        unclaimed: dict[int, int],
-        facts: SkipFacts,
-    ) -> None:
+    def __init__(self, source: str, loaded: Loaded) -> None:
         self.messages = 0
         self._source = source
-        self._entries = entries
-        self._unclaimed = unclaimed
-        self._facts = facts
+        self._entries = loaded.entries
+        self._unclaimed = loaded.unclaimed
+        self._facts = loaded.facts
+        self._resets = loaded.resets
         # (hash, share) -> position
         self._keys: dict[tuple[int, int], OffsetManagerKey | None] = {}
         self._by_hash: dict[tuple[int, int], OffsetManagerKey] | None = None
 
-    def see(self, lane: Lane, message_id: int, headers: Mapping[str, HeaderScalar]) -> None:
+    def see(self, lane: Lane, message: StoredMessage) -> None:
         """One message, in the order of the lane."""
         self.messages += 1
-        parts = parse_message_id(message_id)
+        headers = message.headers
+        if self._resets and self._forgotten(lane, message):
+            return
+        parts = parse_message_id(message.message_id)
         name = parts.object_hash, parts.share
         if name in self._keys:
             key = self._keys[name]
@@ -300,6 +394,16 @@ class _Replay:
                 done,
             )
 
+    def _forgotten(self, lane: Lane, message: StoredMessage) -> bool:
+        """Whether the message is of an object that was reset when the message was there already."""
+        for reset, ends in self._resets:
+            end = ends.get(lane)
+            if end is not None and message.offset <= end.offset:
+                found = provenance_of(message.headers)
+                if reset.everything or (found is not None and reset.takes(found[1])):
+                    return True
+        return False
+
     def _after_skipped(self, entry: OffsetManagerEntry, done: int) -> int:
         expected = done + 1
         facts = self._facts.get((entry.get_manager_key(), entry.version), ())
@@ -310,11 +414,9 @@ class _Replay:
 
     def _find(self, lane: Lane, parts: MessageId, headers: Mapping[str, HeaderScalar]) -> OffsetManagerKey | None:
         """Whose message it is: by its provenance, else by the hash of an object that was being read."""
-        names = join_provenance(headers)
-        bucket, key_name, version = names.get("bucket"), names.get("key"), names.get("version")
-        if isinstance(bucket, str) and isinstance(key_name, str) and isinstance(version, str):
-            cut = share_of(names)
-            split_size = cut.split_size if cut is not None else 0
+        found = provenance_of(headers)
+        if found is not None:
+            bucket, key_name, version, split_size = found
             if object_hash64(self._source, bucket, key_name, version, split_size) != parts.object_hash:
                 return None
             key = OffsetManagerKey.of_object(bucket, key_name).of_share(parts.share)
@@ -336,6 +438,16 @@ class _Replay:
                 for key, one in self._entries.unfinished()
             }
         return self._by_hash.get((parts.object_hash, parts.share))
+
+
+def provenance_of(headers: Mapping[str, HeaderScalar]) -> tuple[str, str, str, int] | None:
+    """Bucket, key, version and split size (0: whole) that the headers of a message name; None when they name none."""
+    names = join_provenance(headers)
+    bucket, key, version = names.get("bucket"), names.get("key"), names.get("version")
+    if isinstance(bucket, str) and isinstance(key, str) and isinstance(version, str):
+        cut = share_of(names)
+        return bucket, key, version, cut.split_size if cut is not None else 0
+    return None
 
 
 def _place(key: OffsetManagerKey) -> str:

@@ -35,6 +35,8 @@ from framework.iggy.values import (
 
 _OPTIONS: Mapping[str, HeaderScalar] = {"durability": "persisted", "messages_required_to_save": 1}
 _FIRST_TIME_US = 1_700_000_000_000_000
+_TICK_US = 2_000_000
+"""So much later is each message by the server's clock: more than a server rounds the time of its start by."""
 
 
 @attrs.define
@@ -48,6 +50,7 @@ class _Topic:
     number: int
     created_at: int
     partitions: list[_Partition]
+    options: Mapping[str, HeaderScalar] = _OPTIONS
 
 
 class MemoryIggy:
@@ -64,6 +67,8 @@ class MemoryIggy:
         self._streams: dict[str, dict[str, _Topic]] = {}
         self._clients: dict[int, MemoryConnection] = {}
         self._numbers = itertools.count(1)
+        self._ticks = itertools.count(_FIRST_TIME_US, _TICK_US)
+        self.started_us = next(self._ticks)
         self._lock = threading.RLock()
 
     def connect(self) -> MemoryConnection:
@@ -83,11 +88,29 @@ class MemoryIggy:
             self._clients.clear()
 
     def lose_tail(self, stream: str, topic: str, partition: int, count: int) -> None:
-        """Forgets the last messages, as a killed server does with a topic that is not persisted."""
+        """Forgets the last messages, as a killed server does with a topic that is not saved message by message.
+
+        The topic shows itself as such a one from then on, and the server has begun again.
+        """
         with self._lock:
+            self.set_option(stream, topic, "messages_required_to_save", 1024)
             part = self._partition(stream, topic, partition)
             del part.messages[len(part.messages) - count :]
             part.end = part.messages[-1].offset + 1 if part.messages else 0
+            self.started_us = next(self._ticks)
+
+    def restart(self) -> None:
+        """The server begins again, and has lost nothing."""
+        with self._lock:
+            self.break_connections()
+            self.started_us = next(self._ticks)
+
+    def purge_topic(self, stream: str, topic: str) -> None:
+        """Takes every message of a topic away; offsets begin again at 0."""
+        with self._lock:
+            for part in self._streams[stream][topic].partitions:
+                part.messages.clear()
+                part.end = 0
 
     def drop_head(self, stream: str, topic: str, partition: int, count: int) -> None:
         """Drops the oldest messages, as retention does."""
@@ -105,6 +128,12 @@ class MemoryIggy:
             return list(self._partition(stream, topic, partition).messages)
 
     # ---- what connections ask
+
+    def set_option(self, stream: str, topic: str, name: str, value: HeaderScalar) -> None:
+        """Makes a topic look as if it had been made with that option."""
+        with self._lock:
+            found = self._streams[stream][topic]
+            found.options = {**found.options, name: value}
 
     def make_topic(self, stream: str, topic: str, partitions: int) -> None:
         """Makes a topic unless it is there."""
@@ -140,7 +169,7 @@ class MemoryIggy:
                 id=found.number,
                 created_at=found.created_at,
                 partitions=partitions,
-                options=_OPTIONS,
+                options=found.options,
             )
 
     def store(
@@ -149,9 +178,9 @@ class MemoryIggy:
         """Stores messages in one go; `(id, payload, headers)` each."""
         with self._lock:
             part = self._partition(stream, topic, partition)
-            base = part.end
+            base, now = part.end, next(self._ticks)
             part.messages.extend(
-                StoredMessage(base + number, message_id, payload, headers, _FIRST_TIME_US + base + number)
+                StoredMessage(base + number, message_id, payload, headers, now)
                 for number, (message_id, payload, headers) in enumerate(new)
             )
             part.end = base + len(new)
@@ -236,6 +265,11 @@ class MemoryConnection(IggyConnection):
     def server_version(self) -> str:
         self._check()
         return "0.9.0"
+
+    @override
+    def server_started_us(self) -> int:
+        self._check()
+        return self._server.started_us
 
     @override
     def own_client(self) -> ConnectedClient:

@@ -378,7 +378,7 @@ def test_a_position_made_with_other_options_is_refused_with_the_way_out():
     ours, theirs = canonical_options({"format": "bytes", "n": "1"}), canonical_options({"n": "2", "format": "bytes"})
     check_depends_on(entry(0, depends_on=theirs), ours)
     check_depends_on(entry(3, depends_on=ours), ours)
-    with pytest.raises(PositionMismatchError, match=r"b/k.*3 records.*name"):
+    with pytest.raises(PositionMismatchError, match=r"b/k.*3 records.*offsets reset --key k.*--prefix.*--all"):
         check_depends_on(entry(3, depends_on=theirs), ours)
 
 

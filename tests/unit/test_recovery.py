@@ -9,7 +9,7 @@ import pytest
 from framework.engine.session import Session
 from framework.errors import IggyUnavailableError, PositionError, SourceRunningError, UnknownOutcomeError
 from framework.ids import message_id, object_hash64
-from framework.iggy import checkpoints, log_codec, recovery
+from framework.iggy import lane_history, log_codec, recovery
 from framework.iggy.checkpoints import CheckpointLoader
 from framework.iggy.log_codec import Claim
 from framework.iggy.position_log import PositionLog, arrange
@@ -375,16 +375,16 @@ def test_a_topic_made_anew_stops_the_source_and_says_so():
     source = Source(partitions=1)
     source.live()
     source.server.delete_topic("kit", "records")
-    with pytest.raises(PositionError, match=r'topic "records".*made anew.*\[source\] name'):
+    with pytest.raises(PositionError, match=r'topic "records".*made anew.*offsets reset --all.*offsets accept'):
         source.live()
 
 
-def test_a_partition_that_lost_too_much_was_purged(monkeypatch):
-    monkeypatch.setattr(checkpoints, "MAX_STEP_BACK", 10)
+def test_a_partition_that_lost_too_much_was_cut(monkeypatch):
+    monkeypatch.setattr(lane_history, "MAX_STEP_BACK", 10)
     source = Source(partitions=1)
     source.live()
     source.server.lose_tail("kit", "records", 0, 12)
-    with pytest.raises(PositionError, match=r"ends 12 messages before.*purged"):
+    with pytest.raises(PositionError, match=r"ends 12 messages before.*cut.*offsets reset --all.*offsets accept"):
         source.live()
 
 
@@ -457,10 +457,10 @@ class Late(PositionLog):
 
     worker = None
 
-    def claim(self, epoch, *, leader):
+    def claim(self, epoch, *, leader, take_over=False):
         if leader and self.worker is not None:
             self.worker.claim(epoch - 1, leader=False)
-        return super().claim(epoch, leader=leader)
+        return super().claim(epoch, leader=leader, take_over=take_over)
 
 
 def log_over(connection, kind=PositionLog):

@@ -1,0 +1,91 @@
+"""The commands `offsets show`, `export`, `reset` and `accept`: their options; `framework.cli.positions` does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from framework.errors import ConfigError
+from framework.reset import Reset
+
+if TYPE_CHECKING:
+    from framework.task import AbstractSourceTask
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False)
+]
+KeyOption = Annotated[str | None, typer.Option(help="Only the object of this key.", show_default=False)]
+PrefixOption = Annotated[str | None, typer.Option(help="Only objects whose keys begin so.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")]
+
+
+def offsets_app(
+    task_class: type[AbstractSourceTask], required: Callable[[typer.Context, Path | None], Path]
+) -> typer.Typer:
+    """The group of commands.
+
+    Args:
+        task_class: the source.
+        required: the configuration's path, of the command or of the program.
+    """
+    app = typer.Typer(help="Positions: what was read so far, to look at and to change by hand.", rich_markup_mode=None)
+
+    @app.command()
+    def show(
+        context: typer.Context,
+        config: ConfigOption = None,
+        key: KeyOption = None,
+        prefix: PrefixOption = None,
+        json: JsonOption = False,
+    ) -> int:
+        """Counts positions by state and lane; with --key or --prefix, shows each."""
+        from framework.cli.positions import show_offsets  # noqa: PLC0415 - each command loads what it needs
+
+        return show_offsets(task_class, required(context, config), _choice(key, prefix), as_json=json)
+
+    @app.command()
+    def export(
+        context: typer.Context, config: ConfigOption = None, key: KeyOption = None, prefix: PrefixOption = None
+    ) -> int:
+        """Writes every position to stdout, one JSON line each."""
+        from framework.cli.positions import export_offsets  # noqa: PLC0415 - each command loads what it needs
+
+        return export_offsets(task_class, required(context, config), _choice(key, prefix))
+
+    @app.command()
+    def reset(
+        context: typer.Context,
+        config: ConfigOption = None,
+        key: KeyOption = None,
+        prefix: PrefixOption = None,
+        everything: Annotated[bool, typer.Option("--all", help="All objects.")] = False,
+        yes: YesOption = False,
+        dry_run: DryRunOption = False,
+    ) -> int:
+        """Forgets positions: the next run reads these objects again from their first record."""
+        if sum((key is not None, prefix is not None, everything)) != 1:
+            raise ConfigError("say what to reset: one of --key KEY, --prefix PREFIX, --all")
+        choice = Reset(key=key, prefix=prefix)
+        from framework.cli.positions import reset_offsets  # noqa: PLC0415 - each command loads what it needs
+
+        return reset_offsets(task_class, required(context, config), choice, yes=yes, dry_run=dry_run)
+
+    @app.command()
+    def accept(context: typer.Context, config: ConfigOption = None, yes: YesOption = False) -> int:
+        """Goes on after topics were purged or made anew: what positions call done stays done, and is not sent again."""
+        from framework.cli.positions import accept_topics  # noqa: PLC0415 - each command loads what it needs
+
+        return accept_topics(task_class, required(context, config), yes=yes)
+
+    return app
+
+
+def _choice(key: str | None, prefix: str | None) -> Reset | None:
+    if key is not None and prefix is not None:
+        raise ConfigError("--key and --prefix together choose nothing: give one of them")
+    return Reset(key=key, prefix=prefix) if key is not None or prefix is not None else None

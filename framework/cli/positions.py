@@ -1,0 +1,205 @@
+"""Positions shown, exported, reset and accepted: what the commands of the group `offsets` do."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import typer
+
+from framework.cli.output import printable
+from framework.cli.run import read_config
+from framework.engine.by_hand import begin_epoch_by_hand
+from framework.engine.inspection import inspect
+from framework.engine.session import IggyTarget
+from framework.errors import ConfigError
+
+if TYPE_CHECKING:
+    from framework.engine.inspection import Inspection
+    from framework.offsets import OffsetManagerEntry
+    from framework.reset import Reset
+    from framework.task import AbstractSourceTask
+
+
+def show_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset | None, *, as_json: bool) -> int:
+    """Writes counts, or the chosen positions, to stdout. Reads only; the source may run meanwhile.
+
+    Raises:
+        ConfigError: mistakes in the file.
+        SourceError: no connection; a log that cannot be read.
+    """
+    found = read_log(task_class, path)
+    entries = sorted(_chosen(found, choice), key=_place) if choice is not None else None
+    if as_json:
+        more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
+        _write(orjson.dumps({**summary(found), **more}, option=orjson.OPT_INDENT_2).decode())
+        return 0
+    for line in summary_lines(found) if entries is None else _entry_lines(entries):
+        _write(line)
+    saved = f", saved last at {moment(found.last_saved_us // 1000)}" if found.last_saved_us else ", never saved"
+    _write(f"as of {moment(found.as_of_ms)}{saved}")
+    return 0
+
+
+def export_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset | None) -> int:
+    """Writes the positions as JSON lines, in no order.
+
+    Raises:
+        ConfigError, SourceError: as `show_offsets`.
+    """
+    out = sys.stdout.buffer
+    for entry in _chosen(read_log(task_class, path), choice):
+        out.write(orjson.dumps(as_row(entry), option=orjson.OPT_APPEND_NEWLINE))
+    out.flush()
+    return 0
+
+
+def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset, *, yes: bool, dry_run: bool) -> int:
+    """Says what will be sent again, asks, and forgets the positions.
+
+    Raises:
+        ConfigError: mistakes in the file; there is nobody to ask and no --yes.
+        SourceRunningError: the source is at work.
+        SourceError: as `show_offsets`.
+    """
+    config = read_config(task_class, path)
+    with IggyTarget(config) as target, target.connect() as connection:
+        found = inspect(connection, config)
+        objects, records = _count(_chosen(found, choice))
+        what = f"{objects:,} objects, {records:,} records will be sent again by the next run"
+        if choice.everything and found.unclaimed:
+            what += f"; {sum(found.unclaimed.values()):,} more records of objects that are not known by name yet"
+        _write(what)
+        if not objects and not choice.everything:
+            _write("nothing to reset: no object of that name has a position")
+            return 0
+        if dry_run:
+            return 0
+        if not _confirmed("Forget these positions?", yes=yes):
+            return 1
+        epoch = begin_epoch_by_hand(connection, config, reset=choice).epoch
+    _write(f"forgotten, in epoch {epoch}; what the topics hold stays there")
+    return 0
+
+
+def accept_topics(task_class: type[AbstractSourceTask], path: Path, *, yes: bool) -> int:
+    """Takes the topics as they are and keeps what positions call done.
+
+    Raises:
+        ConfigError, SourceRunningError, SourceError: as `reset_offsets`.
+    """
+    config = read_config(task_class, path)
+    with IggyTarget(config) as target, target.connect() as connection:
+        if not _confirmed(
+            "Go on with the topics as they are? Records that were taken away are not sent again.", yes=yes
+        ):
+            return 1
+        recovered = begin_epoch_by_hand(connection, config, accept=True)
+    _write(f"accepted, in epoch {recovered.epoch}: {len(recovered.entries):,} positions stay as they are")
+    return 0
+
+
+def read_log(task_class: type[AbstractSourceTask], path: Path) -> Inspection:
+    """The log of the source that a file describes."""
+    config = read_config(task_class, path)
+    with IggyTarget(config) as target, target.connect() as connection:
+        return inspect(connection, config)
+
+
+def _chosen(found: Inspection, choice: Reset | None) -> Iterator[OffsetManagerEntry]:
+    return (entry for entry in found.entries.view() if choice is None or choice.takes_entry(entry))
+
+
+def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:
+    return entry.bucket, entry.key, entry.share
+
+
+def _count(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int]:
+    """Objects (all shares of one are one) and records."""
+    objects = records = 0
+    for entry in entries:
+        objects += entry.share <= 1
+        records += entry.records_done
+    return objects, records
+
+
+def as_row(entry: OffsetManagerEntry) -> dict[str, Any]:
+    """One position as `export` writes it; docs/how-to/positions-by-hand.md explains each field."""
+    row = {"bucket": entry.bucket, "key": entry.key, **entry.get_properties()}
+    if entry.depends_on:
+        row["depends_on"] = orjson.loads(entry.depends_on)
+    return row
+
+
+def summary(found: Inspection) -> dict[str, Any]:
+    """Counts by state and lane, as `show --json` writes them."""
+    states: Counter[str] = Counter()
+    lanes: dict[str, Counter[str]] = defaultdict(Counter)
+    for entry in found.entries.view():
+        lane = lanes[str(entry.lane)]
+        states[entry.state.value] += 1
+        lane[entry.state.value] += 1
+        lane["records"] += entry.records_done
+    return {
+        "source": found.source,
+        "offsets_topic": found.topic,
+        "as_of": moment(found.as_of_ms),
+        "last_saved": moment(found.last_saved_us // 1000) if found.last_saved_us else None,
+        "epoch": found.epoch,
+        "positions": {state: states[state] for state in ("done", "reading", "failed")},
+        "records": sum(lane["records"] for lane in lanes.values()),
+        "unclaimed_records": sum(found.unclaimed.values()),
+        "lanes": {
+            name: {field: lanes[name][field] for field in ("done", "reading", "failed", "records")}
+            for name in sorted(lanes)
+        },
+    }
+
+
+def summary_lines(found: Inspection) -> Iterator[str]:
+    """The same as a table for people."""
+    counts = summary(found)
+    yield f'source "{found.source}", positions in topic "{found.topic}", epoch {found.epoch}'
+    yield f"{'lane':<32} {'done':>12} {'reading':>12} {'failed':>12} {'records':>16}"
+    rows = {**counts["lanes"], "all": {**counts["positions"], "records": counts["records"]}}
+    for name, row in rows.items():
+        yield f"{name:<32} {row['done']:>12,} {row['reading']:>12,} {row['failed']:>12,} {row['records']:>16,}"
+    if counts["unclaimed_records"]:
+        yield f"{counts['unclaimed_records']:,} records of objects that only the next listing can name"
+
+
+def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
+    shown = 0
+    for entry in entries:
+        shown += 1
+        share = f"  share {entry.share}" if entry.share else ""
+        yield f"{entry.bucket}/{entry.key}{share}"
+        yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  lane {entry.lane}"
+        if entry.skipped:
+            yield f"  left out: {', '.join(f'{a}' if a == b else f'{a}-{b}' for a, b in entry.skipped)}"
+        if entry.depends_on:
+            yield f"  depends on {entry.depends_on}"
+    yield f"{shown:,} positions"
+
+
+def moment(milliseconds: int) -> str:
+    """A time as text, UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _confirmed(question: str, *, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError("there is no terminal to ask on: add --yes (or --dry-run to see what would happen)")
+    return typer.confirm(question)
+
+
+def _write(line: str) -> None:
+
+    sys.stdout.write("".join(f"{printable(one)}\n" for one in line.split("\n")))

@@ -1,0 +1,302 @@
+"""Positions by hand: looking at them, resetting them, going on after a purge, taking a running source over."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+from tests.integration.program_rig import (
+    OwnServer,
+    Program,
+    by_key,
+    check_exactly,
+    json_lines,
+    jsonl,
+    wait_until,
+    with_client,
+)
+
+NO_JAVA = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
+ENGINES = [
+    pytest.param({"engine": "local"}, id="local"),
+    pytest.param({"engine": "local", "tasks_max": 2}, id="processes"),
+    pytest.param({"engine": "spark", "tasks_max": 2}, id="spark", marks=NO_JAVA),
+]
+COUNTS = {"in/a.jsonl": 20, "in/b c.jsonl": 31, "in/d/e.jsonl": 7, "other.jsonl": 12}
+
+
+@pytest.fixture
+def program(tmp_path, moto_bucket, iggy_url, stream_name):
+    made = Program(tmp_path, moto_bucket, iggy_url, stream_name)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def expected(moto_bucket):
+    made = {key: json_lines(key, count) for key, count in COUNTS.items()}
+    for key, payloads in made.items():
+        moto_bucket.put(key, jsonl(payloads))
+    return made
+
+
+def offsets(program, *arguments, code=0):
+    ended = program.run(
+        "offsets", arguments[0], "--config", str(program.path), *arguments[1:], config=False
+    ).no_secrets()
+    assert ended.code == code, ended
+    return ended
+
+
+def times(program):
+    """Key -> how often each of its records is there; the same for all of them."""
+    found = {}
+    for key, messages in by_key(program.messages()).items():
+        numbers = [message.record for message in messages]
+        count = numbers.count(1)
+        assert sorted(numbers) == sorted(list(range(1, COUNTS[key] + 1)) * count), key
+        found[key] = count
+    return found
+
+
+def using(program, engine):
+    program.configure(runner=engine)
+    if engine["engine"] == "spark":
+        program.configure(spark={"master": "local[2]"})
+    return program
+
+
+# ---- show and export
+
+
+def test_positions_are_shown_by_lane_and_one_by_one_and_exported(program, expected):
+    empty = json.loads(offsets(program, "show", "--json").out)
+    assert (empty["positions"], empty["last_saved"]) == ({"done": 0, "reading": 0, "failed": 0}, None)
+    program.once()
+    counts = json.loads(offsets(program, "show", "--json").out)
+    assert counts["positions"] == {"done": 4, "reading": 0, "failed": 0}
+    assert counts["records"] == sum(COUNTS.values())
+    assert sum(lane["records"] for lane in counts["lanes"].values()) == counts["records"]
+    table = offsets(program, "show").out
+    assert "records/" in table
+    assert "as of 2" in table
+    one = offsets(program, "show", "--key", "in/b c.jsonl").out
+    assert "records 31  done" in one
+    assert '"format":"jsonl"' in one
+    assert "1 positions" in one
+    rows = [json.loads(line) for line in offsets(program, "export").out.splitlines()]
+    assert {row["key"]: row["records"] for row in rows} == COUNTS
+    assert {row["state"] for row in rows} == {"done"}
+    assert all(row["depends_on"]["format"] == "jsonl" for row in rows)
+    assert len(offsets(program, "export", "--prefix", "in/").out.splitlines()) == 3
+
+
+def test_positions_are_shown_while_the_source_runs_and_who_runs_it_is_not_disturbed(program, expected, moto_bucket):
+    running = program.start()
+    wait_until(lambda: program.count() == sum(COUNTS.values()))
+    wait_until(lambda: json.loads(offsets(program, "show", "--json").out)["positions"]["done"] == 4)
+    moto_bucket.put("in/late.jsonl", b'{"n":1}\n')
+    wait_until(lambda: program.count() == sum(COUNTS.values()) + 1)
+    assert running.stop().code == 0
+
+
+# ---- reset
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_reset_reads_again_what_it_says_and_nothing_else(program, expected, engine):
+    using(program, engine).once()
+    said = offsets(program, "reset", "--key", "in/b c.jsonl", "--dry-run").out
+    assert "1 objects, 31 records will be sent again" in said
+    program.once()
+    assert set(times(program).values()) == {1}
+    offsets(program, "reset", "--key", "in/b c.jsonl", "--yes")
+    program.once()
+    program.once()
+    assert times(program) == {**dict.fromkeys(COUNTS, 1), "in/b c.jsonl": 2}
+    assert "3 objects, 58 records" in offsets(program, "reset", "--prefix", "in/", "--yes").out
+    program.once()
+    assert times(program) == {"in/a.jsonl": 2, "in/b c.jsonl": 3, "in/d/e.jsonl": 2, "other.jsonl": 1}
+    assert "4 objects, 70 records" in offsets(program, "reset", "--all", "--yes").out
+    program.once()
+    program.once()
+    assert times(program) == {"in/a.jsonl": 3, "in/b c.jsonl": 4, "in/d/e.jsonl": 3, "other.jsonl": 2}
+
+
+def test_a_split_object_is_reset_with_all_its_shares(program, moto_bucket):
+    payloads = json_lines("big", 900)
+    moto_bucket.put("big.jsonl", jsonl(payloads))
+    program.configure(input={"format": "jsonl", "split_size": 5000}).once()
+    assert program.count() == 900
+    assert "1 objects, 900 records" in offsets(program, "reset", "--key", "big.jsonl", "--yes").out
+    program.once()
+    program.once()
+    assert program.count() == 1800
+
+
+def test_a_reset_says_what_it_needs(program, expected):
+    program.once()
+    assert "--key KEY, --prefix PREFIX, --all" in offsets(program, "reset", code=2).said
+    assert "--key KEY, --prefix PREFIX, --all" in offsets(program, "reset", "--all", "--key", "a", code=2).said
+    assert "nothing to reset" in offsets(program, "reset", "--key", "none", "--yes").out
+    running = program.start()
+    wait_until(lambda: json.loads(offsets(program, "show", "--json").out)["epoch"] == 2)
+    said = offsets(program, "reset", "--all", "--yes", code=1).said
+    assert f"(process {running.pid}, since 20" in said
+    assert os.uname().nodename in said
+    assert running.stop().code == 0
+    program.once()
+    assert set(times(program).values()) == {1}
+
+
+def test_mode_after_reads_what_was_reset_below_its_mark(program, expected):
+    program.configure(discovery={"mode": "after", "lookback_keys": 0, "poll_interval": 0.1})
+    running = program.start()
+    wait_until(lambda: program.count() == sum(COUNTS.values()))
+    assert running.stop().code == 0
+    offsets(program, "reset", "--key", "in/a.jsonl", "--yes")
+    running = program.start()
+    wait_until(lambda: program.count() == sum(COUNTS.values()) + COUNTS["in/a.jsonl"])
+    assert running.stop().code == 0
+    assert times(program) == {**dict.fromkeys(COUNTS, 1), "in/a.jsonl": 2}
+
+
+# ---- purges
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("way_out", ["reset", "accept"])
+def test_a_purge_of_few_records_is_an_error_with_two_ways_out(program, expected, moto_bucket, engine, way_out):
+    using(program, engine).once()
+    with_client(program.url, lambda client: client.purge_topic(program.stream, "records"))
+    ended = program.run("--once").no_secrets()
+    assert ended.code == 1
+    assert "was purged" in ended.said
+    assert "offsets reset --all" in ended.said
+    assert "offsets accept" in ended.said
+    assert program.count() == 0
+    offsets(program, *{"reset": ("reset", "--all"), "accept": ("accept",)}[way_out], "--yes")
+    moto_bucket.put("in/z.jsonl", jsonl(json_lines("z", 5)))
+    program.once()
+    program.once()
+    new = {"in/z.jsonl": json_lines("z", 5)}
+    check_exactly(program.messages(), {**expected, **new} if way_out == "reset" else new)
+
+
+def test_a_purge_while_the_source_runs_ends_it_with_the_same_error(program, expected, moto_bucket):
+    running = program.start()
+    wait_until(lambda: program.count() == sum(COUNTS.values()))
+    with_client(program.url, lambda client: client.purge_topic(program.stream, "records"))
+    for number in range(9):  # one of them goes to a partition that held some before
+        moto_bucket.put(f"in/z{number}.jsonl", jsonl(json_lines(f"z{number}", 3)))
+    ended = running.wait(30).no_secrets()
+    assert ended.code == 1
+    assert "was purged" in ended.said
+
+
+def test_segments_taken_from_the_front_are_not_sent_again(program, moto_bucket):
+    size = 1 << 20
+
+    async def make(client):
+        await client.create_stream(program.stream)
+        await client.create_topic(program.stream, "records", 1, segment_size=size)
+
+    with_client(program.url, make)
+    payloads = json_lines("a", 40_000, width=60)
+    moto_bucket.put("a.jsonl", jsonl(payloads))
+    program.configure(iggy={"partitions": 1}).once()
+    delete = b"\x02%c%s\x02\x07records" % (len(program.stream), program.stream.encode()) + bytes(4) + b"\x63\0\0\0"
+    with_client(program.url, lambda client: client.send_binary_request(503, delete))
+    wait_until(lambda: program.count() < 40_000)
+    left = program.count()
+    ended = program.once()
+    assert program.count() == left
+    assert "0 records of 0 objects" in ended.err
+
+
+# ---- two instances
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_second_one_takes_over_and_the_first_ends_by_itself(program, expected, moto_bucket, engine):
+    first = using(program, engine).start()
+    wait_until(lambda: program.count() == sum(COUNTS.values()), 60)
+    second = program.start("--take-over")
+    ended = first.wait(30).no_secrets()
+    assert ended.code == 1
+    assert "was taken over by an instance on" in ended.said
+    assert f"(process {second.pid}" in ended.said
+    moto_bucket.put("in/late.jsonl", jsonl(json_lines("late", 5)))
+    wait_until(lambda: program.count() == sum(COUNTS.values()) + 5, 60)
+    assert second.stop().code == 0
+    check_exactly(program.messages(), {**expected, "in/late.jsonl": json_lines("late", 5)})
+
+
+def test_taking_over_in_the_middle_of_the_work_loses_and_repeats_nothing(program, moto_bucket):
+    made = {f"{number}.jsonl": json_lines(f"{number}", 4000) for number in range(8)}
+    for key, payloads in made.items():
+        moto_bucket.put(key, jsonl(payloads))
+    program.configure(iggy={"batch_length": 20})
+    first = program.start()
+    wait_until(lambda: program.count() > 500)
+    second = program.start("--take-over", "--once")
+    assert first.wait(30).code == 1
+    assert second.wait(60).code == 0
+    check_exactly(program.messages(), made)
+
+
+def test_one_that_does_not_answer_is_left_behind(program, expected, moto_bucket):
+    """Stopped in its tracks, as a machine that hangs: Iggy lists its connections. Woken again, it ends by itself."""
+    import signal
+
+    first = program.start()
+    wait_until(lambda: program.count() == sum(COUNTS.values()))
+    first.send(signal.SIGSTOP)
+    refused = program.start("--once").wait(30)
+    assert refused.code == 1
+    assert f"(process {first.pid}, since 20" in refused.said
+    assert "--take-over" in refused.said
+    moto_bucket.put("in/late.jsonl", jsonl(json_lines("late", 5)))
+    second = program.start("--once", "--take-over").wait(40)
+    assert second.code == 0
+    first.send(signal.SIGCONT)
+    ended = first.wait(30)
+    assert ended.code == 1
+    assert "taken over" in ended.said
+    assert times_of(program) == {**dict.fromkeys(COUNTS, 1), "in/late.jsonl": 1}
+
+
+def times_of(program):
+    return {key: [m.record for m in messages].count(1) for key, messages in by_key(program.messages()).items()}
+
+
+# ---- what is lost when a server is killed is no purge
+
+
+@pytest.mark.parametrize("kind", ["embedded", "real"])
+def test_a_killed_server_with_the_usual_options_is_no_purge(tmp_path, moto_bucket, stream_name, kind):
+    if kind == "real" and "IGGY_SERVER_BINARY" not in os.environ:
+        pytest.skip("IGGY_SERVER_BINARY names no real server")
+    server = OwnServer(tmp_path / "server", kind).start()
+    program = Program(tmp_path, moto_bucket, server.url, stream_name)
+    try:
+
+        async def make(client):
+            await client.create_stream(program.stream)
+            await client.create_topic(program.stream, "records", 3)
+
+        with_client(program.url, make)
+        made = {f"{number}.jsonl": json_lines(f"{number}", 700 * number) for number in range(1, 5)}
+        for key, payloads in made.items():
+            moto_bucket.put(key, jsonl(payloads))
+        program.once()
+        server.kill()
+        server.start()
+        program.once()
+        check_exactly(program.messages(), made)
+        with_client(program.url, lambda client: client.purge_topic(program.stream, "records"))
+        assert "was purged" in program.run("--once").said
+    finally:
+        program.close()
+        server.kill()
