@@ -1,5 +1,6 @@
-"""Fixtures for every test: the S3 servers, and a cluster of Spark. With REQUIRE_ALL=1 no test may skip itself."""
+"""Fixtures for every test: the S3 and GCS servers, and a cluster of Spark. With REQUIRE_ALL=1 no test may skip itself."""
 
+from tests.support.gcs import _no_outside_google, gcs_bucket, gcs_server  # noqa: F401
 from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     _no_outside_aws,
     moto_bucket,

@@ -30,8 +30,11 @@ import pyarrow.parquet as pq
 
 from framework.cli import run
 from framework.testing.faults import FaultProxy
+from gcs_source.task import GcsSourceTask
 from s3_source.task import S3SourceTask
 from tests.integration.iggy_rig import connect
+
+TASKS = {"s3_source": S3SourceTask, "gcs_source": GcsSourceTask}
 
 ROOT = Path(__file__).parents[2]
 POLL = 2000
@@ -205,17 +208,12 @@ class Program:
     def __init__(self, folder, bucket, url, stream, **changes):
         self.folder = folder
         self.bucket = bucket
+        self.module = f"{next(iter(bucket.section()))}_source"
         self.url = url
         self.stream = stream
         self.sections = {
             "source": {"name": "orders"},
-            "s3": {
-                "bucket": bucket.name,
-                "endpoint": bucket.endpoint,
-                "access_key_id": bucket.server.access_key,
-                "secret_access_key": bucket.server.secret_key,
-                "region": "us-east-1",
-            },
+            **bucket.section(),
             "naming": {},
             "input": {"format": "jsonl"},
             "iggy": {"url": url, "stream": stream, "topic": "records", "partitions": 3},
@@ -251,7 +249,7 @@ class Program:
         before, interval = time.monotonic(), sys.getswitchinterval()
         try:
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = run("s3_source", S3SourceTask, list(arguments))
+                code = run(self.module, TASKS[self.module], list(arguments))
         finally:
             sys.setswitchinterval(interval)
         took = time.monotonic() - before
@@ -265,7 +263,7 @@ class Program:
 
     def start(self, *arguments, environment=()):
         """In a process of its own."""
-        command = [sys.executable, "-W", "error", "-m", "s3_source", *self.command(arguments)]
+        command = [sys.executable, "-W", "error", "-m", self.module, *self.command(arguments)]
         running = Running(self.folder, command, {**os.environ, "PYTHONFAULTHANDLER": "1", **dict(environment)})
         self._started.append(running)
         return running

@@ -22,6 +22,10 @@ class NoBucket:
     endpoint: str = "http://127.0.0.1:1"
     server: NoServer = NoServer()
 
+    def section(self):
+        keys = {"access_key_id": self.server.access_key, "secret_access_key": self.server.secret_key}
+        return {"s3": {"bucket": self.name, "endpoint": self.endpoint, "region": "us-east-1", **keys}}
+
 
 @pytest.fixture
 def program(tmp_path):

@@ -64,16 +64,20 @@ class Bucket:
     def delete(self, key):
         self.client.delete_object(Bucket=self.name, Key=key)
 
-    def config(self, **changed):
-        """A configuration that reads this bucket."""
-        given = {
+    def section(self):
+        """The section of a program's configuration that reads this bucket."""
+        options = {
             "bucket": self.name,
             "endpoint": self.endpoint,
             "region": "us-east-1",
             "access_key_id": self.server.access_key,
             "secret_access_key": self.server.secret_key,
         }
-        return S3Config(**(given | changed))
+        return {"s3": options}
+
+    def config(self, **changed):
+        """A configuration that reads this bucket."""
+        return S3Config(**(self.section()["s3"] | changed))
 
 
 def client_for(endpoint, access_key, secret_key):

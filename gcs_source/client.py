@@ -1,0 +1,311 @@
+"""The one door to google-cloud-storage: a bucket as an `ObjectStore`.
+
+Credentials, tokens and their renewal, emulator and endpoint are google-cloud-storage's and google-auth's; requests go over
+the session that they authorise, to the JSON API (https://cloud.google.com/storage/docs/json_api/v1). The library's objects
+and its own retries are left out: `framework.retry` makes those, and a page of a listing needs five fields of forty.
+
+Google's libraries are imported when a store is made, not before: that takes half a second.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from typing_extensions import override
+
+from framework.errors import (
+    CredentialsError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    SourceError,
+    StoreUnavailableError,
+    TaskClosedError,
+)
+from framework.http_stream import EMPTY, HttpStream, expected_bytes
+from framework.records import NativeObject
+from framework.store import ListPage, ObjectStore
+from framework.transformer import ReadStream
+from gcs_source.config import GcsConfig, customer_key
+from gcs_source.errors_map import Failed, from_answer, translate
+from gcs_source.pages import FIELDS, ITEM_FIELDS, parse_object, parse_page, resume
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
+_CLOUD = "https://www.googleapis.com/auth/cloud-platform"
+_LONGEST_ERROR_BYTES = 65_536
+
+
+class GcsStore(ObjectStore):
+    """One bucket. Threads share one store: its connections are pooled, and at most `max_connections` are kept.
+
+    Every method makes one attempt, save that a token that has expired is renewed and the request made again.
+
+    A version is a generation, and reads name it: another content under the same key is never read in its place.
+
+    Args:
+        config: checked beforehand with `gcs_source.config.check`.
+        credentials: of one's own making, in place of the identity that `config` names.
+
+    Raises:
+        CredentialsError: there are none, or their file cannot be used.
+        ConfigError: the configuration cannot be used.
+    """
+
+    scheme = "gs"
+
+    def __init__(self, config: GcsConfig, credentials: Credentials | None = None) -> None:
+        self.config = config
+        self.bucket = config.bucket
+        self.address = config.endpoint
+        self._closed = False
+        self._streams: set[HttpStream] = set()
+        try:
+            self._client = _client(config, credentials)
+            self._http = _session(self._client, config)
+        except Exception as error:
+            raise translate(error, self._failed("buckets.get")) from error
+        bucket = quote(self.bucket, safe="")
+        self._objects = f"{self._client.api_endpoint}/storage/v1/b/{bucket}/o"
+        self._media = f"{self._client.api_endpoint}/download/storage/v1/b/{bucket}/o"
+        self._payer = {"userProject": config.user_project} if config.user_project else {}
+        self._key_headers = _customer_key_headers(customer_key(config))
+
+    @override
+    def list_page(
+        self, *, prefix: str = "", after: str = "", continuation: str | None = None, page_size: int = 1000
+    ) -> ListPage:
+        after, token = resume(continuation, after)
+        asked = {"prefix": prefix, "fields": FIELDS, **self._payer}
+        if token:
+            asked |= {"pageToken": token, "maxResults": str(page_size)}
+        elif after:
+            # `startOffset` is inclusive: one more, so that a page that shows that key itself brings something all the same
+            asked |= {"startOffset": after, "maxResults": str(page_size + 1)}
+        else:
+            asked["maxResults"] = str(page_size)
+        body, headers = self._get(self._objects, asked, self._failed("objects.list"))
+        return parse_page(body, headers, self.bucket, after=after, most=page_size)
+
+    @override
+    def stat(self, key: str) -> NativeObject:
+        asked = {"fields": ITEM_FIELDS, **self._payer}
+        body, _ = self._get(f"{self._objects}/{quote(key, safe='')}", asked, self._failed("objects.get", key))
+        return parse_object(body, self.bucket)
+
+    @override
+    def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
+        self._check_open()
+        stop = native.size if end is None or end > native.size else end
+        if start >= stop:
+            return EMPTY
+        # gzip is accepted, so that an object stored with that encoding comes as it is stored, in its listed size.
+        headers = {"Accept-Encoding": "gzip", **self._key_headers}
+        if start or stop < native.size:
+            headers["Range"] = f"bytes={start}-{stop - 1}"
+        asked = {"alt": "media", "generation": native.version, **self._payer}
+        failed = self._failed("objects.get", native.key)
+        answer = self._send(f"{self._media}/{quote(native.key, safe='')}", asked, failed, headers=headers)
+        try:
+            if answer.status_code not in (200, 206):
+                self._refused(answer, failed, native)
+            expected = self._check(answer, native, start, stop)
+        except BaseException:
+            answer.close()
+            raise
+        stream = HttpStream(
+            answer.raw, expected, native=native, translate=self._translate, on_close=self._streams.discard
+        )
+        self._streams.add(stream)
+        return stream
+
+    def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
+        headers = answer.raw.headers
+        generation = headers.get("x-goog-generation")
+        if generation and generation != native.version:
+            raise ObjectChangedError(
+                f"it was overwritten after it was listed (generation {generation}, listed {native.version})",
+                location=native.location,
+            )
+        if "gunzipped" in (headers.get("x-guploader-response-body-transformations") or ""):
+            raise StoreUnavailableError(
+                f"{native.location}: the store unpacked the object on the way, so that its bytes are not those that were "
+                f"listed; a proxy that takes out Accept-Encoding does that: check gcs.proxy"
+            )
+        return expected_bytes(native, start, stop, status=answer.status_code, headers=headers)
+
+    def _refused(self, answer: Any, failed: Failed, native: NativeObject) -> None:
+        """Raises what a refused read means. A generation that is gone was overwritten, or deleted: the key tells which."""
+        error = from_answer(answer.status_code, _head_of(answer), answer.raw.headers, failed)
+        if isinstance(error, ObjectNotFoundError):
+            now = self.stat(native.key)  # raises when there is none
+            raise ObjectChangedError(
+                f"it was overwritten after it was listed (generation {now.version}, listed {native.version})",
+                location=native.location,
+            )
+        raise error
+
+    def _get(self, url: str, asked: Mapping[str, str], failed: Failed) -> tuple[bytes, Mapping[str, str]]:
+        """A whole answer: its body, and its head."""
+        answer = self._send(url, asked, failed, headers={"Accept-Encoding": "gzip"})
+        try:
+            if answer.status_code != 200:  # noqa: PLR2004
+                raise from_answer(answer.status_code, _head_of(answer), answer.raw.headers, failed)
+            try:
+                return answer.content, answer.raw.headers
+            except Exception as error:
+                raise translate(error, failed) from error
+        finally:
+            answer.close()
+
+    def _send(self, url: str, asked: Mapping[str, str], failed: Failed, *, headers: Mapping[str, str]) -> Any:
+        self._check_open()
+        config = self.config
+        try:
+            return self._http.get(
+                url,
+                params=asked,
+                headers=headers,
+                stream=True,
+                timeout=(config.connect_timeout_seconds, config.read_timeout_seconds),
+            )
+        except Exception as error:
+            raise translate(error, failed) from error
+
+    @override
+    def close(self) -> None:
+        self._closed = True
+        for stream in tuple(self._streams):
+            stream.abort()
+        self._http.close()
+        self._client.close()
+
+    @override
+    def identity(self) -> str:
+        credentials = self._http.credentials
+        if self.config.anonymous or not getattr(credentials, "token_state", None):
+            return "none: requests have no identity"
+        if not credentials.valid:
+            try:
+                from google.auth.transport.requests import Request  # noqa: PLC0415
+
+                credentials.refresh(Request())
+            except Exception as error:
+                raise translate(error, self._failed("buckets.get")) from error
+        who = self.config.impersonate or getattr(credentials, "service_account_email", "")
+        where = "the file of gcs.credentials_file" if self.config.credentials_file else "Google's application default"
+        return f"{who}, by {where}" if who else where
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TaskClosedError(f"gs://{self.bucket}: the store was used after it was closed")
+
+    def _failed(self, operation: str, key: str = "") -> Failed:
+        config = self.config
+        return Failed(
+            operation=operation, bucket=self.bucket, key=key, endpoint=config.endpoint, anonymous=config.anonymous
+        )
+
+    def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
+        if isinstance(error, TaskClosedError) or self._closed:
+            return TaskClosedError(f"{native.location}: the store was closed while reading")
+        return translate(error, self._failed("objects.get", native.key))
+
+
+def _head_of(answer: Any) -> bytes:
+    """The beginning of the body of a refusal, unpacked."""
+    body: bytes = answer.raw.read(_LONGEST_ERROR_BYTES, decode_content=True)
+    return body
+
+
+def _customer_key_headers(key: bytes) -> dict[str, str]:
+    """As in https://cloud.google.com/storage/docs/encryption/customer-supplied-keys."""
+    if not key:
+        return {}
+    return {
+        "X-Goog-Encryption-Algorithm": "AES256",
+        "X-Goog-Encryption-Key": base64.b64encode(key).decode(),
+        "X-Goog-Encryption-Key-Sha256": base64.b64encode(hashlib.sha256(key).digest()).decode(),
+    }
+
+
+def _client(config: GcsConfig, credentials: Credentials | None) -> Any:
+    from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
+    from google.cloud.storage import Client  # noqa: PLC0415
+
+    if credentials is None:
+        if config.anonymous:
+            credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+        elif config.credentials_file or config.impersonate:
+            credentials = _credentials(config)
+    options = {"api_endpoint": config.endpoint.rstrip("/")} if config.endpoint else None
+    return Client(project=config.project or None, credentials=credentials, client_options=options)
+
+
+def _credentials(config: GcsConfig) -> Credentials:
+    scope = _CLOUD if config.impersonate else _SCOPE
+    if config.credentials_file:
+        found = _from_file(config.credentials_file, scope)
+    else:
+        found, _ = importlib.import_module("google.auth").default(scopes=[scope])
+    if config.impersonate:
+        impersonated = importlib.import_module("google.auth.impersonated_credentials")
+        found = impersonated.Credentials(
+            source_credentials=found, target_principal=config.impersonate, target_scopes=[_SCOPE]
+        )
+    made: Credentials = found
+    return made
+
+
+def _from_file(file: str, scope: str) -> Any:
+    """What the file holds: a service account's key, a user's login, or a configuration of workload identity."""
+    try:
+        info = json.loads(Path(file).read_bytes())
+        kind = info["type"]
+    except OSError as error:
+        raise CredentialsError(f"gcs.credentials_file: {file} cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise CredentialsError(f"gcs.credentials_file: {file} is no file of credentials of Google's") from error
+    if kind == "external_account":
+        source = info.get("credential_source") or {}
+        aws, program = str(source.get("environment_id", "")).startswith("aws"), "executable" in source
+        kind = "aws" if aws else "pluggable" if program else "identity_pool"
+    if kind not in _MAKERS:
+        raise CredentialsError(f"gcs.credentials_file: {file} holds credentials of an unknown type, {kind!r}")
+    module, maker = _MAKERS[kind]
+    try:
+        return getattr(importlib.import_module(module).Credentials, maker)(info, scopes=[scope])
+    except ValueError as error:  # google.auth's own say no more than that something is missing
+        raise CredentialsError(f"gcs.credentials_file: {file} cannot be used: {error}") from error
+
+
+_MAKERS = {
+    "service_account": ("google.oauth2.service_account", "from_service_account_info"),
+    "authorized_user": ("google.oauth2.credentials", "from_authorized_user_info"),
+    "identity_pool": ("google.auth.identity_pool", "from_info"),
+    "aws": ("google.auth.aws", "from_info"),
+    "pluggable": ("google.auth.pluggable", "from_info"),
+}
+
+
+def _session(client: Any, config: GcsConfig) -> Any:
+    """The library's authorised session, with the connections, the proxy and the certificates of the configuration."""
+    from requests.adapters import HTTPAdapter  # noqa: PLC0415
+
+    session = client._http  # noqa: SLF001 - the library's own modules use it the same way
+    adapter = HTTPAdapter(pool_connections=4, pool_maxsize=config.max_connections, max_retries=0)
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
+    if config.proxy:
+        session.proxies = {"http": config.proxy, "https": config.proxy}
+    if config.ca_bundle:
+        session.verify = config.ca_bundle
+    return session

@@ -1,0 +1,115 @@
+"""Section `[gcs]` of the configuration: every option of the GCS source, with its default, range and meaning."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+import attrs
+
+from framework.config.bucket import BucketConfig, address_mistakes, bucket_mistakes
+from framework.config.option import option
+
+CUSTOMER_KEY_BYTES = 32
+
+# https://cloud.google.com/storage/docs/buckets#naming: parts between dots of at most 63, all together of at most 222.
+_BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?)*")
+_SHORTEST_BUCKET, _LONGEST_BUCKET = 3, 222
+
+
+@attrs.frozen(kw_only=True)
+class GcsConfig(BucketConfig):
+    """What to read, where it lies, with which identity, and how patiently.
+
+    Identity: `anonymous`, else `credentials_file`, else the application default of the Google libraries (the environment's
+    GOOGLE_APPLICATION_CREDENTIALS, what gcloud left, the machine's or pod's own, workload identity). With `impersonate` that
+    identity is used to get the tokens of another service account, which renew themselves.
+    """
+
+    scheme: ClassVar[str] = "gs"
+
+    bucket: str = option(doc="Name of the bucket.")
+    project: str = option("", doc="Project for what has to name one; empty = the identity's. A bucket needs none.")
+    endpoint: str = option(
+        "",
+        doc="Address of another server that speaks GCS, with its scheme; empty = STORAGE_EMULATOR_HOST, else Google.",
+    )
+    credentials_file: str = option(
+        "", doc="Path of a JSON file: a service account's key, or a configuration of workload identity."
+    )
+    impersonate: str = option(
+        "", doc="Address of a service account to act as: `reader@project.iam.gserviceaccount.com`."
+    )
+    anonymous: bool = option(default=False, doc="Sends requests without an identity: for public buckets.")
+    user_project: str = option("", doc="Project that pays for requests to a requester-pays bucket.")
+    customer_key: str = option(
+        "", secret=True, doc="Key of objects encrypted with a key of one's own (CSEK, AES256): 32 bytes in base64."
+    )
+    page_size: int = option(1000, minimum=1, maximum=5000, doc="Keys in one page of a listing.")
+
+    def mistakes(self) -> Iterator[str]:
+        """What `check` finds; the loader of the file calls this."""
+        yield from check(self)
+
+
+def check(config: GcsConfig) -> list[str]:
+    """Every mistake that two or more options make together, or that one makes in its form; empty when there is none.
+
+    Each sentence begins with the option's name. Ranges of single options are checked when the file is read. No I/O; never a
+    secret in a sentence.
+    """
+    mistakes = [*_names(config), *address_mistakes(endpoint=config.endpoint, proxy=config.proxy), *_identity(config)]
+    if config.customer_key and _key_bytes(config.customer_key) is None:
+        mistakes.append("customer_key: must be the base64 form of exactly 32 bytes")
+    return mistakes
+
+
+def customer_key(config: GcsConfig) -> bytes:
+    """The 32 bytes of the customer's key; empty without one.
+
+    Raises:
+        ValueError: it is not the base64 form of 32 bytes; `check` says so beforehand.
+    """
+    if not config.customer_key:
+        return b""
+    key = _key_bytes(config.customer_key)
+    if key is None:
+        raise ValueError("gcs.customer_key: must be the base64 form of exactly 32 bytes")
+    return key
+
+
+def _key_bytes(text: str) -> bytes | None:
+    try:
+        key = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return key if len(key) == CUSTOMER_KEY_BYTES else None
+
+
+def _names(config: GcsConfig) -> Iterator[str]:
+    bucket = config.bucket
+    if bucket and "://" not in bucket:
+        fits = _SHORTEST_BUCKET <= len(bucket) <= _LONGEST_BUCKET and _BUCKET.fullmatch(bucket) is not None
+        if not fits:
+            yield (
+                f"bucket: {bucket!r} cannot be a bucket's name (3 to 63 of a-z, 0-9, dot, hyphen, underscore; letters or "
+                f"digits at its ends)"
+            )
+    yield from bucket_mistakes(config, bucket)
+
+
+def _identity(config: GcsConfig) -> Iterator[str]:
+    if config.anonymous:
+        others = {
+            "credentials_file": config.credentials_file,
+            "impersonate": config.impersonate,
+            "user_project": config.user_project,
+        }
+        for name, value in others.items():
+            if value:
+                yield f"anonymous: requests without an identity have no use for {name}"
+    if config.impersonate and re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s]+", config.impersonate) is None:
+        yield "impersonate: must look like reader@project.iam.gserviceaccount.com"

@@ -1,0 +1,224 @@
+"""Every failure of the Google libraries and of GCS -> the errors of `framework.errors`.
+
+Exceptions are told apart by the names of their classes, not by the classes: this module imports no vendor library, and
+works with versions of them that know more or fewer. A reason that GCS sends is looked up first, then the HTTP status, then
+the exception's class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import attrs
+import msgspec
+
+from framework.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    ConfigError,
+    CredentialsError,
+    FatalError,
+    ObjectChangedError,
+    ObjectError,
+    ObjectNotFoundError,
+    SourceError,
+    StoreUnavailableError,
+    ThrottledError,
+)
+from framework.store_errors import StoreCall, innermost, make_error, redact, retry_after_seconds
+
+_Kind = type[SourceError]
+
+
+def _names(kind: _Kind, text: str) -> dict[str, _Kind]:
+    return dict.fromkeys(text.split(), kind)
+
+
+# https://cloud.google.com/storage/docs/json_api/v1/status-codes: the `reason` of the first error of an answer.
+REASONS: Mapping[str, _Kind] = {
+    **_names(
+        ThrottledError,
+        "rateLimitExceeded userRateLimitExceeded dailyLimitExceeded quotaExceeded usageLimits tooManyRequests",
+    ),
+    **_names(StoreUnavailableError, "backendError internalError uploadBrokenConnection serviceUnavailable timeout"),
+    **_names(CredentialsError, "authError required invalidCredentials expired"),
+    **_names(
+        AccessDeniedError,
+        "forbidden insufficientPermissions accountDisabled userProjectMissing userProjectInconsistent"
+        " userProjectAccessDenied userAccountDisabled projectAccessDenied countryBlocked orgPolicyViolation"
+        " customerEncryptionKeyIsIncorrect customerEncryptionKeyFormatIsInvalid"
+        " customerEncryptionAlgorithmIsInvalid customerEncryptionKeySha256IsInvalid resourceIsEncryptedWithCustomerEncryptionKey"
+        " resourceNotEncryptedWithCustomerEncryptionKey",
+    ),
+    **_names(ObjectChangedError, "conditionNotMet requestedRangeNotSatisfiable"),
+    **_names(FatalError, "badRequest invalid invalidArgument invalidParameter parseError sslRequired notImplemented"),
+}
+
+STATUSES: Mapping[int, _Kind] = {
+    400: FatalError,
+    401: CredentialsError,
+    403: AccessDeniedError,
+    408: StoreUnavailableError,
+    412: ObjectChangedError,
+    416: ObjectChangedError,
+    429: ThrottledError,
+    503: ThrottledError,
+}
+
+# By the name of a class or of one of its bases; the most derived one wins.
+CLASSES: Mapping[str, _Kind] = {
+    **_names(
+        StoreUnavailableError,
+        # requests, urllib3, google.auth and Python: the connection or its answer failed
+        "ConnectionError ConnectTimeout ReadTimeout Timeout ChunkedEncodingError ContentDecodingError RetryError"
+        " TransportError ResponseError HTTPError HTTPException IncompleteRead ProtocolError TimeoutError OSError",
+    ),
+    **_names(
+        CredentialsError,
+        "GoogleAuthError DefaultCredentialsError RefreshError MalformedError UserAccessTokenError ReauthFailError"
+        " OAuthError InvalidResource InvalidOperation MutualTLSChannelError",
+    ),
+    **_names(
+        ConfigError,
+        "SSLError ProxyError InvalidURL MissingSchema InvalidSchema InvalidProxyURL InvalidHeader UnrewindableBodyError"
+        " FileNotFoundError PermissionError IsADirectoryError",
+    ),
+    **_names(FatalError, "RequestException Exception"),
+}
+
+_REASON_ADVICE: Mapping[str, str] = {
+    "userProjectMissing": "the bucket lets the requester pay; set gcs.user_project",
+    "userProjectAccessDenied": "the identity may not charge that project; check gcs.user_project",
+    "resourceIsEncryptedWithCustomerEncryptionKey": "it is encrypted with a customer's key; check gcs.customer_key",
+    "customerEncryptionKeyIsIncorrect": "it is encrypted with another customer's key; check gcs.customer_key",
+    "resourceNotEncryptedWithCustomerEncryptionKey": "it is not encrypted with a customer's key; leave gcs.customer_key out",
+}
+
+_CLASS_ADVICE: Mapping[str, str] = {
+    "DefaultCredentialsError": "no credentials were found, or their file cannot be used; set gcs.credentials_file or"
+    " gcs.anonymous, or run gcloud auth application-default login",
+    "MalformedError": "the file is no key of a service account; check gcs.credentials_file",
+    "RefreshError": "Google gave no token for these credentials; check gcs.credentials_file and gcs.impersonate",
+    "TransportError": "Google's token service, or the machine's metadata service, cannot be reached; check the network",
+    "SSLError": "the server's certificate is not trusted, or it speaks no TLS; check gcs.endpoint and gcs.ca_bundle",
+    "ProxyError": "the proxy does not answer; check gcs.proxy",
+    "ConnectTimeout": "the store did not take the connection in time; check gcs.endpoint and the network",
+    "ConnectionError": "the store cannot be reached; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and the network",
+    "ReadTimeout": "the store did not answer in time",
+    "ReadTimeoutError": "the store did not answer in time",
+}
+
+_KIND_ADVICE: Mapping[_Kind, str] = {
+    ThrottledError: "the store asks for fewer requests",
+    StoreUnavailableError: "the store did not answer as it should",
+    CredentialsError: "the store refuses the credentials, or none could be had; check section [gcs]",
+    AccessDeniedError: "the credentials do not allow it; grant {action}",
+    BucketNotFoundError: "there is no such bucket; check gcs.bucket and gcs.endpoint",
+    ObjectNotFoundError: "it was deleted after it was listed",
+    ObjectChangedError: "it was overwritten after it was listed",
+    ConfigError: "the store cannot be used as configured; check section [gcs]",
+}
+
+
+_NOT_OPEN = "it is not open to everybody, or does not exist; leave gcs.anonymous out and give credentials"
+
+
+@attrs.frozen(kw_only=True)
+class Failed(StoreCall):
+    """What failed: for the message. Operations go by the names of permissions: `objects.get`.
+
+    Attributes:
+        anonymous: whether the request had no identity.
+    """
+
+    scheme: ClassVar[str] = "gs"
+    anonymous: bool = False
+
+
+class _Said(msgspec.Struct):
+    reason: str = ""
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+    errors: list[_Said] = []
+
+
+class _Answer(msgspec.Struct):
+    error: _Error
+
+
+def translate(error: BaseException, failed: Failed) -> SourceError:
+    """The error of the framework for one of Google's libraries, requests, urllib3 or the socket below. Raise it `from error`.
+
+    Errors of the framework come back as they are. The message names the place, what the library said, and what to do; never
+    a credential or the query of an address.
+    """
+    if isinstance(error, SourceError):
+        return error
+    kind, name = _class_kind(error)
+    if kind is CredentialsError and failed.anonymous:  # a 401: there is nothing that could be renewed
+        return make_error(AccessDeniedError, failed, _NOT_OPEN)
+    advice = _CLASS_ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
+    where = f" at {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
+    return make_error(kind, failed, f"{advice}{where} ({innermost(error)})")
+
+
+def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Failed) -> SourceError:
+    """The error for an answer of GCS.
+
+    Args:
+        status: of HTTP.
+        body: JSON with an `error`; or text, from a media request or a proxy.
+        headers: looked up in lower case.
+        failed: the place.
+    """
+    reason, said = _read(body)
+    kind = _status_kind(status, reason, failed, said)
+    advice = _REASON_ADVICE.get(reason) or _KIND_ADVICE.get(kind, "the store refuses the request")
+    if kind is CredentialsError and failed.anonymous:
+        kind, advice = AccessDeniedError, _NOT_OPEN
+    advice = advice.format(action=f"storage.{failed.operation}")
+    words = [word for word in (reason, f"HTTP {status}", said) if word]
+    made = make_error(kind, failed, f"{advice} ({', '.join(words)})")
+    if isinstance(made, (ThrottledError, StoreUnavailableError)):
+        made.retry_after_seconds = retry_after_seconds(headers.get("retry-after"))
+    return made
+
+
+def is_missing_bucket(body: bytes) -> bool:
+    """Whether a 404 is about the bucket: nothing but its sentence tells that from a missing object."""
+    return "bucket does not exist" in _read(body)[1].lower()
+
+
+def _read(body: bytes) -> tuple[str, str]:
+    try:
+        answer = msgspec.json.decode(body, type=_Answer).error
+    except msgspec.DecodeError:
+        return "", redact(body[:1000].decode("utf-8", "replace")) if body[:1] != b"<" else ""
+    return answer.errors[0].reason if answer.errors else "", redact(answer.message)
+
+
+def _status_kind(status: int, reason: str, failed: Failed, said: str) -> _Kind:
+    if status == 404:  # noqa: PLR2004
+        missing = not failed.key or "bucket does not exist" in said.lower()
+        return BucketNotFoundError if missing else ObjectNotFoundError
+    kind = REASONS.get(reason) or STATUSES.get(status)
+    if kind is None:
+        if status >= 500:  # noqa: PLR2004  # a failure of the server's own
+            return StoreUnavailableError
+        return ConfigError if 300 <= status < 400 else FatalError  # noqa: PLR2004
+    return FatalError if issubclass(kind, ObjectError) and not failed.key else kind
+
+
+def _class_kind(error: BaseException) -> tuple[_Kind, str]:
+    for cls in type(error).__mro__:
+        kind = CLASSES.get(cls.__name__)
+        if kind is not None:
+            if cls.__name__ == "SSLError" and "CERTIFICATE" not in str(error) and "WRONG_VERSION" not in str(error):
+                return StoreUnavailableError, type(error).__name__
+            if kind is CredentialsError and getattr(error, "retryable", False):
+                return StoreUnavailableError, type(error).__name__
+            return kind, type(error).__name__
+    return FatalError, type(error).__name__

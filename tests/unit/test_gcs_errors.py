@@ -1,0 +1,137 @@
+"""Every error of Google's libraries and of GCS becomes one of the framework's, with a place, advice, and no secret."""
+
+import inspect
+import json
+
+import google.auth.exceptions
+import pytest
+import requests.exceptions
+
+from framework.errors import (
+    AccessDeniedError,
+    BucketNotFoundError,
+    ConfigError,
+    CredentialsError,
+    FatalError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    RetriableError,
+    SourceError,
+    StoreUnavailableError,
+    TaskClosedError,
+    ThrottledError,
+)
+from gcs_source.errors_map import CLASSES, REASONS, Failed, from_answer, translate
+
+OBJECT = Failed(operation="objects.get", bucket="lake", key="a/b")
+BUCKET = Failed(operation="objects.list", bucket="lake")
+
+
+def answer(status, reason="", message="it says why", failed=OBJECT, **headers):
+    body = {"error": {"code": status, "message": message, "errors": [{"reason": reason}] if reason else []}}
+    return from_answer(status, json.dumps(body).encode(), headers, failed)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (400, "invalid", FatalError),
+        (401, "authError", CredentialsError),
+        (401, "", CredentialsError),
+        (403, "forbidden", AccessDeniedError),
+        (403, "rateLimitExceeded", ThrottledError),
+        (404, "notFound", ObjectNotFoundError),
+        (408, "", StoreUnavailableError),
+        (412, "conditionNotMet", ObjectChangedError),
+        (416, "requestedRangeNotSatisfiable", ObjectChangedError),
+        (429, "rateLimitExceeded", ThrottledError),
+        (429, "", ThrottledError),
+        (500, "backendError", StoreUnavailableError),
+        (502, "", StoreUnavailableError),
+        (503, "", ThrottledError),
+        (504, "", StoreUnavailableError),
+        (302, "", ConfigError),
+        (418, "", FatalError),
+    ],
+)
+def test_an_answer_becomes_what_is_to_be_done(status, reason, kind):
+    error = answer(status, reason)
+    assert type(error) is kind
+    assert "gs://lake/a/b" in str(error)
+    assert "it says why" in str(error)
+    assert f"HTTP {status}" in str(error)
+
+
+def test_a_failure_of_the_bucket_is_none_of_an_object():
+    assert type(answer(404, failed=BUCKET)) is BucketNotFoundError
+    assert type(answer(404, message="The specified bucket does not exist.")) is BucketNotFoundError
+    assert type(answer(412, failed=BUCKET)) is FatalError
+    assert "gcs.bucket" in str(answer(404, failed=BUCKET))
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_reason_ends_in_a_sentence_with_a_place(reason):
+    error = answer(400, reason)
+    assert isinstance(error, SourceError)
+    assert str(error).startswith("gs://lake/a/b: ")
+    assert "{" not in str(error)
+
+
+def test_what_is_missing_is_named():
+    assert "grant storage.objects.get" in str(answer(403, "forbidden"))
+    assert "grant storage.objects.list" in str(answer(403, "forbidden", failed=BUCKET))
+    assert "gcs.user_project" in str(answer(400, "userProjectMissing"))
+    assert "gcs.customer_key" in str(answer(400, "resourceIsEncryptedWithCustomerEncryptionKey"))
+    nobody = Failed(operation="objects.list", bucket="lake", anonymous=True)
+    error = answer(401, "required", failed=nobody)
+    assert isinstance(error, AccessDeniedError)
+    assert "gcs.anonymous" in str(error)
+
+
+def test_how_long_to_wait_is_taken_over():
+    assert answer(429, **{"retry-after": "7"}).retry_after_seconds == 7.0
+    assert answer(503).retry_after_seconds is None
+
+
+@pytest.mark.parametrize("body", [b"", b"Not Found", b"<html>no</html>", b'{"error": "no"}', b"\xff\xfe"])
+def test_a_body_of_another_kind_is_no_obstacle(body):
+    error = from_answer(404, body, {}, OBJECT)
+    assert type(error) is ObjectNotFoundError
+    assert "<html>" not in str(error)
+
+
+def classes(module):
+    return [
+        one
+        for _, one in inspect.getmembers(module, inspect.isclass)
+        if issubclass(one, Exception) and not issubclass(one, Warning)
+    ]
+
+
+@pytest.mark.parametrize("cls", [*classes(google.auth.exceptions), *classes(requests.exceptions)])
+def test_every_class_of_the_libraries_is_known(cls):
+    known = [base.__name__ for base in cls.__mro__ if base.__name__ in CLASSES]
+    assert known[0] not in {"Exception", "RequestException"} or cls.__name__ in {
+        "BaseHTTPError", "JSONDecodeError", "CompatJSONDecodeError", "RequestException", "StreamConsumedError",
+        "TooManyRedirects", "InvalidJSONError", "URLRequired",
+    }, cls  # fmt: skip
+
+
+def test_a_token_service_that_is_down_is_waited_for():
+    again = google.auth.exceptions.RefreshError("no", retryable=True)
+    assert isinstance(translate(again, BUCKET), RetriableError)
+    assert isinstance(translate(google.auth.exceptions.RefreshError("no"), BUCKET), CredentialsError)
+    assert isinstance(translate(google.auth.exceptions.TransportError("no"), BUCKET), RetriableError)
+
+
+def test_neither_users_nor_queries_of_addresses_are_shown():
+    inner = requests.exceptions.ConnectionError("at https://u:geheim@h/x?access_token=geheim failed")
+    text = str(translate(inner, Failed(operation="objects.list", bucket="lake", endpoint="http://h")))
+    assert "geheim" not in text
+    assert "at http://h" in text
+    assert "geheim" not in str(answer(403, message="no https://h/?sig=geheim"))
+
+
+def test_errors_of_the_framework_stay_what_they_are():
+    error = TaskClosedError("closed")
+    assert translate(error, OBJECT) is error
