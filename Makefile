@@ -1,6 +1,7 @@
 # `make demo` and `make test` need Python 3.10 or newer, nothing else: they set themselves up in .venv.
 #
 #     make demo ARGS=--keep            options go on to the program
+#     make demo STORE=gcs              Google Cloud Storage in place of S3
 #     PYTHON=python3.12 make test      another interpreter than the machine's python3
 
 .DEFAULT_GOAL := help
@@ -11,13 +12,15 @@ export PYTHON
 unexport MAKEFLAGS MFLAGS
 
 RUN := .venv/bin/python
+STORE := s3
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
 
-demo: ## flights from a local S3 server into Iggy, end to end
+demo: ## flights from a local S3 server into Iggy, end to end; STORE=gcs for GCS
+	@case "$(STORE)" in s3|gcs) ;; *) echo "error: STORE is s3 or gcs, not $(STORE)" >&2; exit 2;; esac
 	@scripts/setup demo
-	@$(RUN) -m s3_source demo $(ARGS)
+	@$(RUN) -m $(STORE)_source demo $(ARGS)
 
 test: ## all tests
 	@scripts/setup test
@@ -46,5 +49,5 @@ docs: ## the reference pages that are written from the code
 	@$(RUN) docs/generate.py
 
 clean: ## removes .venv, the demo's folder and every cache
-	@rm -rf .venv .setup.log .demo .faults .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf .venv .setup.log .demo .demo-gcs .faults .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

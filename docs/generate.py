@@ -225,8 +225,9 @@ _COMMAND_HEAD = f"""\
 
 {_WRITTEN_BY}
 
-`python -m s3_source` is the program of the S3 source; every source has the same one (`framework.cli.run`), and `demo`
-where it brings one. Log lines and the progress bar go to stderr, results to stdout.
+`python -m s3_source` is the program of the S3 source, `python -m gcs_source` that of the GCS source, with the same commands;
+every source has the same one (`framework.cli.run`), and `demo` where it brings one. Log lines and the progress bar go to
+stderr, results to stdout.
 
 | exit code | meaning |
 | --- | --- |

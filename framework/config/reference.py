@@ -22,7 +22,7 @@ from framework.config.sections import SourceCommonConfig
 from framework.metrics import reference_rows
 
 PAGE = Path("docs/reference/configuration.md")
-STORE_SECTIONS = {"s3": "s3_source.config:S3Config"}
+STORE_SECTIONS = {"s3": "s3_source.config:S3Config", "gcs": "gcs_source.config:GcsConfig"}
 """Section -> class, `module:name`, of the stores that ship; others document theirs with `section_text`."""
 
 _HEAD = """\

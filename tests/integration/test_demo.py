@@ -16,12 +16,12 @@ FORMATS = ("jsonl", "csv", "avro", "parquet")
 pytestmark = pytest.mark.timeout(240)
 
 
-def program(*arguments):
-    return [sys.executable, "-W", "error", "-m", "s3_source", *map(str, arguments)]
+def program(*arguments, source="s3_source"):
+    return [sys.executable, "-W", "error", "-m", source, *map(str, arguments)]
 
 
-def run(*arguments):
-    return subprocess.run(program(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=180)
+def run(*arguments, source="s3_source"):
+    return subprocess.run(program(*arguments, source=source), cwd=ROOT, capture_output=True, text=True, timeout=180)
 
 
 def run_until(line, *arguments):
@@ -95,6 +95,20 @@ def test_a_stopped_demo_goes_on_and_the_next_one_sends_nothing(tmp_path):
         assert {line["bucket"] for line in lines} == {"flights"}
         assert lines[0]["payload"]["carrier"] == "UA"
     assert not servers_in(folder)
+
+
+def test_the_demo_of_gcs_shows_the_same(tmp_path):
+    command = ("demo", "--folder", tmp_path, "--rows", ROWS)
+    all_there = {f"flights-{name}": (ROWS, ROWS, ROWS) for name in FORMATS}
+    first = run(*command, source="gcs_source")
+    assert first.returncode == 0, first.stdout + first.stderr
+    assert counts(first.stdout) == all_there
+    assert "from gs://flights/csv/" in first.stdout
+    assert "make demo STORE=gcs" in first.stdout or "-m gcs_source demo" in first.stdout
+    again = run(*command, source="gcs_source")
+    assert again.stdout.count("nothing to send: 1 of 1 objects are done, and none was opened") == len(FORMATS)
+    assert counts(again.stdout) == all_there
+    assert not servers_in(tmp_path)
 
 
 def test_two_demos_do_not_share_a_folder(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from framework.config.loading import load_config
+from gcs_source.task import GcsSourceConfig
 from s3_source.task import S3SourceConfig
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
@@ -33,6 +34,28 @@ def test_a_configuration_for_s3_is_right(file, all_lines, monkeypatch, tmp_path)
 
 def test_there_is_one():
     assert S3_FILES
+
+
+@pytest.mark.parametrize("all_lines", [False, True], ids=["as it is", "with what is commented out"])
+def test_the_configuration_for_gcs_is_right(all_lines, monkeypatch, tmp_path):
+    monkeypatch.setenv("IGGY_PASSWORD", "secret")
+    text = (FOLDER / "gcs.toml").read_text()
+    if all_lines:
+        lines = [
+            line.removeprefix("# ") if " = " in line or line == "# [metrics]" else line for line in text.split("\n")
+        ]
+        text = "\n".join(line for line in lines if not line.startswith('url = "embedded'))
+    (tmp_path / "c.toml").write_text(text)
+    config = load_config(tmp_path / "c.toml", GcsSourceConfig)
+    assert bool(config.gcs.impersonate) == all_lines
+    assert (config.metrics.address is not None) == all_lines
+
+
+def test_the_two_examples_differ_in_their_store_only():
+    """Who knows one source knows the other."""
+    s3, gcs = ((FOLDER / f"{name}.toml").read_text().split("\n[") for name in ("s3", "gcs"))
+    changed = [part.partition("]")[0] for part in s3 if part not in gcs]
+    assert changed[1:] == ["s3", "input"]
 
 
 def test_every_dependency_is_explained():

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from s3_source.demo_data import FLIGHTS, FORMATS
+from framework.demo.data import FLIGHTS, FORMATS
 
 if TYPE_CHECKING:
+    from framework.demo.store import DemoStore
     from framework.iggy.client import IggyConnection
     from framework.iggy.embedded import EmbeddedServer
 
-BUCKET = "flights"
 STREAM = "flights"
 
 
@@ -27,12 +27,14 @@ class Demo:
     """A demo: where it is kept, and how many flights it shows.
 
     Attributes:
+        store: whose source is shown.
         folder: holds all of it.
         rows: flights in each format.
         engine: what the four sources run on, `spark` or `local`.
         asked: whether the engine was named on the command line.
     """
 
+    store: DemoStore
     folder: Path
     rows: int
     engine: str = "spark"
@@ -49,9 +51,9 @@ class Demo:
         return self.folder / "iggy"
 
     @property
-    def s3(self) -> Path:
-        """The S3 server's data."""
-        return self.folder / "s3"
+    def server(self) -> Path:
+        """The store's data."""
+        return self.folder / self.store.scheme
 
     def config(self, name: str) -> Path:
         """The configuration of the source for a format."""
@@ -111,7 +113,7 @@ def count(demo: Demo, iggy: EmbeddedServer) -> bool:
     return ok
 
 
-def show_records(iggy: EmbeddedServer) -> None:
+def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
     """Writes the first record of each topic."""
     from framework.iggy.headers import join_provenance  # noqa: PLC0415
     from framework.iggy.reader import read_partition  # noqa: PLC0415
@@ -127,7 +129,7 @@ def show_records(iggy: EmbeddedServer) -> None:
             payload = message.payload.decode("utf-8", "replace")
             say(
                 f"   {topic_of(name)}, partition {partition}, offset {message.offset}: "
-                f"from s3://{origin['bucket']}/{origin['key']}",
+                f"from {demo.store.scheme}://{origin['bucket']}/{origin['key']}",
                 f"      {payload if len(payload) <= width - 7 else payload[: width - 8] + '…'}",
             )
 
@@ -140,7 +142,7 @@ def how_to_go_on(demo: Demo, *, keep: bool) -> None:
         "",
         "How to go on",
         "   Read a topic, a record on each line:",
-        f"      {python} -m s3_source read --config {config} --limit 5",
+        f"      {python} -m {demo.store.program} read --config {config} --limit 5",
         "   Run the demo again: it sends nothing, for Iggy also keeps which objects are done:",
         f"      {again(demo)}",
         "   Stop it in the middle: empty the topics, press Ctrl-C in step 3, run it again; it goes on, and the counts are right:",
@@ -155,19 +157,20 @@ def how_to_go_on(demo: Demo, *, keep: bool) -> None:
             f"      {again(demo, '--keep')}",
         )
     say(
-        f"      {python} -m s3_source --config {config} --once",
-        f"   Then write a configuration of your own; {config} is a start, examples/s3.toml explains more.",
+        f"      {python} -m {demo.store.program} --config {config} --once",
+        f"   Then write a configuration of your own; {config} is a start, examples/{demo.store.short}.toml explains more.",
     )
 
 
 def again(demo: Demo, option: str = "") -> str:
     """The command that runs this demo again."""
-    options = [*(["--folder", str(demo.folder)] if demo.folder != Path(".demo") else ())]
+    options = [*(["--folder", str(demo.folder)] if demo.folder != demo.store.folder else ())]
     options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ())]
     options += [*(["--engine", demo.engine] if demo.asked else ()), *([option] if option else ())]
     if _python() == ".venv/bin/python" and Path("Makefile").is_file():
-        return "make demo" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
-    return f"{_python()} -m s3_source demo {shlex.join(options)}".rstrip()
+        store = "" if demo.store.short == "s3" else f" STORE={demo.store.short}"
+        return f"make demo{store}" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
+    return f"{_python()} -m {demo.store.program} demo {shlex.join(options)}".rstrip()
 
 
 def _python() -> str:
