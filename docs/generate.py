@@ -280,6 +280,16 @@ _COMMAND_NOTES = {
         "One of the two ways out after a purge; [positions](../explanation/positions.md) says what is told apart how.",
         "",
     ],
+    "dead-letter show": [
+        "Reads only: the source may run meanwhile. A letter's number is its offset in the dead letter topic. See",
+        "[bad data](../how-to/bad-data.md).",
+        "",
+    ],
+    "dead-letter replay": [
+        "Exit code 1 when letters stay because their records are still bad, or when the source runs. It can be repeated, also",
+        "after it was killed: nothing is sent twice.",
+        "",
+    ],
     "check": [
         "It sends and makes nothing. Exit code 0 when every line begins with `ok`, 1 when one begins with `FAIL`, 2 for",
         "mistakes in the configuration.",

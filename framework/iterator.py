@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -23,6 +24,7 @@ from framework.cutting import Cutter
 from framework.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
+    RecordError,
     SkippableError,
     SourceError,
     TaskClosedError,
@@ -451,7 +453,7 @@ class _ObjectRead:
             read = functools.partial(self._owner.transformer.share_runs, share=entry.cut)
         runs = read(self._source, skip=entry.records_done, mark=entry.mark, limits=limits)
         try:
-            for run in runs:
+            for run in self._as_decided(runs):
                 if held is not None:
                     yield self._batch(held, ObjectState.READING)
                     held = None
@@ -472,12 +474,24 @@ class _ObjectRead:
         finally:
             self._source.close()
 
+    def _as_decided(self, runs: Iterator[PayloadRun | SkippedRecord]) -> Iterator[PayloadRun | SkippedRecord]:
+        """The runs without records that an earlier run left out and that are good now, under other options.
+
+        They stay left out: each has a letter, which is what sends it, or the log says that it was given up.
+        """
+        decided = self._assignment.entry
+        for run in runs:
+            if not decided.skipped or isinstance(run, SkippedRecord):
+                yield run
+            else:
+                yield from _without_left_out(run, decided, self._native.location)
+
     def _skip(self, skipped: SkippedRecord) -> None:
-        if self._tolerance != "skip_record":
-            raise skipped.error
         # what the position has from an earlier run has its letter: a letter comes before the number in the log
         told = self._assignment.entry.left_out(skipped.record_number)
         if not told:
+            if self._tolerance != "skip_record":
+                raise skipped.error
             self._bad += 1
             self._owner.skip_limits.record(self._native.location, skipped.record_number, self._bad)
         self._owner.counts.skipped += 1
@@ -543,3 +557,20 @@ class _ObjectRead:
 
     def _finish(self) -> None:
         self._owner.counts.bytes_done += self._assignment.size_bytes
+
+
+def _without_left_out(
+    run: PayloadRun, decided: OffsetManagerEntry, location: str
+) -> Iterator[PayloadRun | SkippedRecord]:
+    last = run.first_record + len(run.payloads) - 1
+    for left_out, group in itertools.groupby(range(run.first_record, last + 1), key=decided.left_out):
+        numbers = list(group)
+        if left_out:
+            for number in numbers:
+                error = RecordError("left out by an earlier run", location=location, record_number=number)
+                yield SkippedRecord(record_number=number, error=error)
+        else:
+            at = numbers[0] - run.first_record
+            payloads = run.payloads[at : at + len(numbers)]
+            mark = run.mark if numbers[-1] == last else None
+            yield PayloadRun(first_record=numbers[0], payloads=payloads, size_bytes=sum(map(len, payloads)), mark=mark)

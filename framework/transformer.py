@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 
 import attrs
 
+from framework.errors import RecordError
 from framework.records import Mark, SkippedRecord, length_only
 from framework.shares import Share
 
@@ -220,6 +221,21 @@ class Transformer(abc.ABC):
             NotImplementedError: by default.
         """
         raise NotImplementedError(f"{self.name} reads {source.location} whole, not share {share.number} of it")
+
+    def remake(self, raw: bytes, *, key: str) -> bytes:
+        """The payload of a record from its own bytes alone, as a dead letter holds them, under the options as they are now.
+
+        For letters whose object is gone. By default there is no way back: a record may need what stands around it.
+
+        Args:
+            raw: the bytes that `SkippedRecord.raw` had, all of them.
+            key: of its object, for what depends on a suffix.
+
+        Raises:
+            RecordError: it is still bad, or cannot be made so.
+        """
+        del raw, key
+        raise RecordError(f"a record of {self.name} cannot be made from its bytes alone")
 
     def records(self, source: ObjectInput, *, skip: int = 0) -> Iterator[bytes]:
         """The payloads one by one, for library use. The first bad record raises its error."""

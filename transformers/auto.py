@@ -82,6 +82,11 @@ class AutoTransformer(Transformer):
         yield from self._choose(source).runs(source, skip=skip, mark=mark, limits=limits)
 
     @override
+    def remake(self, raw: bytes, *, key: str) -> bytes:
+        found = format_of_key(key)
+        return super().remake(raw, key=key) if found is None else self._made_for(found).remake(raw, key=key)
+
+    @override
     def can_split(self, key: str) -> bool:
         found = format_of_key(key)
         return found is not None and self._made_for(found).can_split(key)

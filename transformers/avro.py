@@ -74,6 +74,10 @@ class AvroTransformer(ShippedTransformer):
         return {"format": self.name}
 
     @override
+    def remake(self, raw: bytes, *, key: str) -> bytes:
+        return self._fitting(raw)  # a letter holds the JSON that was too long
+
+    @override
     def _read(
         self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
     ) -> Iterator[PayloadRun | SkippedRecord]:

@@ -28,6 +28,10 @@ class BytesTransformer(ShippedTransformer):
         return {"format": self.name, "compression": self.options.compression, "chunk_size": size}
 
     @override
+    def remake(self, raw: bytes, *, key: str) -> bytes:
+        return self._fitting(raw)
+
+    @override
     def _read(
         self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
     ) -> Iterator[PayloadRun | SkippedRecord]:

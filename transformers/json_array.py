@@ -55,6 +55,13 @@ class JsonArrayTransformer(ShippedTransformer):
         return {"format": self.name}
 
     @override
+    def remake(self, raw: bytes, *, key: str) -> bytes:
+        problem = _problem(self._fitting(raw))
+        if problem is not None:
+            raise RecordError(problem)
+        return raw
+
+    @override
     def _read(
         self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
     ) -> Iterator[PayloadRun | SkippedRecord]:
@@ -205,14 +212,8 @@ class _ArrayReader:
         error: RecordError | None = None
         if len(element) > self._max_bytes:
             error = too_large(location, number, self._max_bytes)
-        else:
-            try:
-                element.decode()
-                _element(element)
-            except UnicodeDecodeError:
-                error = RecordError("not UTF-8", location=location, record_number=number)
-            except (msgspec.DecodeError, RecursionError) as exc:
-                error = RecordError(f"not JSON ({exc})", location=location, record_number=number)
+        elif (problem := _problem(element)) is not None:
+            error = RecordError(problem, location=location, record_number=number)
         if error is None:
             yield from self._builder.add([element], len(element))
         else:
@@ -258,6 +259,18 @@ class _ArrayReader:
 
     def _corrupt(self, message: str) -> CorruptObjectError:
         return CorruptObjectError(message, location=self._stream.location)
+
+
+def _problem(element: bytes) -> str | None:
+    """What is wrong with an element; None when it is a JSON value."""
+    try:
+        element.decode()
+        _element(element)
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    except (msgspec.DecodeError, RecursionError) as exc:
+        return f"not JSON ({exc})"
+    return None
 
 
 def _skip_whitespace(text: str, at: int) -> int:

@@ -174,6 +174,13 @@ class LineTransformer(ShippedTransformer):
         """What is wrong with a line that is not blank. Called for each line of a block that is not all good."""
 
     @override
+    def remake(self, raw: bytes, *, key: str) -> bytes:
+        problem = self._problem(self._fitting(raw))
+        if problem is not None:
+            raise RecordError(problem)
+        return raw
+
+    @override
     def _read(
         self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
     ) -> Iterator[PayloadRun | SkippedRecord]:

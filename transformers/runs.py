@@ -156,6 +156,16 @@ class ShippedTransformer(Transformer):
                 exc.record_number = done + 1
             raise
 
+    def _fitting(self, raw: bytes) -> bytes:
+        """The bytes of a letter, unless they are too long for a record.
+
+        Raises:
+            RecordTooLargeError: they are.
+        """
+        if len(raw) > self.options.max_record_bytes:
+            raise RecordTooLargeError(f"longer than input.max_record_bytes ({self.options.max_record_bytes} bytes)")
+        return raw
+
     @abc.abstractmethod
     def _read(
         self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder

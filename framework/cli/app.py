@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from framework.cli.dead_letter import dead_letter_app
 from framework.cli.offsets import offsets_app
 from framework.errors import ConfigError, SourceError
 
@@ -128,6 +129,8 @@ def make_app(
         )
 
     app.add_typer(offsets_app(task_class, lambda context, config: _required(config or context.obj)), name="offsets")
+    letters = dead_letter_app(task_class, lambda context, config: _required(config or context.obj))
+    app.add_typer(letters, name="dead-letter")
     if demo is not None:
         app.command(name="demo")(demo)
     return app

@@ -66,7 +66,7 @@ class StoredLetter:
         length: the record's bytes, when they are known.
         format: under which it was read.
         payload: what the message's payload is.
-        raw: the bytes of the record that are there.
+        raw: the bytes of the record that are there; readers of many letters leave them in the topic (`raw_of`).
     """
 
     offset: int
@@ -107,6 +107,7 @@ class Mark:
         replayed: whether they were sent again; else they are about to be.
         letters: offsets of the letters.
         ids: their ids.
+        objects: offsets of those that are about the rest of an object.
         ends: lane -> the offset that its next message got, when that was written.
     """
 
@@ -114,6 +115,7 @@ class Mark:
     replayed: bool
     letters: tuple[int, ...]
     ids: tuple[int, ...]
+    objects: frozenset[int] = frozenset()
     ends: Mapping[Lane, int] = attrs.field(factory=dict)
 
 
@@ -169,6 +171,10 @@ class IggyDeadLetters:
         """
         self._send([self._segment(letter) for letter in letters])
 
+    def raw(self, letter: StoredLetter) -> bytes:
+        """The bytes of a letter's record; nothing when there are none."""
+        return raw_of(self._connection, self._stream, self._topic, letter)
+
     def note(self, letters: Sequence[StoredLetter], ends: Mapping[Lane, int]) -> None:
         """Says that these letters are about to be sent again behind these ends."""
         lanes = [[lane.topic, lane.partition, end] for lane, end in ends.items()]
@@ -179,7 +185,8 @@ class IggyDeadLetters:
         self._mark("replayed", MARK_ID, letters, {})
 
     def _mark(self, kind: str, number: int, letters: Sequence[StoredLetter], more: Mapping[str, object]) -> None:
-        body = {"letters": [[letter.offset, f"{letter.message_id:032x}"] for letter in letters], **more}
+        named = [[letter.offset, f"{letter.message_id:032x}", letter.kind] for letter in letters]
+        body = {"letters": named, **more}
         headers = encode_headers({LETTER: kind, "source": self._source})
         self._send([wire.Segment(id_high=0, first_record=number, payloads=[orjson.dumps(body)], headers=headers)])
 
@@ -265,13 +272,23 @@ def read_letter(message: StoredMessage, source: str) -> StoredLetter | Mark | No
         return None  # made by others under our names
 
 
+def raw_of(connection: IggyConnection, stream: str, topic: str, letter: StoredLetter) -> bytes:
+    """The bytes of a letter's record, read from the topic; nothing when it holds none, or is gone."""
+    if letter.payload == "none":
+        return b""
+    found = connection.poll(stream, topic, PARTITION, offset=letter.offset, count=1)
+    same = bool(found) and (found[0].offset, found[0].message_id) == (letter.offset, letter.message_id)
+    return found[0].payload if same else b""
+
+
 def _mark_of(message: StoredMessage, *, replayed: bool) -> Mark:
     body = orjson.loads(message.payload)
     return Mark(
         offset=message.offset,
         replayed=replayed,
-        letters=tuple(int(offset) for offset, _ in body["letters"]),
-        ids=tuple(int(number, 16) for _, number in body["letters"]),
+        letters=tuple(int(offset) for offset, _, _ in body["letters"]),
+        ids=tuple(int(number, 16) for _, number, _ in body["letters"]),
+        objects=frozenset(int(offset) for offset, _, kind in body["letters"] if kind == "object"),
         ends={Lane(topic, partition): end for topic, partition, end in body.get("ends", ())},
     )
 

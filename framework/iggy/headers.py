@@ -24,6 +24,9 @@ _CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
 _field = struct.Struct("<BI").pack
 
 
+REPLAY_HEADER = "replay"
+"""Marks a record that was sent again from a dead letter: no recovery counts it."""
+
 _SHARE = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
 
 

@@ -2,7 +2,8 @@
 
 Letters are stored before the log knows of them. So after a crash the topic is read on from where the last epoch began, and each
 letter about an object that is not finished becomes a skipped number of its position, or the place from which its rest was given
-up: whoever reads the object again leaves no second letter.
+up: whoever reads the object again leaves no second letter. A mark says that the letter about an object's rest was replayed: the
+object is read on from there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from framework.ids import dead_letter_hash64, message_id
 from framework.iggy.dead_letters import PARTITION, Mark, StoredLetter, read_letter
 from framework.iggy.reader import read_partition
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey
-from framework.records import Anchor
+from framework.records import Anchor, ObjectState
 
 if TYPE_CHECKING:
     from framework.iggy.checkpoints import SkipFacts
@@ -48,6 +49,7 @@ class KnownLetters:
         self._rests: dict[_Place, int] = {}
         self._places: dict[int, _Place] = {}
         self._replayed: set[int] = set()
+        self._reopened: dict[_Place, int] = {}
         self.count = 0
 
     def end(self) -> Anchor | None:
@@ -77,11 +79,7 @@ class KnownLetters:
 
     def _see(self, letter: StoredLetter) -> None:
         self.count += 1
-        place = (
-            OffsetManagerKey.of_object(letter.bucket, letter.key).of_share(letter.share),
-            letter.version,
-            letter.split_size,
-        )
+        place = _place(letter)
         if letter.kind == "record":
             self._records.setdefault(place, []).append(letter.record)
         else:
@@ -90,17 +88,31 @@ class KnownLetters:
             self._replayed.discard(letter.message_id)
 
     def _see_replayed(self, mark: Mark) -> None:
-        for number in mark.ids:
+        for offset, number in zip(mark.letters, mark.ids, strict=True):
             self._rests.pop(self._places.get(number, _NOWHERE), None)
             self._replayed.add(number)
+            if offset in mark.objects:
+                # the letter may stand far before the anchor
+                for message in self._connection.poll(self._stream, self._topic, PARTITION, offset=offset, count=1):
+                    letter = read_letter(message, self._source)
+                    if isinstance(letter, StoredLetter) and letter.message_id == number:
+                        self._reopened[_place(letter)] = letter.record
 
     def apply(self, entries: PositionMap, facts: SkipFacts) -> None:
-        """Tells the positions of objects that are not finished.
+        """Tells the positions: of objects that are not finished, and of those whose letter was replayed.
 
         Args:
             entries: is changed.
             facts: skipped numbers that the log knows beyond those in the positions: their letters are stored as well.
         """
+        for (key, version, split_size), record in self._reopened.items():
+            given_up = entries.get(key)
+            if (
+                given_up is not None
+                and given_up.state is ObjectState.FAILED
+                and (given_up.version, given_up.split_size, given_up.records_done + 1) == (version, split_size, record)
+            ):
+                entries[key] = attrs.evolve(given_up, state=ObjectState.READING)
         for key, entry in entries.unfinished():
             place = key, entry.version, entry.split_size
             numbers = [*self._records.get(place, ())]
@@ -118,6 +130,11 @@ class KnownLetters:
             self._source, entry.bucket, entry.key, entry.version, entry.split_size, whole_object=True
         )
         return 0 if message_id(of_object, entry.share, entry.given_up) in self._replayed else entry.given_up
+
+
+def _place(letter: StoredLetter) -> _Place:
+    key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_share(letter.share)
+    return key, letter.version, letter.split_size
 
 
 _NOWHERE: _Place = (OffsetManagerKey(()), "", 0)

@@ -19,7 +19,7 @@ import attrs
 from framework.errors import IggyUnavailableError, PositionError, SourceRunningError
 from framework.ids import MessageId, object_hash64, parse_message_id
 from framework.iggy.checkpoints import CheckpointLoader, Loaded, forget
-from framework.iggy.headers import join_provenance, share_of
+from framework.iggy.headers import REPLAY_HEADER, join_provenance, share_of
 from framework.iggy.known_letters import KnownLetters
 from framework.iggy.lane_history import WAYS_OUT
 from framework.iggy.log_codec import Claim, Closing, TopicIdentity
@@ -366,6 +366,8 @@ class _Replay:
         headers = message.headers
         if self._resets and self._forgotten(lane, message):
             return
+        if REPLAY_HEADER in headers:
+            return  # sent from a dead letter: its record is left out of the object's count
         parts = parse_message_id(message.message_id)
         name = parts.object_hash, parts.share
         if name in self._keys:

@@ -28,7 +28,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framework.cli import run
+from framework.cli.app import run
 from framework.testing.faults import FaultProxy
 from gcs_source.task import GcsSourceTask
 from s3_source.task import S3SourceTask
@@ -239,7 +239,7 @@ class Program:
 
     def command(self, arguments):
         """The arguments with the configuration in the right place."""
-        at = 0 if not arguments or arguments[0].startswith("--") else 1
+        at = next((n for n, one in enumerate(arguments) if one.startswith("--")), len(arguments))
         return [*arguments[:at], "--config", str(self.path), *arguments[at:]]
 
     def run(self, *arguments, config=True):

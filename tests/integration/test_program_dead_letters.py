@@ -1,6 +1,7 @@
 """Dead letters through the whole program: what is skipped is in the topic once, whatever is killed."""
 
 import gzip
+import json
 import signal
 from collections import Counter
 
@@ -113,3 +114,76 @@ def test_a_wrong_format_stops_the_source_and_makes_no_bucket_of_letters(program,
     assert program.count("dead") <= 300
     assert program.run("--once").code == 1
     assert program.count("dead") <= 300
+
+
+# ---- shown and sent again
+
+
+def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
+    good, bad = fill(moto_bucket, 3, lines=60)
+    program.once()
+    shown = [json.loads(line) for line in program.run("dead-letter", "show", "--json").out.splitlines()]
+    assert {(one["key"], one["record"]) for one in shown} == {(key, n) for key, lines in bad.items() for n in lines}
+    assert {(one["error"], one["about"], one["replayed"]) for one in shown} == {("RecordError", "record", False)}
+    table = program.run("dead-letter", "show", "--key", "in/001.jsonl", "--limit", "2").out
+    assert table.count("in/001.jsonl, record ") == 2
+    assert table.endswith("2 letters\n")
+    target = tmp_path / "bad.bin"
+    assert program.run("dead-letter", "show", "--letter", "0", "--payload", str(target)).code == 0
+    assert target.read_bytes() == bad[shown[0]["key"]][shown[0]["record"]]
+
+    still = program.run("dead-letter", "replay")
+    assert still.code == 1
+    assert "stay: not JSON" in still.out
+    program.configure(input={"validate": False})
+    dry = program.run("dead-letter", "replay", "--dry-run")
+    assert f"{sum(map(len, bad.values()))} letters" in dry.out
+    assert program.count() == sum(map(len, good.values()))
+    one = program.run("dead-letter", "replay", "--key", "in/000.jsonl")
+    assert f"{len(bad['in/000.jsonl'])} records were sent again" in one.out
+    rest = program.run("dead-letter", "replay", "--kind", "RecordError")
+    assert (rest.code, f"{sum(map(len, bad.values())) - len(bad['in/000.jsonl'])} records" in rest.out) == (0, True)
+    assert "0 records were sent again" in program.run("dead-letter", "replay").out
+    assert program.run("dead-letter", "show").out.endswith("0 letters\n")
+    assert len(program.run("dead-letter", "show", "--replayed", "--json").out.splitlines()) == len(shown)
+
+    assert "0 records of 0 objects" in program.once().err
+    found = Counter((one.key, one.record, one.payload) for one in program.messages())
+    assert found == Counter(
+        (key, n, line) for lines in (good, bad) for key, some in lines.items() for n, line in some.items()
+    )
+    assert sum("replay" in one.headers for one in program.messages()) == len(shown)
+
+
+def test_a_replay_killed_and_repeated_sends_nothing_twice(program, moto_bucket):
+    good, bad = fill(moto_bucket, 8)
+    program.configure(**SLOW).once()
+    program.configure(input={"validate": False})
+    before, total = program.count(), sum(map(len, bad.values()))
+    dice = chance("replay")
+    for _ in range(rounds(3)):
+        running = program.start("dead-letter", "replay")
+        wait_for_count(program, min(before + total, program.count() + dice.randrange(total)), running)
+        running.kill()
+    assert program.run("dead-letter", "replay").code == 0
+    program.once()
+    found = Counter(one.payload for one in program.messages())
+    assert found == Counter(line for lines in (good, bad) for some in lines.values() for line in some.values())
+
+
+def test_an_object_put_whole_again_is_read_on_from_where_it_was_given_up(program, moto_bucket):
+    """Given up under a limit that was too low; the object itself is as it was."""
+    moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b'{"n":2, "long":"' + b"x" * 200 + b'"}', b'{"n":3}']))
+    program.configure(errors={"tolerance": "skip_object"}, input={"max_record_bytes": 100}).once()
+    assert program.count() == 1
+    ended = program.configure(input={"max_record_bytes": 1000}).run("dead-letter", "replay")
+    assert "1 objects are read on by the next run" in ended.out
+    program.once()
+    assert [one.record for one in program.messages()] == [1, 2, 3]
+
+
+def test_without_a_topic_or_letters_one_sentence_says_so(program, moto_bucket):
+    assert "nothing was left out yet" in program.run("dead-letter", "show").err
+    program.configure(errors={"dead_letter_topic": None})
+    ended = program.run("dead-letter", "replay")
+    assert (ended.code, "set [errors] dead_letter_topic" in ended.err) == (2, True)

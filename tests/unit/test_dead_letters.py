@@ -168,11 +168,13 @@ def test_long_keys_and_long_errors_come_back_whole():
 
 
 @pytest.mark.parametrize("options", [{"durability": "none"}, {"messages_required_to_save": 1024}])
-def test_a_topic_that_may_lose_letters_is_refused(options, monkeypatch):
-    from framework.testing import memory_iggy
-
-    connection = MemoryIggy().connect()
-    monkeypatch.setattr(memory_iggy, "_OPTIONS", {**memory_iggy._OPTIONS, **options})
+def test_a_topic_that_may_lose_letters_is_refused(options):
+    server = MemoryIggy()
+    connection = server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", DEAD, 1)
+    for name, value in options.items():
+        server.set_option("kit", DEAD, name, value)
     with pytest.raises(IggyTopicError, match="must not be lost"):
         ensure_dead_letter_topic(connection, "kit", DEAD)
 
@@ -297,7 +299,7 @@ def test_an_object_overwritten_after_its_letters_leaves_those_of_its_new_version
 def test_a_topic_that_was_emptied_begins_anew():
     source = usual()
     source.live(at=60)
-    source.server.lose_tail("kit", DEAD, 0, len(source.server.messages("kit", DEAD)))
+    source.server.purge_topic("kit", DEAD)
     source.live()
     assert source.payloads() == source.records
 

@@ -1,0 +1,109 @@
+"""The commands `dead-letter show` and `replay`: their options; `framework.cli.letters` does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import attrs
+import typer
+
+if TYPE_CHECKING:
+    from framework.task import AbstractSourceTask
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False)
+]
+KeyOption = Annotated[str | None, typer.Option(help="Only letters about the object of this key.", show_default=False)]
+PrefixOption = Annotated[
+    str | None, typer.Option(help="Only letters about objects whose keys begin so.", show_default=False)
+]
+KindOption = Annotated[
+    str | None, typer.Option(help="Only letters with this error, RecordError for instance.", show_default=False)
+]
+LetterOption = Annotated[
+    int | None, typer.Option("--letter", help="Only the letter of this number.", min=0, show_default=False)
+]
+
+
+@attrs.frozen(kw_only=True)
+class LetterChoice:
+    """Which letters a command is about; all that is None chooses nothing.
+
+    Attributes:
+        key: of the object.
+        prefix: of the object's key.
+        kind: the error's class.
+        letter: the letter's number: its offset in the topic.
+        since: a time, or a duration back from now.
+    """
+
+    key: str | None = None
+    prefix: str | None = None
+    kind: str | None = None
+    letter: int | None = None
+    since: str | None = None
+
+
+def dead_letter_app(
+    task_class: type[AbstractSourceTask], required: Callable[[typer.Context, Path | None], Path]
+) -> typer.Typer:
+    """The group of commands.
+
+    Args:
+        task_class: the source.
+        required: the configuration's path, of the command or of the program.
+    """
+    app = typer.Typer(help="What was left out: to look at, and to send again.", rich_markup_mode=None)
+
+    @app.command()
+    def show(
+        context: typer.Context,
+        config: ConfigOption = None,
+        key: KeyOption = None,
+        prefix: PrefixOption = None,
+        kind: KindOption = None,
+        letter: LetterOption = None,
+        since: Annotated[
+            str | None,
+            typer.Option(
+                help='Only letters stored since: "2h", "7d", or a date with or without a time, UTC.', show_default=False
+            ),
+        ] = None,
+        replayed: Annotated[bool, typer.Option("--replayed", help="Also letters that were replayed.")] = False,
+        limit: Annotated[int, typer.Option(help="The last so many; 0 = all.", min=0)] = 0,
+        json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")] = False,
+        payload: Annotated[
+            Path | None,
+            typer.Option(help="Write the record's bytes to this file; for one letter.", show_default=False),
+        ] = None,
+    ) -> int:
+        """Lists dead letters: where, why, how long, replayed or not. Changes nothing, and may run beside the source."""
+        from framework.cli.letters import show_letters  # noqa: PLC0415 - each command loads what it needs
+
+        choice = LetterChoice(key=key, prefix=prefix, kind=kind, letter=letter, since=since)
+        path = required(context, config)
+        return show_letters(
+            task_class, path, choice, with_replayed=replayed, limit=limit, as_json=json, payload=payload
+        )
+
+    @app.command()
+    def replay(
+        context: typer.Context,
+        config: ConfigOption = None,
+        key: KeyOption = None,
+        prefix: PrefixOption = None,
+        kind: KindOption = None,
+        letter: LetterOption = None,
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Say which letters it would be, and change nothing.")
+        ] = False,
+    ) -> int:
+        """Sends left out records again, read under the configuration as it is now. The source must not be running."""
+        from framework.cli.letters import replay_letters  # noqa: PLC0415 - each command loads what it needs
+
+        choice = LetterChoice(key=key, prefix=prefix, kind=kind, letter=letter)
+        return replay_letters(task_class, required(context, config), choice, dry_run=dry_run)
+
+    return app

@@ -1,0 +1,276 @@
+"""What `dead-letter show` and `replay` do: the letters of a source, chosen, listed, sent again."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import orjson
+
+from framework.cli.run import read_config
+from framework.errors import ConfigError, IggyTopicError
+from framework.iggy.dead_letters import PARTITION, Mark, StoredLetter, raw_of, read_letter
+from framework.iggy.reader import read_partition
+
+if TYPE_CHECKING:
+    from framework.cli.dead_letter import LetterChoice
+    from framework.config.sections import SourceCommonConfig
+    from framework.iggy.client import IggyConnection
+    from framework.task import AbstractSourceTask
+
+_SINCE = re.compile(r"([0-9]+)\s*(s|m|h|d)")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@attrs.frozen(kw_only=True)
+class Letters:
+    """What a dead letter topic holds of one source.
+
+    Attributes:
+        stored: every letter, in the order of the topic, without the records' bytes: those of all may not fit into memory.
+        replayed: offsets of those that were replayed.
+        notes: of replays that had begun to send.
+    """
+
+    stored: Sequence[StoredLetter]
+    replayed: frozenset[int]
+    notes: Sequence[Mark]
+
+    @classmethod
+    def read(cls, connection: IggyConnection, config: SourceCommonConfig) -> Letters:
+        """Reads the topic to its end.
+
+        Args:
+            connection: an open one.
+            config: names the topic.
+
+        Raises:
+            ConfigError: no dead letter topic is configured.
+            IggyTopicError: it is missing.
+        """
+        stored: list[StoredLetter] = []
+        replayed: set[int] = set()
+        notes: list[Mark] = []
+        for found in _read(connection, config):
+            if isinstance(found, StoredLetter):
+                stored.append(attrs.evolve(found, raw=b""))
+            elif found.replayed:
+                replayed.update(found.letters)
+            else:
+                notes.append(found)
+        return cls(stored=stored, replayed=frozenset(replayed), notes=notes)
+
+
+def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredLetter | Mark]:
+    topic, stream = topic_of(config), config.iggy.stream
+    if connection.get_topic(stream, topic) is None:
+        raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was left out yet')
+    for message in read_partition(connection, stream, topic, PARTITION):
+        found = read_letter(message, config.source.name)
+        if found is not None:
+            yield found
+
+
+def topic_of(config: SourceCommonConfig) -> str:
+    """The dead letter topic.
+
+    Raises:
+        ConfigError: none is configured.
+    """
+    topic = config.errors.dead_letter_topic
+    if topic is None:
+        raise ConfigError('no dead letters are kept: set [errors] dead_letter_topic = "NAME"')
+    return topic
+
+
+def chosen(letters: Iterable[StoredLetter], choice: LetterChoice, *, now: float | None = None) -> list[StoredLetter]:
+    """The letters that a command is about.
+
+    Raises:
+        ConfigError: `--since` is no time.
+    """
+    since_us = _since_us(choice.since, time.time() if now is None else now)
+    return [
+        letter
+        for letter in letters
+        if (choice.key is None or letter.key == choice.key)
+        and (choice.prefix is None or letter.key.startswith(choice.prefix))
+        and (choice.kind is None or letter.error == choice.kind)
+        and (choice.letter is None or letter.offset == choice.letter)
+        and letter.timestamp_us >= since_us
+    ]
+
+
+def _since_us(text: str | None, now: float) -> float:
+    if text is None:
+        return 0
+    found = _SINCE.fullmatch(text.strip())
+    if found is not None:
+        return (now - int(found[1]) * _UNIT_SECONDS[found[2]]) * 1e6
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f'--since {text}: give "2h", "7d" or a date like 2026-05-01T12:00') from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return moment.timestamp() * 1e6
+
+
+def show_letters(
+    task_class: type[AbstractSourceTask],
+    path: Path,
+    choice: LetterChoice,
+    *,
+    with_replayed: bool,
+    limit: int,
+    as_json: bool,
+    payload: Path | None,
+) -> int:
+    """Writes the letters to stdout, a table or JSON lines.
+
+    Raises:
+        ConfigError: mistakes in the file or the options; `--payload` for more or less than one letter.
+        IggyTopicError: no such topic.
+    """
+    from framework.engine.session import IggyTarget  # noqa: PLC0415
+
+    config = read_config(task_class, path)
+    topic_of(config)
+    with IggyTarget(config) as target, target.connect() as connection:
+        letters = Letters.read(connection, config)
+        found = chosen(letters.stored, choice)
+        if not with_replayed and choice.letter is None:
+            found = [letter for letter in found if letter.offset not in letters.replayed]
+        found = found[-limit:] if limit else found
+        if payload is not None:
+            return _write_payload(connection, config, found, payload)
+    if as_json:
+        for letter in found:
+            line = as_line(letter, replayed=letter.offset in letters.replayed)
+            sys.stdout.buffer.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        sys.stdout.buffer.flush()
+    else:
+        _write_table(found, letters.replayed)
+    return 0
+
+
+def as_line(letter: StoredLetter, *, replayed: bool) -> dict[str, Any]:
+    """One letter as the object that `show --json` writes."""
+    return {
+        "letter": letter.offset,
+        "stored_us": letter.timestamp_us,
+        "about": letter.kind,
+        "bucket": letter.bucket,
+        "key": letter.key,
+        "version": letter.version,
+        **({"share": letter.share, "split_size": letter.split_size} if letter.cut is not None else {}),
+        "record": letter.record,
+        "byte_offset": letter.byte_offset,
+        "error": letter.error,
+        "text": letter.text,
+        "length": letter.length,
+        "payload": letter.payload,
+        "format": letter.format,
+        "topic": letter.lane.topic,
+        "partition": letter.lane.partition,
+        "replayed": replayed,
+    }
+
+
+def _write_payload(
+    connection: IggyConnection, config: SourceCommonConfig, found: Sequence[StoredLetter], path: Path
+) -> int:
+    if len(found) != 1:
+        raise ConfigError(
+            f"--payload writes one letter's bytes, and {len(found):,} were chosen: choose one with --letter"
+        )
+    raw = raw_of(connection, config.iggy.stream, topic_of(config), found[0])
+    if not raw:
+        raise ConfigError(
+            f"letter {found[0].offset} holds no bytes: its record could not be told from what is around it"
+        )
+    path.write_bytes(raw)
+    return 0
+
+
+def _write_table(found: Sequence[StoredLetter], replayed: frozenset[int]) -> None:
+    from framework.cli.output import printable  # noqa: PLC0415
+
+    rows = [("letter", "stored (UTC)", "bytes", "replayed", "error", "place")]
+    for letter in found:
+        stored = datetime.fromtimestamp(letter.timestamp_us / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+        rows.append(
+            (
+                str(letter.offset),
+                stored,
+                "" if letter.length is None else f"{letter.length:,}",
+                "yes" if letter.offset in replayed else "",
+                letter.error,
+                printable(_where(letter)),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for at, row in enumerate(rows):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        sys.stdout.write(f"{line}\n")
+        if at:
+            sys.stdout.write(f"    {printable(found[at - 1].text)}\n")
+    sys.stdout.write(f"{len(found):,} letters\n")
+
+
+def _where(letter: StoredLetter) -> str:
+    share = f", share {letter.share}" if letter.cut is not None else ""
+    byte = f" (byte {letter.byte_offset})" if letter.byte_offset is not None else ""
+    rest = "from record" if letter.kind == "object" else "record"
+    return f"{letter.bucket}/{letter.key}{share}, {rest} {letter.record}{byte}" + (
+        " on" if letter.kind == "object" else ""
+    )
+
+
+def replay_letters(task_class: type[AbstractSourceTask], path: Path, choice: LetterChoice, *, dry_run: bool) -> int:
+    """Sends what is open and chosen again; returns 1 when some of it is still bad.
+
+    Raises:
+        ConfigError: mistakes in the file.
+        SourceRunningError: the source, or another replay, is at work.
+        SourceError: what the store or Iggy says.
+    """
+    from framework.engine.letter_replay import LetterReplay  # noqa: PLC0415
+    from framework.engine.session import IggyTarget, Session  # noqa: PLC0415
+
+    config = read_config(task_class, path)
+    topic_of(config)
+    with IggyTarget(config) as target, target.connect() as connection:
+        if dry_run:
+            letters = Letters.read(connection, config)
+            found = [letter for letter in chosen(letters.stored, choice) if letter.offset not in letters.replayed]
+            _write_table(found, frozenset())
+            return 0
+        session = Session(connection, config)
+        letters = Letters.read(connection, config)  # after the fence: nobody adds to them now
+        found = [letter for letter in chosen(letters.stored, choice) if letter.offset not in letters.replayed]
+        task = task_class()
+        task.config, task.offsets = config, session.offsets
+        iterator = task.get_iterator(task.backoff_config)
+        try:
+            counts = LetterReplay(session, iterator).run(found, letters.notes)
+        finally:
+            iterator.close()
+            task.close_resources()
+    lines = [f"{counts.sent + counts.found:,} records were sent again"]
+    if counts.found:
+        lines[0] += f", {counts.found:,} of them by an earlier replay that did not come to its end"
+    if counts.reopened:
+        lines.append(f"{counts.reopened:,} objects are read on by the next run, from where they were given up")
+    lines += [f"{count:,} stay: {sentence}" for sentence, count in counts.bad.items()]
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if counts.stayed else 0
+
+
+__all__ = ["Letters", "as_line", "chosen", "replay_letters", "show_letters", "topic_of"]

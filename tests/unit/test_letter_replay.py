@@ -1,0 +1,278 @@
+"""Dead letters sent again: once each, whatever kills the replay, and no recovery counts them."""
+
+import collections
+
+import pytest
+
+from framework.cli.dead_letter import LetterChoice
+from framework.cli.letters import Letters, chosen
+from framework.engine.letter_replay import LetterReplay
+from framework.engine.session import Session
+from framework.errors import ConfigError, SourceRunningError
+from framework.ids import message_id, object_hash64
+from framework.iggy.headers import REPLAY_HEADER
+from framework.records import ObjectState
+from framework.testing.crash import CrashError, CrashPoint
+from tests.support.core import lines
+from tests.unit.test_dead_letters import DEAD, Source, rest_given_up, usual
+
+
+def replay(source, at=None, choice=None, **options):
+    """One replay, which may die at an event; what came of it."""
+    crash = CrashPoint(at)
+    given = {name: value for name, value in {**source.options, **options}.items() if value is not None}
+    task, config = source.rig.make_task(given)
+    source.server.on_event = crash
+    connection = source.server.connect()
+    counts = None
+    try:
+        session = Session(connection, config)
+        letters = Letters.read(connection, config)
+        waiting = [x for x in chosen(letters.stored, choice or LetterChoice()) if x.offset not in letters.replayed]
+        task.config, task.offsets = config, session.offsets
+        iterator = task.get_iterator(task.backoff_config)
+        iterator.look_up = lambda native: next(
+            (one for one in iterator.get_native_item_stream(None) if one.key == native.key), None
+        )
+        counts = LetterReplay(session, iterator).run(waiting, letters.notes)
+    except CrashError:
+        pass
+    finally:
+        crash.crashed = True
+        source.server.on_event = None
+        connection.close()
+    return counts, crash
+
+
+def open_letters(source):
+    connection = source.server.connect()
+    letters = Letters.read(connection, source.config)
+    connection.close()
+    return [letter for letter in letters.stored if letter.offset not in letters.replayed]
+
+
+def as_text(source):
+    """What the topic holds once the bad lines are taken as they are."""
+    return source.records + collections.Counter(line for _, _, line in source.letters)
+
+
+def marked(source):
+    return [
+        message
+        for partition in range(source.config.iggy.partitions)
+        for message in source.server.messages("kit", "records", partition)
+        if REPLAY_HEADER in message.headers
+    ]
+
+
+def test_what_is_good_now_is_sent_once_and_its_letters_are_marked():
+    source = usual()
+    source.live()
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (len(source.letters), 0)
+    assert source.payloads() == as_text(source)
+    assert open_letters(source) == []
+    counts, _ = replay(source, validate=False)
+    assert counts.sent == 0
+    source.live()
+    assert source.payloads() == as_text(source)
+
+
+def test_a_replayed_record_lies_in_its_lane_under_its_own_id_with_a_mark():
+    source = Source().put("a", 1, 0, 1)
+    source.live()
+    replay(source, validate=False)
+    (message,) = marked(source)
+    entry = source.entries["a", 0]
+    of_object = object_hash64("kit", entry.bucket, "a", entry.version)
+    assert message.message_id == message_id(of_object, 0, 2)
+    assert {name: message.headers[name] for name in ("bucket", "key", "version")} == {
+        "bucket": entry.bucket,
+        "key": "a",
+        "version": entry.version,
+    }
+    assert message in source.server.messages("kit", "records", entry.lane.partition)
+
+
+def test_what_is_still_bad_stays_and_is_said():
+    source = usual()
+    source.live()
+    counts, _ = replay(source)
+    assert (counts.sent, counts.stayed) == (0, len(source.letters))
+    assert any("not JSON" in sentence for sentence in counts.bad)
+    assert len(open_letters(source)) == len(source.letters)
+    assert source.payloads() == source.records
+
+
+@pytest.mark.parametrize("change", ["gone", "other"])
+def test_of_an_object_that_is_not_there_any_more_the_letters_own_bytes_are_sent(change):
+    source = Source().put("a", 1, 0, 1, 0)
+    source.live()
+    if change == "gone":
+        source.rig.store.delete("a")
+    else:
+        source.rig.store.put("a", b'{"n":"other"}\n')
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (2, 0)
+    assert sorted(message.payload for message in marked(source)) == sorted(line for _, _, line in source.letters)
+
+
+def test_a_letter_with_a_beginning_only_stays_when_its_object_is_gone():
+    source = Source(dead_letter_bytes=4).put("a", 1, 0)
+    source.live()
+    source.rig.store.delete("a")
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (0, 1)
+    assert "does not hold the whole record" in next(iter(counts.bad))
+
+
+@pytest.mark.parametrize("headers", ["provenance", "none"])
+def test_killed_at_any_event_and_repeated_every_record_is_sent_once(headers):
+    def after_a_run():
+        source = usual(headers=headers)
+        source.live()
+        return source
+
+    events = len(replay(after_a_run(), validate=False)[1].events)
+    assert events > 8
+    for at in range(1, events + 1):
+        source = after_a_run()
+        replay(source, at, validate=False)
+        source.live()  # the source runs between the two
+        counts, _ = replay(source, validate=False)
+        assert counts.stayed == 0
+        assert source.payloads() == as_text(source)
+        assert open_letters(source) == []
+
+
+def test_killed_twice_and_repeated_every_record_is_sent_once():
+    source = usual()
+    source.live()
+    events = len(replay(source, validate=False)[1].events)
+    for first in range(1, events + 1, 2):
+        for second in range(1, events + 1, 3):
+            source = usual()
+            source.live()
+            replay(source, first, validate=False)
+            replay(source, second, validate=False)
+            replay(source, validate=False)
+            assert source.payloads() == as_text(source)
+
+
+def test_letters_of_a_source_that_was_killed_are_replayed_and_its_next_run_sends_them_not_again():
+    total = len(usual().live().events)
+    for at in range(5, total + 1, 6):
+        source = usual()
+        source.live(at)
+        if source.server.topic_info("kit", DEAD) is None:
+            continue
+        replay(source, validate=False)
+        source.live(validate=False)
+        replay(source, validate=False)
+        assert max(source.payloads().values()) == 1
+        assert source.payloads() == as_text(source)
+
+
+def test_an_object_that_was_given_up_goes_on_where_it_was():
+    source = rest_given_up()
+    source.live()
+    counts, _ = replay(source, choice=LetterChoice(key="a"))
+    assert (counts.sent, counts.reopened) == (0, 1)
+    source.live(tolerance="skip_record")
+    entry = source.entries["a", 0]
+    assert (entry.state, entry.records_done) == (ObjectState.DONE, 8)
+    assert source.payloads() == source.records + collections.Counter(lines("a", 1, first=8))
+    assert source.entries["b", 0].state is ObjectState.FAILED
+    assert [(x.key, x.kind, x.record) for x in open_letters(source)] == [("b", "object", 1), ("a", "record", 7)]
+
+
+def test_an_object_that_fails_again_after_its_replay_leaves_a_letter_again():
+    source = rest_given_up()
+    source.live()
+    for times in (2, 3):
+        replay(source, choice=LetterChoice(key="a"))
+        source.live()
+        assert [(x.key, x.record) for x in source.stored()].count(("a", 7)) == times
+        assert sorted((x.key, x.record) for x in open_letters(source)) == [("a", 7), ("b", 1)]
+        source.live()  # and no more
+        assert [(x.key, x.record) for x in source.stored()].count(("a", 7)) == times
+
+
+def test_killed_at_any_event_a_given_up_object_goes_on_once():
+    source = rest_given_up()
+    source.live()
+    events = len(replay(source)[1].events)
+    for at in range(1, events + 1):
+        source = rest_given_up()
+        source.live()
+        replay(source, at)
+        replay(source)
+        total = len(rest_given_up().live().events)
+        source.live(at * 3 % total, tolerance="skip_record")
+        source.live(tolerance="skip_record")
+        assert source.payloads() == source.records + collections.Counter(
+            [*lines("a", 1, first=8), *lines("b", 1, first=2)]
+        )
+        assert sorted((x.key, x.record) for x in open_letters(source)) == [("a", 7), ("b", 1)]
+
+
+def test_shares_are_replayed_in_their_lanes():
+    source = Source(split_size=1024, max_record_bytes=100_000, partitions=3)
+    made = [b"- bad %d" % n if n % 13 == 4 else lines("big", 1, first=n)[0] + b" " * 70 for n in range(60)]
+    source.rig.store.put("big", b"".join(line + b"\n" for line in made))
+    source.live()
+    counts, _ = replay(source, validate=False)
+    assert counts.sent == 5
+    assert source.payloads() == collections.Counter(made)
+    for message in marked(source):
+        assert "/" in message.headers["share"]
+
+
+def test_a_replay_beside_the_source_is_refused(monkeypatch):
+    from framework.iggy import recovery
+
+    monkeypatch.setattr(recovery, "FENCE_SECONDS", 0.05)
+    monkeypatch.setattr(recovery.fence, "__kwdefaults__", {**recovery.fence.__kwdefaults__, "limit_seconds": 0.05})
+    source = usual()
+    source.live()
+    running = Session(source.server.connect(), source.config)
+    monkeypatch.setattr(recovery.os, "getpid", lambda: 1)
+    with pytest.raises(SourceRunningError, match="is running already"):
+        replay(source)
+    running.close()
+
+
+# ---- choosing
+
+
+def test_letters_are_chosen_by_key_prefix_kind_number_and_time():
+    source = usual()
+    source.live()
+    letters = source.stored()
+    assert {x.key for x in chosen(letters, LetterChoice(key="a"))} == {"a"}
+    assert {x.key for x in chosen(letters, LetterChoice(prefix="d"))} == {"d"}
+    assert chosen(letters, LetterChoice(kind="ObjectError")) == []
+    assert len(chosen(letters, LetterChoice(kind="RecordError"))) == len(letters)
+    assert [x.offset for x in chosen(letters, LetterChoice(letter=3))] == [3]
+    latest = letters[-1].timestamp_us / 1e6
+    assert chosen(letters, LetterChoice(since="1s"), now=latest + 5) == []
+    assert len(chosen(letters, LetterChoice(since="2 h"), now=latest + 5)) == len(letters)
+    assert len(chosen(letters, LetterChoice(since="2020-01-01"))) == len(letters)
+    assert chosen(letters, LetterChoice(since="2099-01-01T00:00+01:00")) == []
+    with pytest.raises(ConfigError, match="--since yesterday"):
+        chosen(letters, LetterChoice(since="yesterday"))
+
+
+@pytest.mark.parametrize("headers", ["provenance", "none"])
+def test_a_replay_of_an_older_version_leaves_the_newer_one_done(headers):
+    """A recovery that took the replayed record for one of the source's would take the older version for the newer."""
+    source = Source(headers=headers).put("a", 1, 0, 1, 0)
+    source.live()
+    source.rig.store.put("a", b'{"n":"other"}\n')
+    source.live()
+    replay(source, validate=False)
+    before = source.payloads()
+    source.live()
+    source.live()
+    assert source.payloads() == before
+    assert source.entries["a", 0].records_done == 1
