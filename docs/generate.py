@@ -262,6 +262,18 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 _COMMAND_NOTES = {
+    "plan": [
+        "It lists once, and decides about each object as a run does. GET requests are at least one for each object or share;",
+        "Parquet takes some more. The default prices are those of Amazon S3 Standard in us-east-1, read in the same region. Exit",
+        "code 1 when a run could not begin either: no bucket, no permission, positions made with other options.",
+        "",
+    ],
+    "status": [
+        "Reads only: the source may run meanwhile. The lag is what a listing shows and is not done, and takes the LIST requests",
+        "of a pass; `--no-list` leaves it out. Who runs: the claims in the log and the server's clients tell.",
+        "Exit code 0 whenever it could be told, also while nothing runs.",
+        "",
+    ],
     "offsets show": [
         "Reads only: the source may run meanwhile. What it sent since its last save is not in it.",
         "",

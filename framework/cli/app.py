@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from framework.cli.dead_letter import dead_letter_app
-from framework.cli.offsets import offsets_app
+from framework.cli.offsets import JsonOption, offsets_app
+from framework.cli.prices import GET_PRICE, LIST_PRICE, TRANSFER_PRICE, Prices
 from framework.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
@@ -111,6 +112,36 @@ def make_app(
         from framework.cli.check import check_source  # noqa: PLC0415
 
         return check_source(task_class, _required(config or context.obj))
+
+    @app.command()
+    def plan(
+        context: typer.Context,
+        config: ConfigOption = None,
+        afresh: Annotated[bool, typer.Option("--afresh", help="As if nothing had been read; asks no Iggy.")] = False,
+        list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
+        get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = GET_PRICE,
+        transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
+        json: JsonOption = False,
+    ) -> int:
+        """Lists the bucket and says what a run would read: objects, bytes, requests, cost. Sends and writes nothing."""
+        from framework.cli.plan import show_plan  # noqa: PLC0415
+
+        prices = Prices(list_per_1000=list_price, get_per_1000=get_price, transfer_per_gb=transfer_price)
+        return show_plan(task_class, _required(config or context.obj), prices=prices, afresh=afresh, as_json=json)
+
+    @app.command()
+    def status(
+        context: typer.Context,
+        config: ConfigOption = None,
+        no_list: Annotated[
+            bool, typer.Option("--no-list", help="Do not list the bucket; says nothing of the lag.")
+        ] = False,
+        json: JsonOption = False,
+    ) -> int:
+        """Says how far the source is: done, in progress, failed, lag; who runs it, and when it saved last."""
+        from framework.cli.plan import show_status  # noqa: PLC0415
+
+        return show_status(task_class, _required(config or context.obj), no_list=no_list, as_json=json)
 
     @app.command()
     def read(

@@ -58,7 +58,7 @@ class LocalEngine:
     ) -> None:
         self._take_over = take_over
         self._task_class = task_class
-        self._config = _with_moment(config)
+        self._config = with_moment(config)
         self._once = once
         self._stopping = threading.Event()
         self._running: Pipeline | None = None
@@ -179,7 +179,7 @@ class LocalEngine:
             producer.close()
 
 
-def _with_moment(config: SourceCommonConfig) -> SourceCommonConfig:
+def with_moment(config: SourceCommonConfig) -> SourceCommonConfig:
     """`modified_after = "now"` as the time of this start, so that a recovery later on means the same moment."""
     if config.discovery.modified_after != "now":
         return config

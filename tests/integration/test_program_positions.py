@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -186,7 +187,7 @@ def test_a_purge_of_few_records_is_an_error_with_two_ways_out(program, expected,
 
 def test_a_purge_while_the_source_runs_ends_it_with_the_same_error(program, expected, moto_bucket):
     running = program.start()
-    wait_until(lambda: program.count() == sum(COUNTS.values()))
+    wait_until(lambda: json.loads(offsets(program, "show", "--json").out)["records"] == sum(COUNTS.values()))
     with_client(program.url, lambda client: client.purge_topic(program.stream, "records"))
     for number in range(9):  # one of them goes to a partition that held some before
         moto_bucket.put(f"in/z{number}.jsonl", jsonl(json_lines(f"z{number}", 3)))
@@ -221,14 +222,14 @@ def test_segments_taken_from_the_front_are_not_sent_again(program, moto_bucket):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_second_one_takes_over_and_the_first_ends_by_itself(program, expected, moto_bucket, engine):
     first = using(program, engine).start()
-    wait_until(lambda: program.count() == sum(COUNTS.values()), 60)
+    wait_until(lambda: program.count() == sum(COUNTS.values()), 180)
     second = program.start("--take-over")
     ended = first.wait(30).no_secrets()
     assert ended.code == 1
     assert "was taken over by an instance on" in ended.said
     assert f"(process {second.pid}" in ended.said
     moto_bucket.put("in/late.jsonl", jsonl(json_lines("late", 5)))
-    wait_until(lambda: program.count() == sum(COUNTS.values()) + 5, 60)
+    wait_until(lambda: program.count() == sum(COUNTS.values()) + 5, 180)
     assert second.stop().code == 0
     check_exactly(program.messages(), {**expected, "in/late.jsonl": json_lines("late", 5)})
 
@@ -300,3 +301,92 @@ def test_a_killed_server_with_the_usual_options_is_no_purge(tmp_path, moto_bucke
     finally:
         program.close()
         server.kill()
+
+
+# ---- status and plan
+
+
+def as_json(program, *arguments):
+    ended = program.run(*arguments, "--json").no_secrets()
+    assert ended.code == 0, ended
+    return json.loads(ended.out)
+
+
+def test_a_plan_says_what_a_run_reads_and_writes_nothing(program, expected, moto_bucket):
+    moto_bucket.put("in/_hidden.jsonl", b"{}\n")
+    moto_bucket.put("in/packed.jsonl.gz", b"not looked into")
+    sizes = {key: len(jsonl(payloads)) for key, payloads in expected.items()}
+    program.configure(discovery={"exclude": ["in/*.gz"]})
+    afresh = as_json(program, "plan", "--afresh", "--list-price", "2", "--get-price", "50", "--transfer-price", "1e6")
+    assert (afresh["objects"], afresh["size_bytes"]) == (4, sum(sizes.values()))
+    assert sum(afresh["left_out"].values()) == 2
+    assert afresh["endings"] == {".jsonl": {"objects": 4, "size_bytes": sum(sizes.values())}}
+    assert {name: part["objects"] for name, part in afresh["prefixes"].items()} == {"": 1, "in/": 3}
+    assert sum(part["objects"] for part in afresh["lanes"].values()) == 4
+    assert afresh["get_requests"] == 4
+    cost = afresh["cost_usd"]
+    assert cost["list"] == pytest.approx(afresh["list_requests"] * 0.002)
+    assert cost["get"] == pytest.approx(0.2)
+    assert cost["transfer"] == pytest.approx(sum(sizes.values()) / 1000)
+    with pytest.raises(AssertionError):
+        with_client(program.url, lambda client: stream_of(client, program.stream))
+    program.once()
+    before = program.count("orders-offsets")
+    assert as_json(program, "plan")["objects"] == 0
+    moto_bucket.put("in/z.jsonl", b'{"n":1}\n')
+    people = program.run("plan").out
+    assert "to read: 1 objects, 8 bytes" in people
+    assert "left out" in people
+    assert program.count("orders-offsets") == before
+    assert program.count() == sum(COUNTS.values())
+    said = program.once().err
+    assert "1 records of 1 objects" in said
+
+
+async def stream_of(client, name):
+    assert await client.get_stream(name) is not None
+
+
+def test_a_plan_fails_where_a_run_would(program, expected):
+    program.configure(s3={"bucket": "no-such-bucket-anywhere"})
+    assert "no-such-bucket-anywhere" in program.run("plan", "--afresh").said
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_status_tells_how_far_it_is_and_who_runs_it(program, expected, moto_bucket, tasks):
+    program.configure(runner={"tasks_max": tasks})
+    nothing = as_json(program, "status")
+    assert (nothing["last_saved"], nothing["running"], nothing["lag"]["objects"]) == (None, [], 4)
+    program.once()
+    moto_bucket.put("late.jsonl", b'{"n":1}\n')
+    status = as_json(program, "status")
+    assert status["positions"] == {"done": 4, "reading": 0, "failed": 0}
+    assert status["lag"] == {"objects": 1, "bytes": 8}
+    assert status["running"] == []
+    assert status["log"]["epochs"] == 1
+    assert status["log"]["bytes"] > 100
+    assert status["last_saved"] > "2026"
+    running = program.start()
+    wait_until(lambda: as_json(program, "status")["lag"]["objects"] == 0, 90)
+    status = as_json(program, "status", "--no-list")
+    assert status["lag"] is None
+    assert {one["process"] for one in status["running"] if one["leader"]} == {running.pid}
+    assert len(status["running"]) == (1 if tasks == 1 else 3)
+    people = program.run("status").out
+    assert f"running on {os.uname().nodename} (process {running.pid}, since 20" in people
+    assert "lag: 0 objects" in people
+    assert running.stop().code == 0
+    assert "not running" in program.run("status", "--no-list").out
+
+
+def test_after_a_clean_stop_a_start_reads_almost_nothing_of_the_data_topic(program, moto_bucket):
+    for number in range(6):
+        moto_bucket.put(f"{number}.jsonl", jsonl(json_lines(f"{number}", 5000)))
+    program.configure(iggy={"batch_length": 700}, log={"level": "debug"})
+    running = program.start()
+    wait_until(lambda: program.count() == 30_000, 60)
+    assert running.stop().code == 0
+    ended = program.once()
+    found = re.findall(r"(\d+) messages after the last saved position", ended.err)
+    assert sum(map(int, found)) < 1000
+    assert program.count() == 30_000

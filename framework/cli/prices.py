@@ -1,0 +1,41 @@
+"""What requests and bytes of a store cost: options of the command `plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+if TYPE_CHECKING:
+    from framework.engine.outlook import Outlook
+
+LIST_PRICE = 0.005
+GET_PRICE = 0.0004
+TRANSFER_PRICE = 0.0
+"""Amazon S3 Standard in us-east-1, to a machine in the same region. Other regions, classes and stores cost otherwise."""
+
+_GIGABYTE = 1e9
+
+
+@attrs.frozen(kw_only=True)
+class Prices:
+    """In US dollars.
+
+    Attributes:
+        list_per_1000: of 1,000 LIST requests.
+        get_per_1000: of 1,000 GET requests.
+        transfer_per_gb: of 1,000,000,000 bytes that are read.
+    """
+
+    list_per_1000: float = LIST_PRICE
+    get_per_1000: float = GET_PRICE
+    transfer_per_gb: float = TRANSFER_PRICE
+
+    def cost(self, outlook: Outlook) -> dict[str, float]:
+        """What one pass with all its reading costs, about: `list`, `get`, `transfer`, `total`."""
+        parts = {
+            "list": outlook.list_requests / 1000 * self.list_per_1000,
+            "get": outlook.get_requests / 1000 * self.get_per_1000,
+            "transfer": outlook.total.size_bytes / _GIGABYTE * self.transfer_per_gb,
+        }
+        return {**parts, "total": sum(parts.values())}
