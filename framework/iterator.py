@@ -360,6 +360,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     @override
     def __next__(self) -> SourceRecord:
         while True:
+            if self._closed:
+                raise TaskClosedError("the iterator is closed")
             if self._single is not None:
                 record = next(self._single, None)
                 if record is not None:

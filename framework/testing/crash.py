@@ -10,10 +10,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from framework.config.sections import SourceCommonConfig
 from framework.engine.session import Session
-from framework.errors import SourceError
+from framework.errors import IggyUnavailableError, SourceError
 from framework.iggy.client import IggyConnection
+from framework.iggy.headers import join_provenance
 from framework.iggy.values import StoredMessage
 from framework.iterator import AbstractSourceRecordIterator
 from framework.offsets import OffsetManagerEntry
@@ -26,9 +29,13 @@ from framework.testing.memory_iggy import MemoryIggy
 from framework.testing.rig import SourceRig
 from framework.transformer import ObjectInput, ReadStream
 
+EVENTS = ("page", "open", "record", "enqueue", "send", "ack", "append", "appended")
+"""What a run consists of: an object of a listing, the opening of a stream, a batch read, a batch in the queue, records on
+their way and stored, a message of the log of positions (a commit above all) on its way and stored."""
+
 
 class IggyServer(Protocol):
-    """What a bench needs of a server: `MemoryIggy`, or another one behind the same three names."""
+    """What a bench needs of a server: `MemoryIggy`, or another one behind the same names."""
 
     on_event: Callable[[str], None] | None
 
@@ -37,6 +44,9 @@ class IggyServer(Protocol):
 
     def messages(self, stream: str, topic: str, partition: int = 0) -> list[StoredMessage]:
         """Everything that a partition holds."""
+
+    def break_connections(self) -> None:
+        """Every connection breaks, and the server has noticed."""
 
 
 class CrashError(BaseException):
@@ -70,6 +80,27 @@ class CrashPoint:
                 raise CrashError(name)
 
 
+class LostAck(CrashPoint):
+    """At the chosen event nothing dies: what was asked is done, and every connection breaks before the answer.
+
+    For the events `ack` and `appended`.
+    """
+
+    def __init__(self, server: IggyServer, at: int) -> None:
+        super().__init__(at)
+        self._server = server
+
+    @override
+    def __call__(self, name: str) -> None:
+        with self._lock:
+            if self.crashed:
+                raise CrashError(name)
+            self.events.append(name)
+            lost = len(self.events) == self.at
+        if lost:
+            self._server.break_connections()
+
+
 class Bench:
     """One Iggy in memory, and processes of one source that run over it one after the other.
 
@@ -77,6 +108,11 @@ class Bench:
         rig: the source.
         server: where it writes; a new one by default.
         options: of its configuration.
+
+    Attributes:
+        config: of the last process.
+        recovered: what the last process found when it started; None when it died before it had found anything.
+        known: what the last process that began its work knew to be done when it ended or died.
     """
 
     def __init__(self, rig: SourceRig, *, server: IggyServer | None = None, **options: Any) -> None:
@@ -84,6 +120,9 @@ class Bench:
         self._rig = rig
         self._options = options
         self.config: SourceCommonConfig | None = None
+        self.recovered: list[OffsetManagerEntry] | None = None
+        self.known: list[OffsetManagerEntry] = []
+        self._session: Session | None = None
 
     def live(self, crash: CrashPoint) -> list[OffsetManagerEntry]:
         """One process: starts, recovers, reads everything there is, ends or dies. Returns the positions it ended with.
@@ -100,10 +139,15 @@ class Bench:
             entries = self._run(connection, task, config, crash)
         except CrashError:
             pass
+        except IggyUnavailableError:
+            if connection.alive and not crash.crashed:
+                raise
         except SourceError:
             if not crash.crashed:
                 raise
         finally:
+            if self._session is not None:
+                self.known = list(self._session.offsets.entries())
             crash.crashed = True  # threads that are left behind must not do anything any more
             task.stop()
             self.server.on_event = None
@@ -113,7 +157,9 @@ class Bench:
     def _run(
         self, connection: IggyConnection, task: AbstractSourceTask, config: SourceCommonConfig, crash: CrashPoint
     ) -> list[OffsetManagerEntry]:
-        session = Session(connection, config)
+        self._session, self.recovered = None, None
+        session = self._session = Session(connection, config)
+        self.recovered = list(session.offsets.entries())
         _watch(task, crash)
         task.start(config, offsets=session.offsets, once=True)
         Pipeline(
@@ -128,14 +174,17 @@ class Bench:
         return list(session.offsets.entries())
 
     def stored(self) -> dict[str, list[tuple[int, bytes]]]:
-        """Key -> (partition, payload) of every message, partition by partition in its order."""
+        """Key -> (partition, payload) of every message, partition by partition in its order.
+
+        A key longer than a header holds is put together from its pieces.
+        """
         found: dict[str, list[tuple[int, bytes]]] = {}
         config = self.config
         if config is None or config.iggy.topic is None:
             return found
         for partition in range(config.iggy.partitions):
             for message in self.server.messages(config.iggy.stream, config.iggy.topic, partition):
-                found.setdefault(str(message.headers["key"]), []).append((partition, message.payload))
+                found.setdefault(join_provenance(message.headers)["key"], []).append((partition, message.payload))
         return found
 
 

@@ -25,19 +25,36 @@ import attrs
 from typing_extensions import override
 
 from framework.testing import (
+    laws_crash,
     laws_delivery,
     laws_errors,
+    laws_history,
     laws_iterator,
+    laws_keys,
     laws_listing,
     laws_offsets,
+    laws_process,
+    laws_streams,
     laws_transformer,
 )
-from framework.testing.law import LAWS, Comparing, LawBrokenError, RigError, refuse_unfit
+from framework.testing.law import LAWS, CannotTryError, Comparing, LawBrokenError, RigError, refuse_unfit
 from framework.testing.rig import SourceRig
 
 SEED = 20_240_229
 
-_MODULES = (laws_listing, laws_iterator, laws_transformer, laws_offsets, laws_delivery, laws_errors)
+_MODULES = (
+    laws_listing,
+    laws_keys,
+    laws_iterator,
+    laws_streams,
+    laws_transformer,
+    laws_offsets,
+    laws_crash,
+    laws_delivery,
+    laws_errors,
+    laws_process,
+    laws_history,
+)
 
 
 @attrs.frozen
@@ -48,17 +65,20 @@ class Outcome:
         law: its id.
         comparisons: how many were made; 0 when it was skipped.
         skipped: why it could not be made; empty when it was.
+        notes: what of it could not be tried, and why.
     """
 
     law: str
     comparisons: int = 0
     skipped: str = ""
+    notes: tuple[str, ...] = ()
 
     @override
     def __str__(self) -> str:
         if self.skipped:
             return f"{self.law} skipped: {self.skipped}"
-        return f"{self.law} holds: {self.comparisons} comparisons"
+        notes = f" ({'; '.join(self.notes)})" if self.notes else ""
+        return f"{self.law} holds: {self.comparisons} comparisons{notes}"
 
 
 def check(law_id: str, rig: SourceRig, *, seed: int = SEED) -> Outcome:
@@ -76,28 +96,28 @@ def check(law_id: str, rig: SourceRig, *, seed: int = SEED) -> Outcome:
     law = LAWS[law_id]
     refuse_unfit(rig)
     missing = sorted(capability.value for capability in law.needs - rig.capabilities)
-    if missing:
-        outcome = Outcome(law_id, skipped=f"the rig cannot do {', '.join(missing)}")
-    else:
-        outcome = Outcome(law_id, comparisons=_compare(law_id, rig, seed))
+    skipped = f"the rig cannot do {', '.join(missing)}"
+    outcome = Outcome(law_id, skipped=skipped) if missing else _compare(law_id, rig, seed)
     print(outcome)  # noqa: T201 - what was skipped must be seen
     return outcome
 
 
-def _compare(law_id: str, rig: SourceRig, seed: int) -> int:
+def _compare(law_id: str, rig: SourceRig, seed: int) -> Outcome:
     law = LAWS[law_id]
     comparing = Comparing(f"{law_id} ({law.says})", seed)
     try:
         law.check(rig, comparing)
-    except AssertionError:
+    except (AssertionError, RigError):
         raise
+    except CannotTryError as reason:
+        return Outcome(law_id, skipped=str(reason))
     except Exception as error:
         raise LawBrokenError(
             f"{comparing.law} is broken: {type(error).__name__} after {comparing.count} comparisons: {error} (seed {seed})"
         ) from error
     if comparing.count == 0:
         raise LawBrokenError(f"{comparing.law}: the check compared nothing")
-    return comparing.count
+    return Outcome(law_id, comparisons=comparing.count, notes=tuple(comparing.notes))
 
 
 def check_all(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
@@ -25,18 +25,28 @@ class RigError(Exception):
     """The rig is not fit to prove anything."""
 
 
+class CannotTryError(Exception):
+    """The law cannot be tried here, for a reason that is no rig's: it is skipped, and says why."""
+
+
 class Comparing:
     """Counts comparisons, and fails with a law's name.
 
     Attributes:
         count: comparisons so far.
         seed: of everything that is chosen at random.
+        notes: what could not be tried, and why.
     """
 
     def __init__(self, law: str, seed: int) -> None:
         self.law = law
         self.seed = seed
         self.count = 0
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Says with the outcome what could not be tried."""
+        self.notes.append(text)
 
     def that(self, holds: object, example: str) -> None:
         """One comparison: `example` says in a few words what was tried and what was seen."""
@@ -89,6 +99,11 @@ def law(number: str, says: str, *needs: Capability) -> Callable[[Check], Check]:
         return check
 
     return register
+
+
+def in_order(keys: Iterable[str]) -> list[str]:
+    """Sorted by their UTF-8 bytes."""
+    return sorted(keys, key=lambda key: key.encode())
 
 
 def refuse_unfit(rig: SourceRig) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from framework.errors import NotAcknowledgedError
+from framework.errors import NotAcknowledgedError, PositionError, SourceError
+from framework.iggy.log_codec import FORMAT_VERSION, MAGIC
+from framework.iterator import AbstractSourceRecordIterator
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, PositionDelta
-from framework.records import Acknowledgement, Anchor, RecordBatch
+from framework.records import Acknowledgement, Anchor, NativeObject, RecordBatch
 from framework.task import AbstractSourceTask
+from framework.testing.crash import Bench, CrashPoint
 from framework.testing.law import BATCH, Comparing, fill, law
 from framework.testing.laws_iterator import drain
-from framework.testing.rig import SourceRig
+from framework.testing.memory_iggy import MemoryIggy
+from framework.testing.rig import Capability, SourceRig
 
 _ORDERS = 20
 _THREADS = 4
@@ -61,6 +66,88 @@ def _commit_from_threads(manager: OffsetManager, entries: list[OffsetManagerEntr
         thread.start()
     for thread in threads:
         thread.join()
+
+
+@law("O2", "the stored form of a position gives the position back, and a form of an unknown version is a clear error")
+def stored_form(rig: SourceRig, comparing: Comparing) -> None:
+    """Every position of a run as text and back; the log after a run; the same log in a version to come."""
+    fill(rig)
+    with rig.open_iterator(batch_length=BATCH - 1) as iterator:
+        entries = [batch.entry for batch in drain(iterator)]
+        keys = {
+            batch.key: iterator.get_offset_manager_key(iterator.get_native_key(batch)) for batch in _natives(iterator)
+        }
+    for entry in [*entries, *(entry.with_skipped([entry.records_done + 2]) for entry in entries if not entry.finished)]:
+        key = entry.get_manager_key()
+        comparing.that(
+            key == keys[entry.key], f"the key of {entry.key!r}: {key} in its position, {keys[entry.key]} in a pass"
+        )
+        again = OffsetManagerKey.of(dict(reversed(json.loads(key.canonical()).items())))
+        comparing.that(again == key, f"the key of {entry.key!r} when its parts come in another order: {again}")
+        text = json.dumps(entry.get_properties())
+        back = type(entry).from_properties(key, json.loads(text))
+        comparing.that(back == entry, f"{entry} was stored as {text} and came back as {back}")
+        entry.get_properties().clear()
+        comparing.that(
+            json.dumps(entry.get_properties()) == text, f"the stored form of {entry.key!r} was changed outside"
+        )
+    _in_the_log(rig, comparing)
+    if Capability.POSITIONS in rig.capabilities:
+        _in_its_own_store(rig, comparing, entries)
+
+
+def _natives(iterator: AbstractSourceRecordIterator) -> list[NativeObject]:
+    return list(iterator.get_native_item_stream(None))
+
+
+def _in_the_log(rig: SourceRig, comparing: Comparing) -> None:
+    """What a run leaves is what the next finds; a byte that says "a later version" ends the start."""
+    server = MemoryIggy()
+    bench = Bench(rig, server=server, batch_length=BATCH, linger_time=0.0)
+    ends = bench.live(CrashPoint())
+    bench.live(CrashPoint())
+    comparing.same(_sorted(bench.recovered or []), _sorted(ends), "the positions that a restart finds in the log")
+    config = bench.config
+    assert config is not None
+    place = len(MAGIC)
+    server.rewrite(
+        config.iggy.stream,
+        config.offsets_topic,
+        0,
+        lambda raw: raw[:place] + bytes([FORMAT_VERSION + 1]) + raw[place + 1 :],
+    )
+    before = bench.stored()
+    error = _refusal(lambda: bench.live(CrashPoint()))
+    comparing.that(isinstance(error, PositionError), f"a log of an unknown version: {error!r}")
+    comparing.that(bench.stored() == before, "records were sent again after a log of an unknown version")
+
+
+def _in_its_own_store(rig: SourceRig, comparing: Comparing, entries: list[OffsetManagerEntry]) -> None:
+    store = rig.offset_store()
+    store.save(PositionDelta(entries=entries))
+    greatest = list({entry.get_manager_key(): entry for entry in entries}.values())
+    comparing.same(
+        _sorted(list(rig.reopen(store).load())), _sorted(greatest), "the positions that the store gives back"
+    )
+    rig.spoil(store)
+    found: list[OffsetManagerEntry] = []
+    error = _refusal(lambda: found.extend(rig.reopen(store).load()))
+    comparing.that(
+        isinstance(error, PositionError),
+        f"stored positions of an unknown version gave {len(found)} positions, {error!r}",
+    )
+
+
+def _sorted(entries: Sequence[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
+    return sorted(entries, key=lambda entry: (entry.bucket, entry.key, entry.share))
+
+
+def _refusal(call: Callable[[], object]) -> SourceError | None:
+    try:
+        call()
+    except SourceError as error:
+        return error
+    return None
 
 
 @law("O3", "a commit of what is not confirmed, not handed out, or out of order raises, and moves nothing")

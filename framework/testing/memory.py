@@ -11,7 +11,7 @@ It behaves as `framework.store.ObjectStore` asks, which the conformance kit prov
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import attrs
 from typing_extensions import override
@@ -69,6 +69,7 @@ class MemoryStore(ObjectStore):
         open_streams: streams that were opened and not closed.
         largest_read: no `read` gives more bytes than this; small values move the borders of what a format sees.
         on_call: told of each call before it does anything; may raise.
+        change_page: given each page of a listing, says what is answered in its place: a store whose paging is broken.
     """
 
     scheme = "memory"
@@ -80,6 +81,7 @@ class MemoryStore(ObjectStore):
         self.open_streams = 0
         self.largest_read: int | None = None
         self.on_call: Callable[[Call], None] | None = None
+        self.change_page: Callable[[ListPage], ListPage] | None = None
         self.closed = False
         self._objects: dict[str, _Stored] = {}
         self._faults: list[StoreFault] = []
@@ -101,6 +103,17 @@ class MemoryStore(ObjectStore):
         """Removes an object; one that is not there is fine."""
         with self._lock:
             self._objects.pop(key, None)
+
+    def stored(self) -> dict[str, tuple[bytes, str, int]]:
+        """Everything: key -> bytes, version, last-modified; for `restore` in another process."""
+        with self._lock:
+            return {key: (one.data, one.version, one.modified_ms) for key, one in self._objects.items()}
+
+    def restore(self, stored: Mapping[str, tuple[bytes, str, int]]) -> None:
+        """Holds exactly what another store held."""
+        with self._lock:
+            self._objects = {key: _Stored(*one) for key, one in stored.items()}
+            self._changes = len(self._objects)
 
     def fail(
         self,
@@ -151,7 +164,8 @@ class MemoryStore(ObjectStore):
             keys = [key for raw, key in named if raw > border or not border]
             objects = [self._native(key, self._objects[key]) for key in keys[:page_size]]
         more = len(keys) > page_size
-        return ListPage(objects=objects, continuation=objects[-1].key if more else None)
+        page = ListPage(objects=objects, continuation=objects[-1].key if more else None)
+        return page if self.change_page is None else self.change_page(page)
 
     @override
     def stat(self, key: str) -> NativeObject:

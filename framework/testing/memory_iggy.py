@@ -117,6 +117,12 @@ class MemoryIggy:
         with self._lock:
             del self._partition(stream, topic, partition).messages[:count]
 
+    def rewrite(self, stream: str, topic: str, partition: int, change: Callable[[bytes], bytes]) -> None:
+        """Changes the payload of every message: what no server does, but a version to come, or a bad disk."""
+        with self._lock:
+            part = self._partition(stream, topic, partition)
+            part.messages = [attrs.evolve(message, payload=change(message.payload)) for message in part.messages]
+
     def delete_topic(self, stream: str, topic: str) -> None:
         """Deletes a topic with everything in it."""
         with self._lock:
@@ -318,6 +324,8 @@ class MemoryConnection(IggyConnection):
         number = secrets.randbits(128) if message_id is None else message_id
         confirmed = self._server.store(stream, topic, partition, [(number, payload, dict(headers or {}))])
         self._server.event("appended")
+        if self.broken:
+            raise UnknownOutcomeError("the connection broke before the confirmation came")
         return confirmed.base_offset
 
     @override

@@ -48,4 +48,17 @@ def source_config(root: type[C] = SourceCommonConfig, **options: Any) -> C:  # t
         KeyError: no section has an option of that name.
         ConfigError: mistakes.
     """
-    return structure(source_props({**DEFAULTS, **options}, root), root)
+    given = {**DEFAULTS, **options}
+    try:
+        known = _made.get((root, tuple(given.items())))
+    except TypeError:  # a list among them
+        return structure(source_props(given, root), root)
+    if isinstance(known, root):
+        return known
+    _made.clear()  # the same one is asked for again and again, while one check runs
+    made = _made[root, tuple(given.items())] = structure(source_props(given, root), root)
+    return made
+
+
+_made: dict[tuple[type[SourceCommonConfig], tuple[tuple[str, object], ...]], SourceCommonConfig] = {}
+"""The last configuration: it is frozen, and reading it takes longer than a whole life on the store in memory."""

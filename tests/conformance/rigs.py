@@ -1,70 +1,48 @@
-"""Rigs of our own sources."""
+"""Rigs of our own. The reference, over a store in memory, is shipped: framework.testing.memory_rig."""
 
-from framework.errors import (
-    AccessDeniedError,
-    BucketNotFoundError,
-    StoreUnavailableError,
-    ThrottledError,
-)
-from framework.retry import RetryPolicy
-from framework.testing.clock import FakeClock
-from framework.testing.memory import MemoryStore
-from framework.testing.memory_source import MemorySourceTask
-from framework.testing.options import source_config
-from framework.testing.rig import Capability, Fault, SourceRig
+import json
 
-ERRORS = {
-    Fault.THROTTLED: lambda: ThrottledError("slow down"),
-    Fault.UNAVAILABLE: lambda: StoreUnavailableError("500"),
-    Fault.RESET: lambda: StoreUnavailableError("connection reset"),
-    Fault.DENIED: lambda: AccessDeniedError("denied"),
-    Fault.NO_BUCKET: lambda: BucketNotFoundError("no bucket"),
-}
-CALLS = {"list": "list_page", "open": "open", "read": "read"}
+from framework.errors import PositionError
+from framework.offsets import MemoryOffsetStore, OffsetManagerEntry, OffsetManagerKey
+from framework.testing.memory_rig import MemoryRig, json_lines
+from framework.testing.rig import Capability
+
+__all__ = ["MemoryRig", "OwnStoreRig", "TextStore", "json_lines"]
 
 
-def json_lines(records):
-    """One record a line, with blank lines between some and CR LF after others."""
-    out = []
-    for number, record in enumerate(records):
-        if number % 3 == 1:
-            out.append(b" \n\n")
-        out.append(record + (b"\r\n" if number % 4 == 2 else b"\n"))
-    return b"".join(out)
+class TextStore(MemoryOffsetStore):
+    """Positions as one JSON text."""
+
+    def __init__(self, text='{"layout": 1, "positions": []}'):
+        super().__init__()
+        self.text = text
+
+    def load(self, keys=None):
+        stored = json.loads(self.text)
+        if stored["layout"] != 1:
+            raise PositionError(
+                f"positions of layout {stored['layout']}: read everything again, or use a newer version"
+            )
+        for key, properties in stored["positions"]:
+            yield OffsetManagerEntry.from_properties(OffsetManagerKey.of(key), properties)
+
+    def save(self, delta):
+        super().save(delta)
+        positions = [[dict(entry.get_manager_key().properties), entry.get_properties()] for entry in super().load()]
+        self.text = json.dumps({"layout": 1, "positions": positions})
 
 
-class MemoryRig(SourceRig):
-    """The reference: a store in memory."""
+class OwnStoreRig(MemoryRig):
+    """The reference with a store of positions of its own."""
 
     capabilities = frozenset(Capability)
-    task_class = MemorySourceTask
+    store_class = TextStore
 
-    def __init__(self):
-        self.store = MemoryStore()
-        self.clock = FakeClock()
-        self.policy = RetryPolicy(clock=self.clock, wait=self.clock.wait, rand=lambda: 0.0)
+    def offset_store(self):
+        return self.store_class()
 
-    def put(self, key, data):
-        self.store.put(key, data)
+    def reopen(self, store):
+        return self.store_class(store.text)
 
-    def delete(self, key):
-        self.store.delete(key)
-
-    def encode(self, records):
-        return json_lines(records)
-
-    def make_task(self, options):
-        page_size = options.pop("page_size", 1000)
-        task = self.task_class(self.store, policy=self.policy, page_size=page_size)
-        return task, source_config(**options)
-
-    def cut(self, key, at):
-        self.store.cut(key, at)
-
-    def fail(self, call, fault, times):
-        self.store.clear_faults()
-        if times != 0:
-            self.store.fail(CALLS[call], ERRORS[fault](), times=times)
-
-    def tries(self, call):
-        return self.store.count(CALLS[call])
+    def spoil(self, store):
+        store.text = store.text.replace('"layout": 1', '"layout": 7')

@@ -1,0 +1,282 @@
+"""Broken iterators and formats: the laws I1 to I6 and T1 to T4."""
+
+import attrs
+
+from framework.errors import SourceError, TruncatedObjectError
+from framework.feed import Assignment, ListingFeed
+from framework.shares import Share
+from framework.store_iterator import StoreRecordIterator
+from framework.testing.memory import MemoryStore
+from framework.testing.memory_rig import MemoryRig
+from framework.transformer import PayloadRun, ReadStream
+from tests.conformance.broken.rigs import WithIterator, WithTransformer, Wrapping
+from transformers import BytesInput
+
+
+class OneDoneIsNotBegun(WithIterator):
+    """I1: one record done is taken for none, so the first record comes again."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        def create_feed(self):
+            feed = super().create_feed()
+            take = feed.take
+
+            def forgetful():
+                assignment = take()
+                if assignment is None or assignment.entry.records_done != 1:
+                    return assignment
+                return Assignment(
+                    native=assignment.native, entry=attrs.evolve(assignment.entry, records_done=0, mark=None)
+                )
+
+            feed.take = forgetful
+            assert isinstance(feed, ListingFeed)
+            return feed
+
+
+class ReprReads(WithIterator):
+    """I2: to describe itself the iterator looks at its next record, and drops it."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        def __repr__(self):
+            next(self, None)
+            return "an iterator"
+
+
+class ReadsWholeObjects(WithIterator):
+    """I3: an object is read as a whole before its first record is given."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        def get_input_stream(self, native):
+            source = super().get_input_stream(native)
+            opened = source.open
+
+            def whole(start=0, end=None):
+                stream = opened(start, end)
+                data = bytearray()
+                while piece := stream.read(1 << 20):
+                    data += piece
+                stream.close()
+                return BytesInput(bytes(data), native.key).open()
+
+            source.open = whole
+            return source
+
+
+class LossyText(WithTransformer):
+    """T1: text goes through a narrower character set."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def runs(self, source, **arguments):
+            for run in super().runs(source, **arguments):
+                if isinstance(run, PayloadRun):
+                    run = attrs.evolve(  # noqa: PLW2901
+                        run,
+                        payloads=[
+                            one.decode().encode("latin-1", "replace").decode("latin-1").encode() for one in run.payloads
+                        ],
+                    )
+                yield run
+
+
+class SwallowsTheEnd(WithTransformer):
+    """T2: an object that ends too early is logged and taken for finished."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def runs(self, source, **arguments):
+            try:
+                yield from super().runs(source, **arguments)
+            except TruncatedObjectError:
+                return
+
+
+class SkipCountsBlankLines(WithTransformer):
+    """T3: skipping counts the lines of the object, blank ones too."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def runs(self, source, *, skip=0, mark=None, limits=None):
+            if not skip:
+                yield from super().runs(source, limits=limits)
+                return
+            stream = source.open()
+            data = bytearray()
+            while piece := stream.read(1 << 16):
+                data += piece
+            stream.close()
+            lines = data.split(b"\n")
+            wanted = sum(bool(line.strip()) for line in lines[:skip])
+            yield from super().runs(source, skip=wanted, limits=limits)
+
+
+class TakesTheNextSharesLine(WithTransformer):
+    """T4: a line that begins exactly where the next share does is taken by both."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def share_runs(self, source, share, **arguments):
+            yield from super().share_runs(source, GreedyShare(share.number, share.split_size), **arguments)
+
+
+class GreedyShare(Share):
+    @property
+    def end(self):
+        return super().end + 1
+
+
+class ResumeSkipsOne(WithIterator):
+    """I1: a count is taken for the index of the last record, and the one after it is left out."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        def create_feed(self):
+            feed = super().create_feed()
+            take = feed.take
+
+            def hasty():
+                assignment = take()
+                if assignment is None or not assignment.entry.records_done:
+                    return assignment
+                entry = attrs.evolve(assignment.entry, records_done=assignment.entry.records_done + 1, mark=None)
+                return Assignment(native=assignment.native, entry=entry)
+
+            feed.take = hasty
+            return feed
+
+
+class SharesItsPlace(WithIterator):
+    """I4: how far the listing is stands in the class, so that two of them move one place."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        place = 0
+
+        def get_native_item_stream(self, offset):
+            natives = list(super().get_native_item_stream(offset))
+            kind = type(self)
+            kind.place = 0
+            while kind.place < len(natives):
+                kind.place += 1
+                yield natives[kind.place - 1]
+
+
+class ClosesEverybodys(WithIterator):
+    """I4: closing one iterator closes the store that others read from."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        alive = 0
+
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            type(self).alive += 1
+
+        def close(self):
+            if not self._closed:
+                type(self).alive -= 1
+                if type(self).alive:
+                    self.store.close()
+            super().close()
+
+
+class ClosesNothing(MemoryRig):
+    """I5: a stream that is closed stays open."""
+
+    class Store(MemoryStore):
+        def stream_closed(self):
+            """Nobody knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.store = self.Store()
+
+
+class OpenAfterErrors(WithIterator):
+    """I5: a stream is closed when it was read to its end, and forgotten when the reading fails."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        def get_input_stream(self, native):
+            source = super().get_input_stream(native)
+            opened = source.open
+            source.open = lambda start=0, end=None: ClosedAtItsEnd(opened(start, end))
+            return source
+
+
+class ClosedAtItsEnd(ReadStream):
+    def __init__(self, inner):
+        self.inner = inner
+        self.over = False
+
+    def read(self, size, /):
+        data = self.inner.read(size)
+        self.over = self.over or not data
+        return data
+
+    def close(self):
+        if self.over:
+            self.inner.close()
+
+
+class QuietAfterClose(WithIterator):
+    """I5: who reads on after a close is told that there is nothing more."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        def next_batch(self):
+            return None if self._closed else super().next_batch()
+
+        def __next__(self):
+            if self._closed:
+                raise StopIteration
+            return super().__next__()
+
+
+class IgnoresTheVersion(MemoryRig):
+    """I6: what is read is whatever lies under the key by now."""
+
+    class Store(MemoryStore):
+        def open(self, native, start=0, end=None):
+            now = self.stat(native.key)
+            return super().open(attrs.evolve(native, version=now.version), start, end)
+
+    def __init__(self):
+        super().__init__()
+        self.store = self.Store()
+
+
+class PositionsOutliveVersions(WithIterator):
+    """I6: a position is one of a key, so that it goes on inside new content."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        def create_feed(self):
+            feed = super().create_feed()
+            get_entry = feed._offsets.get_entry
+
+            def any_version(key, creator=None):
+                entry = get_entry(key, creator)
+                native = self.listed.get(key)
+                return entry if entry is None or native is None else attrs.evolve(entry, version=native.version)
+
+            feed._offsets.get_entry = any_version
+            return feed
+
+        def get_native_item_stream(self, offset):
+            self.listed = {}
+            for native in super().get_native_item_stream(offset):
+                self.listed[self.get_native_key(native)] = native
+                yield native
+
+
+class ForgetsWhatFailed(WithIterator):
+    """I6: an object that could not be read as it was listed is left out until the next start."""
+
+    class iterator_class(StoreRecordIterator):  # noqa: N801
+        def create_feed(self):
+            feed = super().create_feed()
+            feed.release = lambda assignment, *, gone=False: None
+            return feed
+
+
+class FinishedOnAReadError(WithTransformer):
+    """T2: any error while reading is logged, and the object counts as finished."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def runs(self, source, **arguments):
+            try:
+                yield from super().runs(source, **arguments)
+            except SourceError:
+                return
