@@ -62,12 +62,14 @@ class CrashPoint:
     Attributes:
         events: their names, in order.
         crashed: whether it died.
+        lost: whether its connections broke because it asked for that.
     """
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
         self.events: list[str] = []
         self.crashed = False
+        self.lost = False
         self._lock = threading.Lock()
 
     def __call__(self, name: str) -> None:
@@ -96,8 +98,9 @@ class LostAck(CrashPoint):
             if self.crashed:
                 raise CrashError(name)
             self.events.append(name)
-            lost = len(self.events) == self.at
-        if lost:
+            now = len(self.events) == self.at
+            self.lost = self.lost or now
+        if now:
             self._server.break_connections()
 
 
@@ -140,7 +143,7 @@ class Bench:
         except CrashError:
             pass
         except IggyUnavailableError:
-            if connection.alive and not crash.crashed:
+            if not (crash.crashed or crash.lost):
                 raise
         except SourceError:
             if not crash.crashed:
