@@ -4,16 +4,21 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 
+import attrs
 import pytest
 
+from framework.store import ListPage
 from framework.testing.faults import Fault as ProxyFault
 from framework.testing.faults import FaultProxy
 from framework.testing.kit import ConformanceLaws
 from framework.testing.options import source_config
-from framework.testing.rig import Capability, Fault, SourceRig
+from framework.testing.rig import Capability, Fault, SourceRig, Stuck
 from gcs_source.client import GcsStore
+from gcs_source.errors_map import Failed
 from gcs_source.task import GcsSourceConfig, GcsSourceTask
 from tests.conformance.rigs import json_lines
+from tests.support import google_errors
+from tests.support.google_errors import PASSWORD, SIGNATURE
 
 
 def answer(status, code):
@@ -42,7 +47,11 @@ class SharedStoreTask(GcsSourceTask):
 
 
 class GcsRig(SourceRig):
-    capabilities = frozenset({Capability.PAGES, Capability.FAULTS, Capability.SHARES})
+    capabilities = frozenset(Capability) - {Capability.CUT, Capability.POSITIONS}
+    secrets = (PASSWORD, SIGNATURE)
+    largest_page = 5000
+    examples = 6
+    crash_pairs = 8
 
     def __init__(self, bucket):
         self.bucket = bucket
@@ -63,10 +72,35 @@ class GcsRig(SourceRig):
         return json_lines(records)
 
     def make_task(self, options):
-        given = self.bucket.config()
         fast = {"retry_base_seconds": 0.001, "retry_cap_seconds": 0.001}
-        config = source_config(GcsSourceConfig, bucket=given.bucket, **fast, **options)
+        config = source_config(GcsSourceConfig, **self.bucket.section()["gcs"], **fast, **options)
         return SharedStoreTask(self.store), config
+
+    def task_maker(self):
+        return GcsSourceTask
+
+    def open_handles(self):
+        return len(self.store._streams)
+
+    def vendor_errors(self):
+        return google_errors.all_errors()
+
+    def translate(self, error, key):
+        return google_errors.translated(error, Failed(operation="objects.get", bucket=self.bucket.name, key=key))
+
+    def stick(self, how):
+        pages = []
+        whole = type(self.store).list_page.__get__(self.store)
+
+        def list_page(**arguments):
+            if how is Stuck.SAME_PLACE:
+                return ListPage(objects=[], continuation="here")
+            pages.append(pages[0] if pages else whole(**arguments))
+            return pages[0] if how is Stuck.SAME_PAGE else attrs.evolve(pages[0], continuation=f"{len(pages):09}")
+
+        vars(self.store).pop("list_page", None)
+        if how is not None:
+            self.store.list_page = list_page
 
     def _path(self, call):
         bucket = re.escape(self.bucket.name)
