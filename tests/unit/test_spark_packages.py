@@ -13,6 +13,7 @@ from framework.spark.packages import DISTRIBUTION, NEEDED, needed_modules, write
 from framework.testing.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from framework.transformer import Transformer
+from gcs_source.task import GcsSourceTask
 from s3_source.task import S3SourceTask
 from transformers import SHIPPED_FORMATS, InputOptions, make_transformer
 
@@ -27,13 +28,13 @@ def needed_for(form, task_class=S3SourceTask):
 
 def test_every_dependency_is_looked_for_or_the_drivers_alone():
     """A new dependency must be put into one of the lists, or executors fail in the middle of a run."""
-    known = {*NEEDED, *S3SourceTask.needs_modules}
+    known = {*NEEDED, *S3SourceTask.needs_modules, *GcsSourceTask.needs_modules}
     for form in SHIPPED_FORMATS:
         known |= {*make_transformer(InputOptions(format=form)).needs_modules}
     declared = {
         re.match(r"[\w-]+", line)[0] for line in importlib.metadata.requires(DISTRIBUTION) if "extra ==" not in line
     }
-    assert {name.replace("-", "_") for name in declared - DRIVER_ONLY} == known
+    assert {name.replace("-", "_") for name in declared - DRIVER_ONLY} == {name.replace(".", "_") for name in known}
 
 
 @pytest.mark.parametrize(
