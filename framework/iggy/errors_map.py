@@ -60,6 +60,10 @@ _TABLE: tuple[tuple[re.Pattern[str], Answer], ...] = tuple(
 )
 
 
+_NOT_STORED = re.compile(r"cannot (append|write|sync|create|save)", re.IGNORECASE)
+"""The server's own disk refused. It may work again the next moment, so this is as good as a break."""
+
+
 def answer_of(error: BaseException) -> Answer:
     """What `error`, as the client raised it, means. An unknown text counts as broken: nothing is known then."""
     if isinstance(error, (ValueError, TypeError, OverflowError)):
@@ -99,6 +103,9 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
             )
         case Answer.REFUSED:
             return IggyProtocolError(f"{what}: refused by Iggy at {server} or its client: {text}")
+        case Answer.BROKEN if _NOT_STORED.search(text):
+            kind = UnknownOutcomeError if sending else IggyUnavailableError
+            return kind(f"{what}: Iggy at {server} could not store it ({text}); is the disk of the server full?")
         case Answer.BROKEN if sending:
             return UnknownOutcomeError(
                 f"{what}: the connection to Iggy at {server} broke ({text}); the records may or may not be stored"

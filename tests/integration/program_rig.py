@@ -422,6 +422,11 @@ class OwnServer:
         wait_until(answers, 30, 0.02)
         return self
 
+    @property
+    def pid(self):
+        """Of the server."""
+        return self._process.pid
+
     def send(self, number):
         self._process.send_signal(number)
 

@@ -78,3 +78,11 @@ def test_bad_arguments_were_never_sent(error):
 def test_our_own_errors_stay():
     error = ConfigError("x")
     assert classify(error, "send", server="h", sending=True) is error
+
+
+@pytest.mark.parametrize(("sending", "kind"), [(True, UnknownOutcomeError), (False, IggyUnavailableError)])
+def test_a_server_whose_disk_refuses_is_said_so(sending, kind):
+    error = classify(RuntimeError("Cannot append message"), 'send to topic "t"', server="h:1", sending=sending)
+    assert type(error) is kind
+    assert 'topic "t"' in str(error)
+    assert "is the disk of the server full?" in str(error)
