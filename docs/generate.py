@@ -61,7 +61,8 @@ ADVICE: Mapping[str, str] = {
     "TruncatedObjectError": "The object was probably not written whole: write it again.",
     "ObjectNotFoundError": "Nothing: such an object is left out and counted.",
     "ObjectChangedError": "Nothing: the new version is found by the next pass.",
-    "ObjectArchivedError": "Restore the object, leave it out with `[discovery] exclude`, or set a tolerance.",
+    "ObjectArchivedError": "Nothing: such an object is left out and counted. To have it read once it is restored, set "
+    '`[discovery] archived = "wait"`.',
     "FatalError": "Do what the message says, then start again.",
     "ConfigError": "Correct every line that it lists. The program exits with code 2.",
     "CredentialsError": "Set credentials in the store's section, or give them to the default chain of its library.",

@@ -24,16 +24,26 @@ from framework.shares import count_shares
 
 log = logging.getLogger(__name__)
 
+MOST_SAID = 1000
+"""Archived objects that are named in the log."""
+
 LIST_SHARE = 10
 """The wait between passes is at least this many times the listing, so that a large bucket is not listed without pause."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class Assignment:
-    """An object to read, or one share of it, and the position to go on from."""
+    """An object to read, or one share of it, and the position to go on from.
+
+    Attributes:
+        native: the object version.
+        entry: the position.
+        archived: it came back because it must be restored first.
+    """
 
     native: NativeObject
     entry: OffsetManagerEntry
+    archived: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -177,6 +187,7 @@ class ListingFeed(ObjectFeed):
         self._in_hand = InHand(offsets)
         self._released = False
         self._finished = False
+        self._said_archived: set[str] = set()
         self._stopped = False
         self._lock = threading.Lock()
         self.counts = FeedCounts()
@@ -320,7 +331,10 @@ class ListingFeed(ObjectFeed):
 
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
-        """Lets the next pass decide about this object again; with `once` there will be one, unless it is gone."""
+        """Lets the next pass decide about this object again; with `once` there will be one, unless it is gone or archived."""
+        if assignment.archived:
+            self._say_archived(assignment.native)
+            gone = True  # no pass is made for it alone
         with self._lock:
             self._in_hand.give_back(self._key_of(assignment.native), assignment.entry.share, gone=gone)
             if gone:
@@ -329,6 +343,20 @@ class ListingFeed(ObjectFeed):
             if self._once and self._finished:
                 self._finished = False
                 self._due = self._clock()
+
+    def _say_archived(self, native: NativeObject) -> None:
+        """Once for each object; of very many, for the first ones."""
+        name = f"{native.location} {native.version}"
+        if name in self._said_archived or len(self._said_archived) >= MOST_SAID:
+            return
+        self._said_archived.add(name)
+        log.warning(
+            "%s is archived%s and waited for: it is tried again in each pass until it is restored",
+            native.location,
+            f" ({native.storage_class})" if native.storage_class else "",
+        )
+        if len(self._said_archived) == MOST_SAID:
+            log.warning("more objects are archived; they are waited for without a word")
 
     @property
     @override

@@ -22,6 +22,7 @@ from typing_extensions import Self, override
 
 from framework.cutting import Cutter
 from framework.errors import (
+    ObjectArchivedError,
     ObjectChangedError,
     ObjectNotFoundError,
     RecordError,
@@ -64,9 +65,11 @@ class ReadCounts:
         objects_failed: objects whose rest was left out.
         objects_vanished: objects deleted between list and read.
         objects_changed: objects overwritten between list and read.
+        objects_archived: objects that must be restored first and are waited for; each counts in each pass.
         records: good records handed out.
         bytes_done: sizes of the objects that are done, failed or gone.
         bytes_vanished: those of the gone ones alone.
+        bytes_archived: those of the archived ones that are waited for.
         skipped: bad records left out.
         kinds: error class -> bad records and objects left out for it.
         list_requests: requests that find objects: pages of listings, and lookups of single objects.
@@ -78,9 +81,11 @@ class ReadCounts:
     objects_failed: int = 0
     objects_vanished: int = 0
     objects_changed: int = 0
+    objects_archived: int = 0
     records: int = 0
     bytes_done: int = 0
     bytes_vanished: int = 0
+    bytes_archived: int = 0
     skipped: int = 0
     kinds: dict[str, int] = attrs.field(factory=dict)
     list_requests: int = 0
@@ -544,18 +549,30 @@ class _ObjectRead:
                 "overwritten since it was listed; the new version will be read from its first record: %s", error
             )
             feed.release(self._assignment)
-        elif not isinstance(error, SkippableError) or self._tolerance == "none":
+        elif isinstance(error, ObjectArchivedError) and self._owner.config.discovery.archived == "wait":
+            counts.objects_archived += 1
+            counts.bytes_archived += self._assignment.size_bytes
+            feed.release(attrs.evolve(self._assignment, archived=True), gone=True)
+        elif not isinstance(error, SkippableError) or (
+            self._tolerance == "none" and not isinstance(error, ObjectArchivedError)
+        ):
             raise error
         else:
             number = self._entry.records_done + len(self._skipped) + 1
             told = self._assignment.entry.given_up == number
-            if not told:
+            if isinstance(error, ObjectArchivedError):  # says nothing about the format
+                error = self._with_class(error)
+            elif not told:
                 self._owner.skip_limits.rest(self._native.location, number)
             counts.objects_failed += 1
             self._count(error)
             log.warning("skipped the rest of an object after record %d: %s", number - 1, error)
             self._finish()
             yield self._batch(None, ObjectState.FAILED, GivenUp(record_number=number, error=error, told=told))
+
+    def _with_class(self, error: ObjectArchivedError) -> ObjectArchivedError:
+        name = self._native.storage_class
+        return ObjectArchivedError(f"{error.message}; storage class {name}", location=error.location) if name else error
 
     def _finish(self) -> None:
         self._owner.counts.bytes_done += self._assignment.size_bytes

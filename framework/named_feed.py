@@ -47,5 +47,7 @@ class NamedFeed(ListingFeed):
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Has the next pass look the object up, unless it is gone; its row in the list is not believed any more."""
-        self._named.came_back(assignment.native.key, gone=gone)  # before the next pass can begin
+        self._named.came_back(
+            assignment.native.key, gone=gone and not assignment.archived
+        )  # before the next pass can begin
         super().release(assignment, gone=gone)

@@ -21,6 +21,7 @@ class Progress:
         skipped: bad records left out.
         failed: objects whose rest was left out.
         vanished: objects deleted between list and read.
+        archived: times that an object was found archived, and left for the next pass.
         kinds: error class -> bad records and objects that were left out for it.
         letters: dead letters stored.
         listed: objects of the current or last listing.
@@ -48,6 +49,7 @@ class Progress:
     skipped: int = 0
     failed: int = 0
     vanished: int = 0
+    archived: int = 0
     kinds: dict[str, int] = attrs.field(factory=dict)
     letters: int = 0
     listed: int = 0

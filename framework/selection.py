@@ -47,6 +47,13 @@ class LeftOut(str, enum.Enum):
     EXCLUDED = "excluded"
     TOO_OLD = "too old"
     TOO_YOUNG = "too young"
+    GLACIER = "archived (GLACIER)"
+    DEEP_ARCHIVE = "archived (DEEP_ARCHIVE)"
+
+
+_ARCHIVED = {"GLACIER": LeftOut.GLACIER, "DEEP_ARCHIVE": LeftOut.DEEP_ARCHIVE}
+"""Storage classes, as listings name them, of which nothing can be read. A restored one keeps its class there: only a read
+tells."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -118,6 +125,7 @@ class Selector:
         self._min_age_ms = discovery.min_age * 1000
         self._oldest_ms = _milliseconds(discovery.modified_after, now)
         self._youngest_ms = float("inf")
+        self._archived = _ARCHIVED if discovery.archived == "skip" else {}
         self._ignore_hidden = discovery.ignore_hidden
         self._prefixes = tuple(sorted(filter(None, prefixes), key=len, reverse=True))
         self._parquet_suffix = {"parquet": "", "auto": ".parquet"}.get(config.input.format)
@@ -176,6 +184,8 @@ class Selector:
             return self._leave_out(LeftOut.TOO_OLD)
         if modified > self._youngest_ms and not started:
             return self._leave_out(LeftOut.TOO_YOUNG)
+        if native.storage_class in self._archived and not started:
+            return self._leave_out(self._archived[native.storage_class])
         if self._parquet_suffix is not None and key.endswith(self._parquet_suffix):
             self._remember_folder(native)
             if self._roots and key.startswith(self._roots):
@@ -232,6 +242,7 @@ def selection_digest(config: SourceCommonConfig, start_key: str | None) -> str:
             "modified_after",
             "min_age",
             "ignore_hidden",
+            "archived",
             "allow_table_folders",
         )
     }

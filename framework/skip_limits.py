@@ -67,3 +67,34 @@ class SkipLimits:
                 f"it is, allow more with [errors] max_skipped_per_hour (now {self._per_hour:,})"
             )
         times.append(now)
+
+
+class SkipWatch:
+    """The same limit over all tasks of a run, by their sums. One thread.
+
+    Args:
+        per_hour: bad records and objects that are allowed within an hour.
+        clock: seconds.
+    """
+
+    def __init__(self, *, per_hour: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_hour = per_hour
+        self._clock = clock
+        self._sums: deque[tuple[float, int]] = deque([(clock(), 0)])
+
+    def see(self, total: int) -> None:
+        """How many were left out since the run began, as of now.
+
+        Raises:
+            TooManySkippedError: too many of them within the last hour.
+        """
+        now, sums = self._clock(), self._sums
+        while len(sums) > 1 and sums[1][0] <= now - HOUR_SECONDS:
+            sums.popleft()
+        if total != sums[-1][1]:
+            sums.append((now, total))
+        if total - sums[0][1] > self._per_hour:
+            raise TooManySkippedError(
+                f"{total - sums[0][1]:,} bad records and objects within an hour, over all tasks: is [input] format right? If it "
+                f"is, allow more with [errors] max_skipped_per_hour (now {self._per_hour:,})"
+            )

@@ -97,7 +97,7 @@ def _summary(progress: Progress, letters: str | None) -> None:
     log.info(
         "%s records of %s objects are in Iggy",
         f"{progress.records:,}",
-        f"{progress.objects_done - progress.failed - progress.vanished:,}",
+        f"{progress.objects_done - progress.failed - progress.vanished - progress.archived:,}",
     )
     if progress.skipped or progress.failed or progress.vanished:
         log.warning(
@@ -112,6 +112,8 @@ def _summary(progress: Progress, letters: str | None) -> None:
             progress.letters,
             letters,
         )
+    if progress.archived:
+        log.warning("archived and waited for: %d objects, each counted in each pass", progress.archived)
     for reason, count in progress.left_out.items():
         log.info("not read, %s: %d objects", reason, count)
 
@@ -159,7 +161,7 @@ def counters_of(progress: Progress) -> Counters:
         records=progress.records,
         size_bytes=progress.record_bytes,
         requests=progress.send_requests,
-        objects=progress.objects_done - progress.failed - progress.vanished,
+        objects=progress.objects_done - progress.failed - progress.vanished - progress.archived,
         skipped_records=progress.skipped,
         skipped_objects=progress.failed + progress.vanished,
         retries=progress.retries,

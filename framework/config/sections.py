@@ -350,6 +350,13 @@ class DiscoverySection:
         unit="seconds",
         doc="Leave objects alone until they are this old, by the store's clock. They are looked at again each pass.",
     )
+    archived: str = option(
+        "skip",
+        choices=("skip", "wait"),
+        doc="What is done with objects in an archive class, which must be restored before they can be read (S3 Glacier Flexible "
+        'Retrieval and Deep Archive, and the archive tiers of Intelligent-Tiering). `"skip"`: left out, and counted by class. '
+        '`"wait"`: tried again in each pass, with one request each, until they are restored; they hold nothing else up.',
+    )
     ignore_hidden: bool = option(
         True,
         doc="Leave out keys in which a part between two `/` begins with `.`, or with `_` unless it has a `=` "

@@ -64,7 +64,7 @@ class LocalEngine:
         self._running: Pipeline | None = None
         self._connection: IggyConnection | None = None
         self._patience: threading.Timer | None = None
-        self._reporter = Reporter(report)
+        self._reporter = Reporter(report, skipped_per_hour=config.errors.max_skipped_per_hour)
 
     def stop(self) -> None:
         """Ends `run` within some seconds, positions saved. May be called twice, from any thread or a signal handler."""

@@ -22,7 +22,7 @@ from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter, TaskFigures
 from framework.engine.task_run import WorkerPlan
 from framework.engine.worker import work
-from framework.errors import SourceError, UnknownOutcomeError
+from framework.errors import SourceError, TooManySkippedError, UnknownOutcomeError
 from framework.feed import Assignment
 from framework.naming import task_of
 from framework.offsets import PositionDelta
@@ -84,6 +84,7 @@ class ProcessGroup:
         self._workers: list[_Worker] = []
         self._changed = threading.Condition()
         self._deltas: list[PositionDelta] = []
+        self._failure: SourceError | None = None
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Works until everything is done (once), `stopping` is set, or a worker fails.
@@ -104,6 +105,7 @@ class ProcessGroup:
             discovery.start()
             while not stopping.is_set() and not self._failed():
                 self._keep_books()
+                self._check_skipped(reporter)
                 if not self._hand_out(discovery.take()):
                     if discovery.finished:
                         self._keep_books()
@@ -116,7 +118,7 @@ class ProcessGroup:
             reporter.unwatch()
             iterator.close()
             lister.close_resources()
-        failure = next((worker.failure for worker in self._workers if worker.failure is not None), None)
+        failure = self._failure or next((one.failure for one in self._workers if one.failure is not None), None)
         if failure is not None:
             raise failure
 
@@ -187,7 +189,13 @@ class ProcessGroup:
             worker.figures = value
 
     def _failed(self) -> bool:
-        return any(worker.failure is not None for worker in self._workers)
+        return self._failure is not None or any(worker.failure is not None for worker in self._workers)
+
+    def _check_skipped(self, reporter: Reporter) -> None:
+        try:
+            reporter.check_skipped()
+        except TooManySkippedError as error:
+            self._failure = error
 
     def _keep_books(self) -> None:
         """In this thread: what needs the leader's connection."""

@@ -12,8 +12,10 @@ import attrs
 from typing_extensions import Self
 
 from framework.engine.patience import WorkDone
+from framework.errors import ObjectArchivedError
 from framework.iterator import ReadCounts, add_counts
 from framework.progress import Progress
+from framework.skip_limits import SkipWatch
 
 if TYPE_CHECKING:
     from framework.feed import FeedCounts
@@ -78,8 +80,9 @@ class TaskFigures:
 class Reporter:
     """Adds up figures over epochs and tasks, and tells them from a thread of its own."""
 
-    def __init__(self, report: Callable[[Progress], None] | None) -> None:
+    def __init__(self, report: Callable[[Progress], None] | None, *, skipped_per_hour: int) -> None:
         self._report = report
+        self._skips = SkipWatch(per_hour=skipped_per_hour)
         self._state = "starting"
         self._began = time.time()
         self._past: list[TaskFigures] = []
@@ -139,6 +142,16 @@ class Reporter:
         objects, _ = _finished(self._past)
         return WorkDone(count=sum(f.records for f in self._past) + objects, idle=self._idle)
 
+    def check_skipped(self) -> None:
+        """Looks whether all tasks together have left out too much: each of them counts its own only.
+
+        Raises:
+            TooManySkippedError: they have.
+        """
+        source = self._source
+        reads = [f.reads for f in (*self._past, *(source() if source is not None else []))]
+        self._skips.see(sum(r.skipped + r.objects_failed - r.kinds.get(ObjectArchivedError.__name__, 0) for r in reads))
+
     def progress(self) -> Progress:
         """The figures as of now."""
         source = self._source
@@ -162,6 +175,7 @@ class Reporter:
             skipped=sum(f.reads.skipped for f in figures),
             failed=sum(f.reads.objects_failed for f in figures),
             vanished=sum(f.reads.objects_vanished for f in figures),
+            archived=sum(f.reads.objects_archived for f in figures),
             kinds=add_counts(*(f.reads.kinds for f in figures)),
             letters=sum(f.letters for f in figures),
             listed=feed.listed if feed is not None else 0,
@@ -206,6 +220,6 @@ class Reporter:
 def _finished(figures: list[TaskFigures]) -> tuple[int, int]:
     """Objects that are over and done with, and their listed sizes."""
     return (
-        sum(f.objects + f.reads.objects_vanished for f in figures),
-        sum(f.object_bytes + f.reads.bytes_vanished for f in figures),
+        sum(f.objects + f.reads.objects_vanished + f.reads.objects_archived for f in figures),
+        sum(f.object_bytes + f.reads.bytes_vanished + f.reads.bytes_archived for f in figures),
     )

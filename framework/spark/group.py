@@ -136,6 +136,7 @@ class SparkGroup:
             while not stopping.is_set() and self._failure is None:
                 self._follow_when_due(discovery)  # first: a snapshot must know what its executors had saved
                 self._collect(discovery)
+                reporter.check_skipped()
                 taken = discovery.take()
                 for assignment in taken:
                     self._board.add(assignment)

@@ -59,6 +59,7 @@ class _Stored:
     data: bytes
     version: str
     modified_ms: int
+    storage_class: str = ""
 
 
 class MemoryStore(ObjectStore):
@@ -91,12 +92,12 @@ class MemoryStore(ObjectStore):
 
     # ---- out of band
 
-    def put(self, key: str, data: bytes, *, modified_ms: int | None = None) -> NativeObject:
+    def put(self, key: str, data: bytes, *, modified_ms: int | None = None, storage_class: str = "") -> NativeObject:
         """Writes an object; the same bytes again are a new version. Returns it as a listing will show it."""
         with self._lock:
             self._changes += 1
             when = FIRST_TIME_MS + 1000 * self._changes if modified_ms is None else modified_ms
-            stored = self._objects[key] = _Stored(data, f"v{self._changes}", when)
+            stored = self._objects[key] = _Stored(data, f"v{self._changes}", when, storage_class)
             return self._native(key, stored)
 
     def delete(self, key: str) -> None:
@@ -208,6 +209,7 @@ class MemoryStore(ObjectStore):
             size=len(stored.data),
             version=stored.version,
             modified_ms=stored.modified_ms,
+            storage_class=stored.storage_class,
         )
 
     def _call(self, name: str, key: str, at: int = 0) -> None:

@@ -116,6 +116,15 @@ def test_a_wrong_format_stops_the_source_and_makes_no_bucket_of_letters(program,
     assert program.count("dead") <= 300
 
 
+def test_several_tasks_together_stop_at_the_limit_of_an_hour(program, moto_bucket):
+    """Each alone stays below it."""
+    fill(moto_bucket, 8, lines=300)
+    program.configure(errors={"max_skipped_per_hour": 120}, runner={"tasks_max": 2}, iggy={"partitions": 2})
+    ended = program.run("--once")
+    assert ended.code == 1
+    assert "bad records and objects within an hour" in ended.err
+
+
 # ---- shown and sent again
 
 

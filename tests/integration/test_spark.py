@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -194,6 +196,61 @@ def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_ur
     records = stored(iggy_url, stream_name, "killed")
     assert len(records) == sum(LINES - 1 + number for number in range(OBJECTS))
     assert len({(key, number) for key, number, _ in records}) == len(records)
+
+
+def test_dead_letters_of_a_killed_python_worker_are_there_once(spark, moto_bucket, iggy_url, stream_name, request):
+    from framework.iggy.address import IggyAddress
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.reader import read_partition
+
+    good, bad = set(), set()
+    for number in range(6):
+        key = f"in/{number}.jsonl"
+        made = [b"- bad" if n % 9 == number else b'{"n":%d}' % n for n in range(1, 200)]
+        moto_bucket.put(key, b"".join(line + b"\n" for line in made))
+        good |= {(key, n) for n, line in enumerate(made, 1) if line != b"- bad"}
+        bad |= {(key, n) for n, line in enumerate(made, 1) if line == b"- bad"}
+    config = configured(
+        moto_bucket,
+        iggy_url,
+        stream_name,
+        name="letters",
+        engine="spark",
+        offsets={"commit_interval": 0.05},
+        input={"format": "jsonl", "fetch_ahead": 1},
+        errors={"tolerance": "skip_record", "dead_letter_topic": "dead"},
+    )
+
+    def letters():
+        with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
+            return [
+                (message.headers["key"], int(message.headers["record"]))
+                for message in read_partition(connection, stream_name, "dead", 0)
+                if message.headers["letter"] == "record"
+            ]
+
+    killed = threading.Event()
+
+    def kill():
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with contextlib.suppress(Exception):  # not there yet
+                if len(letters()) > 10:
+                    for pid in workers_of_spark():
+                        os.kill(pid, signal.SIGKILL)
+                    killed.set()
+                    return
+            time.sleep(0.02)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    last = spark_engine(config).run()
+    killer.join()
+    assert killed.is_set()
+    assert last.recoveries >= 1
+    records = [(key, number) for key, number, _ in stored(iggy_url, stream_name, "letters")]
+    assert (len(records), set(records)) == (len(good), good)
+    assert (len(letters()), set(letters())) == (len(bad), bad)
 
 
 def parent_of(pid):

@@ -22,7 +22,7 @@ from framework.iggy.dead_letters import (
 )
 from framework.iggy.headers import join_provenance
 from framework.records import Lane, ObjectState
-from framework.skip_limits import SkipLimits
+from framework.skip_limits import SkipLimits, SkipWatch
 from framework.testing.crash import Bench, CrashPoint
 from framework.testing.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
@@ -372,6 +372,17 @@ def test_what_was_skipped_an_hour_ago_no_longer_counts():
         limits.record("s3://lake/a", 2, 1)
 
 
+def test_over_all_tasks_the_sums_of_an_hour_count():
+    now = [0.0]
+    watch = SkipWatch(per_hour=10, clock=lambda: now[0])
+    for at, total in [(0, 4), (1800, 10), (3601, 14), (5401, 20), (7202, 24)]:
+        now[0] = float(at)
+        watch.see(total)
+        watch.see(total)
+    with pytest.raises(TooManySkippedError, match="11 bad records and objects within an hour, over all tasks"):
+        watch.see(25)
+
+
 def test_a_row_of_bad_records_waits_in_memory_no_longer_than_needed():
     source = Source(queue_records=10**6)
     source.put("a", *([0] * 950), 1)
@@ -403,3 +414,55 @@ def test_without_a_topic_there_is_no_box():
     assert IggyDeadLetters.of(MemoryIggy().connect(), source_config()) is None
     assert issubclass(RecordError, ValueError)
     assert issubclass(CorruptObjectError, ValueError)
+
+
+# ---- nothing of a record outside its payload
+
+
+SECRET = b"hunter2"
+
+
+def secret_objects():
+    """Objects of every format with a record that is bad, and in it a word that must stay there."""
+    import io
+
+    import fastavro
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    long = b'"' + SECRET * 100 + b'"'
+    yield "jsonl", b'{"a":1}\n{"a":' + SECRET + b"}\n", {}
+    yield "jsonl", b"[" * 5000 + SECRET + b"\n", {}
+    yield "jsonl", b'{"a":"' + SECRET + b'\xff"}\n', {}
+    yield "jsonl", long + b"\n", {"max_record_bytes": 50}
+    yield "text", long + b"\n", {"max_record_bytes": 50}
+    yield "json", b"[1," + SECRET + b"]", {}
+    yield "json", b'[1,"' + SECRET + b'\xff"]', {}
+    yield "json", b"[1," + long + b"]", {"max_record_bytes": 50}
+    yield "csv", b"a,b\n1,2\n" + SECRET + b",2,3\n", {}
+    yield "csv", b"a,b\n1,2\n" + SECRET + b"\xff,2\n", {}
+    yield "csv", b"a,b\n1,2\n" + long + b",2\n", {"max_record_bytes": 50}
+    yield "bytes", SECRET * 20, {"whole_object": True, "max_record_bytes": 50}
+    avro = io.BytesIO()
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}
+    fastavro.writer(avro, schema, [{"a": SECRET.decode() * 20}])
+    yield "avro", avro.getvalue(), {"max_record_bytes": 50}
+    parquet = io.BytesIO()
+    pq.write_table(pa.table({"a": [SECRET.decode() * 20]}), parquet)
+    yield "parquet", parquet.getvalue(), {"max_record_bytes": 50}
+
+
+@pytest.mark.parametrize("at", range(14))
+@pytest.mark.parametrize("tolerance", ["skip_record", "skip_object"])
+def test_no_header_and_no_line_of_the_log_shows_what_a_record_holds(at, tolerance, caplog):
+    form, data, options = list(secret_objects())[at]
+    source = Source(format=form, tolerance=tolerance, **options)
+    source.rig.store.put("a", data)
+    source.live()
+    (message,) = source.server.messages("kit", DEAD)
+    headers = " ".join(str(value) for value in message.headers.values())
+    assert SECRET.decode() not in headers
+    assert SECRET.decode() not in caplog.text
+    assert message.headers["text"]
+    (letter,) = source.stored()
+    assert SECRET in letter.raw or letter.kind == "object"

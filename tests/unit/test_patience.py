@@ -105,7 +105,7 @@ def test_a_server_that_never_was_there_ends_it_at_once():
 
 
 def test_the_reporter_tells_what_got_further_and_whether_there_was_anything_to_do():
-    reporter = Reporter(None)
+    reporter = Reporter(None, skipped_per_hour=10)
 
     def epoch(figures, feed):
         reporter.watch_figures(lambda: [figures], lambda: feed)
