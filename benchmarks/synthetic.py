@@ -59,6 +59,7 @@ class SyntheticStore(ObjectStore):
 
     scheme = "synthetic"
     bucket = "numbers"
+    order_is_documented = True
 
     def __init__(self, options: SyntheticSection) -> None:
         self._options = options
@@ -72,7 +73,11 @@ class SyntheticStore(ObjectStore):
         last = min(first + page_size, self._options.objects)
         objects = [self._object(number) for number in range(first, last)]
         more = last < self._options.objects
-        return ListPage(objects=objects, continuation=objects[-1].key if more and objects else None)
+        return ListPage(
+            objects=objects,
+            continuation=objects[-1].key if more and objects else None,
+            server_time_ms=int(time.time() * 1000),
+        )
 
     def _object(self, number: int) -> NativeObject:
         return NativeObject(

@@ -58,7 +58,7 @@ class Cutter:
 
 @attrs.define
 class _Held:
-    version: str
+    native: NativeObject
     shares: set[int]
     came_back: bool = False
 
@@ -95,16 +95,16 @@ class InHand:
         self._strike(key, held)
         if not held.shares:
             return frozenset()
-        if held.version != version:
+        if held.native.version != version:
             self.awaited |= held.came_back
             return None
         return held.shares
 
-    def take(self, key: OffsetManagerKey, version: str, share: int) -> None:
+    def take(self, key: OffsetManagerKey, native: NativeObject, share: int) -> None:
         """Notes that a share is handed out; nothing of another version may be in hand."""
         held = self._held.get(key)
         if held is None:
-            self._held[key] = _Held(version, {share})
+            self._held[key] = _Held(native, {share})
         else:
             held.shares.add(share)
 
@@ -126,10 +126,16 @@ class InHand:
             self._strike(key, held)
         self._prune_at = max(PRUNE_FROM, 2 * len(self._held))
 
+    def keys(self) -> list[str]:
+        """The keys of the objects that are in hand now, sorted."""
+        for key, held in list(self._held.items()):
+            self._strike(key, held)
+        return sorted(held.native.key for held in self._held.values())
+
     def _strike(self, key: OffsetManagerKey, held: _Held) -> None:
+        native = held.native
         for share in list(held.shares):
-            entry = self._offsets.get_entry(key.of_share(share))
-            if entry is not None and entry.finished and entry.version == held.version:
+            if self._offsets.is_finished(key.of_share(share), native.key, native.version, native.modified_ms):
                 held.shares.discard(share)
         if not held.shares:
             del self._held[key]

@@ -232,6 +232,7 @@ class ListingFeed(ObjectFeed):
             passes=past.passes, total_chosen=past.total_chosen, total_chosen_bytes=past.total_chosen_bytes
         )
         self._selection.begin_pass()
+        self._offsets.coverage.begin_pass()
         self._unroutable = 0
         self._pass = iter(self._listing())
         return True
@@ -251,14 +252,27 @@ class ListingFeed(ObjectFeed):
             if self._released:
                 self._due = self._clock()
 
-    def _decide(self, native: NativeObject) -> Iterator[Assignment]:
+    def keys_in_hand(self) -> list[str]:
+        """The keys of the objects that were handed out and are not finished, sorted; from any thread."""
+        with self._lock:
+            return self._in_hand.keys()
+
+    def _decide(self, native: NativeObject) -> Iterator[Assignment]:  # noqa: PLR0911  the cases, in order
         key = self._key_of(native)
         finished = self._offsets.finished_version(key) == native.version
         entry = self._offsets.get_entry(key) if not finished else None
         same = entry if entry is not None and entry.version == native.version else None
+        folded = not finished and entry is None and self._offsets.is_folded(key, native.key, native.modified_ms)
+        coverage = self._offsets.coverage
         try:
             lane = self._selection.lane_for(native, started=finished or same is not None)
-            if lane is None or finished or (same is not None and same.finished and not same.split_size):
+            if lane is None:
+                return _NOTHING
+            if folded:
+                coverage.seen_folded(native)
+                return _NOTHING
+            coverage.seen(native)
+            if finished or (same is not None and same.finished and not same.split_size):
                 return _NOTHING
             found = 0 if same is not None else self._offsets.records_found(native)
             # what was begun whole goes on whole, what was begun in shares goes on in them
@@ -268,11 +282,13 @@ class ListingFeed(ObjectFeed):
                 raise
             log.warning("left out: %s", error)
             self._unroutable += 1
+            coverage.put_off(native)  # with another number of partitions, say, it may have a lane
             return _NOTHING
         with self._lock:
             in_hand = self._in_hand.shares(key, native.version)
             if in_hand is None or (in_hand and not cut):
                 if in_hand is None:
+                    coverage.put_off(native)
                     self._put_off(native)
                 return _NOTHING  # the reader has it, in this version or in an older one
         generation = same.generation if same is not None else entry.generation + 1 if entry is not None else 0
@@ -324,7 +340,7 @@ class ListingFeed(ObjectFeed):
     def _hand_out(self, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
         with self._lock:
             self._in_hand.prune()  # within a pass too: the first one over a large bucket hands out millions
-            self._in_hand.take(self._key_of(native), native.version, entry.share)
+            self._in_hand.take(self._key_of(native), native, entry.share)
         if not entry.depends_on:  # a replay of the topic knows records, not options and times
             entry = attrs.evolve(entry, depends_on=self._depends_on, modified_ms=native.modified_ms)
         return Assignment(native=native, entry=entry)
@@ -332,6 +348,8 @@ class ListingFeed(ObjectFeed):
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Lets the next pass decide about this object again; with `once` there will be one, unless it is gone or archived."""
+        if not gone or assignment.archived:
+            self._offsets.coverage.given_back(assignment.native)
         if assignment.archived:
             self._say_archived(assignment.native)
             gone = True  # no pass is made for it alone

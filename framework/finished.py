@@ -71,6 +71,10 @@ class _Block:
 class FinishedTable:
     """Entries by key. One thread at a time; a `view` may be read beside it.
 
+    Attributes:
+        codec: packs the entries.
+        records_done: the records of all entries together.
+
     Args:
         codec: packs the entries.
         hash_of: hash of a row's head; another one for tests.
@@ -84,16 +88,18 @@ class FinishedTable:
         hash_of: Callable[[bytes], int] = xxhash.xxh3_64_intdigest,
         block_bits: int = BLOCK_BITS,
     ) -> None:
-        self._codec = codec
+        self.codec = self._codec = codec
         self._hash_of = hash_of
         self._block_bits = block_bits
         self._in_block = (1 << block_bits) - 1
+        self.records_done = 0
         self._clear()
 
     def _clear(self) -> None:
         self._blocks = [_Block()]
         self._dead = bytearray()
         self._dead_rows = 0
+        self.records_done = 0
         self._reach = _FIRST_SLOTS
         self._slots = memoryview(bytearray(8 * (self._reach + _SPARE_SLOTS))).cast("Q")
         self._used = 0
@@ -138,6 +144,24 @@ class FinishedTable:
         self._bury(number)
         return True
 
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """Every row that is here now and its number, which `remove` takes until the next change."""
+        dead = self._dead
+        for at, block in enumerate(self._blocks):
+            first = at << self._block_bits
+            for number in range(len(block)):
+                if not dead[first + number]:
+                    yield first + number, block.row(number)
+
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Removes many rows at once."""
+        for number in numbers:
+            self._dead[number] = 1
+            self.records_done -= self._codec.records_of(self._row(number))
+        self._dead_rows += len(numbers)
+        if self._dead_rows > len(self) or self._dead_rows > self._in_block:
+            self._clear_away()
+
     def keys(self) -> Iterator[tuple[tuple[str, str], ...]]:
         """The properties of every key, as of now."""
         return map(self._codec.key_of, self.view().rows())
@@ -165,11 +189,13 @@ class FinishedTable:
             self._blocks.append(block)
         block.append(row, self._codec.stored_bytes(row))
         self._dead.append(0)
+        self.records_done += self._codec.records_of(row)
         return len(self._dead) - 1
 
     def _bury(self, number: int) -> None:
         self._dead[number] = 1
         self._dead_rows += 1
+        self.records_done -= self._codec.records_of(self._row(number))
         if self._dead_rows > max(self._in_block, len(self)):
             self._clear_away()
 

@@ -37,6 +37,9 @@ _ETAG_CHARACTERS, _ETAG_BYTES = 32, 16
 _PLAIN_BYTES = 64
 """What the numbers of a row take as text, and its etag more than here, at most."""
 
+RowFacts: TypeAlias = tuple[str, str, int, bool, bool]
+"""Bucket, key and last-modified of an entry, whether it is done, and whether the object is read whole."""
+
 Scope: TypeAlias = "str | tuple[Any, ...]"
 """A key without its name: the bucket; else its other properties; else, in a tuple of one, the whole key."""
 
@@ -64,6 +67,7 @@ class RowCodec:
         self._template_numbers: dict[tuple[object, ...], int] = {}
         self._templates: list[Mapping[str, Any]] = []
         self._whole: list[bool] = []
+        self._done: list[bool] = []
         self.objects_only = True
 
     # ---- keys
@@ -148,6 +152,7 @@ class RowCodec:
             number = self._template_numbers[values] = len(self._templates)
             self._templates.append(dict(zip(self._arguments, values, strict=True)))
             self._whole.append(entry.cut is None)
+            self._done.append(entry.done)
         return number
 
     @staticmethod
@@ -197,6 +202,15 @@ class RowCodec:
             return self.entry_of(row).records_done
         records_done: int = _BODY.unpack_from(row, at)[3]
         return records_done
+
+    def facts(self, row: bytes) -> RowFacts:
+        """What folding asks of a row: cheaper than its entry."""
+        scope, name, at = self._named(row)
+        if row[at] & _PICKLED or not isinstance(scope, str):
+            entry = self.entry_of(row)
+            return entry.bucket, entry.key, entry.modified_ms, entry.done, entry.cut is None
+        _, template, modified_ms, _ = _BODY.unpack_from(row, at)
+        return scope, name, modified_ms, self._done[template], self._whole[template]
 
     def whole_version(self, row: bytes) -> str | None:
         """The version of a row's entry, cheaper than the entry; None when it is the position of a share."""

@@ -10,6 +10,7 @@ import abc
 import functools
 import itertools
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -38,7 +39,7 @@ from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKe
 from framework.past_listing import PastListing
 from framework.prefetch import FetchAhead, FetchedInput
 from framework.records import GivenUp, Lane, NativeObject, ObjectState, RecordBatch, SkippedRecord, SourceRecord
-from framework.selection import RoutedSelection, Selector, selection_digest
+from framework.selection import RoutedSelection, Selector, selected_objects, selection_digest
 from framework.skip_limits import SkipLimits
 from framework.tail import Tail, TailFeed
 from framework.transformer import BatchLimits, ObjectInput, PayloadRun, Transformer
@@ -219,9 +220,15 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             make_feed, put_off = partial(TailFeed, tail), tail.put_off.add
         elif named is not None:
             make_feed, put_off = partial(NamedFeed, named), named.put_off
-        return make_feed(
+
+        def leave_for_later(native: NativeObject) -> None:
+            self.offsets.coverage.put_off(native)
+            if put_off is not None:
+                put_off(native.key)
+
+        feed = make_feed(
             listing=lambda: self.get_native_item_stream(start_key),
-            selection=RoutedSelection(selector, Router(self.config), put_off=put_off),
+            selection=RoutedSelection(selector, Router(self.config), put_off=leave_for_later),
             tolerant=self.config.errors.tolerance != "none",
             offsets=self.offsets,
             depends_on=self._depends_on,
@@ -235,6 +242,13 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 can_split=self.transformer.can_split,
             ),
         )
+        window = self.config.discovery.late_arrival_window
+        self.offsets.coverage.open(
+            selected_objects(self.config, self.bucket, self.prefixes),
+            window_ms=None if math.isinf(window) or named is not None else int(window * 1000),
+            in_hand=feed.keys_in_hand,
+        )
+        return feed
 
     def _create_tail(self) -> Tail | None:
         """For discovery mode `after`; one complete pass (`once`) is a whole one in any mode."""
@@ -287,6 +301,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def prefixes(self) -> Sequence[str]:
         """What the listing is limited to; hidden names that a prefix itself holds hide nothing."""
         return ()
+
+    @property
+    def bucket(self) -> str:
+        """The bucket that is listed; positions of finished objects are folded for one bucket."""
+        return ""
 
     def list_with(self, make: Callable[[StoreRecordIterator], Callable[[ListingRequest], Listing]]) -> None:
         """Offers another way to list a bucket, such as Spark's executors, before anything is listed.

@@ -25,6 +25,7 @@ from framework.pace import CallPace, pace_of
 from framework.records import NativeObject
 from framework.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
+from framework.stretch import Stretch
 
 __all__ = ["Listing", "ListingCounts", "ListingRequest", "ParallelListing", "list_parallel"]
 
@@ -68,6 +69,10 @@ class Listing(Protocol):
     @property
     def server_time_ms(self) -> int | None:
         """The store's clock when it first answered, milliseconds since 1970 UTC; None while it has not told."""
+
+    @property
+    def stretch(self) -> Stretch | None:
+        """The keys that the page handed out last has shown wholly; None for a store without order."""
 
     @property
     def unordered(self) -> bool:
@@ -190,6 +195,11 @@ class ParallelListing(Iterator[list[NativeObject]]):
     def server_time_ms(self) -> int | None:
         """The store's clock when it first answered, milliseconds since 1970 UTC; None when it does not tell."""
         return self._engine.server_time_ms
+
+    @property
+    def stretch(self) -> Stretch | None:
+        """The keys that the page handed out last has shown wholly; None for a store without order."""
+        return self._engine.stretch
 
     @property
     def unordered(self) -> bool:

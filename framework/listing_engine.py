@@ -21,6 +21,7 @@ from framework.ranges import RangePlanner
 from framework.records import NativeObject
 from framework.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
+from framework.stretch import Stretch
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +97,12 @@ class ListingEngine:
         self._ready: deque[RangeTask] = deque()
         self._under_way = 0
         self._looking = 0
-        self._queue: deque[list[NativeObject]] = deque()
+        self._queue: deque[tuple[list[NativeObject], Stretch | None]] = deque()
         self._emitted: array[int] | None = array("q")
         self._failure: BaseException | None = None
         self._over = False
         self.complete = False
+        self.stretch: Stretch | None = None
         self._quiet = unordered  # who knows it already has said so
         self.unordered = unordered or not store.ordered
         self.counts = ListingCounts(serial=concurrency == 1 or self.unordered)
@@ -121,7 +123,7 @@ class ListingEngine:
                 self._shut()
                 return None
             if self._queue:
-                batch = self._queue.popleft()
+                batch, self.stretch = self._queue.popleft()
                 self._schedule()
                 self._work.notify()
                 return batch
@@ -247,12 +249,13 @@ class ListingEngine:
         with self._work:
             if self._over or self.counts.serial:
                 return []
-            objects, result = in_range(task.number, page, keys, self._planner.until(task.number), calls)
+            until = self._planner.until(task.number)
+            objects, result = in_range(task.number, page, keys, until, calls)
             self._planner.report(result)
             self._count(page, calls)
             if objects:
                 self._remember(keys[: len(objects)])
-                self._hand_on(objects)
+                self._hand_on(objects, Stretch(task.after, until if result.exhausted else result.last_key))
             doubts, self._planner.disagreements = self._planner.disagreements, []
             return doubts
 
@@ -261,9 +264,9 @@ class ListingEngine:
         if page.server_time_ms is not None:
             self.server_time_ms = min(page.server_time_ms, self.server_time_ms or page.server_time_ms)
 
-    def _hand_on(self, objects: list[NativeObject]) -> None:
+    def _hand_on(self, objects: list[NativeObject], stretch: Stretch | None) -> None:
         self.counts.objects += len(objects)
-        self._queue.append(objects)
+        self._queue.append((objects, stretch))
         self._filled.notify()
 
     def _remember(self, keys: list[str]) -> None:
@@ -345,6 +348,7 @@ class ListingEngine:
 
         A chain over everything needs no order, and is what tells whether there is one.
         """
+        again = bool(self._emitted)
         emitted = Hashes(self._emitted) if whole else None
         last = after = "" if whole else self._after
         rising = True
@@ -355,6 +359,7 @@ class ListingEngine:
             if page is None:
                 page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
             objects = list(page.objects)
+            before = last
             if emitted is not None:
                 chain.check(page)
                 keys = [one.key for one in objects]
@@ -376,7 +381,9 @@ class ListingEngine:
                 while len(self._queue) >= 2 * self._workers and not self._over:
                     self._work.wait()
                 if objects and not self._over:
-                    self._hand_on(objects)
+                    in_order = rising and not again
+                    until = last if page.continuation is not None else None
+                    self._hand_on(objects, Stretch(max(before, self._after), until) if in_order else None)
                 if page.continuation is None:
                     if whole:
                         self.unordered = not (rising and self._store.ordered)

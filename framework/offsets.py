@@ -17,11 +17,13 @@ from typing import Any
 import attrs
 from typing_extensions import override
 
+from framework.coverage import Coverage
 from framework.errors import NotAcknowledgedError, PositionMismatchError
 from framework.past_listing import PastListing
 from framework.position_map import PositionMap, PositionView
 from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, ObjectState
 from framework.shares import Share
+from framework.watermark import Watermark
 
 Scalar = str | int | float | bool | None
 
@@ -136,6 +138,11 @@ class OffsetManagerEntry:
     def finished(self) -> bool:
         """Whether nothing more is to be read of this version: done, or failed for good."""
         return self.state is not ObjectState.READING
+
+    @property
+    def done(self) -> bool:
+        """Whether it was read to its end."""
+        return self.state is ObjectState.DONE
 
     @property
     def cut(self) -> Share | None:
@@ -298,7 +305,7 @@ def settle_shares(entries: PositionMap) -> None:
     for entry in shares:
         whole = entry.get_manager_key().whole()
         first = entries.get(whole)
-        if first is None or first.generation < entry.generation:
+        if first is None or _is_later(entry, first):
             entries[whole] = attrs.evolve(
                 entry, share=1, records_done=0, state=ObjectState.READING, mark=None, skipped=(), given_up=0, extra={}
             )
@@ -306,6 +313,13 @@ def settle_shares(entries: PositionMap) -> None:
         first = entries[entry.get_manager_key().whole()]
         if (first.generation, first.version, first.split_size) != (entry.generation, entry.version, entry.split_size):
             del entries[entry.get_manager_key()]
+
+
+def _is_later(entry: OffsetManagerEntry, other: OffsetManagerEntry) -> bool:
+    """Whether a position is about a later version: by the same law as `merge_entries`."""
+    if entry.generation != other.generation:
+        return entry.generation > other.generation
+    return entry.version != other.version and (entry.modified_ms, entry.version) > (other.modified_ms, other.version)
 
 
 def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
@@ -413,6 +427,10 @@ class OffsetManager:
         store: where they are kept; in memory by default.
         positions: what is known already, given away: the manager changes it.
         records_found: tells how many records of an object without a position a recovery found in the topics.
+        watermark: of the snapshot that the positions come from.
+
+    Attributes:
+        coverage: what a listing tells of the key ranges that it has shown; the watermark rises by it.
     """
 
     def __init__(
@@ -421,8 +439,11 @@ class OffsetManager:
         *,
         positions: PositionMap | None = None,
         records_found: Callable[[NativeObject], int] | None = None,
+        watermark: Watermark | None = None,
     ) -> None:
         self._store = store if store is not None else MemoryOffsetStore()
+        self._watermark = watermark if watermark is not None else Watermark()
+        self.coverage = Coverage(self)
         self._records_found = records_found
         self._entries = positions if positions is not None else position_map()
         self._dirty: dict[OffsetManagerKey, OffsetManagerEntry] = {}
@@ -469,6 +490,57 @@ class OffsetManager:
         """
         with self._lock:
             return self._entries.finished_version(key)
+
+    @property
+    def watermark(self) -> Watermark:
+        """Under which objects without a position are done."""
+        return self._watermark
+
+    def set_watermark(self, change: Callable[[Watermark], Watermark]) -> None:
+        """Puts another watermark in place of the one that is here: never one with a time that is lower."""
+        with self._lock:
+            self._watermark = change(self._watermark)
+
+    def is_folded(self, key: OffsetManagerKey, name: str, modified_ms: int) -> bool:
+        """Whether an object is done and has no position any more.
+
+        Args:
+            key: under which its position was kept.
+            name: the object's key in its bucket.
+            modified_ms: last-modified, milliseconds since 1970.
+        """
+        watermark = self._watermark
+        if not watermark or not watermark.covers(watermark.bucket, name, modified_ms):
+            return False
+        return dict(key.properties).get("bucket", watermark.bucket) == watermark.bucket and key not in self
+
+    def is_finished(self, key: OffsetManagerKey, name: str, version: str, modified_ms: int) -> bool:
+        """Whether a version that was handed out is done or has failed, whether or not it still has its position."""
+        entry = self.get_entry(key)
+        if entry is None:
+            return self.is_folded(key, name, modified_ms)
+        return entry.finished and entry.version == version
+
+    def __contains__(self, key: OffsetManagerKey) -> bool:
+        with self._lock:
+            return key in self._entries
+
+    def forget(self, entries: Iterable[OffsetManagerEntry]) -> None:
+        """Drops positions that are finished and saved, for a worker: its leader has them, and decides by them."""
+        with self._lock:
+            for entry in entries:
+                key = entry.get_manager_key()
+                if entry.finished and key not in self._dirty and self._entries.find(key) == entry:
+                    del self._entries[key]
+
+    def fold(self) -> int:
+        """Drops the positions that the watermark stands for, to be left out of the next snapshot. Returns how many objects'."""
+        with self._lock:
+            folded, records = self._entries.fold(self._watermark)
+            if folded:
+                self._watermark = self._watermark.with_folded(folded, records)
+        self.coverage.folded(sum(folded.values()))
+        return sum(folded.values())
 
     def entries(self) -> PositionView:
         """All positions that are here, as of now: a sequence that makes each when it is asked for it."""

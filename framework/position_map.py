@@ -13,6 +13,7 @@ from framework.finished_rows import RowCodec
 
 if TYPE_CHECKING:
     from framework.offsets import OffsetManagerEntry, OffsetManagerKey
+    from framework.watermark import Watermark
 
 _READING_BYTES = 200
 """What an entry that is being read takes as text beside its key and version, about."""
@@ -87,6 +88,46 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         """What is being read."""
         return list(self._reading.items())
 
+    @property
+    def records_done(self) -> int:
+        """The records of all entries together; asks only those that are being read."""
+        return self._finished.records_done + sum(entry.records_done for entry in self._reading.values())
+
+    def fold(self, watermark: Watermark) -> tuple[dict[str, int], int]:
+        """Drops the entries of objects that are done and that the watermark stands for.
+
+        The shares of a split object go together, when all that are here are done: what is left of one would be taken for a version
+        that was begun.
+
+        Returns:
+            Prefix -> how many objects' entries went, and the records of these.
+        """
+        if not watermark:
+            return {}, 0
+        gone: list[int] = []
+        folded: dict[str, int] = {}
+        shares: dict[tuple[str, str], list[int]] = {}
+        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if entry.cut is not None}
+        facts = self._finished.codec.facts
+        before = self._finished.records_done
+        for number, row in self._finished.rows():
+            bucket, key, modified_ms, done, whole = facts(row)
+            if not (done and watermark.covers(bucket, key, modified_ms)):
+                if not whole:
+                    kept.add((bucket, key))
+                continue
+            if not whole:
+                shares.setdefault((bucket, key), []).append(number)
+                continue
+            gone.append(number)
+            _count(folded, watermark, key)
+        for (bucket, key), numbers in shares.items():
+            if (bucket, key) not in kept:
+                gone.extend(numbers)
+                _count(folded, watermark, key)
+        self._finished.remove(gone)
+        return folded, before - self._finished.records_done
+
     def share_keys(self) -> list[OffsetManagerKey]:
         """The keys of shares, found without looking at each of millions of objects."""
         finished = map(self._key_class, self._finished.other_keys())
@@ -99,6 +140,12 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
     def view(self) -> PositionView:
         """All entries of this moment. Copies only those that are being read."""
         return PositionView(self._finished.view(), list(self._reading.values()))
+
+
+def _count(folded: dict[str, int], watermark: Watermark, key: str) -> None:
+    place = watermark.place_of(key)
+    if place is not None:
+        folded[place[0]] = folded.get(place[0], 0) + 1
 
 
 class PositionView(Sequence["OffsetManagerEntry"]):

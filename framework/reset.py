@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from framework.watermark import Watermark
+
 if TYPE_CHECKING:
     from framework.offsets import OffsetManagerEntry
 
@@ -44,6 +46,14 @@ class Reset:
             return self.key.startswith(prefix)
         own = self.prefix or ""
         return own.startswith(prefix) or prefix.startswith(own)
+
+    def opened(self, watermark: Watermark) -> Watermark:
+        """The watermark without these objects: they are new then, also those whose positions were folded."""
+        if self.everything:
+            return Watermark()
+        if self.key is not None:
+            return watermark.opened(self.key, exactly=True)
+        return watermark.opened(self.prefix or "")
 
     def to_json(self) -> dict[str, str]:
         """The stored form."""

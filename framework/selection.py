@@ -31,6 +31,7 @@ from framework.errors import ConfigError
 from framework.globs import compile_globs
 from framework.naming import NOTHING_NAMED, NameMatch, Router
 from framework.records import Lane, NativeObject
+from framework.selected import SelectedObjects
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -250,16 +251,43 @@ def selection_digest(config: SourceCommonConfig, start_key: str | None) -> str:
     return hashlib.blake2b(json.dumps(chosen).encode(), digest_size=8).hexdigest()
 
 
+def selected_objects(config: SourceCommonConfig, bucket: str, prefixes: Sequence[str]) -> SelectedObjects:
+    """What the watermark is bound to: the options that decide which objects of a bucket are read.
+
+    Not among them: `min_age`, since what is too young is never hidden; and a later `modified_after`, which shows nothing new.
+    """
+    discovery, naming = config.discovery, config.naming
+    values = {
+        "[naming] template": [naming.template, naming.regex],
+        "[discovery] include": discovery.include,
+        "[discovery] exclude": discovery.exclude,
+        "[discovery] ignore_hidden": discovery.ignore_hidden,
+        "[discovery] archived": discovery.archived,
+    }
+    oldest_ms = _milliseconds(discovery.modified_after, time.time)
+    return SelectedObjects(
+        bucket=bucket,
+        prefixes=tuple(prefixes) or ("",),
+        options={
+            name: hashlib.blake2b(json.dumps(value).encode(), digest_size=8).hexdigest()
+            for name, value in values.items()
+        },
+        oldest_ms=int(oldest_ms) if discovery.modified_after is not None else None,
+    )
+
+
 class RoutedSelection:
     """A selector and a router in one: which lane a listed object belongs to, if any.
 
     Args:
         selector: decides.
         router: knows the lane.
-        put_off: told of each key that is left out for now only, for being too young.
+        put_off: told of each object that is left out for now only, for being too young.
     """
 
-    def __init__(self, selector: Selector, router: Router, *, put_off: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, selector: Selector, router: Router, *, put_off: Callable[[NativeObject], None] | None = None
+    ) -> None:
         self._selector = selector
         self._router = router
         self._put_off = put_off
@@ -278,7 +306,7 @@ class RoutedSelection:
         decision = self._selector.decide(native, started=started)
         if isinstance(decision, LeftOut):
             if decision is LeftOut.TOO_YOUNG and self._put_off is not None:
-                self._put_off(native.key)
+                self._put_off(native)
             return None
         return self._router.route(native, decision)
 

@@ -42,6 +42,8 @@ class ObjectStore(abc.ABC):
         bucket: the bucket's name.
         ordered: whether listings come in the order of the keys' UTF-8 bytes.
         address: where it answers, for messages; empty when that is the vendor's own place.
+        order_is_documented: whether `ordered` is what the store promises, not only what most of its kind do. Then positions of
+            finished objects can be folded while the first pass is still under way; else at its end. See `framework.coverage`.
         lists_milliseconds: whether last-modified in its listings may have parts of a second. A supplied row that shows none
             is looked up then before it is believed.
     """
@@ -50,6 +52,7 @@ class ObjectStore(abc.ABC):
     bucket: str
     ordered: bool = True
     address: str = ""
+    order_is_documented: bool = False
     lists_milliseconds: bool = True
 
     @abc.abstractmethod

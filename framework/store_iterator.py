@@ -85,6 +85,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._memory = ListingMemory(self.offsets, store, page_size)
         self._listing: Listing | None = None
         self._listing_began: float | None = None
+        self._pass_began = time.time()
         self._clock_ahead_seconds = 0.0
         discovery = config.discovery
         if discovery.list_requests_per_second is not None or discovery.list_bytes_per_second is not None:
@@ -139,6 +140,11 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @property
     @override
+    def bucket(self) -> str:
+        return self._store.bucket
+
+    @property
+    @override
     def start_key(self) -> str | None:
         return self._start_key
 
@@ -183,7 +189,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     def _stream(self, starts: Mapping[str, str], *, whole: bool) -> Iterator[NativeObject]:
         self._listing_began = None
-        began = time.time()
+        self._pass_began = began = time.time()
         for prefix, after in starts.items():
             for native in self._list(prefix, after, whole=whole):
                 if self._listing_began is None:
@@ -204,6 +210,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             self.counts.list_requests += first is not None  # it only showed that the store answers
             listing = self.lister(request)
         self._listing = listing
+        documented = self._store.ordered and self._store.order_is_documented and not request.unordered
+        self.offsets.coverage.begin_listing(prefix, after, in_order=documented)
         try:
             yield from self._objects_of(listing)
         except ListingError:
@@ -212,6 +220,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             raise
         finally:
             self._listing = None  # it remembers what it handed out
+        self.offsets.coverage.complete(in_order=not listing.unordered, whole=whole)
         self._memory.note(request, listing, whole=whole)
         self._check_order(prefix, unordered=listing.unordered)
 
@@ -247,12 +256,15 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 if listing.server_time_ms is not None and not told:
                     told = True
                     self._set_clock(listing.server_time_ms)
+                    # the pass began before the answer was asked for, so this is never later than it was there
+                    self.offsets.coverage.began(int((self._pass_began + self._clock_ahead_seconds) * 1000))
                 self.counts.list_requests += listing.counts.calls - calls
                 self.counts.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
                 if objects is None:
                     break
                 yield from objects
+                self.offsets.coverage.listed(listing.stretch)
             if not listing.complete:
                 raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}: closed while listing")
         finally:

@@ -113,7 +113,7 @@ class Tail:
         self._whole_began: float | None = None
         self._marks: dict[str, str] | None = None  # as kept since the last whole pass; None = not to be kept any more
         self._seconds = {True: 0.0, False: 0.0}  # what the last whole and the last partial pass took
-        self._in_hand: dict[OffsetManagerKey, tuple[str, str]] = {}
+        self._in_hand: dict[OffsetManagerKey, NativeObject] = {}
         self._prune_at = PRUNE_FROM
         self._resume()
 
@@ -122,7 +122,7 @@ class Tail:
     def hand_out(self, assignment: Assignment) -> None:
         """An object is in the reader's hands from now on."""
         entry = assignment.entry
-        self._in_hand[entry.get_manager_key()] = (assignment.native.key, entry.version)
+        self._in_hand[entry.get_manager_key()] = assignment.native
         if len(self._in_hand) >= self._prune_at:
             self._prune()
             self._prune_at = max(PRUNE_FROM, 2 * len(self._in_hand))
@@ -209,7 +209,7 @@ class Tail:
         if self._marks is None or self._whole_began is None:
             return
         self._prune()
-        unfinished = [*(key for key, _ in list(self._in_hand.values())), *self.put_off.waiting()]
+        unfinished = [*(native.key for native in list(self._in_hand.values())), *self.put_off.waiting()]
         marks = {prefix.name: self._before(prefix, prefix.back, unfinished) for prefix in self._prefixes}
         held = any(marks[prefix.name] < prefix.back for prefix in self._prefixes)
         if not held or not self._marks:
@@ -219,9 +219,8 @@ class Tail:
             self._marks = marks if held else None
 
     def _prune(self) -> None:
-        for key, (_, version) in list(self._in_hand.items()):
-            entry = self._offsets.get_entry(key)
-            if entry is not None and entry.finished and entry.version == version:
+        for key, native in list(self._in_hand.items()):
+            if self._offsets.is_finished(key, native.key, native.version, native.modified_ms):
                 self._in_hand.pop(key, None)
 
 

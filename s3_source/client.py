@@ -97,6 +97,8 @@ class S3Store(ObjectStore):
             raise translate(error, self._failed("CreateClient")) from error
         # Other stores list milliseconds, which their answer to a HEAD rounds away: only a listing shows their versions.
         self.lists_milliseconds = not _is_aws(self._client.meta.endpoint_url)
+        # Only AWS promises the order. Some of the others (SeaweedFS) list folder by folder, and that may show late.
+        self.order_is_documented = self.ordered and _is_aws(self._client.meta.endpoint_url)
         self._client.meta.events.register("before-sign.s3.GetObject", self._learn)
         self._client.meta.events.register("before-parse.s3.ListObjectsV2", _keep_body)
 

@@ -25,7 +25,7 @@ class Unit:
     """Marks a type that also has a text form in the file.
 
     Attributes:
-        name: what the text form holds: `duration`, `size` or `moment`.
+        name: what the text form holds: `duration`, `lasting`, `size` or `moment`.
         text: how the type is called in messages and in the reference.
     """
 
@@ -35,6 +35,9 @@ class Unit:
 
 Seconds = Annotated[float, Unit("duration", "duration")]
 """A duration: `"5s"`, `"10ms"`, `"2m"`, `"24h"`, `"7d"` or a number of seconds in the file; seconds in the program."""
+
+SecondsOrForever = Annotated[float, Unit("lasting", 'duration or "forever"')]
+"""A duration, or `"forever"`, which is infinite in the program."""
 
 Bytes = Annotated[int, Unit("size", "size")]
 """A size: `"16MiB"`, `"4MB"` or a number of bytes in the file; bytes in the program."""

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 
 import attrs
 
-from framework.config.option import Bytes, Moment, Seconds, option
+from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
 from framework.formats import known_formats
 from framework.globs import compile_globs
@@ -356,6 +356,13 @@ class DiscoverySection:
         doc="What is done with objects in an archive class, which must be restored before they can be read (S3 Glacier Flexible "
         'Retrieval and Deep Archive, and the archive tiers of Intelligent-Tiering). `"skip"`: left out, and counted by class. '
         '`"wait"`: tried again in each pass, with one request each, until they are restored; they hold nothing else up.',
+    )
+    late_arrival_window: SecondsOrForever = option(
+        86400.0,
+        unit="seconds",
+        doc="How much later than its last-modified an object may appear: a multipart upload carries the time of its beginning. "
+        "Finished objects older than that lose their positions, and what appears older is not read. "
+        'Longer than the longest upload takes; `"forever"` keeps every position.',
     )
     ignore_hidden: bool = option(
         True,

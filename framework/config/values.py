@@ -65,6 +65,20 @@ def parse_duration(value: object) -> float:
     return float(value)
 
 
+def parse_lasting(value: object) -> float:
+    """The same, or infinity for `"forever"`.
+
+    Raises:
+        ValueMistake: it is neither.
+    """
+    if isinstance(value, str) and value.strip() == "forever":
+        return math.inf
+    try:
+        return parse_duration(value)
+    except ValueMistake as mistake:
+        raise ValueMistake(f'{mistake}, or "forever"') from None
+
+
 def parse_size(value: object) -> int:
     """Bytes of `"16MiB"`, `"4MB"`, `"0.5GiB"`, or of a plain whole number.
 
@@ -178,7 +192,12 @@ def strict_converter() -> cattrs.Converter:
     converter = cattrs.Converter(detailed_validation=False)
     for plain, hook in {str: _text, int: _whole_number, float: _number, bool: _truth}.items():
         converter.register_structure_hook(plain, hook)
-    units = {"duration": parse_duration, "size": parse_size, "moment": parse_moment}
+    units = {
+        "duration": parse_duration,
+        "lasting": parse_lasting,
+        "size": parse_size,
+        "moment": parse_moment,
+    }
 
     def with_unit(value: object, kind: Any) -> object:
         unit = next(extra for extra in get_args(kind)[1:] if isinstance(extra, Unit))

@@ -12,6 +12,7 @@ from framework.iggy.checkpoints import CheckpointLoader
 from framework.iggy.position_log import PositionLog, arrange
 from framework.offsets import position_map, settle_shares
 from framework.records import Anchor, Lane, length_only
+from framework.watermark import Watermark
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -33,6 +34,7 @@ class Inspection:
         anchors: every known lane and its last accounted message.
         unclaimed: records found in the topics whose objects only a listing can name.
         listings: prefix -> what its last listing left.
+        watermark: what stands for the finished objects that have no position any more.
         epoch: the last one that anybody claimed; 0 for an empty log.
         epochs: how many epochs began in what the log still holds.
         last_saved_us: when positions were last written, by the server's clock; 0 for never.
@@ -48,6 +50,7 @@ class Inspection:
     anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
     unclaimed: Mapping[int, int] = attrs.field(factory=dict, repr=length_only)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict, repr=length_only)
+    watermark: Watermark = attrs.field(factory=Watermark)
     epoch: int = 0
     epochs: int = 0
     last_saved_us: int = 0
@@ -84,6 +87,7 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig) -> Inspectio
         anchors=loaded.anchors,
         unclaimed=loaded.unclaimed,
         listings=loaded.listings,
+        watermark=loaded.watermark,
         epoch=view.last_epoch,
         epochs=len({checkpoint.epoch for checkpoint in view.checkpoints}),
         last_saved_us=size.last_saved_us,

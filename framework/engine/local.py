@@ -142,6 +142,8 @@ class LocalEngine:
             self._reporter.recovered()
         patience.connected(session.recovered.stored_records)
         self._run_epoch(session)
+        if not self._stopping.is_set():
+            session.finish()
 
     def _run_epoch(self, session: Session) -> None:
         if (self._config.runner.tasks_max or 1) > 1:

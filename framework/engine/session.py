@@ -39,6 +39,13 @@ log = logging.getLogger(__name__)
 
 OFFSETS_SEGMENT_BYTES = 16 << 20
 
+SETTLE_SECONDS = 1.0
+SETTLE_SHARE = 20
+"""What is in hand is looked through no more often, and for no more than this part of the time."""
+
+WORTH_A_PART = 8
+"""At the end of a run, a snapshot is written when more than one in so many positions would go."""
+
 VERIFY_SECONDS = 30.0
 """How often an idle source looks whether the server still has what it confirmed."""
 
@@ -237,7 +244,12 @@ class Session:
             listings=self.recovered.listings,
             watch=self.watch,
         )
-        self.offsets = OffsetManager(store, positions=self.recovered.entries, records_found=self._records_found)
+        self.offsets = OffsetManager(
+            store,
+            positions=self.recovered.entries,
+            records_found=self._records_found,
+            watermark=self.recovered.watermark,
+        )
         self.offsets.populate_offset_manager()
         for lane, anchor in self.recovered.anchors.items():
             self.offsets.set_anchor(lane, anchor)
@@ -248,7 +260,9 @@ class Session:
             state=self._state,
             count=self.offsets.__len__,
             on_appended=self.watch.appended,
+            foldable=self._foldable,
         )
+        self._settle_at = 0.0
 
     def _records_found(self, native: NativeObject) -> int:
         unclaimed = self.recovered.unclaimed
@@ -287,8 +301,25 @@ class Session:
             self.saved(self.offsets.flush())
         self._snapshots.advance()
 
+    def finish(self) -> None:
+        """Everything was done: folds what can be folded, if that is worth a snapshot, so that the next start reads little."""
+        self.offsets.coverage.settle()
+        if WORTH_A_PART * self.offsets.coverage.foldable > len(self.offsets):
+            positions, closing = self._state()
+            self.log.append_snapshot(self.recovered.epoch, positions, closing)
+
+    def _foldable(self) -> int:
+        """How many positions a snapshot would be without, now."""
+        now = time.monotonic()
+        if now >= self._settle_at:
+            self.offsets.coverage.settle()
+            self._settle_at = now + max(SETTLE_SECONDS, SETTLE_SHARE * (time.monotonic() - now))
+        return self.offsets.coverage.foldable
+
     def _state(self) -> tuple[PositionView, Closing]:
-        """The whole state as of now."""
+        """The whole state as of now, without the positions that the watermark stands for."""
+        self.offsets.coverage.settle()
+        self.offsets.fold()
         listings = self.offsets.snapshot_listings()
         positions, anchors = self.offsets.snapshot()
         return positions, Closing(
@@ -297,6 +328,7 @@ class Session:
             unclaimed=self.recovered.unclaimed,
             listings=listings,
             letters=self.recovered.letters,
+            watermark=self.offsets.watermark,
         )
 
     def _topics(self) -> dict[str, TopicIdentity]:

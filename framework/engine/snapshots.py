@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SNAPSHOT_DELTAS = 1000
 """Deltas between two snapshots, at least."""
 
+FOLD_FROM = 20_000
+"""So many positions that can be folded make a snapshot due, when they are half of all: some 2 MB of memory."""
+
 SETTLE_SECONDS = 10.0
 """How long the leader waits until it knows every delta of others that stands in the log: a pipe brings them in milliseconds."""
 
@@ -40,6 +43,7 @@ class SnapshotWriter:
         state: the whole state of a moment.
         count: how many positions there are, about.
         on_appended: told of the offset of each part.
+        foldable: how many of them the next snapshot would be without, about.
         clock: seconds.
     """
 
@@ -51,6 +55,7 @@ class SnapshotWriter:
         state: Callable[[], tuple[PositionView, Closing]],
         count: Callable[[], int],
         on_appended: Callable[[int], None] = lambda _: None,
+        foldable: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.others_write = False
@@ -59,6 +64,7 @@ class SnapshotWriter:
         self._state = state
         self._count = count
         self._on_appended = on_appended
+        self._foldable = foldable
         self._clock = clock
         self._deltas = 0
         self._bytes = 0
@@ -92,9 +98,18 @@ class SnapshotWriter:
         self._on_appended(self._log.append(payload))
         self._goes_on_at = self._clock() + PAUSE_PARTS * (self._clock() - now)
 
+    def _is_large_enough(self) -> bool:
+        return self._deltas >= SNAPSHOT_DELTAS and self._bytes >= log_codec.positions_bytes(self._count())
+
+    def _is_worth_folding(self) -> bool:
+        """What goes is as much as what stays: so all snapshots that fold are no larger than what was ever folded."""
+        return (
+            self._count() >= FOLD_FROM and (foldable := self._foldable()) >= FOLD_FROM and 2 * foldable >= self._count()
+        )
+
     def _begin(self, now: float) -> Iterator[bytes] | None:
         if self._since is None:
-            if self._deltas < SNAPSHOT_DELTAS or self._bytes < log_codec.positions_bytes(self._count()):
+            if not (self._is_large_enough() or self._is_worth_folding()):
                 return None
             # what stands in the log now will be in the snapshot, what comes from now on counts beside it
             self._since = self._log.end()

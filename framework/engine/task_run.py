@@ -86,7 +86,7 @@ class TaskRun:
                 make_producer(self._connection, config, plan.anchors),
                 config,
                 open_lane=lanes.open_lane,
-                on_saved=on_saved,
+                on_saved=self._saved,
                 on_idle=lanes.verify_when_due,
                 dead_letters=IggyDeadLetters.of(self._connection, config),
                 on_turn=watch.look_when_due,
@@ -97,6 +97,10 @@ class TaskRun:
 
     def _lane_opened(self, delta: PositionDelta) -> None:
         self._on_saved(delta)
+
+    def _saved(self, delta: PositionDelta) -> None:
+        self._on_saved(delta)
+        self.task.offsets.forget(delta.entries)  # or a worker would hold every object that it ever read
 
     def run(self) -> None:
         """Sends what the leader gives until it closes the feed, or `stop`. Raises what `Pipeline.run` raises."""

@@ -31,6 +31,7 @@ from framework.past_listing import PastListing
 from framework.position_map import PositionMap
 from framework.records import Anchor, Lane
 from framework.reset import Reset
+from framework.watermark import Watermark
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class Loaded:
         anchors: every known lane, and the newest place up to which the positions account for it.
         unclaimed: of the snapshot; see `Closing`.
         listings: prefix -> what its last listing left.
+        watermark: of the snapshot: what was folded since is there again.
         facts: record numbers that were left out, of objects that were not finished. They are facts about the objects, so they
             count whether or not their delta's anchor stands.
         letters: dead letter topic -> the place up to which the positions know its letters.
@@ -58,6 +60,7 @@ class Loaded:
     anchors: dict[Lane, Anchor | None] = attrs.field(factory=dict)
     unclaimed: dict[int, int] = attrs.field(factory=dict)
     listings: dict[str, PastListing] = attrs.field(factory=dict)
+    watermark: Watermark = attrs.field(factory=Watermark)
     facts: SkipFacts = attrs.field(factory=dict)
     letters: Mapping[str, Anchor] = attrs.field(factory=dict)
     lost_records: bool = False
@@ -150,9 +153,13 @@ class CheckpointLoader:
         checkpoints = self._checkpoints[chosen:]
         summary = self._newest if len(checkpoints) == 1 else self._summarise(checkpoints)
         loaded.anchors, loaded.unclaimed = dict(closing.anchors), dict(closing.unclaimed)
-        loaded.listings = summary.listings
+        loaded.listings, loaded.watermark = summary.listings, closing.watermark
         loaded.letters = closing.letters  # of the oldest step that counts: what it does not know must be read again
         self._apply(checkpoints, self._reach(checkpoints, summary, loaded), loaded)
+        # deltas may tell again of what the snapshot has folded: before the shares of such objects are made to agree
+        folded, records = loaded.entries.fold(loaded.watermark)
+        if checkpoints[0].deltas or len(checkpoints) > 1:
+            loaded.watermark = loaded.watermark.with_folded(folded, records)
         if loaded.lost_records:  # the mark up to where everything was read falls with what was read
             loaded.listings = {prefix: attrs.evolve(past, tail=None) for prefix, past in loaded.listings.items()}
         return loaded
@@ -314,6 +321,7 @@ class CheckpointLoader:
 
 def forget(reset: Reset, loaded: Loaded) -> None:
     """Takes everything out of a state that it says about these objects."""
+    loaded.watermark = reset.opened(loaded.watermark)
     if reset.everything:
         loaded.entries = position_map()
     for key in [entry.get_manager_key() for entry in loaded.entries.view() if reset.takes_entry(entry)]:

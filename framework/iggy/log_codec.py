@@ -32,6 +32,7 @@ from framework.past_listing import PastListing, TailMark
 from framework.position_map import PositionView
 from framework.records import Anchor, Lane, Mark, ObjectState, length_only
 from framework.reset import Reset
+from framework.watermark import CoveredRange, Watermark
 
 WAY_OUT = (
     "It is damaged: bring the topic back from a backup; or name another [offsets] topic and say what is to hold for it: "
@@ -151,6 +152,7 @@ class Closing:
             writers share the topic, so none of them can tell for all.
         reset: what was forgotten by hand just before this snapshot. Its anchors are the lanes' ends of that moment: records of
             these objects up to there do not count, also for a start that has to go back to an older snapshot.
+        watermark: under which objects without a position are done.
     """
 
     anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
@@ -159,6 +161,7 @@ class Closing:
     listings: Mapping[str, PastListing] = attrs.field(factory=dict)
     letters: Mapping[str, Anchor] = attrs.field(factory=dict)
     reset: Reset | None = None
+    watermark: Watermark = attrs.field(factory=Watermark)
 
 
 def _loads(body: bytes) -> Any:
@@ -309,6 +312,7 @@ def encode_snapshot(
                 body["letters"] = {topic: [at.offset, f"{at.message_id:x}"] for topic, at in closing.letters.items()}
             if closing.reset is not None:
                 body["reset"] = closing.reset.to_json()
+            body["watermark"] = _watermark_out(closing.watermark)
         header = {"kind": "snapshot", "source": source, "epoch": epoch, "part": part, "parts": len(views)}
         if since is not None:
             header["since"] = since
@@ -339,7 +343,40 @@ def decode_closing(part: LogMessage) -> Closing:
             listings=_listings_in(body.get("listings", {})),
             letters={topic: Anchor(row[0], int(row[1], 16)) for topic, row in body.get("letters", {}).items()},
             reset=Reset.from_json(body["reset"]) if body.get("reset") else None,
+            watermark=_watermark_in(body.get("watermark", {})),
         )
+
+
+def _watermark_out(watermark: Watermark) -> dict[str, Any]:
+    if not watermark.bucket:
+        return {}
+    return {
+        "bucket": watermark.bucket,
+        "prefixes": {
+            prefix: [[one.after, one.until, one.time_ms] for one in ranges]
+            for prefix, ranges in watermark.prefixes.items()
+        },
+        "folded": dict(watermark.folded),
+        "records": watermark.records,
+        "selection": dict(watermark.selection),
+        "oldest": watermark.oldest_ms,
+    }
+
+
+def _watermark_in(row: Mapping[str, Any]) -> Watermark:
+    if not row:
+        return Watermark()
+    return Watermark(
+        bucket=row["bucket"],
+        prefixes={
+            prefix: tuple(CoveredRange(after, until, int(time_ms)) for after, until, time_ms in ranges)
+            for prefix, ranges in row["prefixes"].items()
+        },
+        folded={prefix: int(count) for prefix, count in row["folded"].items()},
+        records=int(row["records"]),
+        selection=dict(row["selection"]),
+        oldest_ms=row["oldest"],
+    )
 
 
 def _listings_out(listings: Mapping[str, PastListing]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from framework.past_listing import PastListing
 from framework.position_map import PositionMap
 from framework.records import Anchor, Lane, length_only
 from framework.reset import Reset
+from framework.watermark import Watermark
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
@@ -58,6 +59,7 @@ class Recovered:
         topics: the data topics and their identities.
         listings: prefix -> what its last listing left for the next one.
         letters: dead letter topic -> the place up to which the positions know its letters.
+        watermark: under which objects without a position are done.
     """
 
     epoch: int
@@ -69,11 +71,12 @@ class Recovered:
     topics: Mapping[str, TopicIdentity] = attrs.field(factory=dict)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict, repr=length_only)
     letters: Mapping[str, Anchor] = attrs.field(factory=dict)
+    watermark: Watermark = attrs.field(factory=Watermark)
 
     @property
     def stored_records(self) -> int:
         """Records that positions and replay together know to be stored."""
-        return self.entries.view().records_done + sum(self.unclaimed.values())
+        return self.entries.records_done + self.watermark.records + sum(self.unclaimed.values())
 
 
 def fence(
@@ -214,6 +217,7 @@ class Recovery:
             listings=loaded.listings,
             letters=letters,
             reset=self._reset,
+            watermark=loaded.watermark,
         )
         base = self._log.append_snapshot(epoch, loaded.entries.view(), closing)
         if replayed:
@@ -228,6 +232,7 @@ class Recovery:
             topics=identities,
             listings=loaded.listings,
             letters=letters,
+            watermark=loaded.watermark,
         )
 
     def _recover_letters(self, loaded: Loaded, *, known: bool) -> Mapping[str, Anchor]:
@@ -305,7 +310,6 @@ class Recovery:
                 f"{sum(loaded.unclaimed.values()):,} records of objects whose names only a listing can tell are in the topics "
                 f"(headers are off): run the source once, then reset; or reset --all"
             )
-        # FOLD: a watermark that covers these keys must be opened here, too
         forget(reset, loaded)
 
     def _identities(self, loader: CheckpointLoader) -> dict[str, TopicIdentity]:
@@ -356,6 +360,7 @@ class _Replay:
         self._unclaimed = loaded.unclaimed
         self._facts = loaded.facts
         self._resets = loaded.resets
+        self._watermark = loaded.watermark
         # (hash, share) -> position
         self._keys: dict[tuple[int, int], OffsetManagerKey | None] = {}
         self._by_hash: dict[tuple[int, int], OffsetManagerKey] | None = None
@@ -430,8 +435,15 @@ class _Replay:
                 return None
             # a later version in the lane is the newer one: its time is learnt from the next listing
             generation = known.generation + 1 if known is not None else 0
+            # it was new, so it is no older than the watermark: by that it wins, after a step back, over a version that was folded
+            modified_ms = self._watermark.time_of(bucket, key_name) if known is None else 0
             self._entries[key] = OffsetManagerEntry(
-                bucket=bucket, key=key_name, version=version, generation=generation, lane=lane
+                bucket=bucket,
+                key=key_name,
+                version=version,
+                generation=generation,
+                modified_ms=modified_ms,
+                lane=lane,
             )
             return key
         if self._by_hash is None:

@@ -21,6 +21,7 @@ from framework.range_pages import list_range, merged
 from framework.range_tasks import RangeResult, RangeTask
 from framework.records import NativeObject
 from framework.store_iterator import StoreRecordIterator
+from framework.stretch import Stretch
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -59,6 +60,7 @@ class RangeListed:
 
     Attributes:
         pages: packed objects, in order; see `unpacked`.
+        stretch: what its pages have shown wholly; None when it failed.
         result: the report for the planner; None when it failed before the first page.
         retries: calls that were tried again.
         throttled: of these, because the store asked to slow down.
@@ -67,6 +69,7 @@ class RangeListed:
     """
 
     pages: list[bytes] = attrs.field(factory=list, repr=False)
+    stretch: Stretch | None = None
     result: RangeResult | None = None
     retries: int = 0
     throttled: int = 0
@@ -154,6 +157,12 @@ def list_ranges(
         return list(threads.map(lambda task: _list_one(iterator, bundle, task, pace, stop), bundle.tasks))
 
 
+def _stretch_of(task: RangeTask, result: RangeResult) -> Stretch | None:
+    if result.exhausted:
+        return Stretch(task.after, task.until)
+    return Stretch(task.after, result.last_key) if result.last_key is not None else None
+
+
 def _list_one(
     iterator: StoreRecordIterator, bundle: Bundle, task: RangeTask, pace: CallPace, stop: threading.Event | None
 ) -> RangeListed:
@@ -189,4 +198,5 @@ def _list_one(
         listed.failure = FatalError(f"{type(error).__name__}: {error}")
     if results:
         listed.result = merged(results)
+        listed.stretch = _stretch_of(task, listed.result)
     return listed

@@ -262,6 +262,8 @@ class SparkGroup:
             key = entry.get_manager_key()
             known = self._session.offsets.get_entry(key)
             before = known.records_done if known is not None and known.version == entry.version else 0
+            if known is None and self._session.offsets.is_folded(key, entry.key, entry.modified_ms):
+                before = entry.records_done
             more = max(0, entry.records_done - before)
             self._live.records += more
             for running in self._running.values():

@@ -18,6 +18,7 @@ from framework.records import NativeObject
 from framework.spark.bundles import Bundle, RangeListed, list_bundle, unpacked
 from framework.spark.threads import spark_thread
 from framework.spark.waves import ThreadMaker, Waves
+from framework.stretch import Stretch
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -118,6 +119,7 @@ class WaveListing(Iterator[list[NativeObject]]):
         self._serial = serial
         self._chain: Listing | None = None
         self._pages = self._by_waves()
+        self._stretch: Stretch | None = None
         self.unordered = False
         self.complete = False
         self.counts = ListingCounts()
@@ -126,6 +128,11 @@ class WaveListing(Iterator[list[NativeObject]]):
     def histogram(self) -> list[tuple[str, int]]:
         """What the next listing should start from; empty until this one is complete, and for one without order."""
         return self._waves.planner.histogram() if self.complete and not self.unordered else []
+
+    @property
+    def stretch(self) -> Stretch | None:
+        """The keys that the page handed out last has shown wholly; None for a store without order."""
+        return self._stretch
 
     @property
     def server_time_ms(self) -> int | None:
@@ -141,12 +148,19 @@ class WaveListing(Iterator[list[NativeObject]]):
             for wave in self._waves:
                 self._count()
                 for listed in wave:
-                    for page in listed.pages:
-                        yield unpacked(page)
+                    whole = listed.stretch
+                    for number, page in enumerate(listed.pages, 1):
+                        objects = unpacked(page)
+                        if whole is not None:
+                            until = objects[-1].key if number < len(listed.pages) else whole.until
+                            self._stretch = Stretch(whole.after, until)
+                            whole = Stretch(objects[-1].key, whole.until)
+                        yield objects
         except OutOfOrderError as error:
             log.warning("%s; one chain of pages lists it from the start", error)
             self.unordered = True
             self._chain = self._serial()
+            self._stretch = None
             before = self.counts
             for objects in self._chain:
                 yield objects

@@ -24,6 +24,7 @@ from framework.offsets import (
 )
 from framework.position_map import PositionMap
 from framework.records import Lane, Mark, NativeObject, ObjectState
+from framework.watermark import CoveredRange, Watermark
 
 LANE = Lane("t", 0)
 ETAG = "d41d8cd98f00b204e9800998ecf8427e"
@@ -384,3 +385,82 @@ def test_threads_that_read_commit_and_look_see_whole_positions():
     assert not failures
     assert sorted(entry.key for entry in manager.entries()) == sorted(objects)
     assert all(manager.finished_version(OffsetManagerKey.of_object("b", key)) == "v" for key in objects)
+
+
+# ---- folding
+
+
+def a_share(key, share, state=ObjectState.DONE, *, modified_ms=5, split_size=4):
+    return OffsetManagerEntry(
+        bucket="b",
+        key=key,
+        version="v",
+        modified_ms=modified_ms,
+        share=share,
+        split_size=split_size,
+        records_done=3,
+        state=state,
+        lane=Lane("t", 0),
+    )
+
+
+def below(time_ms, bucket="b"):
+    return Watermark(bucket=bucket).raised("", [CoveredRange("", None, time_ms)])
+
+
+@pytest.mark.parametrize(
+    ("entries", "left"),
+    [
+        ([a_share("k", 1), a_share("k", 2)], 0),
+        ([a_share("k", 1), a_share("k", 2, ObjectState.READING)], 2),
+        ([a_share("k", 1, ObjectState.READING), a_share("k", 2)], 2),
+        ([a_share("k", 1), a_share("k", 2, ObjectState.FAILED)], 2),
+        ([a_share("k", 2), a_share("k", 3)], 0),
+        ([a_share("k", 1), a_share("k", 2, modified_ms=9)], 2),
+        ([a_share("k", 1), a_share("k", 2), a_share("l", 1, ObjectState.READING)], 1),
+    ],
+)
+def test_the_shares_of_an_object_are_folded_together_or_not_at_all(entries, left):
+    positions = position_map(entries)
+    folded, records = positions.fold(below(9))
+    assert len(positions) == left
+    gone = len(entries) - left
+    assert (folded, records) == (({"": 1}, 3 * gone) if gone else ({}, 0))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.integers(0, 9), st.sampled_from(ObjectState), st.sampled_from("bc")),
+        max_size=40,
+    ),
+    st.integers(0, 10),
+)
+def test_what_is_done_and_older_is_folded_and_nothing_else(rows, time_ms):
+    positions = PositionMap(
+        OffsetManagerKey, OffsetManagerEntry, finished=FinishedTable(RowCodec(OffsetManagerEntry), block_bits=2)
+    )
+    kept = {}
+    for number, (key, modified_ms, state, bucket) in enumerate(rows):
+        entry = OffsetManagerEntry(
+            bucket=bucket,
+            key=key,
+            version="v",
+            modified_ms=modified_ms,
+            records_done=number,
+            state=state,
+            lane=Lane("t", 0),
+        )
+        positions[entry.get_manager_key()] = kept[entry.get_manager_key()] = entry
+    view, before = positions.view(), list(positions.view())
+    _, records = positions.fold(below(time_ms))
+    gone = {
+        key: one
+        for key, one in kept.items()
+        if one.bucket == "b" and one.state is ObjectState.DONE and 0 < one.modified_ms < time_ms
+    }
+    assert {one.get_manager_key(): one for one in positions.view()} == {
+        key: one for key, one in kept.items() if key not in gone
+    }
+    assert records == sum(one.records_done for one in gone.values())
+    assert positions.records_done == sum(one.records_done for one in positions.view())
+    assert list(view) == before, "a view of before stays as it was"

@@ -174,3 +174,21 @@ def test_a_broken_append_leaves_a_snapshot_that_counts_for_nothing(monkeypatch):
     with pytest.raises(ConnectionError):
         rig.save()
     assert rig.log.snapshots() == []
+
+
+@pytest.mark.parametrize(
+    ("count", "foldable", "due"), [(40, 20, True), (40, 19, False), (41, 20, False), (19, 19, False)]
+)
+def test_a_snapshot_is_due_when_it_would_be_without_half_of_many_positions(count, foldable, due, monkeypatch):
+    monkeypatch.setattr(snapshots, "FOLD_FROM", 20)
+    rig = Rig()
+    writer = SnapshotWriter(
+        rig.log,
+        epoch=7,
+        state=lambda: (rig.positions.view(), Closing()),
+        count=lambda: count,
+        foldable=lambda: foldable,
+        clock=rig.clock,
+    )
+    writer.advance()
+    assert bool(rig.log.snapshots()) is due
