@@ -71,11 +71,17 @@ def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Rese
     with IggyTarget(config) as target, target.connect() as connection:
         found = inspect(connection, config)
         objects, records = _count(_chosen(found, choice))
+        watermark = found.watermark
+        opened = choice.opened(watermark) != watermark
+        if choice.everything:
+            objects, records = objects + watermark.objects, records + watermark.records
         what = f"{objects:,} objects, {records:,} records will be sent again by the next run"
         if choice.everything and found.unclaimed:
             what += f"; {sum(found.unclaimed.values()):,} more records of objects that are not known by name yet"
+        if opened and not choice.everything:
+            what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         _write(what)
-        if not objects and not choice.everything:
+        if not objects and not opened and not choice.everything:
             _write("nothing to reset: no object of that name has a position")
             return 0
         if dry_run:
@@ -154,6 +160,11 @@ def summary(found: Inspection) -> dict[str, Any]:
         "positions": {state: states[state] for state in ("done", "reading", "failed")},
         "records": sum(lane["records"] for lane in lanes.values()),
         "unclaimed_records": sum(found.unclaimed.values()),
+        "folded": {
+            "objects": found.watermark.objects,
+            "records": found.watermark.records,
+            "ranges": len(found.watermark),
+        },
         "lanes": {
             name: {field: lanes[name][field] for field in ("done", "reading", "failed", "records")}
             for name in sorted(lanes)
@@ -169,6 +180,12 @@ def summary_lines(found: Inspection) -> Iterator[str]:
     rows = {**counts["lanes"], "all": {**counts["positions"], "records": counts["records"]}}
     for name, row in rows.items():
         yield f"{name:<32} {row['done']:>12,} {row['reading']:>12,} {row['failed']:>12,} {row['records']:>16,}"
+    folded = counts["folded"]
+    if folded["objects"]:
+        yield (
+            f"{folded['objects']:,} more objects, {folded['records']:,} records, were done long ago and have no position any "
+            f"more: {folded['ranges']:,} ranges of keys stand for them"
+        )
     if counts["unclaimed_records"]:
         yield f"{counts['unclaimed_records']:,} records of objects that only the next listing can name"
 

@@ -10,7 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.errors import PositionError
+from framework.iggy.position_log import PositionLog
+from framework.iggy.recovery import Recovery
 from framework.records import ObjectState
+from framework.reset import Reset
 from framework.testing.options import source_config
 from framework.watermark import CoveredRange
 from tests.support.folding import ClockStore, Leader, wanted
@@ -455,3 +458,49 @@ def test_a_folder_that_a_store_lists_late_is_not_hidden_by_the_folder_before_it(
         one.quiet()
         one.fold()
         assert len(one.offsets) == 0
+
+
+@pytest.mark.parametrize(
+    ("reset", "again"), [(Reset(key="b"), {"b"}), (Reset(prefix="b/"), {"b/1", "b/2"}), (Reset(), set(KEYS))]
+)
+def test_a_reset_reads_folded_objects_again_and_no_others(reset, again):
+    store = old_bucket(*KEYS)
+    one = leader(store)
+    one.quiet()
+    one.fold()
+    one.session.close()
+    log = PositionLog(one.server.connect(), stream="kit", topic="kit-offsets", source="kit")
+    Recovery(log, topics=["records"], partitions=2, reset=reset).run()
+    log.connection.close()
+    for _ in range(2):  # a start and a crash later it is the same
+        one.start()
+    assert {name.split("@")[0] for name in read_again(one)} == again
+    later(store)
+    one.quiet()
+    one.fold()
+    assert (len(one.offsets), len(one.offsets.watermark)) == (0, 1)
+
+
+def test_what_the_filters_leave_out_for_its_age_is_no_late_object(caplog):
+    store = old_bucket("a", "b")
+    store.put("ancient", b"x", modified_ms=1000)
+    one = leader(store, modified_after="2020-01-01")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            one.quiet()
+            one.fold()
+    assert len(one.offsets) == 0
+    assert not [record for record in caplog.records if "late_arrival_window" in record.getMessage()]
+
+
+def test_what_is_archived_and_waited_for_is_not_hidden():
+    store = old_bucket("a", "b", "c")
+    one = leader(store, archived="wait")
+    for _ in range(3):
+        one.take()
+    one.feed.release(attrs.evolve(one.in_hand.pop(1), archived=True), gone=True)
+    one.finish_all()
+    assert one.take() is None
+    one.fold()
+    one.start()
+    assert {name.split("@")[0] for name in read_again(one)} == {"b"}
