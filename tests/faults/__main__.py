@@ -7,6 +7,7 @@ python -m tests.faults --report --page                       the table of what h
 """
 
 import argparse
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -66,11 +67,20 @@ def run_beside(names, given, out):
         command += ["--seed", str(given.seed), "--server", given.server]
         if given.rounds is not None:
             command += ["--rounds", str(given.rounds)]
-        return subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False).returncode == 0
+        with subprocess.Popen(command, cwd=ROOT, stdout=sys.stderr) as process:
+            running.append(process)
+            return process.wait() == 0
 
+    running = []
     ordered = sorted(names, key=lambda name: (name not in LONGEST_FIRST, name))
     with ThreadPoolExecutor(given.jobs) as pool:
-        return all(list(pool.map(run, ordered)))
+        try:
+            return all(list(pool.map(run, ordered)))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.terminate()
+            raise
 
 
 def main(arguments=None):
@@ -79,6 +89,7 @@ def main(arguments=None):
     out = report.folder(given.out)
     fine = True
     if not given.report:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
         names = []
         for name in given.rows:
             sentence = why_not(BY_NAME[name], given.server)

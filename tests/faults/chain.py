@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.faults.checker import check, identity
+from tests.faults.checker import COUNTED, check, identity
 from tests.faults.content import CHUNK, FORMS, Ledger
 from tests.faults.reader import Tap
 from tests.integration.program_rig import OwnServer, Program
@@ -35,7 +35,10 @@ MEMORY = Path("/dev/shm")
 to a file is there whatever holds the file; and a disk would spend the time on being asked for certainty."""
 
 SPLIT = 20_011
+LETTERS = "dead"
 EVIDENCE_LINES = 400_000
+CONFIGURATION = 2
+"""The exit code for a mistake in the configuration: the harness's own."""
 
 
 class HungError(Exception):
@@ -85,7 +88,7 @@ class Tally:
         self.servers[server] = self.servers.get(server, 0) + 1
 
     def add(self, verdict):
-        for what in ("records", "lost", "repeated", "mixed", "wrong"):
+        for what in COUNTED:
             setattr(self, what, getattr(self, what) + getattr(verdict, what))
 
 
@@ -174,7 +177,8 @@ class Chain:
         self.headers = dice.random() < 0.75
         split = SPLIT if dice.random() < 0.35 and not chunks else None
         self.partitions = dice.choice((1, 3, 4, 5))
-        self.ledger = Ledger(self.bucket, split)
+        bad = not chunks and dice.random() < 0.3
+        self.ledger = Ledger(self.bucket, split, bad=bad)
         stream = f"{row}-{number}-{os.getpid()}"
         self.program = Program(
             self.folder,
@@ -186,6 +190,9 @@ class Chain:
             discovery={"mode": dice.choice(("list", "list", "after")), "full_pass_interval": 2},
         )
         self._stack.callback(self.program.close)
+        if bad:
+            limits = {"max_skipped": 1_000_000, "max_skipped_per_hour": 1_000_000}
+            self.program.configure(errors={"tolerance": "skip_record", "dead_letter_topic": LETTERS, **limits})
         self.program.configure(**changes)
         self.options()
         self.tap = Tap(self.server.url, stream)
@@ -229,7 +236,7 @@ class Chain:
         """Other options for the next start: what may change from run to run."""
         dice = self.dice
         self.program.configure(
-            runner={"engine": "local", "tasks_max": dice.choice((1, 1, 2))},
+            runner={"engine": "local", "tasks_max": dice.choice((1, 1, min(2, self.partitions)))},
             iggy={"batch_length": dice.choice((13, 61, 61, 500)), "linger_time": dice.choice((0, 0.005))},
             offsets={"commit_interval": dice.choice((0.05, 0.05, 1))},
             input={"fetch_ahead": dice.choice((1, 8, 32))},
@@ -252,9 +259,14 @@ class Chain:
     def keep_alive(self):
         """Starts the program again when it has ended by itself; an error is counted, for it is one."""
         if not self.alive():
-            if self.running is not None and self.running.process.poll() != 0:
-                self.tally.ended += 1
+            if self.running is not None:
+                self._count_end(self.running.wait())
             self.start()
+
+    def _count_end(self, ended):
+        if ended.code == CONFIGURATION:
+            raise RuntimeError(ended.said)
+        self.tally.ended += ended.code != 0
 
     def stop(self):
         """SIGTERM, and its end."""
@@ -371,7 +383,7 @@ class Chain:
             self.running = None
             if ended.code == 0 and self.look() and self.open_records() == 0:
                 break
-            self.tally.ended += ended.code != 0
+            self._count_end(ended)
 
     def verify(self, *, last=False):
         """The whole topic, from its beginning, against the ledger."""
@@ -381,6 +393,10 @@ class Chain:
             if (known := identity(one.payload)) is not None:
                 self._seen[known].add(one.id & (1 << 64) - 1)
         verdict = check(stored, self.ledger.expected(), bucket=self.bucket.name, headers=self.headers)
+        if self.ledger.bad:
+            letters = Tap(self.server.url, self.program.stream, LETTERS)
+            verdict += check(letters.everything(), self.ledger.expected_letters(), bucket=self.bucket.name)
+            letters.close()
         if not verdict.good:
             self.keep_evidence("; ".join(verdict.sentences[:3]), verdict)
         if last or not verdict.good:
@@ -397,7 +413,7 @@ class Chain:
         sentences = "\n".join(verdict.sentences if verdict else ())
         (folder / "README").write_text(f"{why}\n\nAgain: {command}\n\n{sentences}\n")
         (folder / "put.json").write_text(self.ledger.as_json())
-        for topic in ("records", "orders-offsets"):
+        for topic in ("records", "orders-offsets", LETTERS):
             tap = Tap(self.server.url, self.program.stream, topic)
             with contextlib.suppress(OSError), (folder / f"{topic}.jsonl").open("w") as out:
                 for one in tap.everything()[:EVIDENCE_LINES]:

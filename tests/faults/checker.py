@@ -9,6 +9,8 @@ What must be there, for each key:
 - the last version wholly, unless the object was deleted: then a part from its beginning on;
 - of each version before it a part from its beginning on, and all of that before the next version's first record;
 - each record once, the records of an object (or of a share of it) in one partition and in order.
+
+A topic of dead letters is held to the same, with the bad records in place of the good ones.
 """
 
 import json
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 MOST_SENTENCES = 40
+COUNTED = ("records", "lost", "repeated", "mixed", "wrong")
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class Verdict:
     @property
     def good(self):
         return not (self.lost or self.repeated or self.mixed or self.wrong)
+
+    def __add__(self, other):
+        sentences = [*self.sentences, *other.sentences]
+        numbers = {what: getattr(self, what) + getattr(other, what) for what in COUNTED}
+        return Verdict(**numbers, sentences=sentences)
 
     def note(self, what, number, sentence):
         setattr(self, what, getattr(self, what) + number)

@@ -15,7 +15,8 @@ from tests.integration.program_rig import encoded
 FORMS = ("jsonl", "jsonl.gz", "csv", "avro", "parquet", "json", "txt")
 """By the suffix; `bin` is read as chunks and needs a configuration of its own."""
 
-CHUNK = 131
+CHUNK = 401
+"""Room for the longest key, since every chunk says whose it is."""
 SCHEMA = {
     "type": "record",
     "name": "Row",
@@ -28,23 +29,34 @@ SCHEMA = {
 }
 
 
-def values(form, key, version, count):
-    """The records of an object: dicts, or bytes for the forms that have no fields."""
+BAD_EVERY = 37
+"""With bad records, so many lines of JSON hold one that is no JSON."""
+
+
+def values(form, key, version, count, *, bad=False):
+    """The records of an object: dicts; bytes for the forms that have no fields, and for lines that are bad."""
     if form == "txt":
         return [f"{key}|{version}|{n}|".encode() + b"x" * (n * 7 % 23) for n in range(1, count + 1)]
     if form == "bin":
         heads = [f"{key}|{version}|{n}|".encode() for n in range(1, count + 1)]
         return [head + bytes((n * 31 + at) % 256 for at in range(CHUNK - len(head))) for n, head in enumerate(heads)]
-    return [
+    rows = [
         {"of": key, "v": version, "n": n, "text": "x" * (n % 17) + ("\n" if n % 11 == 0 else "") + ', "' * (n % 3)}
         for n in range(1, count + 1)
     ]
+    if bad and form == "jsonl":
+        rows[count % 5 :: BAD_EVERY] = [
+            f"{key}|{version}|{row['n']}|is no JSON".encode() for row in rows[count % 5 :: BAD_EVERY]
+        ]
+    return rows
 
 
 def body(form, rows):
     """The bytes of an object."""
     if form == "txt":
         return b"".join(row + b"\n" for row in rows)
+    if form == "jsonl":
+        return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
     if form == "bin":
         return b"".join(rows)
     return encoded(form, rows, SCHEMA)
@@ -73,6 +85,7 @@ class Put:
     count: int
     etag: str
     records: dict = attrs.field(repr=False)
+    letters: dict = attrs.field(repr=False)
 
 
 class Ledger:
@@ -81,19 +94,24 @@ class Ledger:
     Args:
         bucket: where it goes.
         split_size: the source's option, None when it has none.
+        bad: whether some records are bad, and go to the topic of dead letters.
     """
 
-    def __init__(self, bucket, split_size=None):
+    def __init__(self, bucket, split_size=None, *, bad=False):
         self.bucket = bucket
         self.split_size = split_size
+        self.bad = bad
         self.puts = defaultdict(list)
         self.gone = set()
 
     def put(self, key, form, count):
         """Puts the next version of a key."""
-        rows = values(form, key, len(self.puts[key]), count)
+        rows = values(form, key, len(self.puts[key]), count, bad=self.bad)
         data = body(form, rows)
-        made = Put(form=form, count=count, etag="", records=records_of(form, rows, data, self.split_size))
+        records = records_of(form, rows, data, self.split_size)
+        letters = {place: row for place, row in records.items() if form == "jsonl" and isinstance(row, bytes)}
+        good = {place: row for place, row in records.items() if place not in letters}
+        made = Put(form=form, count=count, etag="", records=good, letters=letters)
         self.puts[key].append(made)  # first: the source may be quicker than the store's answer
         self.gone.discard(key)
         made.etag = self.bucket.put(key, data)["ETag"].strip('"')
@@ -112,15 +130,21 @@ class Ledger:
         """(key, number of the version) -> how many records, for all that must be there wholly."""
         return {(key, len(puts) - 1): len(puts[-1].records) for key, puts in self.puts.items() if key not in self.gone}
 
-    def expected(self):
+    def expected(self, what="records"):
         """What the checker compares with."""
         return {
             key: [
-                Version(etag=one.etag, records=one.records, whole=number == len(puts) - 1 and key not in self.gone)
+                Version(
+                    etag=one.etag, records=getattr(one, what), whole=number == len(puts) - 1 and key not in self.gone
+                )
                 for number, one in enumerate(puts)
             ]
             for key, puts in self.puts.items()
         }
+
+    def expected_letters(self):
+        """The same, of the topic of dead letters."""
+        return self.expected("letters")
 
     def as_json(self):
         """For the evidence: how to make all of it again."""
@@ -128,4 +152,6 @@ class Ledger:
             key: [{"form": one.form, "count": one.count, "etag": one.etag} for one in puts]
             for key, puts in self.puts.items()
         }
-        return json.dumps({"puts": told, "deleted": sorted(self.gone), "split_size": self.split_size}, indent=1)
+        return json.dumps(
+            {"puts": told, "deleted": sorted(self.gone), "split_size": self.split_size, "bad": self.bad}, indent=1
+        )
