@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from tests.faults.chain import Chain, HungError, Tally
-from tests.faults.rows_kill import kill_local, kill_server, kill_spark
+from tests.faults.rows_kill import disk_full, kill_local, kill_server, kill_spark
 from tests.faults.rows_proxy import both, iggy_proxy, store_proxy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +93,15 @@ ROWS = (
     Row(name="iggy-proxy", title="broken connections between source and Iggy", rounds=200, chain=iggy_proxy),
     Row(name="store-proxy", title="broken answers of the store, objects that change", rounds=200, chain=store_proxy),
     Row(name="both", title="both at once, and `kill -9` of the source", rounds=100, chain=both),
+    Row(
+        name="disk-full",
+        title="disk full under the embedded server, and room again",
+        rounds=10,
+        chain=disk_full,
+        length=10,
+        kinds=("embedded",),
+        options={"own_server": True},
+    ),
     Row(
         name="sweep",
         title="a crash at every event, and at all pairs, in memory",

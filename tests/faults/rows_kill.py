@@ -1,6 +1,7 @@
-"""Rows in which something is killed with signal 9: the source, its workers, Spark's executors, the server."""
+"""Rows in which something is killed with signal 9: the source, its workers, Spark's executors, the server. And a full disk."""
 
 import os
+import resource
 import signal
 import time
 
@@ -11,6 +12,7 @@ from tests.integration.program_rig import children
 BY_THE_CLOCK = 0.3
 SECONDS_OF_A_START = 1.5
 VERIFY_EVERY = 5
+STANDSTILL_SECONDS = 0.7
 TRIES = 2
 """Faults that come too late are tried again, so many times as often as rounds are wanted at most."""
 
@@ -109,6 +111,31 @@ def kill_server(chain, rounds):
         chain.forget()
         chain.tally.vanished += max(0, held - chain.count_now())
         chain.strike("server", before, effective=alive, came=held - before)
+        chain.wait_until_done()
+        if number % VERIFY_EVERY == 0:
+            chain.verify()
+    chain.stop()
+    finish(chain)
+
+
+def disk_full(chain, rounds):
+    """The server has no room for what it is sent; later it has. The limit is that of the process for any file."""
+    dice = chain.dice
+    chain.options()
+    chain.start()
+    for number in rounds_of(chain, rounds):
+        chain.look()
+        before = len_of(chain._seen)
+        pid = chain.server.pid
+        largest = max(path.stat().st_size for path in chain.server.folder.rglob("*") if path.is_file())
+        room = largest + dice.randrange(60_000)
+        usual = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (room, usual[1]))
+        chain.put(dice.randrange(4, 8))
+        chain.keep_alive()
+        full = chain.wait_for_standstill(STANDSTILL_SECONDS)
+        chain.strike("disk full", before, effective=full)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, usual)
         chain.wait_until_done()
         if number % VERIFY_EVERY == 0:
             chain.verify()

@@ -62,13 +62,15 @@ def turned(page):
     return page[:begin] + b"".join(reversed(found)) + page[end:]
 
 
-def wire_fault(dice):
-    """Any of them, in any of the next requests."""
+def wire_fault(chain):
+    """Any of them, in any of the requests that the open records will take."""
+    dice = chain.dice
     kind = dice.choice(KINDS)
     sends = dice.random() < 0.75
+    requests = 2 + chain.open_records() // chain.batch_length
     return WireFault(
         kind=kind,
-        skip=dice.randrange(25 if sends else 40),
+        skip=dice.randrange(min(requests, 40)),
         sends_only=sends,
         part=dice.choice((0.001, 0.5, 0.999, dice.random())),
         seconds=2 * REQUEST_SECONDS,
@@ -127,8 +129,8 @@ def iggy_proxy(chain, rounds):
         for number in rounds_of(chain, rounds):
             chain.look()
             before = len_of(chain._seen)
-            fault = wire_fault(dice)
             chain.put(dice.randrange(3, 6))
+            fault = wire_fault(chain)
             proxy.arm(fault)
             chain.wait(
                 lambda: proxy.fired.is_set() or not chain.alive() or (chain.look() and not chain.open_records()),
@@ -182,11 +184,11 @@ def both(chain, rounds):
         for number in rounds_of(chain, rounds):
             chain.look()
             before = len_of(chain._seen)
-            kind, fault = dice.choice(STORE_KINDS), wire_fault(dice)
+            kind = dice.choice(STORE_KINDS)
             chain.options(**changes)
             arm_store(chain, store, kind)
             chain.put(dice.randrange(1, 4))
-            wire.arm(fault)
+            wire.arm(wire_fault(chain))
             chain.start()
             need = dice.choice((1, 2, 2, 2))  # the kill comes between the others, or last
 
