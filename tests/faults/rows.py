@@ -110,7 +110,7 @@ ROWS = (
     Row(
         name="offsets-log",
         title="the offsets topic cut at every byte, foreign messages, two writers",
-        tests=("tests/unit/test_recovery.py", "tests/unit/test_log_codec.py"),
+        tests=("tests/unit/test_recovery.py", "tests/unit/test_recovery_by_hand.py", "tests/unit/test_log_codec.py"),
     ),
     Row(
         name="stop",

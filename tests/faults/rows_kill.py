@@ -9,7 +9,7 @@ from framework.testing.faults import Fault, FaultProxy
 from tests.faults.chain import len_of
 from tests.integration.program_rig import children
 
-BY_THE_CLOCK = 0.3
+BY_THE_CLOCK = 0.25
 SECONDS_OF_A_START = 1.5
 VERIFY_EVERY = 5
 STANDSTILL_SECONDS = 0.7
