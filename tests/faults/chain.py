@@ -177,6 +177,7 @@ class Chain:
         self.headers = dice.random() < 0.75
         split = SPLIT if dice.random() < 0.35 and not chunks else None
         self.partitions = dice.choice((1, 3, 4, 5))
+        self.mode = dice.choice(("list", "list", "after"))
         bad = not chunks and self.headers and dice.random() < 0.3  # without headers the page promises less
         self.ledger = Ledger(self.bucket, split, bad=bad)
         stream = f"{row}-{number}-{os.getpid()}"
@@ -187,7 +188,7 @@ class Chain:
             stream,
             input={"format": "bytes", "chunk_size": CHUNK} if chunks else {"format": "auto", "split_size": split},
             iggy={"partitions": self.partitions, "headers": "provenance" if self.headers else "none"},
-            discovery={"mode": dice.choice(("list", "list", "after")), "full_pass_interval": 2},
+            discovery={"mode": self.mode, "full_pass_interval": 2},
         )
         self._stack.callback(self.program.close)
         if bad:

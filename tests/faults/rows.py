@@ -109,8 +109,13 @@ ROWS = (
     ),
     Row(
         name="offsets-log",
-        title="the offsets topic cut at every byte, foreign messages, two writers",
-        tests=("tests/unit/test_recovery.py", "tests/unit/test_recovery_by_hand.py", "tests/unit/test_log_codec.py"),
+        title="the log of positions cut at every byte, foreign messages, two writers",
+        tests=(
+            "tests/unit/test_log_cuts.py",
+            "tests/unit/test_log_codec.py",
+            "tests/unit/test_recovery.py",
+            "tests/unit/test_recovery_by_hand.py",
+        ),
     ),
     Row(
         name="stop",
