@@ -21,6 +21,7 @@ In reading order, one module for each stage; `task` alone wires them:
     offsets                            positions and their merge law
     queue  task                        the reader thread, poll, commit
     producer pipeline                  acknowledge, then commit
+    skip_limits dead_letters           what is left out: how much of it may be, and where it is kept
     iggy/                              the one door to Iggy: client, wire, log of positions, recovery, embedded server
     engine/                            an epoch of work: one process, or one per task
     cli/                               the program

@@ -193,17 +193,17 @@ class _RowReader:
 
         with pq.ParquetFile(self._file, pre_buffer=False, buffer_size=_BUFFER_BYTES) as parquet:
             encoder = RowEncoder(parquet.schema_arrow, parquet.schema, self._location)
+            counts = [parquet.metadata.row_group(index).num_rows for index in range(parquet.metadata.num_row_groups)]
+            if sum(counts) != parquet.metadata.num_rows:  # first: behind a row that is missing all numbers are wrong
+                raise CorruptObjectError(
+                    f"the Parquet file's footer counts {parquet.metadata.num_rows} rows, its row groups {sum(counts)}",
+                    location=self._location,
+                )
             done = 0
-            for index in range(parquet.metadata.num_row_groups):
-                rows = parquet.metadata.row_group(index).num_rows
+            for index, rows in enumerate(counts):
                 if done + rows > skip:
                     yield from self._row_group(parquet, index, max(0, skip - done), encoder)
                 done += rows
-            if done != parquet.metadata.num_rows:
-                raise CorruptObjectError(
-                    f"the Parquet file's footer counts {parquet.metadata.num_rows} rows, its row groups {done}",
-                    location=self._location,
-                )
 
     def _row_group(
         self, parquet: pq.ParquetFile, index: int, drop: int, encoder: RowEncoder

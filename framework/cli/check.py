@@ -53,6 +53,7 @@ def _store(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> 
 
 def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
     from framework.engine.session import IggyTarget  # noqa: PLC0415
+    from framework.iggy.dead_letters import keeps_letters  # noqa: PLC0415
     from framework.iggy.topics import topic_warnings  # noqa: PLC0415
     from framework.naming import Router  # noqa: PLC0415
 
@@ -60,7 +61,9 @@ def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
     try:
         with IggyTarget(config) as target, target.connect() as connection:
             yield CheckResult("iggy", ok=True, detail=f"version {connection.server_version()} at {connection.address}")
-            for topic, partitions in ((Router(config).fixed_topic, iggy.partitions), (config.offsets_topic, 1)):
+            letters = config.errors.dead_letter_topic
+            topics = [(Router(config).fixed_topic, iggy.partitions), (config.offsets_topic, 1)]
+            for topic, partitions in [*topics, *([(letters, 1)] if letters is not None else [])]:
                 if topic is None:
                     yield CheckResult("topic", ok=True, detail="named by the objects, made when they come")
                     continue
@@ -71,6 +74,9 @@ def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
                     yield CheckResult("topic", ok=iggy.create_topics, detail=detail)
                 elif len(info.partitions) != partitions:
                     detail = f"{place} has {len(info.partitions)} partitions, the configuration needs {partitions}"
+                    yield CheckResult("topic", ok=False, detail=detail)
+                elif topic == letters and not keeps_letters(info):
+                    detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
                     yield CheckResult("topic", ok=False, detail=detail)
                 else:
                     warnings = topic_warnings(info)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.dead_letters import DeadLetter
     from framework.iggy.client import IggyConnection
-    from framework.iggy.values import StoredMessage
+    from framework.iggy.values import StoredMessage, TopicInfo
     from framework.shares import Share
 
 PARTITION = 0
@@ -249,13 +249,18 @@ def ensure_dead_letter_topic(
         create=create,
         advice="dead letters need a topic with exactly that; name another one",
     )
-    if not info.persisted or info.messages_required_to_save not in {None, 1}:
+    if not keeps_letters(info):
         raise IggyTopicError(
             f'topic "{topic}" of stream "{stream}" may lose what it confirmed, and a dead letter must not be lost: name another '
             f"one with [errors] dead_letter_topic, and let the source make it, or make it with durability persisted and "
             f"messages_required_to_save=1"
         )
     return warnings
+
+
+def keeps_letters(info: TopicInfo) -> bool:
+    """Whether a topic keeps everything that it has confirmed, also when the server is killed."""
+    return info.persisted and info.messages_required_to_save in {None, 1}
 
 
 def read_letter(message: StoredMessage, source: str) -> StoredLetter | Mark | None:

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from tests.integration.program_rig import LONG, Program, chance, check_exactly, jsonl, rounds
-from tests.integration.test_program_life import SLOW, wait_for_count
+from tests.integration.program_rig import LONG, OwnServer, Program, chance, check_exactly, jsonl, rounds
+from tests.integration.test_program_life import SERVERS, SLOW, wait_for_count
 
 BAD = 13
 """One line of so many is bad."""
@@ -123,6 +123,42 @@ def test_several_tasks_together_stop_at_the_limit_of_an_hour(program, moto_bucke
     ended = program.run("--once")
     assert ended.code == 1
     assert "bad records and objects within an hour" in ended.err
+
+
+@pytest.mark.parametrize("tasks", [1, 2] if LONG else [2])
+def test_iggy_is_killed_and_comes_back_and_every_letter_is_there_once(tmp_path, moto_bucket, tasks):
+    good, bad = fill(moto_bucket, 12)
+    total = sum(map(len, bad.values()))
+    dice = chance(f"letters-iggy-{tasks}")
+    server = OwnServer(tmp_path / "own", SERVERS[-1]).start()
+    try:
+        for number in range(rounds(1)):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            program = Program(folder, moto_bucket, server.url, f"s-{number}", errors=ERRORS)
+            running = program.configure(**SLOW, runner={"tasks_max": tasks}).start()
+            for _ in range(3):
+                wait_for_count(
+                    program, min(total, program.count("dead") + dice.randrange(1, total // 3)), running, "dead"
+                )
+                server.kill()
+                server.start()
+            wait_for_count(program, sum(map(len, good.values())), running)
+            wait_for_count(program, total, running, "dead")
+            ended = running.stop().no_secrets()
+            assert ended.code == 0, ended.err
+            check_exactly(program.messages(), good)
+            check_letters(program, bad)
+            program.close()
+    finally:
+        server.kill()
+
+
+def test_check_looks_at_the_topic_too(program, moto_bucket):
+    moto_bucket.put("a.jsonl", b'{"n":1}\n')
+    assert '"dead" of stream' in program.run("check").out
+    program.once()
+    assert '"dead" of stream' in program.run("check").out
 
 
 # ---- shown and sent again

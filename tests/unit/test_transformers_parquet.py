@@ -113,6 +113,27 @@ def test_a_cut_anywhere_is_an_error(small, monkeypatch):
         read(data[:2])
 
 
+def test_counts_that_do_not_agree_are_an_error_and_no_row_has_another_ones_number():
+    """Each byte of the footer that could be a count of 13 rows becomes one of 12 and of 14."""
+    data = numbers(39)
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    said = set()
+    for at in range(footer, len(data) - 8):
+        for other in (b"\x18", b"\x1c") if data[at : at + 1] == b"\x1a" else ():
+            found = []
+            source = BytesInput(data[:at] + other + data[at + 1 :], "k.parquet")
+            try:
+                for run in make_transformer(InputOptions(format="parquet")).runs(source, limits=LIMITS):
+                    found += flat([run])
+            except CorruptObjectError as error:
+                said.add(error.message)
+                assert found == expected(39)[: len(found)]
+            else:
+                assert found == expected(39)
+    assert "the Parquet file's footer counts 39 rows, its row groups 38" in said
+    assert len(said) >= 2
+
+
 def test_what_is_no_parquet_is_named():
     for junk in (b"plain text, and more of it", b"PK\3\4" + b"\0" * 50):
         with pytest.raises(CorruptObjectError, match=r"not a Parquet file.*input\.format"):
