@@ -34,6 +34,9 @@ from framework.producer import Producer  # noqa: E402
 from framework.store import ListPage, ObjectStore  # noqa: E402
 from framework.store_task import StoreSourceTask  # noqa: E402
 from framework.task import AbstractSourceTask  # noqa: E402
+from framework.testing import kit  # noqa: E402, F401  # it knows every law
+from framework.testing.law import LAWS  # noqa: E402
+from framework.testing.rig import SourceRig  # noqa: E402
 from framework.transformer import ObjectInput, ReadStream, Transformer  # noqa: E402
 from s3_source.demo import demo  # noqa: E402
 from s3_source.task import S3SourceTask  # noqa: E402
@@ -149,6 +152,7 @@ CONTRACTS: tuple[type, ...] = (
     OffsetManagerKey,
     OffsetStore,
     Producer,
+    SourceRig,
 )
 """The classes that authors subclass, fill or call, in the order of the page."""
 
@@ -176,7 +180,12 @@ def methods_of(cls: type) -> Iterator[tuple[str, Any, bool]]:
 
 def contracts_page() -> str:
     """docs/reference/contracts.md."""
-    lines = [_CONTRACTS_HEAD, *(f"- [{cls.__name__}](#{cls.__name__.lower()})" for cls in CONTRACTS), ""]
+    lines = [
+        _CONTRACTS_HEAD,
+        *(f"- [{cls.__name__}](#{cls.__name__.lower()})" for cls in CONTRACTS),
+        "- [Laws](#laws)",
+        "",
+    ]
     for cls in CONTRACTS:
         lines += [
             f"## {cls.__name__}",
@@ -191,7 +200,29 @@ def contracts_page() -> str:
             mark = " (abstract)" if is_abstract else ""
             lines += [f"### {cls.__name__}.{name}{mark}", "", "```python", signature(value), "```", ""]
             lines += [*rendered(inspect.getdoc(_function(value))), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_laws()])
+
+
+_LAWS_HEAD = """\
+## Laws
+
+`from framework.testing.kit import check, check_all, ConformanceLaws`
+
+What a [source that proves itself](../how-to/write-a-source.md#prove-it) keeps. A law whose capabilities the rig lacks is skipped,
+and says so.
+
+| law | says | tries | needs |
+| --- | --- | --- | --- |"""
+
+
+def _laws() -> list[str]:
+    """Every law of the conformance kit, in the order of their letters in the house style."""
+    rows = [_LAWS_HEAD]
+    for law in sorted(LAWS.values(), key=lambda law: ("LITODESH".index(law.id[0]), law.id)):
+        tries = " ".join((law.check.__doc__ or "").split("\n\n")[0].split())
+        needs = ", ".join(f"`{capability.name}`" for capability in sorted(law.needs, key=lambda one: one.name))
+        rows.append(f"| {law.id} | {law.says} | {tries} | {needs} |")
+    return [*rows, ""]
 
 
 def _function(value: Any) -> Callable[..., Any]:

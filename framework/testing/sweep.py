@@ -77,6 +77,7 @@ def sweep(
     make_rig: MakeRig = MemoryRig,
     *,
     pairs: int | None = None,
+    objects: int = OBJECTS,
     jobs: int = 1,
     seed: int = SEED,
 ) -> SweepResult:
@@ -85,13 +86,14 @@ def sweep(
     Args:
         make_rig: a rig over an empty bucket; picklable when `jobs` is above 1.
         pairs: so many, chosen by the seed; None = all.
+        objects: how many the source reads; each makes a run some fifteen events longer.
         jobs: processes.
         seed: chooses pairs.
     """
     rig = make_rig()
     try:
         comparing = Comparing("the sweep of crashes", seed)
-        events = count_events(rig, comparing, fill(rig, rig.counts[:OBJECTS]))
+        events = count_events(rig, comparing, fill(rig, rig.counts[:objects]))
     finally:
         rig.close()
     result = SweepResult(events=len(events), comparisons=comparing.count)
@@ -100,8 +102,10 @@ def sweep(
     if pairs is not None:
         chance = random.Random(seed)  # noqa: S311 - an order, not a secret
         firsts = [(chance.randint(1, len(events)), chance.randint(1, 1 << 30)) for _ in range(pairs)]
-    work: list[Callable[[], SweepResult]] = [partial(_singles, make_rig, seed, jobs, part) for part in range(jobs)]
-    work += [partial(_pairs, make_rig, seed, first, chosen) for first, chosen in firsts]
+    work: list[Callable[[], SweepResult]] = [
+        partial(_singles, make_rig, seed, objects, jobs, part) for part in range(jobs)
+    ]
+    work += [partial(_pairs, make_rig, seed, objects, first, chosen) for first, chosen in firsts]
     return sum(_carry_out(work, jobs), result)
 
 
@@ -115,14 +119,14 @@ def _carry_out(work: Sequence[Callable[[], SweepResult]], jobs: int) -> Iterator
             yield future.result()
 
 
-def _singles(make_rig: MakeRig, seed: int, jobs: int, part: int) -> SweepResult:
+def _singles(make_rig: MakeRig, seed: int, objects: int, jobs: int, part: int) -> SweepResult:
     """Each `jobs`-th event: a crash there, and its confirmation lost when it is one."""
     rig = make_rig()
     comparing = Comparing("the sweep of single crashes", seed)
     broken: list[str] = []
     singles = lost = 0
     try:
-        written = fill(rig, rig.counts[:OBJECTS])
+        written = fill(rig, rig.counts[:objects])
         events = count_events(rig, comparing, written)
         for at, name in list(enumerate(events, 1))[part::jobs]:
             with _noting(broken):
@@ -137,13 +141,13 @@ def _singles(make_rig: MakeRig, seed: int, jobs: int, part: int) -> SweepResult:
     return SweepResult(singles=singles, lost=lost, comparisons=comparing.count, broken=tuple(broken))
 
 
-def _pairs(make_rig: MakeRig, seed: int, first: int, chosen: int) -> SweepResult:
+def _pairs(make_rig: MakeRig, seed: int, objects: int, first: int, chosen: int) -> SweepResult:
     """A crash at `first`, and one at each event of the life after it; or at one of them, which `chosen` decides."""
     rig = make_rig()
     comparing = Comparing("the sweep of pairs of crashes", seed)
     broken: list[str] = []
     try:
-        written = fill(rig, rig.counts[:OBJECTS])
+        written = fill(rig, rig.counts[:objects])
         bench, recovering = bench_for(rig), CrashPoint()
         run_lives(rig, comparing, written, [CrashPoint(first), recovering], f"a crash at event {first}", bench)
         seconds = range(1, len(recovering.events) + 1)
@@ -174,6 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m framework.testing.sweep", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--pairs", default=str(_PAIRS), help=f'how many pairs, or "all" (default {_PAIRS})')
+    parser.add_argument(
+        "--objects", type=int, default=OBJECTS, help=f"objects that the source reads (default {OBJECTS})"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--seed", type=int, default=SEED, help="chooses the pairs")
     parser.add_argument("--rig", default="framework.testing.memory_rig:MemoryRig", help="module:Class of a rig")
@@ -182,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, _, name = given.rig.partition(":")
     make_rig: MakeRig = getattr(importlib.import_module(module), name)
     began = time.monotonic()
-    result = sweep(make_rig, pairs=None if given.pairs == "all" else int(given.pairs), jobs=given.jobs, seed=given.seed)
+    pairs = None if given.pairs == "all" else int(given.pairs)
+    result = sweep(make_rig, pairs=pairs, objects=given.objects, jobs=given.jobs, seed=given.seed)
     seconds = time.monotonic() - began
     lines = [f"{result}, in {seconds:.0f} seconds, seed {given.seed}", *result.broken]
     if given.json:

@@ -100,6 +100,18 @@ def test_every_method_of_the_contracts_has_a_docstring(generate):
             assert inspect.getdoc(value), (cls, name)
 
 
+def test_every_law_of_the_kit_is_in_the_reference_and_every_capability_explained():
+    from framework.testing import kit
+    from framework.testing.rig import Capability
+
+    text = reference("contracts.md")
+    assert len(kit.LAWS) == 28
+    for law in kit.LAWS.values():
+        assert f"| {law.id} | {law.says} | " in text
+    how_to = (ROOT / "docs" / "how-to" / "write-a-source.md").read_text(encoding="utf-8")
+    assert [one.name for one in Capability if f"`{one.name}`" not in how_to] == []
+
+
 def test_every_command_and_each_of_its_options_is_in_the_reference(generate):
     import typer.main
 
