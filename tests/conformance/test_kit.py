@@ -1,5 +1,7 @@
 """The kit itself: every law is proven by an exhibit that it kills, and refuses what proves nothing."""
 
+import sys
+
 import pytest
 
 from framework.testing.kit import ConformanceLaws, check, check_all
@@ -105,3 +107,53 @@ def test_a_declared_gap_passes_and_a_wrong_declaration_does_not():
         Declared().test_L1(Poor())
     with pytest.raises(Exception, match="cannot do making calls"):
         Declared().test_E1(Poor())
+
+
+def test_keys_that_a_store_cannot_hold_are_named_and_must_not_be_too_many():
+    class Flat(MemoryRig):
+        def cannot_hold(self, key):
+            return "it has no folders" if key.startswith("long/") else ""
+
+    outcome = check("L4", Flat())
+    assert len(outcome.notes) == 3
+    assert all("was not tried: it has no folders" in note for note in outcome.notes)
+    assert "was not tried" in str(outcome)
+
+    class Poor(MemoryRig):
+        def cannot_hold(self, key):
+            return "it takes letters only" if "/" in key else ""
+
+    with pytest.raises(RigError, match="cannot_hold: only"):
+        check("L4", Poor())
+
+
+def test_a_source_with_positions_of_its_own_keeps_the_law_of_their_form():
+    assert check("O2", OwnStoreRig()).comparisons > check("O2", MemoryRig()).comparisons
+
+
+def test_without_hypothesis_histories_are_skipped_in_one_sentence(monkeypatch):
+    monkeypatch.delitem(sys.modules, "framework.testing.history", raising=False)
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    outcome = check("H1", MemoryRig())
+    assert outcome.skipped.startswith("it needs the package hypothesis")
+    assert "iggy-cloud-sources[testing]" in outcome.skipped
+
+
+def test_histories_depend_on_their_seed_and_on_nothing_else(monkeypatch):
+    from framework.testing.history import History
+
+    told = []
+    teardown = History.teardown
+    monkeypatch.setattr(History, "teardown", lambda self: (told.append(tuple(self.steps)), teardown(self))[1])
+
+    def played(seed):
+        told.clear()
+        rig = MemoryRig()
+        rig.examples = 4
+        check("H1", rig, seed=seed)
+        return list(told)
+
+    first = played(7)
+    assert first == played(7)
+    assert first != played(8)
+    assert max(map(len, first)) > 10
