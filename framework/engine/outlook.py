@@ -102,6 +102,7 @@ def _offsets(config: SourceCommonConfig, found: Inspection | None) -> OffsetMana
     """Positions that nobody saves."""
     if found is None:
         return OffsetManager()
+    # the watermark stands for finished objects without positions: without it they would look new
 
     def records_found(native: NativeObject) -> int:
         if not found.unclaimed:
@@ -111,7 +112,7 @@ def _offsets(config: SourceCommonConfig, found: Inspection | None) -> OffsetMana
 
     store = MemoryOffsetStore()
     store.listings.update(found.listings)
-    offsets = OffsetManager(store, positions=found.entries, records_found=records_found)
+    offsets = OffsetManager(store, positions=found.entries, records_found=records_found, watermark=found.watermark)
     offsets.populate_offset_manager()
     return offsets
 
