@@ -5,18 +5,17 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import orjson
 
 from framework.cli.run import read_config
-from framework.errors import ConfigError, IggyTopicError
-from framework.iggy.dead_letters import PARTITION, Mark, StoredLetter, raw_of, read_letter
-from framework.iggy.reader import read_partition
+from framework.errors import ConfigError
+from framework.iggy.dead_letters import StoredLetter, raw_of
+from framework.iggy.stored_letters import Letters, topic_of
 
 if TYPE_CHECKING:
     from framework.cli.dead_letter import LetterChoice
@@ -26,67 +25,6 @@ if TYPE_CHECKING:
 
 _SINCE = re.compile(r"([0-9]+)\s*(s|m|h|d)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-@attrs.frozen(kw_only=True)
-class Letters:
-    """What a dead letter topic holds of one source.
-
-    Attributes:
-        stored: every letter, in the order of the topic, without the records' bytes: those of all may not fit into memory.
-        replayed: offsets of those that were replayed.
-        notes: of replays that had begun to send.
-    """
-
-    stored: Sequence[StoredLetter]
-    replayed: frozenset[int]
-    notes: Sequence[Mark]
-
-    @classmethod
-    def read(cls, connection: IggyConnection, config: SourceCommonConfig) -> Letters:
-        """Reads the topic to its end.
-
-        Args:
-            connection: an open one.
-            config: names the topic.
-
-        Raises:
-            ConfigError: no dead letter topic is configured.
-            IggyTopicError: it is missing.
-        """
-        stored: list[StoredLetter] = []
-        replayed: set[int] = set()
-        notes: list[Mark] = []
-        for found in _read(connection, config):
-            if isinstance(found, StoredLetter):
-                stored.append(attrs.evolve(found, raw=b""))
-            elif found.replayed:
-                replayed.update(found.letters)
-            else:
-                notes.append(found)
-        return cls(stored=stored, replayed=frozenset(replayed), notes=notes)
-
-
-def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredLetter | Mark]:
-    topic, stream = topic_of(config), config.iggy.stream
-    if connection.get_topic(stream, topic) is None:
-        raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was left out yet')
-    for message in read_partition(connection, stream, topic, PARTITION):
-        found = read_letter(message, config.source.name)
-        if found is not None:
-            yield found
-
-
-def topic_of(config: SourceCommonConfig) -> str:
-    """The dead letter topic.
-
-    Raises:
-        ConfigError: none is configured.
-    """
-    topic = config.errors.dead_letter_topic
-    if topic is None:
-        raise ConfigError('no dead letters are kept: set [errors] dead_letter_topic = "NAME"')
-    return topic
 
 
 def chosen(letters: Iterable[StoredLetter], choice: LetterChoice, *, now: float | None = None) -> list[StoredLetter]:
@@ -273,4 +211,4 @@ def replay_letters(task_class: type[AbstractSourceTask], path: Path, choice: Let
     return 1 if counts.stayed else 0
 
 
-__all__ = ["Letters", "as_line", "chosen", "replay_letters", "show_letters", "topic_of"]
+__all__ = ["as_line", "chosen", "replay_letters", "show_letters"]

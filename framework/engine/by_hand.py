@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from framework.engine.session import OFFSETS_SEGMENT_BYTES
 from framework.iggy.position_log import PositionLog
 from framework.iggy.recovery import Recovered, Recovery
+from framework.iggy.stored_letters import void_letters
 from framework.iggy.topics import ensure_topic
 from framework.naming import Router
 
@@ -21,7 +22,7 @@ def begin_epoch_by_hand(
 ) -> Recovered:
     """Claims, fences, recovers as a start does, changes the positions, and leaves them as the snapshot of a new epoch.
 
-    All or nothing: before that snapshot is whole, nothing has happened.
+    All or nothing: before that snapshot is whole, nothing has happened. Dead letters of what was reset are marked after it.
 
     Args:
         connection: an open one, which the caller closes.
@@ -44,7 +45,7 @@ def begin_epoch_by_hand(
         ensure_topic(connection, iggy.stream, topic, iggy.partitions, create=False)
     position_log = PositionLog(connection, stream=iggy.stream, topic=config.offsets_topic, source=config.source.name)
     letters = config.errors.dead_letter_topic
-    return Recovery(
+    recovered = Recovery(
         position_log,
         topics=topics,
         partitions=iggy.partitions,
@@ -54,3 +55,6 @@ def begin_epoch_by_hand(
         reset=reset,
         accept=accept,
     ).run()
+    if reset is not None:
+        void_letters(connection, config, reset)
+    return recovered

@@ -5,13 +5,16 @@ import collections
 import pytest
 
 from framework.cli.dead_letter import LetterChoice
-from framework.cli.letters import Letters, chosen
+from framework.cli.letters import chosen
+from framework.engine.by_hand import begin_epoch_by_hand
 from framework.engine.letter_replay import LetterReplay
 from framework.engine.session import Session
 from framework.errors import ConfigError, SourceRunningError
 from framework.ids import message_id, object_hash64
 from framework.iggy.headers import REPLAY_HEADER
+from framework.iggy.stored_letters import Letters
 from framework.records import ObjectState
+from framework.reset import Reset
 from framework.testing.crash import CrashError, CrashPoint
 from tests.support.core import lines
 from tests.unit.test_dead_letters import DEAD, Source, rest_given_up, usual
@@ -276,3 +279,36 @@ def test_a_replay_of_an_older_version_leaves_the_newer_one_done(headers):
     source.live()
     assert source.payloads() == before
     assert source.entries["a", 0].records_done == 1
+
+
+def test_letters_of_objects_that_were_reset_are_void_and_come_again():
+    source = usual()
+    source.live()
+    connection = source.server.connect()
+    begin_epoch_by_hand(connection, source.config, reset=Reset(key="a"))
+    connection.close()
+    assert {x.key for x in open_letters(source)} == {"b", "d"}
+    source.live(at=40)  # read again, killed in between, and read on
+    source.live()
+    again = [(x.key, x.record) for x in open_letters(source) if x.key == "a"]
+    assert sorted(again) == sorted((key, number) for key, number, _ in source.letters if key == "a")
+    assert all(count == (2 if b'"object":"a"' in line else 1) for line, count in source.payloads().items())
+    replay(source, validate=False)
+    assert collections.Counter(message.payload for message in marked(source)) == collections.Counter(
+        line for _, _, line in source.letters
+    )
+
+
+def test_letters_of_forgotten_objects_bring_no_position_back():
+    """A position that was folded, or reset, must not begin again because of a letter of the epoch."""
+    from framework.iggy.known_letters import KnownLetters
+    from framework.offsets import position_map
+
+    source = usual()
+    source.live()
+    box = KnownLetters(source.server.connect(), stream="kit", topic=DEAD, source="kit")
+    box.read(None)
+    assert box.count == len(source.letters)
+    entries = position_map(entry for entry in source.entries.values() if entry.key == "a")
+    box.apply(entries, {})
+    assert list(entries.view()) == [source.entries["a", 0]]
