@@ -188,7 +188,11 @@ class Chain:
             stream,
             input={"format": "bytes", "chunk_size": CHUNK} if chunks else {"format": "auto", "split_size": split},
             iggy={"partitions": self.partitions, "headers": "provenance" if self.headers else "none"},
-            discovery={"mode": self.mode, "full_pass_interval": 2},
+            discovery={
+                "mode": self.mode,
+                "full_pass_interval": 2,
+                "late_arrival_window": dice.choice(("1s", "1s", "24h")),  # with the short one, positions are folded
+            },
         )
         self._stack.callback(self.program.close)
         if bad:

@@ -63,7 +63,7 @@ def table(results):
         in_tests = not one["servers"]
         cells = (
             one["title"],
-            f"{one['rounds']} tests" if in_tests else f"{one['rounds']} ({servers})",
+            f"{one['rounds']:,}" if in_tests else f"{one['rounds']} ({servers})",
             "" if in_tests else str(one["amid"]),
             "" if in_tests else f"{one['records']:,}",
             *(str(one[what]) for what in ("lost", "repeated", "mixed")),

@@ -1,5 +1,6 @@
 """The rows of the table: what breaks, how often in the long form and in the short one, and what runs it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -33,6 +34,7 @@ class Row:
         kinds: the servers it runs on, one chain after the other.
         options: of every chain.
         tests: node ids for pytest, in place of chains; each test is a round.
+        sweep: arguments of `framework.testing.sweep`, in place of chains; each crash or pair of them is a round.
         environment: of the tests.
     """
 
@@ -44,6 +46,7 @@ class Row:
     kinds: tuple = ("embedded", "real")
     options: dict = attrs.field(factory=dict)
     tests: tuple = ()
+    sweep: tuple = ()
     environment: dict = attrs.field(factory=dict)
 
 
@@ -105,8 +108,7 @@ ROWS = (
     Row(
         name="sweep",
         title="a crash at every event, and at all pairs, in memory",
-        tests=("tests/conformance/test_sweep.py",),
-        environment={"SWEEP_PAIRS": "all"},
+        sweep=("--pairs", "all"),
     ),
     Row(
         name="offsets-log",
@@ -166,6 +168,9 @@ def run_row(row, rig, *, rounds=None, wanted="both", only=None):
         (Tally, seconds)
     """
     began, tally = time.monotonic(), Tally()
+    if row.sweep:
+        run_sweep(row, rig, tally, rounds)
+        return tally, time.monotonic() - began
     if row.chain is None:
         run_tests(row, rig, tally)
         return tally, time.monotonic() - began
@@ -187,6 +192,20 @@ def run_row(row, rig, *, rounds=None, wanted="both", only=None):
             chain.close()
         print(f"{row.name}: {tally.rounds} of {rounds} rounds, {tally.missed} missed", flush=True)
     return tally, time.monotonic() - began
+
+
+def run_sweep(row, rig, tally, pairs=None):
+    """Every event, and pairs of them: all, or so many by the seed."""
+    chosen = row.sweep if pairs is None else ("--pairs", str(pairs))
+    command = [sys.executable, "-m", "framework.testing.sweep", *chosen, "--seed", str(rig.seed), "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)
+    tally.rounds = found["singles"] + found["lost"] + found["pairs"]
+    tally.kinds = {what: found[what] for what in ("singles", "lost", "pairs")}
+    tally.wrong = len(found["broken"])
+    for sentence in found["broken"][:5]:
+        tally.evidence.append(sentence)
+        print(f"FAILED {row.name}: {sentence}", flush=True)
 
 
 def run_tests(row, rig, tally):

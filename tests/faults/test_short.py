@@ -50,7 +50,7 @@ def test_nor_on_a_real_server_that_is_killed(name, rig, monkeypatch):
 
 def test_all_rows_are_tests_that_exist():
     for row in BY_NAME.values():
-        if row.chain is None:
+        if row.tests:
             command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *row.tests]
             done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
             assert done.returncode == 0, f"{row.name}: {done.stdout}"
