@@ -202,6 +202,7 @@ class Pipeline:
             known = self._send_letters(batch, known, letters)
         if batch.skipped or (batch.entry.split_size and batch.payloads and known is None):
             self._write_ahead(batch, known)
+        batch = batch.without_raw()
         buffer = self._buffers.get(lane)
         if buffer is not None and not self._fits(buffer, batch):
             self._send(lane)

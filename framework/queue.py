@@ -37,7 +37,7 @@ class BoundedQueue:
 
     @property
     def size_bytes(self) -> int:
-        """Payload bytes in the queue."""
+        """Bytes in the queue: payloads, and bad records that wait for their dead letters."""
         return self._bytes
 
     def put(self, batch: RecordBatch) -> None:
@@ -46,7 +46,7 @@ class BoundedQueue:
         Raises:
             TaskClosedError: the queue is closed, before or while it waits.
         """
-        records, size = len(batch.payloads), batch.size_bytes
+        records, size = len(batch.payloads), batch.held_bytes
         with self._changed:
             if self._batches and not self._fits(records, size) and not self._closed:
                 began = time.monotonic()
@@ -80,7 +80,7 @@ class BoundedQueue:
             while self._batches and (not taken or count + len(self._batches[0].payloads) <= max_records):
                 batch = self._batches.popleft()
                 count += len(batch.payloads)
-                self._bytes -= batch.size_bytes
+                self._bytes -= batch.held_bytes
                 taken.append(batch)
             self._records -= count
             if taken:

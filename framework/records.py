@@ -164,6 +164,17 @@ class RecordBatch:
         """Number of the last payload; `first_record - 1` when there is none."""
         return self.first_record + len(self.payloads) - 1
 
+    @property
+    def held_bytes(self) -> int:
+        """What it keeps in memory: its payloads, and the bytes of the bad records."""
+        return self.size_bytes + sum(len(skip.raw) for skip in self.skipped) if self.skipped else self.size_bytes
+
+    def without_raw(self) -> RecordBatch:
+        """The batch without the bytes of its bad records, which nobody needs once their letters are stored."""
+        if not self.skipped:
+            return self
+        return attrs.evolve(self, skipped=tuple(attrs.evolve(skip, raw=b"") for skip in self.skipped))
+
     def records(self) -> Iterator[SourceRecord]:
         """The records one by one, for those who want them so."""
         for number, payload in enumerate(self.payloads, self.first_record):

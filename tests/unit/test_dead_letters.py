@@ -2,6 +2,7 @@
 
 import collections
 import json
+import threading
 
 import pytest
 
@@ -21,6 +22,7 @@ from framework.iggy.dead_letters import (
     read_letter,
 )
 from framework.iggy.headers import join_provenance
+from framework.queue import BoundedQueue
 from framework.records import Lane, ObjectState
 from framework.skip_limits import SkipLimits, SkipWatch
 from framework.testing.crash import Bench, CrashPoint
@@ -381,6 +383,30 @@ def test_over_all_tasks_the_sums_of_an_hour_count():
         watch.see(total)
     with pytest.raises(TooManySkippedError, match="11 bad records and objects within an hour, over all tasks"):
         watch.see(25)
+
+
+def test_the_bytes_of_bad_records_count_against_the_queue():
+    """Without that an object of long bad records would be held in memory as far as the reader is ahead."""
+    from tests.support.core import drain, iterator_over
+
+    source = Source()
+    source.rig.store.put("a", b"".join(b"-" * 300_000 + b"\n" for _ in range(40)))
+    iterator = iterator_over(source.rig.store, once=True, tolerance="skip_record")
+    batches = drain(iterator)
+    assert len(batches) > 5
+    assert all(batch.size_bytes == 0 and batch.held_bytes < 1_700_000 for batch in batches)
+    queue = BoundedQueue(max_records=1000, max_bytes=2_000_000)
+    queue.put(batches[0])
+    assert queue.size_bytes == batches[0].held_bytes > 1_000_000
+    blocked = threading.Thread(target=queue.put, args=(batches[1],))
+    blocked.start()
+    blocked.join(0.05)
+    assert blocked.is_alive()
+    assert len(queue.take(1)) == 1
+    blocked.join(5)
+    assert not blocked.is_alive()
+    assert batches[0].without_raw().held_bytes == 0
+    assert [skip.record_number for skip in batches[0].without_raw().skipped] == [1, 2, 3, 4]
 
 
 def test_a_row_of_bad_records_waits_in_memory_no_longer_than_needed():
