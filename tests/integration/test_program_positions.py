@@ -2,12 +2,16 @@
 
 import json
 import os
+import pty
 import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from tests.integration.program_rig import (
+    ROOT,
     OwnServer,
     Program,
     by_key,
@@ -141,6 +145,8 @@ def test_a_reset_says_what_it_needs(program, expected):
     assert "--key KEY, --prefix PREFIX, --all" in offsets(program, "reset", code=2).said
     assert "--key KEY, --prefix PREFIX, --all" in offsets(program, "reset", "--all", "--key", "a", code=2).said
     assert "nothing to reset" in offsets(program, "reset", "--key", "none", "--yes").out
+    assert "add --yes" in offsets(program, "reset", "--all", code=2).said
+    assert "add --yes" in offsets(program, "accept", code=2).said
     running = program.start()
     wait_until(lambda: json.loads(offsets(program, "show", "--json").out)["epoch"] == 2)
     said = offsets(program, "reset", "--all", "--yes", code=1).said
@@ -149,6 +155,22 @@ def test_a_reset_says_what_it_needs(program, expected):
     assert running.stop().code == 0
     program.once()
     assert set(times(program).values()) == {1}
+
+
+@pytest.mark.parametrize(("answer", "again"), [(b"n\n", 0), (b"y\n", 1)])
+def test_on_a_terminal_a_reset_says_what_will_come_of_it_and_asks(program, expected, answer, again):
+    program.once()
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "s3_source", "offsets", "reset", "--config", str(program.path), "--all"]
+    running = subprocess.Popen(command, cwd=ROOT, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.close(slave)
+    os.write(master, answer)
+    out, err = running.communicate(timeout=60)
+    os.close(master)
+    assert running.returncode == (0 if again else 1), err
+    assert b"4 objects, 70 records will be sent again by the next run" in out
+    program.once()
+    assert set(times(program).values()) == {1 + again}
 
 
 def test_mode_after_reads_what_was_reset_below_its_mark(program, expected):
@@ -224,7 +246,7 @@ def test_the_second_one_takes_over_and_the_first_ends_by_itself(program, expecte
     first = using(program, engine).start()
     wait_until(lambda: program.count() == sum(COUNTS.values()), 180)
     second = program.start("--take-over")
-    ended = first.wait(30).no_secrets()
+    ended = first.wait(120).no_secrets()
     assert ended.code == 1
     assert "was taken over by an instance on" in ended.said
     assert f"(process {second.pid}" in ended.said
