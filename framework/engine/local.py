@@ -142,8 +142,6 @@ class LocalEngine:
             self._reporter.recovered()
         patience.connected(session.recovered.stored_records)
         self._run_epoch(session)
-        if not self._stopping.is_set():
-            session.finish()
 
     def _run_epoch(self, session: Session) -> None:
         if (self._config.runner.tasks_max or 1) > 1:
@@ -151,8 +149,14 @@ class LocalEngine:
 
             group = ProcessGroup(self._task_class, self._config, session, once=self._once)
             group.run(self._stopping, self._reporter)
+            self._finish(session)
         else:
             self._run_task(session)
+
+    def _finish(self, session: Session) -> None:
+        """After everything was done, and while the connection is there."""
+        if not self._stopping.is_set():
+            session.finish()
 
     def _run_task(self, session: Session) -> None:
         task = self._task_class()
@@ -174,6 +178,7 @@ class LocalEngine:
                 pipeline.stop()
             self._reporter.watch(task, pipeline)
             pipeline.run()
+            self._finish(session)
         finally:
             self._running = None
             self._reporter.unwatch()

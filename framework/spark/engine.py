@@ -44,3 +44,4 @@ class SparkEngine(LocalEngine):
             self._task_class, self._config, session, self._context, once=self._once, hold_line=self._hold_line
         )
         group.run(self._stopping, self._reporter)
+        self._finish(session)
