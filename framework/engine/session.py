@@ -21,6 +21,7 @@ from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.lane_history import emptied
 from framework.iggy.log_codec import Closing, TopicIdentity
+from framework.iggy.log_trim import trim
 from framework.iggy.position_log import EpochWatch, LogOffsetStore, PositionLog
 from framework.iggy.recovery import Recovered, Recovery
 from framework.iggy.sender import IggyProducer
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OFFSETS_SEGMENT_BYTES = 16 << 20
+OFFSETS_SEGMENT_BYTES = 1 << 20
+"""The least that a server takes: only whole segments can be deleted."""
 
 SETTLE_SECONDS = 1.0
 SETTLE_SHARE = 20
@@ -260,9 +262,11 @@ class Session:
             state=self._state,
             count=self.offsets.__len__,
             on_appended=self.watch.appended,
+            on_complete=self._trim,
             foldable=self._foldable,
         )
         self._settle_at = 0.0
+        self._trim()
 
     def _records_found(self, native: NativeObject) -> int:
         unclaimed = self.recovered.unclaimed
@@ -307,6 +311,9 @@ class Session:
         if WORTH_A_PART * self.offsets.coverage.foldable > len(self.offsets):
             positions, closing = self._state()
             self.log.append_snapshot(self.recovered.epoch, positions, closing)
+
+    def _trim(self) -> None:
+        trim(self.log, epoch=self.recovered.epoch)
 
     def _foldable(self) -> int:
         """How many positions a snapshot would be without, now."""

@@ -43,6 +43,7 @@ class SnapshotWriter:
         state: the whole state of a moment.
         count: how many positions there are, about.
         on_appended: told of the offset of each part.
+        on_complete: told of each snapshot that is whole, a little later.
         foldable: how many of them the next snapshot would be without, about.
         clock: seconds.
     """
@@ -55,6 +56,7 @@ class SnapshotWriter:
         state: Callable[[], tuple[PositionView, Closing]],
         count: Callable[[], int],
         on_appended: Callable[[int], None] = lambda _: None,
+        on_complete: Callable[[], None] = lambda: None,
         foldable: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,6 +66,7 @@ class SnapshotWriter:
         self._state = state
         self._count = count
         self._on_appended = on_appended
+        self._on_complete = on_complete
         self._foldable = foldable
         self._clock = clock
         self._deltas = 0
@@ -94,6 +97,7 @@ class SnapshotWriter:
         payload = next(self._parts, None)
         if payload is None:
             self._parts = None
+            self._on_complete()
             return
         self._on_appended(self._log.append(payload))
         self._goes_on_at = self._clock() + PAUSE_PARTS * (self._clock() - now)

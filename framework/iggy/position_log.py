@@ -90,6 +90,7 @@ def arrange(messages: Iterable[LogMessage | None], source: str) -> LogView:
     """
     view = LogView()
     pending: list[LogMessage] = []
+    loose: list[LogMessage] = []  # deltas of which the snapshot was deleted with the front of the log
     for message in messages:
         if message is None or message.source != source:
             view.foreign += 1
@@ -103,20 +104,24 @@ def arrange(messages: Iterable[LogMessage | None], source: str) -> LogView:
             if message.part == 1:
                 pending = [message]
             if pending and message.part == message.parts:
-                view.checkpoints.append(_checkpoint(pending, last))
-                pending = []
+                view.checkpoints.append(_checkpoint(pending, last, loose))
+                pending, loose = [], []
+        elif message.kind == "delta" and last is None:
+            loose.append(message)
         elif message.kind == "delta" and last is not None and message.epoch == last.epoch:
             last.deltas.append(message)
     return view
 
 
-def _checkpoint(parts: Sequence[LogMessage], last: Checkpoint | None) -> Checkpoint:
+def _checkpoint(parts: Sequence[LogMessage], last: Checkpoint | None, loose: Sequence[LogMessage] = ()) -> Checkpoint:
     """A whole snapshot, with the deltas that were written since its moment: they leave the one before it."""
     closing = parts[-1]
     checkpoint = Checkpoint(offset=closing.offset, epoch=closing.epoch, parts=parts)
     if last is not None and last.epoch == closing.epoch and closing.since is not None:
         at = bisect.bisect_left([delta.offset for delta in last.deltas], closing.since)
         last.deltas, checkpoint.deltas = last.deltas[:at], last.deltas[at:]
+    elif last is None and closing.since is not None:
+        checkpoint.deltas = [one for one in loose if one.epoch == closing.epoch and one.offset >= closing.since]
     return checkpoint
 
 

@@ -57,12 +57,14 @@ class MemoryIggy:
     """The server: streams, topics, messages, clients. Threads may share it.
 
     Attributes:
+        segment_bytes: payload bytes in a sealed segment, at least; None: there is one segment.
         on_event: told of what is about to happen: `send` before messages are stored, `ack` before their confirmation goes
             out, and the same as `append` and `appended` for single messages (the log of positions). What it raises is
             raised by the connection's call; so a crash can be put at any of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, segment_bytes: int | None = None) -> None:
+        self.segment_bytes = segment_bytes
         self.on_event: Callable[[str], None] | None = None
         self._streams: dict[str, dict[str, _Topic]] = {}
         self._clients: dict[int, MemoryConnection] = {}
@@ -123,6 +125,24 @@ class MemoryIggy:
             part = self._partition(stream, topic, partition)
             part.messages = [attrs.evolve(message, payload=change(message.payload)) for message in part.messages]
 
+    def delete_segments(self, stream: str, topic: str, partition: int, count: int) -> None:
+        """Deletes the oldest sealed segments."""
+        with self._lock:
+            part = self._partition(stream, topic, partition)
+            sealed = self._segments(part)[:-1]
+            del part.messages[: sum(sealed[:count])]
+
+    def _segments(self, part: _Partition) -> list[int]:
+        """How many messages each segment holds; the last one is being written."""
+        counts, size = [0], 0
+        for message in part.messages:
+            if self.segment_bytes is not None and size >= self.segment_bytes:
+                counts.append(0)
+                size = 0
+            counts[-1] += 1
+            size += len(message.payload)
+        return counts
+
     def delete_topic(self, stream: str, topic: str) -> None:
         """Deletes a topic with everything in it."""
         with self._lock:
@@ -165,7 +185,7 @@ class MemoryIggy:
                     id=number,
                     current_offset=max(part.end - 1, 0),
                     messages_count=len(part.messages),
-                    segments_count=1,
+                    segments_count=len(self._segments(part)),
                 )
                 for number, part in enumerate(found.partitions)
             )
@@ -175,7 +195,9 @@ class MemoryIggy:
                 id=found.number,
                 created_at=found.created_at,
                 partitions=partitions,
-                options=found.options,
+                options=found.options
+                if self.segment_bytes is None
+                else {**found.options, "segment_size": self.segment_bytes},
             )
 
     def store(
@@ -306,7 +328,8 @@ class MemoryConnection(IggyConnection):
 
     @override
     def delete_segments(self, stream: str, topic: str, partition: int, count: int) -> None:
-        self._check()  # there is one segment, and the one being written always stays
+        self._check()
+        self._server.delete_segments(stream, topic, partition, count)
 
     @override
     def append(
