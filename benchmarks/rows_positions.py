@@ -26,6 +26,11 @@ MB = 1_000_000
 LIMIT_MB = 600
 POSITION_BYTES = 200
 OBJECTS = 2_000_000
+OLD_OBJECTS = 1_000_000
+GROWTH_MB = 20
+STATE_MB = 1
+START_SECONDS = 5
+LOG_BYTES = 64
 AT_ONCE = 1000
 """Objects in one delta: what a second of work finishes."""
 
@@ -41,6 +46,8 @@ class Kept:
         seconds: the whole work.
         pass_seconds: a second pass, which finds nothing to do.
         longest_seconds: the longest that one save took, with what it did of a snapshot.
+        most: positions, at most.
+        state_bytes: the newest snapshot.
     """
 
     before_mb: float
@@ -49,6 +56,8 @@ class Kept:
     seconds: float
     pass_seconds: float = 0.0
     longest_seconds: float = 0.0
+    most: int = 0
+    state_bytes: int = 0
 
 
 def position_rows(bench: Bench) -> Iterator[Row]:
@@ -58,6 +67,7 @@ def position_rows(bench: Bench) -> Iterator[Row]:
     home.mkdir()
     try:
         yield from _rows(home, objects)
+        yield from _folded_rows(home, bench.scaled(OLD_OBJECTS, 60_000))
     finally:
         shutil.rmtree(home)
 
@@ -95,9 +105,9 @@ def _rows(home: Path, objects: int) -> Iterator[Row]:
     )
     yield Row(
         what="the same, the log",
-        target="",
+        target=f"<= {LOG_BYTES} bytes an object",
         measured=f"**{log_mb * MB / objects:.0f}** bytes an object",
-        reached=None,
+        reached=log_mb * MB / objects <= LOG_BYTES,
         note=f"{log_mb:.0f} MB; the longest save, with a part of a snapshot, {kept.longest_seconds:.2f} s",
     )
     yield Row(
@@ -109,12 +119,47 @@ def _rows(home: Path, objects: int) -> Iterator[Row]:
     )
 
 
-def _config(url: str, objects: int) -> Any:
+def _folded_rows(home: Path, objects: int) -> Iterator[Row]:
+    from framework.iggy.embedded import EmbeddedServer
+
+    with EmbeddedServer.start(home / "folding") as server:
+        with contestant() as folder:
+            folded = folder(fold_positions, server.url, objects)
+        log_mb = sum(path.stat().st_size for path in (home / "folding").rglob("*.log")) / MB
+        with contestant() as starter:
+            found = starter(start_folded, server.url, objects)
+    grown = folded.peak_mb - folded.before_mb
+    yield Row(
+        what=f"a first pass over {objects:,} objects older than the window: what the process grows by, at most",
+        target=f"< {GROWTH_MB} MB",
+        measured=f"**{grown:.0f}** MB",
+        reached=grown < GROWTH_MB,
+        note=f"{folded.most:,} positions at most; {objects / folded.seconds:,.0f} objects/s",
+    )
+    yield Row(
+        what="the same, the positions that are left: the newest snapshot",
+        target=f"< {STATE_MB} MB",
+        measured=f"**{folded.state_bytes:,}** bytes",
+        reached=folded.state_bytes < STATE_MB * MB,
+        note=f"{log_mb:.1f} MB of log, most of it to be deleted with the next segments",
+    )
+    yield Row(
+        what="the same, a start from them",
+        target=f"< {START_SECONDS} s",
+        measured=f"**{found.seconds:.1f}** s",
+        reached=found.seconds < START_SECONDS,
+        note=f"then a pass: {found.pass_seconds / objects * 1e6:.1f} us an object, nothing to read",
+    )
+
+
+def _config(url: str, objects: int, *, window: str = "forever") -> Any:
     from benchmarks.synthetic import SyntheticTask
 
     return SyntheticTask().configure(
         {
             "source": {"name": "positions"},
+            # one chain of pages: what a listing reads ahead is no position
+            "discovery": {"late_arrival_window": window, "list_concurrency": 16 if window == "forever" else 1},
             "synthetic": {"objects": objects},
             "input": {"format": "jsonl"},
             "iggy": {"url": url, "stream": "bench", "topic": "positions", "partitions": 16},
@@ -163,6 +208,78 @@ def keep_positions(url: str, objects: int) -> Kept:
         seconds=seconds,
         pass_seconds=pass_seconds,
         longest_seconds=longest,
+    )
+
+
+def fold_positions(url: str, objects: int) -> Kept:
+    """Lists and finishes every object, with the window as it is by default: all of them are older."""
+    import numpy  # noqa: F401, ICN001 - the table of positions loads it; it is code, not positions
+
+    from framework.engine.session import IggyTarget, Session
+    from framework.memory import limit_arenas
+    from framework.records import Acknowledgement, ObjectState, RecordBatch
+
+    limit_arenas()
+    config = _config(url, objects, window="24h")
+    with IggyTarget(config) as target:
+        session = Session(target.connect(), config)
+        iterator = _iterator(config, session)
+        began, most, done = time.perf_counter(), 0, 0
+        assignment = iterator.feed.take()  # the listing is under way, with what it reads ahead
+        gc.collect()
+        before = _resident_mb("VmRSS")
+        while assignment is not None:
+            entry = assignment.entry.advanced(1, state=ObjectState.DONE)
+            end = RecordBatch(
+                native=assignment.native, lane=entry.lane, first_record=2, payloads=(), size_bytes=0, entry=entry
+            )
+            session.lanes.open_lane(entry.lane)
+            session.offsets.commit(Acknowledgement(lane=entry.lane, batches=(end,), anchor=None))
+            done += 1
+            if done % AT_ONCE == 0:
+                most = max(most, len(session.offsets))
+                _save(session)
+            assignment = iterator.feed.take()
+        _save(session)
+        session.finish()
+        seconds = time.perf_counter() - began
+        if done != objects or len(session.offsets):
+            raise RuntimeError(f"{done} objects were handed out and {len(session.offsets)} positions are left")
+        parts = [one for one in session.log.messages() if one is not None and one.kind == "snapshot"]
+        last = [one for one in parts if one.offset > parts[-1].offset - parts[-1].parts]
+        session.close()
+    return Kept(
+        before_mb=before,
+        after_mb=_resident_mb("VmRSS"),
+        peak_mb=_resident_mb("VmHWM"),
+        seconds=seconds,
+        most=most,
+        state_bytes=sum(len(one.body) for one in last),
+    )
+
+
+def start_folded(url: str, objects: int) -> Kept:
+    """A start after that, and a pass that finds nothing to do."""
+    from framework.engine.session import IggyTarget, Session
+    from framework.memory import limit_arenas
+
+    limit_arenas()
+    config = _config(url, objects, window="24h")
+    with IggyTarget(config) as target:
+        connection = target.connect()
+        before, began = _resident_mb("VmRSS"), time.perf_counter()
+        session = Session(connection, config)
+        seconds, again = time.perf_counter() - began, time.perf_counter()
+        if _iterator(config, session).feed.take() is not None:
+            raise RuntimeError("a finished object was handed out")
+        pass_seconds = time.perf_counter() - again
+        session.close()
+    return Kept(
+        before_mb=before,
+        after_mb=_resident_mb("VmRSS"),
+        peak_mb=_resident_mb("VmHWM"),
+        seconds=seconds,
+        pass_seconds=pass_seconds,
     )
 
 
