@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults import checker, reader
@@ -234,6 +234,7 @@ def test_shares_of_a_split_object():
     assert found(split.check()) == {"lost": 1}
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_whatever_is_taken_out_and_put_in_is_counted(data):
     """An oracle of its own: how many were taken out, and how many put in twice."""
