@@ -15,10 +15,10 @@ In reading order, one module for each stage; `task` alone wires them:
     ranges listing tail                keys in ranges, listed side by side; passes over the end of a bucket only
     key_rows inventory key_places      a supplied list of keys: text, CSV, an S3 Inventory; in a file, or in the store
     key_list lookups named_objects     its rows -> objects, looked up where the list does not say enough
-    prefetch iterator store_iterator   objects -> batches
+    prefetch object_read iterator store_iterator   objects -> batches
     http_stream store_errors store_time store_task   what the stores of vendors share: a body that owes bytes, sentences, a task
     finished_rows finished position_map   millions of finished positions in little memory
-    offsets                            positions and their merge law
+    entries offsets                    one position and the merge law; all of them
     queue  task                        the reader thread, poll, commit
     producer pipeline                  acknowledge, then commit
     skip_limits dead_letters           what is left out: how much of it may be, and where it is kept

@@ -30,6 +30,9 @@ MOST_SAID = 1000
 LIST_SHARE = 10
 """The wait between passes is at least this many times the listing, so that a large bucket is not listed without pause."""
 
+LONG_REST_SECONDS = 30.0
+"""A longer one is said: somebody may be waiting for what has just been put there."""
+
 
 @attrs.frozen(kw_only=True, slots=True)
 class Assignment:
@@ -245,7 +248,14 @@ class ListingFeed(ObjectFeed):
         self.counts.left_out = self._selection.left_out()
         if self._unroutable:
             self.counts.left_out["name without a lane"] = self._unroutable
-        self._due = self._clock() + max(self._poll_interval, self._rest_seconds(self._listing_seconds))
+        rest = self._rest_seconds(self._listing_seconds)
+        self._due = self._clock() + max(self._poll_interval, rest)
+        if rest > max(self._poll_interval, LONG_REST_SECONDS) and not self._once:
+            log.info(
+                "the listing took %.1f seconds, so that the next one begins in %.0f: new objects are found then",
+                self._listing_seconds,
+                rest,
+            )
         if self._once:
             with self._lock:
                 self._finished = not (self._released or self._in_hand.awaited)

@@ -162,6 +162,7 @@ class Chain:
         self.folder.mkdir()
         self.round = 0
         self.running = None
+        self.patience = ROUND_SECONDS
         self.proxied = None
         self._stack = contextlib.ExitStack()
         self.bucket = rig.store(store).bucket()
@@ -283,7 +284,7 @@ class Chain:
 
     def _wait_for_end(self, running):
         try:
-            return running.wait(ROUND_SECONDS)
+            return running.wait(self.patience)
         except subprocess.TimeoutExpired:
             self._hung("it did not end")
 
@@ -316,9 +317,9 @@ class Chain:
         except OSError:
             return None
 
-    def wait(self, check, what, seconds=ROUND_SECONDS):
+    def wait(self, check, what):
         """Waits for `check()`; for ever is an end, too: the round hangs."""
-        limit = time.monotonic() + seconds
+        limit = time.monotonic() + self.patience
         while not (found := check()):
             if time.monotonic() > limit:
                 self._hung(what)
@@ -341,7 +342,7 @@ class Chain:
     def wait_for_standstill(self, seconds):
         """Until nothing has come for so long, or the program has ended; False when all has come instead."""
         last, since = -1, time.monotonic()
-        limit = since + ROUND_SECONDS
+        limit = since + self.patience
         while self.alive() and time.monotonic() < min(since + seconds, limit):
             held = self.count()
             if held != last:
@@ -364,7 +365,7 @@ class Chain:
             self.running.send(signal.SIGABRT)  # faulthandler then writes where every thread is
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.running.process.wait(5)
-        raise HungError(f"{what} within {ROUND_SECONDS:.0f} s; {self.open_records()} records are missing")
+        raise HungError(f"{what} within {self.patience:.0f} s; {self.open_records()} records are missing")
 
     # ---- the end of a round, the end of a chain
 

@@ -58,13 +58,24 @@ def kill_local(chain, rounds):
     finish(chain)
 
 
+TASKS = 2
+"""Of the cluster."""
+
+SPARK_SECONDS = 300
+"""Of a round. A listing that is slow because everything is, is not made again before ten times as long."""
+
+
 def kill_spark(chain, rounds):
     """Executors, Python workers and drivers are killed, one after the other, and the job goes on."""
     from tests.support.spark_cluster import spark_sections
 
     dice = chain.dice
     cluster = chain.rig.cluster()
+    chain.patience = SPARK_SECONDS
     chain.program.configure(**spark_sections(cluster))
+    if chain.partitions < TASKS:  # a partition belongs to one task
+        chain.partitions = TASKS + 1
+        chain.program.configure(iggy={"partitions": chain.partitions})
     with FaultProxy(chain.bucket.endpoint) as slow:
         slow.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.2))
         chain.program.configure(s3={"endpoint": slow.endpoint}, input={"fetch_ahead": 1})

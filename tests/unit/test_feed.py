@@ -138,15 +138,20 @@ def test_a_late_key_in_front_of_all_others_is_found_by_the_next_pass():
     assert rig.next_pass() == ["a"]
 
 
-def test_the_wait_is_the_poll_interval_or_ten_times_the_listing():
+def test_the_wait_is_the_poll_interval_or_ten_times_the_listing_and_a_long_one_is_said(caplog):
+    caplog.set_level("INFO")
     quick = Rig(native("a"), native("b"))
     quick.keys()
     assert quick.feed.seconds_until_due == 5.0
+    assert not caplog.messages
     slow = Rig(native("a"), native("b"))
     slow.list_seconds = 2.0
     slow.keys()
     assert slow.feed.seconds_until_due == LIST_SHARE * 4.0
     assert LIST_SHARE == 10
+    assert caplog.messages == [
+        "the listing took 4.0 seconds, so that the next one begins in 40: new objects are found then"
+    ]
 
 
 def test_time_that_the_reader_takes_between_two_objects_is_no_time_of_the_listing():
