@@ -95,6 +95,15 @@ class LaneHistory:
         place = f'partition {lane.partition} of topic "{lane.topic}"'
         if same_history or (end and self._holds_older(lane)):
             lost = last.offset + 1 - end
+            if lost <= 0 and not self.connection.poll(
+                self.stream, lane.topic, lane.partition, offset=last.offset, count=1
+            ):
+                raise PositionError(
+                    f"{place} ends at offset {end - 1} by the server's own account, but what it confirmed at offset "
+                    f"{last.offset} cannot be read: the server's files of it are damaged, as a kill can do, and what is sent "
+                    f"there now would be lost to every reader. Mend or restore them on the server; or write to another topic: "
+                    f"change [iggy] topic, then `offsets reset --all`"
+                )
             if lost > MAX_STEP_BACK:
                 raise LaneGoneError(
                     f'{place} ends {lost:,} messages before the last one that source "{self.source}" had confirmed: no crash '

@@ -68,6 +68,25 @@ def test_a_killed_server_may_lose_a_whole_small_partition_of_a_topic_that_it_kee
     source.check()
 
 
+def test_a_partition_whose_end_cannot_be_read_any_more_is_damaged_and_nothing_more_is_sent_there(source, monkeypatch):
+    """Seen with a real server: what it confirmed after a kill lay behind torn bytes, and no reader ever got it."""
+    partition = partition_with_records(source)
+    before = len(source.server.messages("kit", "records", partition))
+    read = source.server.read
+
+    def torn(stream, topic, number, offset, count):
+        found = read(stream, topic, number, offset, count)
+        damaged = (topic, number) == ("records", partition)
+        return [one for one in found if not (damaged and one.offset >= before - 3)]
+
+    monkeypatch.setattr(source.server, "read", torn)
+    with pytest.raises(
+        PositionError, match=rf'partition {partition} of topic "records" ends at offset {before - 1} .*damaged'
+    ):
+        source.live()
+    assert len(source.server.messages("kit", "records", partition)) == before
+
+
 def test_a_purged_topic_that_others_fill_again_is_noticed(source):
     source.server.purge_topic("kit", "records")
     connection = source.server.connect()
