@@ -16,7 +16,7 @@ import attrs
 from framework.engine.patience import Patience
 from framework.engine.report import Reporter
 from framework.engine.session import IggyTarget, Session
-from framework.errors import IggyUnavailableError
+from framework.errors import IggyUnavailableError, TaskClosedError
 from framework.pipeline import Pipeline
 from framework.progress import Progress
 
@@ -119,6 +119,14 @@ class LocalEngine:
                     self._live(connection, patience, own_epochs)
                 finally:
                     connection.close()
+            except TaskClosedError as error:
+                if not self._stopping.is_set():
+                    raise
+                # `_give_up` closed the connection under what was still to be asked or saved
+                log.warning(
+                    "stopped before Iggy had answered everything; the next start finds it in the topic: %s", error
+                )
+                return
             except IggyUnavailableError as error:
                 if self._stopping.is_set():
                     log.warning("stopped while Iggy was away; what it did not confirm comes again: %s", error)

@@ -21,6 +21,7 @@ from tests.integration.program_rig import (
     wait_until,
     with_client,
 )
+from tests.integration.test_program_life import SERVERS
 
 NO_JAVA = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
 ENGINES = [
@@ -297,10 +298,8 @@ def times_of(program):
 # ---- what is lost when a server is killed is no purge
 
 
-@pytest.mark.parametrize("kind", ["embedded", "real"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_a_killed_server_with_the_usual_options_is_no_purge(tmp_path, moto_bucket, stream_name, kind):
-    if kind == "real" and "IGGY_SERVER_BINARY" not in os.environ:
-        pytest.skip("IGGY_SERVER_BINARY names no real server")
     server = OwnServer(tmp_path / "server", kind).start()
     program = Program(tmp_path, moto_bucket, server.url, stream_name)
     try:

@@ -6,7 +6,7 @@ import struct
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from framework.engine.session import Session
@@ -287,6 +287,9 @@ def test_merging_gives_the_same_in_any_order_and_however_often(found, chance):
             for e in positions.view()
         ]
 
+    # what is finished has no more records than it was finished with: no process reads on behind the end of a version
+    ends = {(e.generation, e.split_size): e.records_done for e in found if e.state is not ObjectState.READING}
+    assume(all(e.records_done <= ends.get((e.generation, e.split_size), e.records_done) for e in found))
     shuffled = [*found, *chance.choices(found, k=3)]
     chance.shuffle(shuffled)
     assert fold(shuffled) == fold(found)
