@@ -27,7 +27,13 @@ def run(*arguments, source="s3_source"):
 def run_until(line, *arguments):
     """Starts the program, sends SIGINT when it writes a line that begins so; returns exit code and output."""
     with subprocess.Popen(
-        program(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        program(*arguments),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # what a shell starts in the background ignores Ctrl-C, and so would what this test starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509 - one thread here
     ) as process:
         out = ""
         for text in process.stdout:
