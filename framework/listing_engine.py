@@ -15,7 +15,7 @@ from framework.errors import ListingError, RetriableError, TaskClosedError, Thro
 from framework.histogram import Histogram
 from framework.listing_chain import Chain, Hashes
 from framework.pace import CallPace
-from framework.range_pages import OutOfOrderError, checked_keys, in_range, look_again, page_after
+from framework.range_pages import OutOfOrderError, bound_of, checked_keys, in_range, look_again, page_after
 from framework.range_tasks import Disagreement, RangeTask
 from framework.ranges import RangePlanner
 from framework.records import NativeObject
@@ -225,7 +225,8 @@ class ListingEngine:
                 self._under_way += 1
             succeeded = False
             try:
-                page, calls = page_after(self._ask, self._where, self._prefix, task.after, self._page_size)
+                bound = bound_of(self._store, task)
+                page, calls = page_after(self._ask, self._where, self._prefix, task.after, self._page_size, until=bound)
                 succeeded = True
             finally:
                 with self._work:
@@ -234,7 +235,7 @@ class ListingEngine:
                 self._pace.give_back(1, succeeded=succeeded)
             try:
                 keys = checked_keys(self._where, page, task.after)
-                for doubt in self._accept(task, page, keys, calls):
+                for doubt in self._accept(task, page, keys, calls, bounded=bound is not None):
                     self._look_again(doubt)
             except OutOfOrderError as error:
                 self._start_over(error)
@@ -244,13 +245,15 @@ class ListingEngine:
                     self._shut()
                 self._schedule()
 
-    def _accept(self, task: RangeTask, page: ListPage, keys: list[str], calls: int) -> list[Disagreement]:
+    def _accept(
+        self, task: RangeTask, page: ListPage, keys: list[str], calls: int, *, bounded: bool = False
+    ) -> list[Disagreement]:
         """Hands on what of a page lies in its range, and tells the planner."""
         with self._work:
             if self._over or self.counts.serial:
                 return []
             until = self._planner.until(task.number)
-            objects, result = in_range(task.number, page, keys, until, calls)
+            objects, result = in_range(task.number, page, keys, until, calls, bounded=bounded)
             self._planner.report(result)
             self._count(page, calls)
             if objects:

@@ -48,9 +48,11 @@ def list_range(
     where = f"{store.scheme}://{store.bucket}/{prefix}"
     after, pages = task.after, 0
     while True:
-        page, calls = page_after(ask or store.list_page, where, prefix, after, page_size)
+        bound = bound_of(store, task)
+        page, calls = page_after(ask or store.list_page, where, prefix, after, page_size, until=bound)
         pages += calls
-        objects, result = in_range(task.number, page, checked_keys(where, page, after), task.until, calls)
+        keys = checked_keys(where, page, after)
+        objects, result = in_range(task.number, page, keys, task.until, calls, bounded=bound is not None)
         yield objects, result
         if result.exhausted or result.last_key is None or result.last_key == task.until or pages >= task.max_pages:
             return
@@ -68,19 +70,36 @@ def merged(results: Sequence[RangeResult]) -> RangeResult:
         exhausted=last.exhausted,
         samples=[sample for one in results for sample in one.samples],
         beyond=last.beyond,
+        bounded=last.bounded,
     )
 
 
-def page_after(ask: Ask, where: str, prefix: str, after: str, page_size: int) -> tuple[ListPage, int]:
+def bound_of(store: ObjectStore, task: RangeTask) -> str | None:
+    """Up to where pages of the range are asked for; None: the store, or the range, knows no such end."""
+    return task.until if store.bounds_pages else None
+
+
+def page_after(
+    ask: Ask, where: str, prefix: str, after: str, page_size: int, *, until: str | None = None
+) -> tuple[ListPage, int]:
     """The next page that has objects, or the last of all; and the calls that it took.
+
+    Args:
+        ask: makes one call.
+        where: for messages.
+        prefix: of the whole listing.
+        after: exclusive.
+        page_size: keys in a page.
+        until: only of a store that bounds pages.
 
     Raises:
         ListingError: an empty page names itself as the next one.
     """
-    page, calls = ask(prefix=prefix, after=after, continuation=None, page_size=page_size), 1
+    bound = {} if until is None else {"until": until}
+    page, calls = ask(prefix=prefix, after=after, continuation=None, page_size=page_size, **bound), 1
     while not page.objects and page.continuation is not None:
         continuation = page.continuation
-        page = ask(prefix=prefix, after=after, continuation=continuation, page_size=page_size)
+        page = ask(prefix=prefix, after=after, continuation=continuation, page_size=page_size, **bound)
         calls += 1
         if page.continuation == continuation:
             raise ListingError(f"{where}: an empty page of the listing, behind {after!r}, repeats itself; stopped")
@@ -106,9 +125,12 @@ def checked_keys(where: str, page: ListPage, after: str) -> list[str]:
 
 
 def in_range(
-    number: int, page: ListPage, keys: Sequence[str], until: str | None, calls: int
+    number: int, page: ListPage, keys: Sequence[str], until: str | None, calls: int, *, bounded: bool = False
 ) -> tuple[list[NativeObject], RangeResult]:
-    """The part of a page that lies in the range of task `number`, which ends at `until`, and the report about it."""
+    """The part of a page that lies in the range of task `number`, which ends at `until`, and the report about it.
+
+    With `bounded` the page was asked for up to the end that the range had then.
+    """
     count = len(keys) if until is None else bisect_right(keys, until)
     beyond = keys[count] if count < len(keys) else None
     mine = keys[:count]
@@ -120,6 +142,7 @@ def in_range(
         exhausted=beyond is not None or page.continuation is None,
         samples=samples_of(mine),
         beyond=beyond,
+        bounded=bounded,
     )
     return list(page.objects[:count]), result
 

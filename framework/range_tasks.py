@@ -37,6 +37,7 @@ class RangeResult:
         samples: some of the keys in order, the first and the last among them, each with how many keys there are from the
             sample before (exclusive) to this one (inclusive): 1 with the first. See `samples_of`.
         beyond: the first key behind `until`, when the range is exhausted because it was seen; else None.
+        bounded: whether the store was asked to show nothing behind `until`: then no `beyond` says nothing about what is there.
     """
 
     number: int
@@ -46,6 +47,12 @@ class RangeResult:
     exhausted: bool
     samples: Sequence[tuple[str, int]] = ()
     beyond: str | None = None
+    bounded: bool = False
+
+    @property
+    def looked_beyond(self) -> bool:
+        """Whether `beyond` is what really comes first behind the range."""
+        return self.beyond is not None or not self.bounded
 
 
 @attrs.frozen(slots=True)

@@ -6,7 +6,7 @@
             ...                                     # list at most task.max_pages pages behind task.after
             planner.report(result)                  # in any order
 
-A range is half-open, `(after, until]`. Cut points need not exist as keys. A store's page has no upper bound, so what a
+A range is half-open, `(after, until]`. Cut points need not exist as keys. Most stores' pages have no upper bound, so what a
 range's last page shows beyond `until` is thrown away: a cut costs about half a call, and cuts are few and well placed.
 
 How it is cut, in this order: by the histogram of the last pass; while the keys known all share more than they must, at the
@@ -191,14 +191,18 @@ class RangePlanner:
             self._space.observe([key for key, _ in result.samples])
             self._marks.add(result.samples)
         if not one.pages and one.start in self._seams:
-            self._seams[one.start].behind = (result.samples[0][0] if result.samples else result.beyond,)
-            self._compare(one.start)
+            if result.samples or result.looked_beyond:
+                self._seams[one.start].behind = (result.samples[0][0] if result.samples else result.beyond,)
+                self._compare(one.start)
+            else:
+                del self._seams[one.start]
         if result.last_key is not None:
             one.advance(result.last_key, result.keys, result.pages)
         if result.exhausted or one.after == one.until:
             self._ranges.remove(one)
             if one.until in self._seams and one.until is not None:
-                if one.after == one.until:  # the key of the cut was the last: nothing behind it was seen from here
+                # the key of the cut was the last, or the store was asked for no more: nothing behind it was seen from here
+                if one.after == one.until or not result.looked_beyond:
                     del self._seams[one.until]
                 else:
                     self._seams[one.until].before = (one.after, result.beyond)

@@ -14,6 +14,7 @@ from framework.config.bucket import BucketConfig, address_mistakes, bucket_mista
 from framework.config.option import option
 
 CUSTOMER_KEY_BYTES = 32
+LARGEST_PAGE = 5000
 
 # https://cloud.google.com/storage/docs/buckets#naming: parts between dots of at most 63, all together of at most 222.
 _BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?)*")
@@ -48,7 +49,7 @@ class GcsConfig(BucketConfig):
     customer_key: str = option(
         "", secret=True, doc="Key of objects encrypted with a key of one's own (CSEK, AES256): 32 bytes in base64."
     )
-    page_size: int = option(1000, minimum=1, maximum=5000, doc="Keys in one page of a listing.")
+    page_size: int = option(1000, minimum=1, maximum=LARGEST_PAGE, doc="Keys in one page of a listing.")
 
     def mistakes(self) -> Iterator[str]:
         """What `check` finds; the loader of the file calls this."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from framework.errors import StoreUnavailableError
+from framework.keyspace import MAX_KEY_BYTES
 from framework.records import NativeObject
 from framework.store import ListPage
 from framework.store_time import milliseconds, server_time_ms
@@ -71,6 +72,18 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
     except (msgspec.DecodeError, ValueError) as exc:
         raise StoreUnavailableError(f"gs://{bucket}: a page of the listing cannot be read ({exc})") from exc
     return ListPage(objects=objects, continuation=continuation, server_time_ms=server_time_ms(headers.get("date")))
+
+
+def offsets(after: str, until: str | None) -> dict[str, str]:
+    """The parameters for the keys `after .. until`, both inclusive; a few behind may be shown too.
+
+    `endOffset` is exclusive. A space behind the key makes it inclusive; what lies between begins with the key and a control
+    character, and is left out by who asks. No offset may be longer than a key can be.
+    """
+    asked = {"startOffset": after} if after else {}
+    if until is not None and len(until.encode()) < MAX_KEY_BYTES:
+        asked["endOffset"] = f"{until} "
+    return asked
 
 
 def resume(continuation: str | None, after: str) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from framework.reading import StoreInput
 from framework.retry import RetryPolicy
 from framework.testing.faults import Fault, FaultProxy
 from gcs_source.client import GcsStore
+from gcs_source.config import GcsConfig
 
 CONTENT = hashlib.sha512(b"seed").digest() * 5003  # 320,192 bytes without a short period
 KEYS = [
@@ -111,6 +112,48 @@ def test_only_what_is_used_is_asked_for(gcs_bucket, opened):
         assert (said["startOffset"], said["maxResults"], said["prefix"]) == ("j", "11", "k")
         assert abs(page.server_time_ms - page.objects[0].modified_ms) < 600_000
         assert store.stat("k") == page.objects[0]
+
+
+@pytest.mark.parametrize("page_size", [1, 3, 1000])
+def test_a_page_ends_where_its_range_does(gcs_bucket, opened, page_size):
+    keys = ["a", "a\x01", "a ", "a/1", "b", "b\x01", "b ", "b0", "c", "k" * 1024]
+    for key in keys:
+        gcs_bucket.put(key)
+    store = opened(gcs_bucket.config())
+    for until in [*keys, "a0", "zz"]:
+        shown, continuation = [], None
+        while True:
+            page = store.list_page(after="a", until=until, continuation=continuation, page_size=page_size)
+            shown += [one.key for one in page.objects]
+            continuation = page.continuation
+            if continuation is None:
+                break
+        assert [key for key in shown if key <= until] == sorted(key for key in keys if "a" < key <= until), until
+        assert len(until) == 1024 or [key[len(until) :] for key in shown if key > until] in ([], ["\x01"]), until
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "google"),
+    [
+        ("", True),
+        ("https://storage.europe-west3.rep.googleapis.com", True),
+        ("http://127.0.0.1:4443", False),
+        ("https://googleapis.com.example.org", False),
+    ],
+)
+def test_only_google_is_believed_to_keep_the_order_and_asked_for_ranges_by_their_ends(opened, endpoint, google):
+    store = opened(GcsConfig(bucket="lake", endpoint=endpoint, anonymous=True))
+    assert (store.order_is_documented, store.bounds_pages) == (google, google)
+
+
+@pytest.mark.parametrize("page_size", [1000, 4999, 5000])
+def test_pages_of_up_to_five_thousand_keys_are_asked_for(gcs_bucket, opened, page_size):
+    gcs_bucket.put("k")
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint, page_size=page_size))
+        store.list_page(page_size=page_size)
+        store.list_page(page_size=page_size, after="a")
+        assert [asked(one)["maxResults"] for one in proxy.requests] == [str(page_size), str(min(page_size + 1, 5000))]
 
 
 # ---------------------------------------------------------------- reading

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import StoreUnavailableError
-from gcs_source.pages import FIELDS, parse_object, parse_page, resume
+from gcs_source.pages import FIELDS, offsets, parse_object, parse_page, resume
 
 TIME = "2024-05-31T12:00:00.123Z"
 
@@ -41,6 +41,29 @@ def test_the_clock_of_the_store():
     assert parse_page(page(), {}, "lake").server_time_ms is None
 
 
+KEY = st.text(st.characters(codec="utf-8"), max_size=3)
+
+
+@given(st.lists(KEY, unique=True), KEY, st.none() | KEY)
+@settings(deadline=None)
+def test_a_range_is_asked_for_with_both_ends_and_hardly_more(keys, after, until):
+    asked = offsets(after, until)
+    shown = [
+        key
+        for key in keys
+        if asked.get("startOffset", "") <= key and ("endOffset" not in asked or key < asked["endOffset"])
+    ]
+    assert {key for key in keys if key >= after and (until is None or key <= until)} <= set(shown)
+    if until is not None:
+        assert all(key <= until or (key.startswith(until) and key[len(until)] < " ") for key in shown)
+
+
+def test_an_end_longer_than_a_key_can_be_is_not_sent():
+    assert offsets("", "k" * 1023) == {"endOffset": "k" * 1023 + " "}
+    assert offsets("a", "k" * 1024) == {"startOffset": "a"}
+    assert offsets("", "é" * 512) == {}
+
+
 def test_an_empty_answer_is_the_end():
     assert (parse_page(b"{}", {}, "lake").objects, parse_page(b"{}", {}, "lake").continuation) == ([], None)
 
@@ -51,6 +74,7 @@ def test_an_empty_answer_is_the_end():
     st.text(st.characters(codec="utf-8"), max_size=2),
     st.integers(1, 5),
 )
+@settings(deadline=None)
 def test_a_chain_of_pages_gives_every_key_after_strictly_and_once(keys, page_size, after, token_every):
     """The oracle is a sorted list; the store is one that may give fewer than asked for, or none, with a token."""
     keys = sorted(keys, key=str.encode)

@@ -73,6 +73,23 @@ class SortedStore(ObjectStore):
         pass
 
 
+class BoundedStore(SortedStore):
+    """Shows nothing behind `until`, but for a control character: as GCS with an `endOffset`."""
+
+    bounds_pages = True
+
+    def __init__(self, keys, **options):
+        super().__init__(keys, **options)
+        self.shown = 0
+
+    def list_page(self, *, until=None, **call):
+        page = super().list_page(**call)
+        objects = [one for one in page.objects if until is None or one.key < f"{until} "]
+        with self.lock:
+            self.shown += len(objects)
+        return page if len(objects) == len(page.objects) else ListPage(objects=objects, server_time_ms=5)
+
+
 def like_folders(key):
     """SeaweedFS: a folder's content stands where the folder's name sorts, so `a/b` comes before `a b`."""
     return [part.encode() for part in key.split("/")]
@@ -101,11 +118,13 @@ KEYS = st.lists(
 )
 
 
-@given(KEYS, st.integers(1, 9), st.integers(1, 9), st.booleans(), st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_every_object_comes_once_from_an_ordered_store(keys, page_size, concurrency, empty_pages, data):
+@given(
+    KEYS, st.integers(1, 9), st.integers(1, 9), st.booleans(), st.sampled_from([SortedStore, BoundedStore]), st.data()
+)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_object_comes_once_from_an_ordered_store(keys, page_size, concurrency, empty_pages, make, data):
     after = data.draw(st.sampled_from(["", *keys]))
-    store = SortedStore(keys, empty_pages=empty_pages)
+    store = make(keys, empty_pages=empty_pages)
     pages, listing = listed(store, page_size=page_size, concurrency=concurrency, after=after)
     assert sorted(flat(pages)) == sorted(key for key in keys if key > after)
     assert listing.counts.objects == len(flat(pages))
@@ -238,6 +257,26 @@ def test_a_range_stops_after_its_pages_and_at_its_end():
     assert (results[-1].exhausted, results[-1].beyond) == (True, "030")
     results = [result for _, result in list_range(store, RangeTask(1, "009", None, 2), prefix="", page_size=8)]
     assert [(one.keys, one.exhausted) for one in results] == [(8, False), (8, False)]
+
+
+def test_a_range_of_a_store_that_bounds_pages_is_asked_for_to_its_end():
+    store = BoundedStore([f"{number:03d}" for number in range(100)])
+    results = [result for _, result in list_range(store, RangeTask(1, "009", "029", 9), prefix="", page_size=8)]
+    assert [one.keys for one in results] == [8, 8, 4]
+    assert store.shown == 20
+    assert (results[-1].exhausted, results[-1].beyond, results[-1].looked_beyond) == (True, None, False)
+    (result,) = [result for _, result in list_range(store, RangeTask(1, "0291", "0295", 9), prefix="", page_size=8)]
+    assert (result.keys, result.exhausted, store.shown) == (0, True, 20)
+
+
+def test_a_second_pass_over_a_store_that_bounds_pages_is_shown_no_key_twice():
+    keys = [f"{number:05d}" for number in range(1000)]
+    _, first = listed(SortedStore(keys), concurrency=4)
+    store = BoundedStore(keys)
+    pages, listing = listed(store, concurrency=4, histogram=first.histogram, page_size=50)
+    assert sorted(flat(pages)) == keys
+    assert not listing.counts.serial
+    assert store.shown - len(keys) <= 50 * 4  # ranges that were cut while they were asked for
 
 
 def test_throttled_calls_are_tried_again_and_the_pace_falls():

@@ -30,20 +30,23 @@ KEYS = st.one_of(st.lists(ODD, max_size=150), st.lists(NUMBERS, max_size=400), s
 class Listed:
     """Runs a planner over sorted keys, answering in random order; may change the keys on the way."""
 
-    def __init__(self, keys, rand, *, page_size, prefix="", after="", **options):
+    def __init__(self, keys, rand, *, page_size, prefix="", after="", bounded=False, **options):
         self.keys = keys
         self.rand = rand
         self.page_size = page_size
         self.prefix = prefix
         self.workers = options["workers"]
         self.shrink = options.get("shrink", True)
+        self.bounded = bounded
         self.planner = RangePlanner(prefix=prefix, after=after, page_size=page_size, **options)
         self.found = []
         self.calls = 0
 
-    def page(self, after):
+    def page(self, after, until=None):
         named = self.keys[bisect_left(self.keys, self.prefix) :] if self.prefix else self.keys
         named = [key for key in named if key.startswith(self.prefix)] if self.prefix else named
+        if self.bounded and until is not None:
+            named = [key for key in named if key <= until]
         return page_of(named, after, self.page_size)
 
     def run(self, change=lambda listed: None):
@@ -57,11 +60,12 @@ class Listed:
             at = self.rand.randrange(len(under_way))
             task, page = under_way.pop(at)
             if self.shrink and page is None and self.rand.random() < 0.7:
-                under_way.append((task, self.page(task.after)))  # asked now, answered later
+                under_way.append((task, self.page(task.after, task.until)))  # asked now, answered later
             elif self.shrink:
-                page = page or self.page(task.after)
+                page = page or self.page(task.after, task.until)
                 keys = [one.key for one in page.objects]
-                self.take(in_range(task.number, page, keys, self.planner.until(task.number), 1))
+                until, bounded = self.planner.until(task.number), self.bounded and task.until is not None
+                self.take(in_range(task.number, page, keys, until, 1, bounded=bounded))
             else:
                 results = []
                 for objects, result in list_range(StoreOf(self), task, prefix=self.prefix, page_size=self.page_size):
@@ -89,9 +93,10 @@ class StoreOf:
 
     def __init__(self, listed):
         self.listed = listed
+        self.bounds_pages = listed.bounded
 
-    def list_page(self, *, prefix, after, continuation, page_size):
-        return self.listed.page(after)
+    def list_page(self, *, prefix, after, continuation, page_size, until=None):
+        return self.listed.page(after, until)
 
 
 @given(
@@ -100,17 +105,18 @@ class StoreOf:
     workers=st.integers(1, 20),
     max_pages=st.integers(1, 7),
     shrink=st.booleans(),
+    bounded=st.booleans(),
     past=st.one_of(st.just([]), KEYS),
     cut=st.floats(0, 1),
     rand=st.randoms(use_true_random=False),
 )
 @settings(max_examples=300, deadline=None)
-def test_every_key_comes_exactly_once(keys, page_size, workers, max_pages, shrink, past, cut, rand):
+def test_every_key_comes_exactly_once(keys, page_size, workers, max_pages, shrink, bounded, past, cut, rand):
     after = keys[int(cut * (len(keys) - 1))] if keys and cut < 0.5 else ""
     histogram = [(key, rand.randint(1, 500)) for key in past]
     listed = Listed(
         keys, rand, page_size=page_size, workers=workers, max_pages=1 if shrink else max_pages, shrink=shrink,
-        histogram=histogram, after=after,
+        histogram=histogram, after=after, bounded=bounded,
     ).run()  # fmt: skip
     assert listed.all == [key for key in keys if key > after]
     assert not listed.planner.disagreements
@@ -196,7 +202,7 @@ def test_waves_of_long_tasks_need_few_waves(buckets):
     planner, waves, calls, found = RangePlanner(page_size=50, workers=16, max_pages=40, shrink=False), 0, 0, 0
 
     class Store:
-        scheme, bucket = "memory", "b"
+        scheme, bucket, bounds_pages = "memory", "b", False
 
         @staticmethod
         def list_page(*, prefix, after, continuation, page_size):

@@ -21,7 +21,7 @@ from framework.testing.memory import MemoryStore
 from framework.testing.memory_source import MemorySourceTask
 from tests.support.core import iterator_over
 from tests.support.listing import even, skewed
-from tests.unit.test_listing import SortedStore, like_folders
+from tests.unit.test_listing import BoundedStore, SortedStore, like_folders
 
 PAGE = 7
 
@@ -91,13 +91,22 @@ def test_the_next_pass_goes_to_the_executors_at_once():
     after=st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
     width=st.integers(1, 4),
     concurrency=st.integers(2, 9),
+    make=st.sampled_from([SortedStore, BoundedStore]),
 )
-def test_every_key_behind_after_comes_once(keys, after, width, concurrency):
-    store = SortedStore(keys)
+def test_every_key_behind_after_comes_once(keys, after, width, concurrency, make):
+    store = make(keys)
     request = ListingRequest(prefix="", after=after)
     found, listing, _ = listed(store, request=request, width=width, list_concurrency=concurrency)
     assert sorted(found) == sorted(key for key in keys if key.encode() > after.encode())
     assert listing.complete
+
+
+def test_waves_over_a_store_that_bounds_pages_show_nothing_twice():
+    store = BoundedStore(skewed(3000))
+    keys, _, jobs = listed(store)
+    assert sorted(keys) == store.keys
+    assert jobs
+    assert store.shown == 3000
 
 
 def test_a_wave_that_spark_loses_is_listed_again():
