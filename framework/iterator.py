@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -144,7 +144,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._ahead = FetchAhead(objects=config.input.fetch_ahead, max_bytes=config.input.fetch_ahead_bytes)
         self._window: deque[tuple[Assignment, FetchedInput]] = deque()
         self._window_bytes = 0
-        self._current: Iterator[RecordBatch] | None = None
+        self._current: Generator[RecordBatch, None, None] | None = None
         self._head: FetchedInput | None = None
         self._feed_failure: Exception | None = None
         self._single: Iterator[SourceRecord] | None = None
@@ -404,6 +404,15 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         for _, source in list(self._window):
             source.close()
         self._ahead.close()
+
+    def leave(self) -> None:
+        """Gives back the object in hand; for the thread that reads, when it reads no more.
+
+        Left to the collector, its streams would be closed at any time, in any thread, under any lock.
+        """
+        self._single = None
+        if self._current is not None:
+            self._current.close()
 
     @staticmethod
     def log_retry(error: Exception, tries: int, seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -47,7 +47,7 @@ class ObjectRead:
         self._skipped: list[SkippedRecord] = []
         self._bad = sum(last - first + 1 for first, last in self._entry.skipped)
 
-    def batches(self, limits: BatchLimits) -> Iterator[RecordBatch]:
+    def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
         """The batches of the object. One run is held back, so that the last one carries the object's end."""
         entry, held = self._entry, None
         read = self._owner.transformer.runs

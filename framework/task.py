@@ -160,6 +160,7 @@ class AbstractSourceTask(abc.ABC):
         except BaseException as error:  # noqa: BLE001 - raised in the polling thread, with its cause
             self._failure = error
         finally:
+            iterator.leave()
             self._exhausted = True
             queue.wake()
 

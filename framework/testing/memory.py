@@ -88,7 +88,7 @@ class MemoryStore(ObjectStore):
         self._faults: list[StoreFault] = []
         self._cuts: dict[str, int] = {}
         self._changes = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may close a stream in the middle of a call
 
     # ---- out of band
 

@@ -1,5 +1,7 @@
 """The task: a reader thread whose end is told, commits that are proven, and a stop within its limit from every state."""
 
+import gc
+import inspect
 import threading
 import time
 
@@ -203,6 +205,21 @@ def test_stop_while_the_queue_is_full_is_at_once():
             assert reader_of(task).is_alive()
         assert stop_in(task) < 2
         assert not reader_of(task).is_alive()
+
+
+def test_a_stop_in_the_middle_of_an_object_leaves_no_stream_to_the_collector():
+    """It would close it at any time, in any thread: also in one that holds the lock that closing needs."""
+    store = store_of(a=500)
+    gc.disable()
+    try:
+        with started(store, batch_length=1, queue_records=4, once=True) as task:
+            assert task.poll(timeout_seconds=10.0)
+            task.stop()
+            reader_of(task).join(10)
+            assert store.open_streams == 0
+            assert inspect.getgeneratorstate(task.iterator._current) == inspect.GEN_CLOSED
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("page", [1, 2])
