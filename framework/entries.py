@@ -95,6 +95,8 @@ class OffsetManagerEntry:
         skipped: inclusive ranges of record numbers that were left out; kept while it is read.
         given_up: record number from which on a stored dead letter says that the rest was given up, while the state does not
             say so yet; 0 when there is none.
+        reopened: how often it was read on after it had failed, because its letter was replayed. What was kept before it failed
+            is gone by then, so positions from before and after do not unite: the later one wins.
         extra: what a subclass of the source wants to keep with it; JSON scalars.
     """
 
@@ -112,6 +114,7 @@ class OffsetManagerEntry:
     depends_on: str = ""
     skipped: tuple[tuple[int, int], ...] = ()
     given_up: int = 0
+    reopened: int = 0
     extra: Mapping[str, Scalar] = attrs.field(factory=dict, converter=dict)
 
     @classmethod
@@ -171,6 +174,8 @@ class OffsetManagerEntry:
             properties["skipped"] = [list(pair) for pair in self.skipped]
         if self.given_up:
             properties["given_up"] = self.given_up
+        if self.reopened:
+            properties["reopened"] = self.reopened
         if self.extra:
             properties["extra"] = dict(self.extra)
         return properties
@@ -199,6 +204,7 @@ class OffsetManagerEntry:
             depends_on=str(properties.get("depends_on", "")),
             skipped=tuple((int(first), int(last)) for first, last in properties.get("skipped", ())),
             given_up=int(properties.get("given_up", 0)),
+            reopened=int(properties.get("reopened", 0)),
             extra=dict(properties.get("extra", {})),
         )
 
@@ -248,12 +254,22 @@ class OffsetManagerEntry:
         """The same, of inclusive ranges of numbers."""
         return attrs.evolve(self, skipped=merge_ranges([*self.skipped, *ranges]))
 
+    def reopen(self) -> OffsetManagerEntry:
+        """The position of an object that had failed and is to be read on."""
+        return attrs.evolve(self, state=ObjectState.READING, reopened=self.reopened + 1)
+
     def order(self) -> tuple[Any, ...]:
-        """What decides between two positions of one version: the larger is the later one."""
+        """What decides between two positions of one version: the larger is the later one.
+
+        Finished comes before the count. A finished position keeps no skipped numbers; could one that is being read win over it
+        by its count, the order of merging would decide which numbers are left.
+        """
         mark = (self.mark.record, self.mark.byte) if self.mark else (-1, -1)
         rest = json.dumps(dict(self.extra), sort_keys=True)
         return (
             self.split_size,
+            self.reopened,
+            self.finished,
             self.records_done,
             self.state.rank,
             mark,
@@ -261,15 +277,17 @@ class OffsetManagerEntry:
             self.depends_on,
             rest,
             self.given_up,
+            self.skipped,
         )
 
 
 def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> OffsetManagerEntry:
     """The later of two positions of one object.
 
-    A later generation wins, then the newer version by time; within a version and its cut the larger count, then the further
-    state; skipped numbers unite. Commutative, associative and idempotent, so several writers' changes can be read in any order and
-    more than once.
+    A later generation wins. Within a version and its cut one that was reopened more often, then a finished one, then the larger
+    count; skipped numbers of what is being read unite. Commutative, associative and idempotent, so several writers' changes can be
+    read in any order and more than once. Two versions of one generation do not occur, the writer of a position counts them; the
+    newer one by time would win.
     """
     if left.generation != right.generation:
         return max(left, right, key=lambda entry: entry.generation)
@@ -279,7 +297,7 @@ def merge_entries(left: OffsetManagerEntry, right: OffsetManagerEntry) -> Offset
     modified_ms = max(left.modified_ms, right.modified_ms)
     if modified_ms != winner.modified_ms:  # a replay knows no time, and without one an older version would win later
         winner = attrs.evolve(winner, modified_ms=modified_ms)
-    if winner.finished or left.split_size != right.split_size:
+    if winner.finished or (left.split_size, left.reopened) != (right.split_size, right.reopened):
         return winner
     given_up = max(left.given_up, right.given_up)
     if left.skipped == right.skipped and given_up == winner.given_up:
@@ -299,7 +317,15 @@ def settle_shares(entries: PositionMap) -> None:
         first = entries.get(whole)
         if first is None or _is_later(entry, first):
             entries[whole] = attrs.evolve(
-                entry, share=1, records_done=0, state=ObjectState.READING, mark=None, skipped=(), given_up=0, extra={}
+                entry,
+                share=1,
+                records_done=0,
+                state=ObjectState.READING,
+                mark=None,
+                skipped=(),
+                given_up=0,
+                reopened=0,
+                extra={},
             )
     for entry in shares:
         first = entries[entry.get_manager_key().whole()]

@@ -112,7 +112,7 @@ class KnownLetters:
                 and given_up.state is ObjectState.FAILED
                 and (given_up.version, given_up.split_size, given_up.records_done + 1) == (version, split_size, record)
             ):
-                entries[key] = attrs.evolve(given_up, state=ObjectState.READING)
+                entries[key] = given_up.reopen()
         for key, entry in entries.unfinished():
             place = key, entry.version, entry.split_size
             numbers = [*self._records.get(place, ())]

@@ -442,6 +442,7 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
     columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
     columns["skipped"] = {str(at): e.skipped for at, e in enumerate(entries) if e.skipped}
     columns["given_up"] = {str(at): e.given_up for at, e in enumerate(entries) if e.given_up}
+    columns["reopened"] = {str(at): e.reopened for at, e in enumerate(entries) if e.reopened}
     columns["extra"] = {str(at): e.extra for at, e in enumerate(entries) if e.extra}
     return {"columns": columns, "buckets": list(buckets), "lanes": list(lanes), "options": list(options)}
 
@@ -451,6 +452,7 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     lanes = [Lane(topic, partition) for topic, partition in table["lanes"]]
     marks, skipped, extras = columns["mark"], columns["skipped"], columns["extra"]
     generations, shares, given_up = columns.get("generation"), columns.get("share"), columns.get("given_up")
+    reopened = columns.get("reopened")
     names = ("bucket", "key", "version", "modified", "records", "state", "lane", "depends_on")
     for at, row in enumerate(zip(*(columns[name] for name in names), strict=True)):
         bucket, key, version, modified, records, state, lane, depends_on = row
@@ -471,5 +473,6 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
             depends_on=table["options"][depends_on],
             skipped=tuple((first, last) for first, last in skipped.get(str(at), ())) if skipped else (),
             given_up=given_up.get(str(at), 0) if given_up else 0,
+            reopened=reopened.get(str(at), 0) if reopened else 0,
             extra=extras.get(str(at), {}) if extras else {},
         )

@@ -209,6 +209,7 @@ SAMPLES = {
     "depends_on": '{"format":"csv"}',
     "skipped": ((3, 5), (9, 9)),
     "given_up": 42,
+    "reopened": 2,
     "extra": {"a": 1, "b": None, "c": "x", "d": 1.5, "e": True},
 }
 """A value other than the default for every field of a position. A new field needs one here, and must then survive everywhere."""
