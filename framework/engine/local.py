@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.patience import Patience
+from framework.engine.patience import FIRST_ANSWER_SECONDS, Patience
 from framework.engine.report import Reporter
 from framework.engine.session import IggyTarget, Session
 from framework.errors import IggyUnavailableError, TaskClosedError
@@ -109,12 +109,16 @@ class LocalEngine:
         return self._reporter.last
 
     def _run_epochs(self, target: IggyTarget) -> None:
-        patience = Patience(self._reporter.work_done)
+        # an embedded server that cannot be started at all will not be in a second, either
+        patience = Patience(
+            self._reporter.work_done, first_answer_seconds=0.0 if target.embedded else FIRST_ANSWER_SECONDS
+        )
         own_epochs: set[int] = set()
         while not self._stopping.is_set():
             try:
                 self._reporter.state = "recovering" if patience.began else "starting"
                 self._connection = connection = target.connect()
+                patience.answered = True
                 try:
                     self._live(connection, patience, own_epochs)
                 finally:

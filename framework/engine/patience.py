@@ -1,6 +1,8 @@
 """How long a run tries to go on after its work broke off, and when it gives up.
 
-Two limits. Iggy may be away for five minutes. And a break that comes again and again while nothing gets any further has a
+Three limits. Iggy may be away for five minutes, from its first answer on: a start whose recovery breaks off is no different
+from a run that does. A server that has never answered has some seconds, as it takes to restart one: what is wrong then is most
+often its address, and a person waits to hear it. And a break that comes again and again while nothing gets any further has a
 cause that does not go away by itself, such as a worker that runs out of memory over one object: that ends soon.
 """
 
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
     from framework.errors import IggyUnavailableError
 
 RECONNECT_SECONDS = 300.0
-"""How long a source that was at work waits for Iggy to come back before it gives up."""
+"""How long a source waits for Iggy to come back before it gives up."""
+
+FIRST_ANSWER_SECONDS = 3.0
+"""The same for a server that has never answered this process, from the start on."""
 
 RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
@@ -44,15 +49,24 @@ class Patience:
 
     Args:
         work_done: the run's figures as of now.
+        first_answer_seconds: how long to wait for a server that has not answered yet, from now on.
         clock: seconds.
 
     Attributes:
         began: there was a recovery that went well.
         at_work: work goes on since the last one.
+        answered: the server has let this process in.
     """
 
-    def __init__(self, work_done: Callable[[], WorkDone], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        work_done: Callable[[], WorkDone],
+        *,
+        first_answer_seconds: float = FIRST_ANSWER_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._work_done = work_done
+        self._first_answer_until = clock() + first_answer_seconds
         self._clock = clock
         self._lost_at: float | None = None
         self._tries = 0
@@ -61,6 +75,7 @@ class Patience:
         self._stored: int | None = None
         self.at_work = False
         self.began = False
+        self.answered = False
 
     def connected(self, stored: int) -> None:
         """A recovery went well, and work begins.
@@ -73,18 +88,16 @@ class Patience:
             self._fruitless = 0
         self._stored = stored
         self._before = self._work_done().count
-        self.began, self.at_work = True, True
+        self.answered = self.began = self.at_work = True
         self._lost_at, self._tries = None, 0
 
     def broke(self, error: IggyUnavailableError) -> float:
         """Work broke off, or a connection did not come about. Returns the seconds to wait before the next one.
 
         Raises:
-            IggyUnavailableError: the error itself: Iggy never was there, or is away for too long.
+            IggyUnavailableError: the error itself: Iggy is away for too long.
             FatalError: nothing gets any further.
         """
-        if not self.began:
-            raise error
         if self.at_work:
             self.at_work = False
             self._lost_at = self._clock()
@@ -96,12 +109,16 @@ class Patience:
                     f"time it broke off with: {error}"
                 ) from error
             return _pause(max(0, self._fruitless - 1))
+        now = self._clock()
+        if not self.answered and now >= self._first_answer_until:
+            raise error
         if self._lost_at is None:
-            self._lost_at = self._clock()
-        if self._clock() - self._lost_at > RECONNECT_SECONDS:
+            self._lost_at = now
+        if now - self._lost_at > RECONNECT_SECONDS:
             raise error
         self._tries += 1
-        return _pause(self._tries - 1)
+        pause = _pause(self._tries - 1)
+        return pause if self.answered else min(pause, self._first_answer_until - now)
 
 
 def _pause(number: int) -> float:

@@ -63,6 +63,11 @@ class IggyTarget:
             raise ConfigError([f"[iggy] url: {mistake}" for mistake in exc.mistakes]) from exc
         self._server: EmbeddedServer | None = None
 
+    @property
+    def embedded(self) -> bool:
+        """Whether the server is one that this program starts itself."""
+        return self._address.embedded_path is not None
+
     def connect(self) -> IggyConnection:
         """A new connection; starts or joins the embedded server first when that is what is configured.
 

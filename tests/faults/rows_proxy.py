@@ -198,7 +198,7 @@ def both(chain, rounds):
             need = dice.choice((1, 2, 2, 2))  # the kill comes between the others, or last
 
             def enough(need=need):
-                chain.keep_alive()  # a connection that breaks while it starts ends it, with a clear error
+                chain.keep_alive()
                 struck = wire.fired.is_set() + (store.struck > 0)
                 return struck >= need or (chain.look() and not chain.open_records())
 

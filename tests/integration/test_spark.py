@@ -22,6 +22,7 @@ from framework.errors import ConfigError, FatalError, SourceError
 from framework.testing.faults import Fault, FaultProxy
 from s3_source.task import S3SourceTask
 from tests.integration.program_rig import ROOT, Program, Tarpit, check_exactly, fill, wait_until
+from tests.support.iggy_proxy import IggyProxy, WireFault
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
 pytest.importorskip("pyspark")
@@ -358,6 +359,19 @@ def test_workers_that_die_for_ever_end_the_run(bucket, iggy_url, stream_name, en
     with pytest.raises(FatalError, match=rf"gave up after 2 recoveries in a row .*{said}"):
         running.run()
     assert running.progress().recoveries == 2
+
+
+def test_a_start_whose_recovery_is_cut_goes_on(spark, bucket, iggy_url, stream_name):
+    from framework.spark.engine import SparkEngine
+
+    place, _, port = iggy_url.rpartition(":")
+    with IggyProxy(int(port)) as proxy:
+        config = configured(bucket, f"{place}:{proxy.port}", stream_name, name="cut", engine="spark")
+        proxy.arm(WireFault(kind="stored", skip=11, sends_only=False))
+        SparkEngine(S3SourceTask, config, once=True).run()
+        assert proxy.disarm()
+    records = stored(iggy_url, stream_name, "cut")
+    assert len(records) == len(set(records)) == sum(LINES + number - 1 for number in range(OBJECTS))
 
 
 def test_a_supplied_list_on_spark(session, bucket, iggy_url, stream_name, tmp_path):

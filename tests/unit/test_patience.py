@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.engine.patience import (
+    FIRST_ANSWER_SECONDS,
     FRUITLESS_RECOVERIES,
     RECONNECT_PAUSES,
     RECONNECT_SECONDS,
@@ -98,10 +99,35 @@ def test_a_server_that_came_back_is_waited_for_as_long_the_next_time():
         assert run.patience.broke(AWAY) == RECONNECT_PAUSES[0]
 
 
-def test_a_server_that_never_was_there_ends_it_at_once():
-    with pytest.raises(IggyUnavailableError) as caught:
-        Run().patience.broke(AWAY)
-    assert caught.value is AWAY
+def given_up_after(run):
+    """The seconds until a server that does not answer is given up, and the error."""
+    while True:
+        try:
+            run.now += run.patience.broke(AWAY)
+        except IggyUnavailableError as error:
+            return run.now, error
+
+
+def test_a_server_that_never_answered_is_waited_for_some_seconds_only():
+    seconds, error = given_up_after(Run())
+    assert seconds == pytest.approx(FIRST_ANSWER_SECONDS)
+    assert error is AWAY
+
+
+def test_a_call_that_took_longer_than_that_is_the_last_one():
+    run = Run()
+    run.now = FIRST_ANSWER_SECONDS  # a place that takes connections and says nothing
+    assert given_up_after(run) == (FIRST_ANSWER_SECONDS, AWAY)
+
+
+def test_a_server_that_answered_is_waited_for_as_long_in_a_first_recovery_as_later():
+    run = Run()
+    run.now = FIRST_ANSWER_SECONDS - 1
+    run.patience.answered = True
+    seconds, error = given_up_after(run)
+    assert seconds > RECONNECT_SECONDS
+    assert error is AWAY
+    assert not run.patience.began
 
 
 def test_the_reporter_tells_what_got_further_and_whether_there_was_anything_to_do():
