@@ -181,6 +181,10 @@ class FaultProxy:
                 return rule
         return None
 
+    def usual(self, request: SeenRequest) -> Fault:  # noqa: ARG002 - for subclasses
+        """What becomes of a request that no fault hits: it is forwarded. A subclass may answer some by itself."""
+        return Fault()
+
     def track(self, one: socket.socket, *, connected: bool) -> None:
         """Remembers a connection, to end it on close."""
         with self._lock:
@@ -223,8 +227,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Any request."""
         sent = self.rfile.read(int(self.headers.get("content-length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        rule = self.owner.note(SeenRequest(method=self.command, path=self.path, headers=headers))
-        fault = rule.fault if rule is not None else Fault()
+        request = SeenRequest(method=self.command, path=self.path, headers=headers)
+        rule = self.owner.note(request)
+        fault = rule.fault if rule is not None else self.owner.usual(request)
         if fault.delay_seconds:
             time.sleep(fault.delay_seconds)
         if fault.refuse:

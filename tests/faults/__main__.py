@@ -2,6 +2,7 @@
 
 python -m tests.faults                                       the long form, two rows side by side
 python -m tests.faults --rows kill-local,both --rounds 10    some rows, in short
+python -m tests.faults --store gcs --rows kill-local         a row on that store: the same as --rows gcs-kill-local
 python -m tests.faults --rows both --chain 3 --seed 7        one chain again, that of a failure
 python -m tests.faults --report --page                       the table of what has run, also on the page
 """
@@ -14,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.faults import report
 from tests.faults.chain import Rig
-from tests.faults.rows import BY_NAME, ROOT, run_row, why_not
+from tests.faults.rows import BY_NAME, GCS_PREFIX, ROOT, named, run_row, why_not
 
 SEED = 20261121
 LONGEST_FIRST = ("kill-spark", "kill-local", "iggy-proxy", "store-proxy", "both")
@@ -26,6 +27,7 @@ def options(arguments):
         prog="python -m tests.faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rows", help="names, with commas; all of them: " + ", ".join(BY_NAME))
+    parser.add_argument("--store", choices=("s3", "gcs"), help="only the rows of that store")
     parser.add_argument("--rounds", type=int, help="rounds of each row, in place of those of the long form")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--server", choices=("both", "embedded", "real"), default="both")
@@ -36,10 +38,12 @@ def options(arguments):
     parser.add_argument("--report", action="store_true", help="run nothing, only tell what the folder holds")
     parser.add_argument("--page", action="store_true", help="write the table into docs/explanation/delivery.md")
     given = parser.parse_args(arguments)
-    names = given.rows.split(",") if given.rows else list(BY_NAME)
-    if unknown := [name for name in names if name not in BY_NAME]:
-        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
-    given.rows = names
+    names = given.rows.split(",") if given.rows else [row.name for row in BY_NAME.values() if row.is_of(given.store)]
+    given.rows = [named(name, given.store) for name in names]
+    if unknown := [name for name, row in zip(names, given.rows, strict=True) if row is None]:
+        of = f" of the store {given.store}" if given.store else ""
+        there = [row.name for row in BY_NAME.values() if row.is_of(given.store)]
+        parser.error(f"no such row{of}: {', '.join(unknown)}; there are {', '.join(there)}")
     return given
 
 
@@ -72,7 +76,7 @@ def run_beside(names, given, out):
             return process.wait() == 0
 
     running = []
-    ordered = sorted(names, key=lambda name: (name not in LONGEST_FIRST, name))
+    ordered = sorted(names, key=lambda name: (name.removeprefix(GCS_PREFIX) not in LONGEST_FIRST, name))
     with ThreadPoolExecutor(given.jobs) as pool:
         try:
             return all(list(pool.map(run, ordered)))
@@ -107,9 +111,9 @@ def main(arguments=None):
                 [run_here(name, given, out) for name in names], default=True
             )  # each of them, not up to the first
     results = [one for one in report.load(out) if one["row"] in given.rows]
-    (out / "faults.md").write_text(report.page(results) + "\n")
+    (out / "faults.md").write_text(report.headed(results, report.page) + "\n")
     if given.jobs > 1 or given.report or len(given.rows) > 1:
-        print(report.table(results))
+        print(report.headed(results, report.table))
     if given.page:
         report.write_page(results)
     return 0 if fine and report.good(results) else 1

@@ -23,6 +23,7 @@ from tests.faults.checker import COUNTED, check, identity
 from tests.faults.content import CHUNK, FORMS, Ledger
 from tests.faults.reader import Tap
 from tests.integration.program_rig import OwnServer, Program
+from tests.support.gcs import no_outside_google, running_fake_gcs
 from tests.support.s3 import no_outside_aws, running_moto, running_seaweedfs
 
 ROUND_SECONDS = 90.0
@@ -39,6 +40,18 @@ LETTERS = "dead"
 EVIDENCE_LINES = 400_000
 CONFIGURATION = 2
 """The exit code for a mistake in the configuration: the harness's own."""
+
+
+@contextlib.contextmanager
+def _nothing_outside():
+    """Whoever asks a server of the world ends at a port where nobody listens: google-auth asks Google where an account may go."""
+    kept, os.environ["HTTPS_PROXY"] = os.environ.get("HTTPS_PROXY"), "http://127.0.0.1:9"
+    try:
+        yield
+    finally:
+        del os.environ["HTTPS_PROXY"]
+        if kept is not None:
+            os.environ["HTTPS_PROXY"] = kept
 
 
 class HungError(Exception):
@@ -102,6 +115,8 @@ class Rig:
         self.work = Path(tempfile.mkdtemp(prefix="faults-", dir=MEMORY if MEMORY.is_dir() else None))
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(no_outside_aws())
+        self._stack.enter_context(no_outside_google())
+        self._stack.enter_context(_nothing_outside())
         self._stores = {}
         self._servers = {}
         self._cluster = None
@@ -110,8 +125,8 @@ class Rig:
         if kind not in self._stores:
             folder = self.work / kind
             folder.mkdir()
-            running = running_moto if kind == "moto" else running_seaweedfs
-            self._stores[kind] = self._stack.enter_context(running(folder))
+            running = {"moto": running_moto, "seaweedfs": running_seaweedfs}.get(kind)
+            self._stores[kind] = self._stack.enter_context(running(folder) if running else running_fake_gcs())
         return self._stores[kind]
 
     def server(self, kind):
@@ -150,7 +165,7 @@ class Chain:
         number: of the chain in its row.
         kind: `embedded` or `real`.
         own_server: whether it may kill the server.
-        store: `moto` or `seaweedfs`.
+        store: `moto`, `seaweedfs` or `fake-gcs-server`.
         defaults: whether the data topic is made beforehand with the server's defaults, which lose confirmed tails.
         changes: sections of the configuration.
     """
@@ -166,6 +181,7 @@ class Chain:
         self.proxied = None
         self._stack = contextlib.ExitStack()
         self.bucket = rig.store(store).bucket()
+        (self.section,) = self.bucket.section()
         if own_server:
             self.server = OwnServer(self.folder / "iggy", kind)
             self._stack.callback(self.server.kill)
@@ -247,7 +263,7 @@ class Chain:
             iggy={"batch_length": self.batch_length, "linger_time": dice.choice((0, 0.005))},
             offsets={"commit_interval": dice.choice((0.05, 0.05, 1))},
             input={"fetch_ahead": dice.choice((1, 8, 32))},
-            s3={"page_size": dice.choice((7, 50, 1000))},
+            **{self.section: {"page_size": dice.choice((7, 50, 1000))}},
         )
         self.program.configure(**more)
 
@@ -411,10 +427,11 @@ class Chain:
         for one in stored:
             if (known := identity(one.payload)) is not None:
                 self._seen[known].add(one.id & (1 << 64) - 1)
-        verdict = check(stored, self.ledger.expected(), bucket=self.bucket.name, headers=self.headers)
+        named = {"bucket": self.bucket.name, "timed": self.section == "s3"}
+        verdict = check(stored, self.ledger.expected(), headers=self.headers, **named)
         if self.ledger.bad:
             letters = Tap(self.server.url, self.program.stream, LETTERS)
-            verdict += check(letters.everything(), self.ledger.expected_letters(), bucket=self.bucket.name)
+            verdict += check(letters.everything(), self.ledger.expected_letters(), **named)
             letters.close()
         if not verdict.good:
             self.keep_evidence("; ".join(verdict.sentences[:3]), verdict)

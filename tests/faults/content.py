@@ -83,7 +83,7 @@ class Put:
 
     form: str
     count: int
-    etag: str
+    version: str
     records: dict = attrs.field(repr=False)
     letters: dict = attrs.field(repr=False)
 
@@ -111,10 +111,10 @@ class Ledger:
         records = records_of(form, rows, data, self.split_size)
         letters = {place: row for place, row in records.items() if form == "jsonl" and isinstance(row, bytes)}
         good = {place: row for place, row in records.items() if place not in letters}
-        made = Put(form=form, count=count, etag="", records=good, letters=letters)
+        made = Put(form=form, count=count, version="", records=good, letters=letters)
         self.puts[key].append(made)  # first: the source may be quicker than the store's answer
         self.gone.discard(key)
-        made.etag = self.bucket.put(key, data)["ETag"].strip('"')
+        made.version = self.bucket.put_version(key, data)
         return len(data)
 
     def delete(self, key):
@@ -135,7 +135,7 @@ class Ledger:
         return {
             key: [
                 Version(
-                    etag=one.etag, records=getattr(one, what), whole=number == len(puts) - 1 and key not in self.gone
+                    name=one.version, records=getattr(one, what), whole=number == len(puts) - 1 and key not in self.gone
                 )
                 for number, one in enumerate(puts)
             ]
@@ -149,7 +149,7 @@ class Ledger:
     def as_json(self):
         """For the evidence: how to make all of it again."""
         told = {
-            key: [{"form": one.form, "count": one.count, "etag": one.etag} for one in puts]
+            key: [{"form": one.form, "count": one.count, "version": one.version} for one in puts]
             for key, puts in self.puts.items()
         }
         return json.dumps(

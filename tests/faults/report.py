@@ -8,10 +8,12 @@ from pathlib import Path
 import attrs
 
 from benchmarks.table import machine
-from tests.faults.rows import ROOT, ROWS
+from tests.faults.rows import BY_NAME, ROOT, ROWS
 
 PAGE = ROOT / "docs" / "explanation" / "delivery.md"
-BEGIN, END = "<!-- faults -->", "<!-- /faults -->"
+STORES = {"s3": "S3", "gcs": "Google Cloud Storage", "": "Without a store"}
+"""A table for each."""
+
 HEAD = ("fault", "rounds", "amid sending", "records checked", "lost", "repeated", "mixed", "wrong", "seconds")
 
 
@@ -74,30 +76,53 @@ def table(results):
     return "\n".join(lines)
 
 
+def marks(store):
+    """Between which the page has that store's table."""
+    name = f"faults {store or 'no store'}"
+    return f"<!-- {name} -->", f"<!-- /{name} -->"
+
+
+def by_store(results):
+    """Store -> its results; none of a store without any."""
+    found = {store: [one for one in results if BY_NAME[one["row"]].store == store] for store in STORES}
+    return {store: some for store, some in found.items() if some}
+
+
+def headed(results, tell):
+    """What `tell` makes of each store's results, under its name."""
+    return "\n\n".join(f"{STORES[store]}\n\n{tell(some)}" for store, some in by_store(results).items())
+
+
 def page(results):
-    """What stands between the marks of the page."""
+    """What stands between the marks of the page, for the results of one store."""
     seeds = sorted({one["seed"] for one in results})
     days = sorted({one["when"][:10] for one in results})
     commits = sorted({one["commit"] for one in results})
     missed = sum(one["missed"] for one in results)
     ended = sum(one["ended"] for one in results)
     forgotten = sum(one["vanished"] for one in results)
-    return (
+    told = (
         f"{table(results)}\n\n"
         f"Last run: {' to '.join(days)}, `make faults` with seed {', '.join(map(str, seeds))}, commit {', '.join(commits)};"
-        f" {results[0]['machine'] if results else ''}.\n"
-        f"Besides, {missed:,} faults came when there was nothing to do, and are not counted; killed servers had forgotten"
-        f" {forgotten:,} confirmed messages,\nwhich were sent again; the program ended with an error {ended} times and was"
-        " started again."
+        f" {results[0]['machine']}."
     )
+    if any(one["servers"] for one in results):
+        told += (
+            f"\nBesides, {missed:,} faults came when there was nothing to do, and are not counted; killed servers had"
+            f" forgotten {forgotten:,} confirmed\nmessages, which were sent again; the program ended with an error {ended}"
+            " times and was started again."
+        )
+    return told
 
 
 def write_page(results, path=PAGE):
-    """Puts the results between the marks."""
+    """Puts the results between the marks of their stores; what stands there of other stores stays."""
     text = path.read_text()
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    path.write_text(f"{before}{BEGIN}\n{page(results)}\n{END}{after}")
+    for store, some in by_store(results).items():
+        begin, end = marks(store)
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{page(some)}\n{end}{rest.split(end)[1]}"
+    path.write_text(text)
 
 
 def folder(name):

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 REAL = "IGGY_SERVER_BINARY"
 MOST_CHAINS = 200
 TEST_SECONDS = 1800
+GCS_PREFIX = "gcs-"
+"""Of the names of rows that have the same name on S3."""
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +30,7 @@ class Row:
     Attributes:
         name: for the command line.
         title: for people.
+        store: `s3` or `gcs`; empty when it needs none.
         rounds: of the long form.
         chain: runs so many rounds on a chain; None for a row of tests.
         length: rounds of one chain.
@@ -40,6 +43,7 @@ class Row:
 
     name: str
     title: str
+    store: str = "s3"
     rounds: int = 0
     chain: Callable | None = None
     length: int = 20
@@ -49,8 +53,12 @@ class Row:
     sweep: tuple = ()
     environment: dict = attrs.field(factory=dict)
 
+    def is_of(self, store):
+        """Whether it belongs to that store; to None belong all."""
+        return store in (None, self.store)
 
-ROWS = (
+
+S3_ROWS = (
     Row(name="kill-local", title="`kill -9` of the source, engine local", rounds=200, chain=kill_local),
     Row(
         name="kill-seaweedfs",
@@ -106,12 +114,26 @@ ROWS = (
         options={"own_server": True},
     ),
     Row(
+        name="stop",
+        title="SIGTERM in every state",
+        tests=("tests/integration/test_program_life.py", "-k", "signal"),
+    ),
+)
+GCS_ROWS = tuple(
+    attrs.evolve(row, name=f"{GCS_PREFIX}{row.name}", store="gcs", options={**row.options, "store": "fake-gcs-server"})
+    for row in S3_ROWS
+    if row.chain is not None and "store" not in row.options
+)
+STORELESS_ROWS = (
+    Row(
         name="sweep",
+        store="",
         title="a crash at every event, and at all pairs, in memory",
         sweep=("--pairs", "all"),
     ),
     Row(
         name="offsets-log",
+        store="",
         title="the log of positions cut at every byte, foreign messages, two writers",
         tests=(
             "tests/unit/test_log_cuts.py",
@@ -120,13 +142,16 @@ ROWS = (
             "tests/unit/test_recovery_by_hand.py",
         ),
     ),
-    Row(
-        name="stop",
-        title="SIGTERM in every state",
-        tests=("tests/integration/test_program_life.py", "-k", "signal"),
-    ),
 )
+ROWS = (*S3_ROWS, *GCS_ROWS, *STORELESS_ROWS)
 BY_NAME = {row.name: row for row in ROWS}
+
+
+def named(name, store=None):
+    """The full name of a row: that of another store when one is given; None when there is no such row."""
+    full = name.removeprefix(GCS_PREFIX)
+    found = [one for one in (name, f"{GCS_PREFIX}{full}") if one in BY_NAME and BY_NAME[one].is_of(store)]
+    return found[0] if found else None
 
 
 def servers(row, wanted="both"):
@@ -143,7 +168,7 @@ def why_not(row, wanted="both"):
         if row.kinds == ("real",) and wanted != "embedded":
             return f"{row.name}: not run, set {REAL} to the path of an Iggy server's binary"
         return f"{row.name}: not run, it has nothing to do on the server {wanted}"
-    if row.name == "kill-spark":
+    if row.chain is kill_spark:
         from framework.errors import FatalError
         from framework.spark.jvm import require_java
 

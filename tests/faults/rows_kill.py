@@ -7,6 +7,7 @@ import time
 
 from framework.testing.faults import Fault, FaultProxy
 from tests.faults.chain import len_of
+from tests.faults.stores import PROXIES
 from tests.integration.program_rig import children
 
 BY_THE_CLOCK = 0.25
@@ -77,8 +78,8 @@ def kill_spark(chain, rounds):
         chain.partitions = TASKS + 1
         chain.program.configure(iggy={"partitions": chain.partitions})
     with FaultProxy(chain.bucket.endpoint) as slow:
-        slow.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.2))
-        chain.program.configure(s3={"endpoint": slow.endpoint}, input={"fetch_ahead": 1})
+        slow.add(Fault(method="GET", path=PROXIES[chain.section].reading, times=None, delay_seconds=0.2))
+        chain.program.configure(**{chain.section: {"endpoint": slow.endpoint}}, input={"fetch_ahead": 1})
         chain.start()
         for number in rounds_of(chain, rounds):
             chain.look()

@@ -11,8 +11,16 @@ from tests.faults.__main__ import SEED, main, options
 from tests.faults.chain import Rig, Tally
 from tests.faults.rows import BY_NAME, REAL, ROOT, run_row, why_not
 
-SHORT = {"kill-local": 3, "kill-embedded": 3, "iggy-proxy": 5, "store-proxy": 7, "both": 2}
-"""kill-spark has tests of its own in test_spark_cluster; rows of tests are run as such."""
+SHORT = {
+    "kill-local": 3,
+    "kill-embedded": 3,
+    "iggy-proxy": 5,
+    "store-proxy": 7,
+    "both": 2,
+    "gcs-store-proxy": 7,
+    "gcs-both": 2,
+}
+"""Spark has tests of its own in test_spark_cluster, kills of a source of GCS in test_program_gcs; rows of tests run as such."""
 
 REAL_ROWS = {"kill-real": 2, "kill-real-defaults": 2}
 
@@ -61,6 +69,28 @@ def test_a_row_that_is_not_there():
         options(["--rows", "kill-everything"])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "rows"),
+    [
+        (["--rows", "kill-local,both"], ["kill-local", "both"]),
+        (["--rows", "gcs-both,both"], ["gcs-both", "both"]),
+        (["--rows", "kill-local,gcs-both", "--store", "gcs"], ["gcs-kill-local", "gcs-both"]),
+        (["--rows", "sweep"], ["sweep"]),
+        ([], list(BY_NAME)),
+    ],
+)
+def test_rows_are_named_wholly_or_by_their_store(arguments, rows):
+    assert options(arguments).rows == rows
+
+
+def test_each_store_has_its_rows_and_no_other():
+    chosen = {store: set(options(["--store", store]).rows) for store in ("s3", "gcs")}
+    assert not chosen["s3"] & chosen["gcs"]
+    assert {"gcs-kill-local", "gcs-kill-spark", "gcs-iggy-proxy", "gcs-store-proxy", "gcs-both"} <= chosen["gcs"]
+    with pytest.raises(SystemExit):
+        options(["--rows", "sweep", "--store", "gcs"])
+
+
 def result(**changes):
     tally = Tally(rounds=20, amid=15, servers={"embedded": 10, "real": 10}, records=31_007)
     for name, value in changes.items():
@@ -83,14 +113,16 @@ def test_one_record_too_few_or_too_many_is_a_failure(tmp_path, what):
     assert main(["--report", "--out", str(tmp_path)]) == 1
 
 
-def test_the_page_has_a_place_for_the_figures(tmp_path):
+@pytest.mark.parametrize("row", ["both", "gcs-both", "sweep"])
+def test_the_page_has_a_place_for_the_figures_of_each_store(tmp_path, row):
     page = tmp_path / "page.md"
     page.write_text(report.PAGE.read_text())
-    before, after = page.read_text().split(report.BEGIN)[0], page.read_text().split(report.END)[1]
-    report.save(tmp_path, BY_NAME["both"], result(), seconds=1, seed=7, wanted=20)
+    begin, end = report.marks(BY_NAME[row].store)
+    before, after = page.read_text().split(begin)[0], page.read_text().split(end)[1]
+    report.save(tmp_path, BY_NAME[row], result(), seconds=1, seed=7, wanted=20)
     for _ in range(2):
         report.write_page(report.load(tmp_path), page)
     text = page.read_text()
     assert text.startswith(before)
     assert text.endswith(after)
-    assert text.count(BY_NAME["both"].title) == 1
+    assert text.split(begin)[1].split(end)[0].count(BY_NAME[row].title) == 1

@@ -61,6 +61,10 @@ class Bucket:
     def put(self, key, data=b"x", **more):
         return self.client.put_object(Bucket=self.name, Key=key, Body=data, **more)
 
+    def put_version(self, key, data):
+        """Puts it, and returns what names this version."""
+        return self.put(key, data)["ETag"].strip('"')
+
     def delete(self, key):
         self.client.delete_object(Bucket=self.name, Key=key)
 
