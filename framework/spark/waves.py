@@ -112,7 +112,7 @@ class Waves:
         tasks = self.planner.next_ranges(max(1, leave))  # one goes on also while others use up what the bucket takes
         self._pace.give_back(max(0, leave - len(tasks)), quiet=True)
         began = self._iterator.policy.clock()
-        if self.planner.pages + self._known_pages < DRIVER_PAGES:
+        if max(self.planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
             wave = self._spread(tasks, 1)
             work = _in_background(
                 lambda: list_ranges(self._iterator, wave[0], self._iterator.closing), self._make_thread

@@ -61,6 +61,18 @@ def test_a_small_bucket_costs_no_job():
     assert (len(store.calls), jobs, listing.complete) == (1, [], True)
 
 
+@pytest.mark.parametrize(("pages", "small"), [(8, True), (12, True), (17, False)])
+def test_nor_does_it_when_it_is_listed_again(pages, small):
+    """What the last pass showed, and what this one has shown, are the same pages."""
+    store = SortedStore(even(pages * PAGE - 3))
+    _, first, _ = listed(store)
+    store.calls.clear()
+    keys, listing, jobs = listed(store, request=ListingRequest(prefix="", after="", histogram=first.histogram))
+    assert sorted(keys) == store.keys
+    assert listing.complete
+    assert (jobs == []) == small
+
+
 def test_a_large_one_is_listed_by_executors_each_key_once():
     store = SortedStore(skewed(3000))
     keys, listing, jobs = listed(store)
