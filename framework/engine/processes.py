@@ -157,6 +157,9 @@ class ProcessGroup:
         try:
             while True:
                 kind, value = worker.pipe.recv()
+                if kind == "said":
+                    value.repeat()
+                    continue
                 with self._changed:
                     self._take_message(worker, discovery, kind, value)
                     self._changed.notify_all()

@@ -7,6 +7,7 @@ import signal
 import threading
 from multiprocessing.connection import Connection
 
+from framework.engine.said import Teller
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError
 from framework.feed import Assignment, HandedFeed
@@ -19,7 +20,7 @@ log = logging.getLogger(__name__)
 FIGURES_SECONDS = 0.5
 
 
-class _Teller:
+class _Voice:
     """The pipe to the leader, shared by the worker's threads. A leader that is gone is told nothing."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -39,37 +40,39 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
     limit_arenas()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader stops us, in its order
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    teller = _Teller(pipe)
+    voice = _Voice(pipe)
+    # The leader writes the log, ours with it: as its options say, and above its progress bar.
+    logging.getLogger().addHandler(Teller(lambda said: voice.tell("said", said)))
     try:
-        _run(plan, pipe, teller)
+        _run(plan, pipe, voice)
     except SourceError as error:
-        teller.tell("failed", portable(error))
+        voice.tell("failed", portable(error))
     except Exception as error:
         log.exception("a worker failed")
-        teller.tell("failed", FatalError(f"{type(error).__name__}: {error}"))
+        voice.tell("failed", FatalError(f"{type(error).__name__}: {error}"))
     finally:
         pipe.close()
     leave(0)  # the leader knows all that it has to know
 
 
-def _run(plan: WorkerPlan, pipe: Connection, teller: _Teller) -> None:
+def _run(plan: WorkerPlan, pipe: Connection, voice: _Voice) -> None:
     def released(assignment: Assignment, gone: bool) -> None:
-        teller.tell("released", (assignment, gone))
+        voice.tell("released", (assignment, gone))
 
     def saved(delta: PositionDelta) -> None:
-        teller.tell("saved", (delta, run.figures()))
+        voice.tell("saved", (delta, run.figures()))
 
     feed = HandedFeed(on_release=released)
     run = TaskRun(plan, feed, on_saved=saved)
     ended = threading.Event()
     try:
         threading.Thread(target=_listen, args=(pipe, feed, run), name="leader", daemon=True).start()
-        threading.Thread(target=_tell_figures, args=(teller, run, ended), name="figures", daemon=True).start()
+        threading.Thread(target=_tell_figures, args=(voice, run, ended), name="figures", daemon=True).start()
         try:
             run.run()
         finally:
             ended.set()
-        teller.tell("ended", run.figures())
+        voice.tell("ended", run.figures())
     finally:
         run.close()
 
@@ -88,6 +91,6 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
         run.stop()  # the leader is gone: save what is confirmed and end
 
 
-def _tell_figures(teller: _Teller, run: TaskRun, ended: threading.Event) -> None:
+def _tell_figures(voice: _Voice, run: TaskRun, ended: threading.Event) -> None:
     while not ended.wait(FIGURES_SECONDS):
-        teller.tell("figures", run.figures())
+        voice.tell("figures", run.figures())

@@ -229,7 +229,7 @@ class SparkGroup:
         for number, result in results:
             # its anchors and entries first: the next sender of its lanes starts from them
             for said in result.said:
-                logging.getLogger(said.logger).log(said.level, "%s", said.text)
+                said.repeat()
             if result.unsaid:
                 log.warning("... and %d more warnings of the same job", result.unsaid)
             for delta in result.deltas:

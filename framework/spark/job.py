@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 from pyspark import TaskContext
-from typing_extensions import override
 
 from framework.engine.report import TaskFigures
+from framework.engine.said import Said, Teller
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.feed import Assignment, HandedFeed
@@ -25,15 +25,6 @@ from framework.spark.line import held
 
 MOST_SAID = 200
 """Lines of a job's log that travel to the driver: a bucket of bad records has as many warnings."""
-
-
-@attrs.frozen(slots=True)
-class Said:
-    """A line of an executor's log: which logger, how important (as `logging` counts), what."""
-
-    logger: str
-    level: int
-    text: str
 
 
 @attrs.frozen(kw_only=True)
@@ -72,29 +63,28 @@ class JobResult:
     unsaid: int = 0
 
 
-class _Listening(logging.Handler):
+class _Heard:
     """Keeps warnings, up to a number."""
 
     def __init__(self) -> None:
-        super().__init__(logging.WARNING)
         self.said: list[Said] = []
         self.unsaid = 0
 
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
+    def keep(self, said: Said) -> None:
         if len(self.said) < MOST_SAID:
-            self.said.append(Said(record.name, record.levelno, record.getMessage()))
+            self.said.append(said)
         else:
             self.unsaid += 1
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[_Listening]:
-    handler = _Listening()
+def _listening() -> Iterator[_Heard]:
+    heard = _Heard()
+    handler = Teller(heard.keep)
     root = logging.getLogger()
     root.addHandler(handler)
     try:
-        yield handler
+        yield heard
     finally:
         root.removeHandler(handler)
 

@@ -52,10 +52,14 @@ def check_letters(program, bad):
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_letters_stand_where_the_configuration_says(program, moto_bucket, tasks):
     good, bad = fill(moto_bucket, 5, lines=60)
-    ended = program.configure(runner={"tasks_max": tasks}).once()
+    ended = program.configure(runner={"tasks_max": tasks}, log={"format": "json"}).once()
     check_exactly(program.messages(), good)
     check_letters(program, bad)
-    assert f"{sum(map(len, bad.values()))} dead letters more" in ended.err
+    lines = [json.loads(line) for line in ended.err.splitlines()]  # whichever process has something to say
+    skipped = [line for line in lines if line["message"].startswith("skipped a record: ")]
+    assert len(skipped) == sum(map(len, bad.values()))
+    assert all(line["level"] == "warning" for line in skipped)
+    assert f"{len(skipped)} dead letters more" in ended.err
     assert "dead letters" not in program.once().err
     check_letters(program, bad)
 
