@@ -6,7 +6,8 @@ A stretch rises to `began - late_arrival_window`, `began` being when its listing
 later pass (too young, overwritten meanwhile, given back by the reader) keeps the time of its stretch at or below its own
 last-modified, so that the watermark does not hide it. It rises page by page, while the pass is still under way, in stores
 whose order is documented; in others a stretch counts once the whole listing is complete and was in order, because a key that
-comes out of order lies in a stretch that was listed before.
+comes out of order lies in a stretch that was listed before. But when a first pass over such a store holds many old positions,
+its prefix is listed once more in between; see `framework.order_proof` for what that shows.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from framework.watermark import CoveredRange
 
 if TYPE_CHECKING:
     from framework.offsets import OffsetManager
+    from framework.order_proof import OrderProof
     from framework.records import NativeObject
     from framework.selected import SelectedObjects
     from framework.stretch import Stretch
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 
 MOST_STRETCHES = 2000
 """That wait to rise; more are joined by twos: they rise a little later."""
+
+PROVE_FROM = 50_000
+"""Old positions that a pass over a store without a documented order holds before its order is looked at: some 4 MB."""
 
 PASSES = 3
 """Stretches wait on behalf of so many passes: of the oldest that still has some, and of the newest."""
@@ -91,6 +96,10 @@ class Coverage:
         self._without_position = 0
         self._youngest: NativeObject | None = None
         self._folded_before = 0
+        self._proof: OrderProof | None = None
+        self._looked = False
+        self._runs: dict[str, _Waiting] = {}  # last key of a page -> what of its run has not risen
+        self._held = 0
         # of all
         self._foldable_before = self._foldable = self._unfoldable = 0
         self._expected: dict[str, tuple[int, int]] = {}
@@ -145,6 +154,7 @@ class Coverage:
             self._listed = []
             self._without_position, self._youngest = 0, None
             self._folded_before = self._folded_of(prefix)
+            self._proof, self._looked, self._runs, self._held = None, False, {}, 0
 
     def began(self, moment_ms: int) -> None:
         """When the listing began, milliseconds since 1970 by the store's clock; told before its first object comes."""
@@ -157,6 +167,8 @@ class Coverage:
 
     def seen(self, native: NativeObject) -> None:
         """An object that is finished, or in the reader's hands from now on."""
+        if self._proof is not None:
+            self._proof.saw(native.key)
         if self._horizon_ms is not None and native.modified_ms < self._horizon_ms:
             if native.modified_ms <= 0:
                 self.put_off(native)
@@ -178,27 +190,71 @@ class Coverage:
         with self._lock:
             for tally in (self._page, self._rest):
                 tally.most_ms = min(tally.most_ms, native.modified_ms)
-            for one in (*self._waiting, *self._listed):
+            for one in (*self._waiting, *self._listed, *self._runs.values()):
                 if one.holds(native.key):
                     one.time_ms = min(one.time_ms, native.modified_ms)
 
-    def listed(self, stretch: Stretch | None) -> None:
-        """Every object of a stretch was decided about since the last call; None: of one that cannot be named."""
+    def listed(self, stretch: Stretch | None, last_key: str) -> None:
+        """Every object of a stretch was decided about since the last call; None: of one that cannot be named.
+
+        Args:
+            stretch: the keys that a page has shown wholly.
+            last_key: the last one of the page.
+        """
         if self._horizon_ms is None:
             return
         with self._lock:
             page, self._page = self._page, _Tally(most_ms=self._horizon_ms)
+            self._held += page.old
             if stretch is None:
+                self._proof = None
                 self._rest.most_ms = min(self._rest.most_ms, page.most_ms)
                 self._rest.old += page.old
                 return
-            one = self._waiting_for(stretch.after, stretch.until, page)
-            self._listed.append(one)
             if self._in_order:
+                one = self._waiting_for(stretch.after, stretch.until, page)
+                self._listed.append(one)
                 self._waiting.append(one)
                 self._waiting = _fewer(self._waiting)
-            else:
-                self._listed = _fewer(self._listed)
+                return
+            if self._proof is not None and self._goes_on(self._proof, stretch, last_key, page):
+                page.old = 0  # counted
+            # at the end of the pass all of it rises, to the same time
+            self._listed.append(self._waiting_for(stretch.after, stretch.until, page))
+            self._listed = _fewer(self._listed)
+
+    def _goes_on(self, proof: OrderProof, stretch: Stretch, last_key: str, page: _Tally) -> bool:
+        """A page's part of a run between proven places: up to the last place it may rise, the rest goes on with the next page."""
+        first, last = proof.page()
+        run = self._runs.pop(stretch.after, None)
+        if run is None and not first:
+            return False
+        run = run or _Waiting(
+            prefix=self._prefix, after=first, until=None, number=self._number, time_ms=page.most_ms, old=0
+        )
+        run.time_ms, run.old = min(run.time_ms, page.most_ms), run.old + page.old
+        if run.after < last:
+            self._waiting.append(attrs.evolve(run, until=last))
+            self._waiting = _fewer(self._waiting)
+            run = attrs.evolve(run, after=last, time_ms=page.most_ms, old=0)
+        if stretch.until == last_key:  # else a range ends here, at a cut that no object has
+            run.until = last_key
+            self._runs[last_key] = run
+        return True
+
+    @property
+    def needs_proof(self) -> bool:
+        """Whether the pass holds so many old positions that it is worth a look whether the store has an order."""
+        return not (self._in_order or self._looked) and self._held >= PROVE_FROM
+
+    def proven(self, proof: OrderProof | None) -> None:
+        """The prefix was listed once more since `began`, in one chain from its start to its end.
+
+        Args:
+            proof: what that showed; None: the store does not list in the order of keys.
+        """
+        with self._lock:
+            self._looked, self._proof = True, proof
 
     def complete(self, *, in_order: bool, whole: bool) -> None:
         """The listing of the prefix came to its end.

@@ -12,7 +12,7 @@ from framework.offsets import OffsetManager, OffsetManagerKey
 from framework.records import Lane, NativeObject
 from framework.shares import count_shares
 
-PRUNE_FROM = 10_000
+PRUNE_FROM = 1000
 """Objects that were handed out and may be finished: from this many on, or twice what was left, they are looked through."""
 
 

@@ -43,7 +43,8 @@ class ObjectStore(abc.ABC):
         ordered: whether listings come in the order of the keys' UTF-8 bytes.
         address: where it answers, for messages; empty when that is the vendor's own place.
         order_is_documented: whether `ordered` is what the store promises, not only what most of its kind do. Then positions of
-            finished objects can be folded while the first pass is still under way; else at its end. See `framework.coverage`.
+            finished objects can be folded while the first pass is still under way; else once the store has shown its order, in
+            one more listing of very many objects, or at the end of the pass. See `framework.coverage`.
         bounds_pages: whether `list_page` takes `until` too, a key: what lies behind it, but for a few keys, is left out of the
             page. Ranges of keys are asked for so. Whoever says so promises the order: see `order_is_documented`.
         lists_milliseconds: whether last-modified in its listings may have parts of a second. A supplied row that shows none

@@ -18,6 +18,7 @@ from framework.listing import Listing, ListingRequest, list_parallel
 from framework.listing_memory import ListingMemory
 from framework.lookups import BucketOpener, Lookups
 from framework.named_objects import NamedObjects
+from framework.order_proof import look_at_order
 from framework.pace import CallPace, set_pace
 from framework.past_listing import PastListing
 from framework.reading import StoreInput
@@ -213,7 +214,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         documented = self._store.ordered and self._store.order_is_documented and not request.unordered
         self.offsets.coverage.begin_listing(prefix, after, in_order=documented)
         try:
-            yield from self._objects_of(listing)
+            yield from self._objects_of(listing, prefix, whole=whole)
         except ListingError:
             if listing.unordered:  # noticed too late to begin again: the next start knows
                 self._memory.note(request, listing, whole=False)
@@ -246,7 +247,20 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             first=first,
         )
 
-    def _objects_of(self, listing: Listing) -> Iterator[NativeObject]:
+    def _look_at_order(self, prefix: str) -> None:
+        """Lists everything once more, so that positions need not be held until the end of a pass over very many objects."""
+        proof, calls = look_at_order(
+            self._store,
+            prefix,
+            page_size=self._page_size,
+            policy=self._policy,
+            stop=self._ending,
+            on_retry=self._count_retry,
+        )
+        self.counts.list_requests += calls
+        self.offsets.coverage.proven(proof)
+
+    def _objects_of(self, listing: Listing, prefix: str, *, whole: bool) -> Iterator[NativeObject]:
         """The objects of a listing; its counts become ours, and its clock."""
         calls = retries = 0
         told = False
@@ -264,7 +278,9 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 if objects is None:
                     break
                 yield from objects
-                self.offsets.coverage.listed(listing.stretch)
+                self.offsets.coverage.listed(listing.stretch, objects[-1].key)
+                if whole and not listing.unordered and self.offsets.coverage.needs_proof:
+                    self._look_at_order(prefix)
             if not listing.complete:
                 raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}: closed while listing")
         finally:

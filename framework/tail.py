@@ -24,6 +24,7 @@ from typing import Any
 import attrs
 from typing_extensions import override
 
+from framework.cutting import PRUNE_FROM
 from framework.feed import LIST_SHARE, Assignment, ListingFeed
 from framework.offsets import OffsetManager, OffsetManagerKey
 from framework.past_listing import PastListing, TailMark
@@ -32,9 +33,6 @@ from framework.records import NativeObject
 
 HOLD_SECONDS = 60.0
 """How much longer than `min_age` an object that is put off again and again holds the start of passes back."""
-
-PRUNE_FROM = 10_000
-"""Objects handed out: from this many on they are looked through for finished ones."""
 
 
 def just_before(key: str) -> str:

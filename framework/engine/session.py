@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 OFFSETS_SEGMENT_BYTES = 1 << 20
 """The least that a server takes: only whole segments can be deleted."""
 
-SETTLE_SECONDS = 1.0
+SETTLE_SECONDS = 0.25
 SETTLE_SHARE = 20
 """What is in hand is looked through no more often, and for no more than this part of the time."""
 

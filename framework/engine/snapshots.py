@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SNAPSHOT_DELTAS = 1000
 """Deltas between two snapshots, at least."""
 
-FOLD_FROM = 20_000
-"""So many positions that can be folded make a snapshot due, when they are half of all: some 2 MB of memory."""
+FOLD_FROM = 10_000
+"""So many positions that can be folded make a snapshot due, when they are half of all: some 1 MB of memory."""
 
 SETTLE_SECONDS = 10.0
 """How long the leader waits until it knows every delta of others that stands in the log: a pipe brings them in milliseconds."""

@@ -462,12 +462,12 @@ def test_too_many_shares_are_an_error_that_names_the_option():
 
 
 def test_memory_for_what_was_handed_out_does_not_grow_within_a_pass():
-    rig = Rig(*[native(f"{key:05}") for key in range(25_000)])
+    rig = Rig(*[native(f"{key:05}") for key in range(5_000)])
     most = 0
-    for _ in range(25_000):
+    for _ in range(5_000):
         rig.done(rig.feed.take().native)
         most = max(most, len(rig.feed._in_hand))
-    assert most <= 10_000
+    assert most <= 1000
     assert rig.take_all() == []
 
 

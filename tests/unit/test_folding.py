@@ -2,13 +2,16 @@
 
 import collections
 import logging
+import random
 import time
+from unittest import mock
 
 import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from framework import coverage
 from framework.errors import PositionError
 from framework.iggy.position_log import PositionLog
 from framework.iggy.recovery import Recovery
@@ -84,8 +87,14 @@ def happen(store, step):
     documented=st.booleans(),
     headers=st.sampled_from(["provenance", "none"]),
     prefixes=st.sampled_from([("",), ("a", "b/")]),
+    prove_from=st.sampled_from([1, 3, 1000]),
 )
-def test_the_same_is_read_as_without_a_watermark(order, happened, documented, headers, prefixes):
+def test_the_same_is_read_as_without_a_watermark(order, happened, documented, headers, prefixes, prove_from):
+    with mock.patch.object(coverage, "PROVE_FROM", prove_from):
+        live(order, happened, documented, headers, prefixes)
+
+
+def live(order, happened, documented, headers, prefixes):
     documented = documented and order is str.encode
     store = ClockStore(documented=documented, order=order)
     folding = Leader(store, window=f"{WINDOW_S}s", prefixes=prefixes, headers=headers)
@@ -178,6 +187,77 @@ def test_without_a_documented_order_it_rises_at_the_end_of_the_pass():
     assert one.take() is None
     one.fold()
     assert len(one.offsets) == 0
+
+
+def test_without_a_documented_order_it_rises_in_mid_pass_once_the_store_has_shown_its_order(monkeypatch):
+    monkeypatch.setattr(coverage, "PROVE_FROM", 5)
+    keys = [f"k{number:02}" for number in range(40)]
+    store = old_bucket(*keys, documented=False)
+    one = leader(store)
+    held = []
+    for _ in keys:
+        one.take()
+        one.finish_all()
+        one.fold()
+        held.append(len(one.offsets))
+    assert max(held[10:]) <= 5 + 3 * 3, "what was listed before the look, and some pages"
+    assert len(one.offsets.watermark) == 1
+    assert one.iterator.counts.list_requests < 2 * (len(keys) // 3 + 2), "one look, no more"
+    one.start()
+    one.quiet()
+    assert sorted(one.stored()) == sorted(wanted(store))
+    one.fold()
+    assert (len(one.offsets), len(one.offsets.watermark)) == (0, 1)
+
+
+def test_what_came_back_behind_the_last_proven_key_of_a_page_is_not_hidden_by_the_next_page(monkeypatch):
+    monkeypatch.setattr(coverage, "PROVE_FROM", 3)
+    store = old_bucket(*(f"k{number:02}" for number in range(30)), documented=False)
+    for back in range(3, 27):
+        one = leader(store, list_concurrency=2)  # its pages are not those of the look
+        for _ in range(30):
+            one.take()
+            if any(assignment.native.key == f"k{back:02}" for assignment in one.in_hand):
+                one.give_back(0)
+            one.finish_all()
+            one.fold()
+        one.start()
+        one.quiet()
+        assert sorted(one.stored()) == sorted(wanted(store))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 2**32),
+    order=st.sampled_from([str.encode, like_folders]),
+    concurrency=st.sampled_from([1, 1, 3]),
+    prove_from=st.sampled_from([1, 2, 5, 9]),
+)
+def test_no_order_that_a_store_may_have_hides_an_object_from_a_start_in_mid_pass(seed, order, concurrency, prove_from):
+    chance = random.Random(seed)
+    names = [
+        f"{folder}{number}"
+        for folder in ("A/", "a/", "a-b/", "a b/", "a0/", "b/c/", "b/c-d/", "b/c")
+        for number in range(chance.choice([0, 1, 4, 9]))
+    ]
+    store = old_bucket(*names, documented=False, order=order)
+    with mock.patch.object(coverage, "PROVE_FROM", prove_from):
+        one = leader(store, list_concurrency=concurrency)
+        for _ in range(chance.randrange(len(names) + 2)):
+            one.take()
+            if one.in_hand and chance.random() < 0.1:
+                one.give_back(0)
+            while len(one.in_hand) > chance.choice([0, 0, 2]):
+                one.send(chance.randrange(len(one.in_hand)))
+            if chance.random() < 0.3:
+                one.fold()
+            if chance.random() < 0.1:
+                store.put_now(chance.choice(["a/new", "a-b/new", "b/new", "z"]))
+        one.fold()
+        one.start()
+        one.quiet()
+    assert set(one.stored()) >= set(wanted(store))
+    assert max(collections.Counter(one.stored()).values(), default=1) == 1
 
 
 def test_a_kill_in_the_middle_of_a_first_pass_over_old_objects_loses_none():
