@@ -23,7 +23,7 @@ from framework.iggy import log_codec
 from framework.iggy.position_log import Checkpoint, LogView, PositionLog, arrange
 
 if TYPE_CHECKING:
-    from framework.iggy.log_codec import Closing, LogMessage
+    from framework.iggy.log_codec import Claim, Closing, LogMessage
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,15 @@ def _oldest_needed(position_log: PositionLog, checkpoints: Sequence[Checkpoint])
 
 
 def _claim_again(position_log: PositionLog, view: LogView, needed: int, epoch: int) -> None:
+    """Each once, and none that stays: with copies of copies their number would double every time."""
     since = min(epoch, view.checkpoints[-1].epoch)
+    stays = {_identity(claim) for offset, claim in view.claims if offset >= needed}
     for offset, claim in view.claims:
-        if offset < needed and claim.epoch >= since:
+        if offset < needed and claim.epoch >= since and _identity(claim) not in stays:
+            stays.add(_identity(claim))
             position_log.append(log_codec.encode_claim(position_log.source, claim))
+
+
+def _identity(claim: Claim) -> Claim:
+    """The claim, whenever it was stored."""
+    return attrs.evolve(claim, at_us=0)

@@ -74,6 +74,21 @@ def test_who_runs_is_still_in_the_log_and_is_found():
     assert view.winner(one.session.recovered.epoch) is not None
 
 
+def test_claims_that_are_written_again_do_not_pile_up_in_a_long_run():
+    store, one = busy(12)
+    trimmed = 0
+    for number in range(60):
+        store.put_now(f"later{number:03}")
+        store.now_ms += 1000
+        one.whole_pass()
+        one.fold()
+        trimmed += trim(one.session.log, epoch=one.session.recovered.epoch) > 0
+    assert trimmed > 5
+    claims = arrange(log_of(one).outline(), "kit").claims
+    assert len(claims) <= 3, "one may still stand in a segment that was not deleted yet"
+    assert len({claim.token for _, claim in claims}) == 1
+
+
 def test_what_a_server_that_saves_seldom_may_lose_keeps_its_snapshots():
     _, one = busy(60)
     one.server.set_option("kit", "records", "messages_required_to_save", 1024)
