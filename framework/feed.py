@@ -168,6 +168,7 @@ class ListingFeed(ObjectFeed):
         key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
         cutter: Cutter | None = None,
         rest_seconds: Callable[[float], float] = _rest_seconds,
+        idle_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._listing = listing
@@ -182,6 +183,8 @@ class ListingFeed(ObjectFeed):
         self._key_of = key_of
         self._cutter = cutter or Cutter()
         self._rest_seconds = rest_seconds
+        self._idle_seconds = idle_seconds
+        self._idle_before = 0.0
         self._clock = clock
         self._pass: Iterator[NativeObject] | None = None
         self._due = clock()
@@ -229,6 +232,7 @@ class ListingFeed(ObjectFeed):
             self._in_hand.prune()
             self._in_hand.awaited = False
         self._listing_seconds = 0.0
+        self._idle_before = self._idle_seconds()
         self._released = False
         past = self.counts
         self.counts = FeedCounts(
@@ -242,6 +246,8 @@ class ListingFeed(ObjectFeed):
 
     def _end_pass(self) -> None:
         self._pass = None
+        # what is queued for busy cores asks nothing of the store; ten times that would be minutes for nothing
+        self._listing_seconds = max(0.0, self._listing_seconds - (self._idle_seconds() - self._idle_before))
         self.counts.passes += 1
         self.counts.waiting = True
         self.counts.list_seconds = self._listing_seconds

@@ -222,6 +222,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             offsets=self.offsets,
             depends_on=self._depends_on,
             poll_interval_seconds=self.config.discovery.poll_interval,
+            idle_seconds=lambda: self.listing_idle_seconds,
             once=self._once,
             start_entry=self.create_offset_manager_entry,
             key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
@@ -295,6 +296,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def bucket(self) -> str:
         """The bucket that is listed; positions of finished objects are folded for one bucket."""
         return ""
+
+    @property
+    def listing_idle_seconds(self) -> float:
+        """For how long, in all so far, listings waited although nothing was asked of the store: that is no load on it."""
+        return 0.0
 
     def list_with(self, make: Callable[[StoreRecordIterator], Callable[[ListingRequest], Listing]]) -> None:
         """Offers another way to list a bucket, such as Spark's executors, before anything is listed.

@@ -46,6 +46,7 @@ class ListingCounts:
         retries: calls that were tried again.
         throttled: of these, because the store asked to slow down.
         serial: whether it is one chain of pages.
+        idle_seconds: for how long the consumer waited although nothing was asked of the store.
     """
 
     calls: int = 0
@@ -54,6 +55,7 @@ class ListingCounts:
     retries: int = 0
     throttled: int = 0
     serial: bool = False
+    idle_seconds: float = 0.0
 
 
 class ListingEngine:

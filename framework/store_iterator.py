@@ -86,6 +86,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._memory = ListingMemory(self.offsets, store, page_size)
         self._listing: Listing | None = None
         self._listing_began: float | None = None
+        self._listing_idle_seconds = 0.0
         self._pass_began = time.time()
         self._clock_ahead_seconds = 0.0
         discovery = config.discovery
@@ -263,6 +264,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     def _objects_of(self, listing: Listing, prefix: str, *, whole: bool) -> Iterator[NativeObject]:
         """The objects of a listing; its counts become ours, and its clock."""
         calls = retries = 0
+        idle_before = self._listing_idle_seconds
         told = False
         try:
             while True:
@@ -275,6 +277,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 self.counts.list_requests += listing.counts.calls - calls
                 self.counts.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
+                self._listing_idle_seconds = idle_before + listing.counts.idle_seconds
                 if objects is None:
                     break
                 yield from objects
@@ -294,6 +297,11 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     @override
     def store_clock(self) -> float:
         return time.time() + self._clock_ahead_seconds
+
+    @property
+    @override
+    def listing_idle_seconds(self) -> float:
+        return self._listing_idle_seconds
 
     @property
     def listing_began(self) -> float | None:

@@ -318,7 +318,7 @@ class DiscoverySection:
         5.0,
         minimum=0.01,
         unit="seconds",
-        doc="The wait between two passes. At least ten times what the last listing took, whatever is said here.",
+        doc="The wait between two passes. At least ten times what the requests of the last listing took, whatever is said here.",
     )
     list_concurrency: int = option(
         16,

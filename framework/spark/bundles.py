@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -65,6 +66,8 @@ class RangeListed:
         retries: calls that were tried again.
         throttled: of these, because the store asked to slow down.
         server_time_ms: the store's clock at the first answer.
+        asked_at: when the first request went out, seconds since 1970 by the clock of the machine that sent it; 0 = none did.
+        answered_at: when the last answer was there, by the same clock.
         failure: why it ended early.
     """
 
@@ -74,11 +77,25 @@ class RangeListed:
     retries: int = 0
     throttled: int = 0
     server_time_ms: int | None = None
+    asked_at: float = 0.0
+    answered_at: float = 0.0
     failure: SourceError | None = None
 
     def report(self) -> RangeListed:
         """The same without the pages."""
         return attrs.evolve(self, pages=[])
+
+
+def seconds_asked(wave: Sequence[RangeListed]) -> float:
+    """For how long some request of a wave was under way, or the next one in the budget was waited for: not its wait for cores.
+
+    Clocks of machines that differ make it longer, never shorter than what one of them saw.
+    """
+    total, here = 0.0, 0.0
+    for began, ended in sorted((one.asked_at, one.answered_at) for one in wave):
+        total += max(0.0, ended - max(began, here))
+        here = max(here, ended)
+    return total
 
 
 def packed(objects: Sequence[NativeObject]) -> bytes:
@@ -185,6 +202,7 @@ def _list_one(
             listed.server_time_ms = page.server_time_ms
         return page
 
+    listed.asked_at = time.time()
     try:
         for objects, result in list_range(
             iterator.store, task, prefix=bundle.prefix, page_size=iterator.page_size, ask=ask
@@ -196,6 +214,7 @@ def _list_one(
         listed.failure = portable(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
         listed.failure = FatalError(f"{type(error).__name__}: {error}")
+    listed.answered_at = time.time()
     if results:
         listed.result = merged(results)
         listed.stretch = _stretch_of(task, listed.result)

@@ -175,6 +175,7 @@ class WaveListing(Iterator[list[NativeObject]]):
             objects=planner.keys,
             retries=self._waves.retries,
             throttled=self._waves.throttled,
+            idle_seconds=self._waves.idle_seconds,
         )
 
     def close(self) -> None:
@@ -193,4 +194,5 @@ def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:
         retries=left.retries + right.retries,
         throttled=left.throttled + right.throttled,
         serial=right.serial,
+        idle_seconds=left.idle_seconds + right.idle_seconds,
     )

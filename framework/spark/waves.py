@@ -20,7 +20,7 @@ from framework.pace import pace_of
 from framework.range_pages import look_again
 from framework.range_tasks import RangeTask
 from framework.ranges import RangePlanner
-from framework.spark.bundles import Bundle, RangeListed, list_ranges
+from framework.spark.bundles import Bundle, RangeListed, list_ranges, seconds_asked
 from framework.spark.failures import sentence
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Waves:
         retries: calls that were tried again.
         throttled: of these, because the store asked to slow down.
         server_time_ms: the store's clock at the first answer.
+        idle_seconds: of the waiting for waves, what no request took: they were queued for cores that were busy.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Waves:
         self.retries = 0
         self.throttled = 0
         self.server_time_ms: int | None = None
+        self.idle_seconds = 0.0
 
     def __iter__(self) -> Iterator[list[RangeListed]]:
         """What came of each wave.
@@ -96,7 +98,10 @@ class Waves:
         """
         under_way = self._begin()
         while under_way is not None:
+            clock = self._iterator.policy.clock
+            began = clock()
             wave = under_way()
+            self.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
             failure = next((listed.failure for listed in wave if listed.failure is not None), None)
             if failure is not None:
                 raise failure

@@ -154,6 +154,19 @@ def test_the_wait_is_the_poll_interval_or_ten_times_the_listing_and_a_long_one_i
     ]
 
 
+def test_what_a_listing_waited_for_without_asking_the_store_makes_no_wait_longer():
+    idle = [50.0]  # of earlier passes
+    rig = Rig(native("a"), native("b"), idle_seconds=lambda: idle[0])
+    rig.list_seconds = 3.0
+    rig.feed.take()
+    idle[0] += 2.0
+    rig.take_all()
+    assert rig.feed.seconds_until_due == LIST_SHARE * 4.0
+    assert rig.feed.counts.list_seconds == 4.0
+    assert rig.next_pass() == []
+    assert rig.feed.seconds_until_due == LIST_SHARE * 6.0
+
+
 def test_time_that_the_reader_takes_between_two_objects_is_no_time_of_the_listing():
     rig = Rig(native("a"), native("b"))
     rig.feed.take()

@@ -3,6 +3,7 @@ the waves run in this process, through the same bytes."""
 
 import pickle
 import threading
+import time
 from itertools import pairwise
 
 import pytest
@@ -15,8 +16,9 @@ from framework.listing import ListingRequest
 from framework.records import NativeObject
 from framework.retry import RetryPolicy
 from framework.spark import waves
-from framework.spark.bundles import list_bundle, list_ranges, packed, unpacked
+from framework.spark.bundles import RangeListed, list_bundle, list_ranges, packed, seconds_asked, unpacked
 from framework.spark.listing import wave_lister
+from framework.testing.clock import FakeClock
 from framework.testing.memory import MemoryStore
 from framework.testing.memory_source import MemorySourceTask
 from tests.support.core import iterator_over
@@ -26,10 +28,12 @@ from tests.unit.test_listing import BoundedStore, SortedStore, like_folders
 PAGE = 7
 
 
-def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, **options):
+def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, clock=time.monotonic, **options):
     """(keys, the listing, the waves that executors got) of one listing."""
     pace.set_pace(store, pace.CallPace())
-    task = MemorySourceTask(store, page_size=PAGE, policy=RetryPolicy(attempts=6, jitter=0.0).without_waiting())
+    task = MemorySourceTask(
+        store, page_size=PAGE, policy=RetryPolicy(attempts=6, jitter=0.0, clock=clock).without_waiting()
+    )
     iterator = iterator_over(store, task=task, **options)
     given_out = []
 
@@ -84,6 +88,36 @@ def test_a_large_one_is_listed_by_executors_each_key_once():
     assert listing.counts.calls == len(store.calls)
     assert listing.counts.objects == 3000
     assert len(store.calls) <= 1.3 * 3000 / PAGE
+
+
+def test_a_wave_that_is_queued_for_busy_cores_is_no_time_of_the_listing(monkeypatch):
+    monkeypatch.setattr(waves, "_in_background", lambda work, _: work)  # begun when it is waited for
+    clock = FakeClock()
+    queued = []
+
+    def run(_):
+        queued.append(1000.0)
+        clock.advance(1000.0)
+
+    _, listing, _ = listed(SortedStore(skewed(3000)), run=run, clock=clock)
+    assert len(queued) > 1
+    # requests take no time by that clock, and little by the one that times them
+    assert 0.9 * sum(queued) < listing.counts.idle_seconds <= sum(queued)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ([], 0.0),
+        ([(0.0, 0.0)], 0.0),
+        ([(10.0, 12.0)], 2.0),
+        ([(10.0, 12.0), (11.0, 11.5), (10.5, 13.0)], 3.0),
+        ([(20.0, 21.0), (10.0, 12.0)], 3.0),
+        ([(10.0, 12.0), (12.0, 12.5), (5.0, 4.0)], 2.5),
+    ],
+)
+def test_ranges_that_are_listed_side_by_side_take_their_time_once(asked, seconds):
+    assert seconds_asked([RangeListed(asked_at=at, answered_at=until) for at, until in asked]) == seconds
 
 
 def test_the_next_pass_goes_to_the_executors_at_once():
