@@ -83,6 +83,8 @@ def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Rese
         _write(what)
         if not objects and not opened and not choice.everything:
             _write("nothing to reset: no object of that name has a position")
+            if found.reset is not None and not dry_run:  # it was killed, perhaps, before it had marked its dead letters
+                begin_epoch_by_hand(connection, config)
             return 0
         if dry_run:
             return 0

@@ -22,7 +22,8 @@ def begin_epoch_by_hand(
 ) -> Recovered:
     """Claims, fences, recovers as a start does, changes the positions, and leaves them as the snapshot of a new epoch.
 
-    All or nothing: before that snapshot is whole, nothing has happened. Dead letters of what was reset are marked after it.
+    All or nothing: before that snapshot is whole, nothing has happened. Dead letters of what was reset are marked after it, or,
+    when it was killed in between, by whoever begins the next epoch.
 
     Args:
         connection: an open one, which the caller closes.
@@ -45,7 +46,7 @@ def begin_epoch_by_hand(
         ensure_topic(connection, iggy.stream, topic, iggy.partitions, create=False)
     position_log = PositionLog(connection, stream=iggy.stream, topic=config.offsets_topic, source=config.source.name)
     letters = config.errors.dead_letter_topic
-    recovered = Recovery(
+    return Recovery(
         position_log,
         topics=topics,
         partitions=iggy.partitions,
@@ -54,7 +55,5 @@ def begin_epoch_by_hand(
         else None,
         reset=reset,
         accept=accept,
+        on_reset=lambda done: void_letters(connection, config, done),
     ).run()
-    if reset is not None:
-        void_letters(connection, config, reset)
-    return recovered

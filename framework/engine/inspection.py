@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from framework.iggy.log_codec import Claim, LogMessage
     from framework.past_listing import PastListing
     from framework.position_map import PositionMap
+    from framework.reset import Reset
 
 
 @attrs.frozen(kw_only=True)
@@ -40,6 +41,7 @@ class Inspection:
         last_saved_us: when positions were last written, by the server's clock; 0 for never.
         log_messages: messages of this source in the log.
         log_bytes: their size.
+        reset: with which the last epoch began, if with any: dead letters of it may not be marked yet.
         running: the claims of the last epochs whose connections the server lists now: who runs.
     """
 
@@ -56,6 +58,7 @@ class Inspection:
     last_saved_us: int = 0
     log_messages: int = 0
     log_bytes: int = 0
+    reset: Reset | None = None
     running: tuple[Claim, ...] = ()
 
 
@@ -93,6 +96,7 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig) -> Inspectio
         last_saved_us=size.last_saved_us,
         log_messages=size.messages,
         log_bytes=size.size_bytes,
+        reset=loader.last_reset,
         running=tuple(sorted(claims, key=lambda claim: not claim.leader)),
     )
 

@@ -25,6 +25,7 @@ from framework.iggy.log_trim import trim
 from framework.iggy.position_log import EpochWatch, LogOffsetStore, PositionLog
 from framework.iggy.recovery import Recovered, Recovery
 from framework.iggy.sender import IggyProducer
+from framework.iggy.stored_letters import void_letters
 from framework.iggy.topics import ensure_topic
 from framework.naming import Router
 from framework.offsets import OffsetManager, PositionDelta
@@ -242,6 +243,7 @@ class Session:
             own_epochs=own_epochs,
             dead_letters=letters,
             take_over=take_over,
+            on_reset=lambda reset: void_letters(connection, config, reset),
         ).run()
         self.watch = EpochWatch(self.log, epoch=self.recovered.epoch, since=self.recovered.base + 1)
         store = LogOffsetStore(

@@ -75,6 +75,7 @@ class _Summary:
         last: lane -> the last step that is about it, and the furthest anchor up to there.
         topics: of the last checkpoint.
         listings: the last of each prefix.
+        reset: of the last checkpoint: with which reset it begins.
         border: the first later snapshot with records whose object nobody knew. In which lanes they lie, it does not say: they
             are found again by a replay that begins before it.
     """
@@ -82,6 +83,7 @@ class _Summary:
     last: dict[Lane, tuple[int, Anchor | None]] = attrs.field(factory=dict)
     topics: dict[str, TopicIdentity] = attrs.field(factory=dict)
     listings: dict[str, PastListing] = attrs.field(factory=dict)
+    reset: Reset | None = None
     border: float = math.inf
 
 
@@ -121,6 +123,11 @@ class CheckpointLoader:
     def lanes(self) -> Collection[Lane]:
         """The lanes as the log last knew them."""
         return self._newest.last.keys()
+
+    @property
+    def last_reset(self) -> Reset | None:
+        """The reset with which the last checkpoint begins: no other epoch has begun since."""
+        return self._newest.reset
 
     @property
     def listings(self) -> Mapping[str, PastListing]:
@@ -235,6 +242,7 @@ class CheckpointLoader:
                 summary.last[lane] = number, _further(before, anchor)
             if isinstance(step, Closing):
                 summary.topics = dict(step.topics)
+                summary.reset = step.reset
                 if number and step.unclaimed:
                     summary.border = min(summary.border, number)
             else:

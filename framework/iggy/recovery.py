@@ -157,6 +157,8 @@ class Recovery:
         take_over: begin although another instance is at work; it is told to end.
         reset: forget these positions, after what a start does and before the epoch begins.
         accept: take for done what positions call done, where the messages are gone and it was no crash.
+        on_reset: called with a reset whose snapshot is in the log, to do what else belongs to it. It may be killed in that, so
+            the next epoch calls it again before it begins.
     """
 
     def __init__(
@@ -170,8 +172,10 @@ class Recovery:
         take_over: bool = False,
         reset: Reset | None = None,
         accept: bool = False,
+        on_reset: Callable[[Reset], object] = lambda _: None,
     ) -> None:
         self._log = position_log
+        self._on_reset = on_reset
         self._take_over = take_over
         self._reset = reset
         self._accept = accept
@@ -205,6 +209,8 @@ class Recovery:
         heads.extend(self._log.outline(self._log.next_offset))
         view = arrange(heads, self._source)
         loader = CheckpointLoader(self._log, view.checkpoints, accept=self._accept)
+        if loader.last_reset is not None:
+            self._on_reset(loader.last_reset)
         loaded, replayed, identities = self._state(loader, new=not view.checkpoints)
         everything = self._reset is not None and self._reset.everything
         letters = self._recover_letters(loaded, known=bool(view.checkpoints) and not everything)
@@ -220,6 +226,8 @@ class Recovery:
             watermark=loaded.watermark,
         )
         base = self._log.append_snapshot(epoch, loaded.entries.view(), closing)
+        if self._reset is not None:
+            self._on_reset(self._reset)
         if replayed:
             log.info("recovered: %d messages after the last saved position were found in the topics", replayed)
         return Recovered(

@@ -11,6 +11,7 @@ from framework.engine.letter_replay import LetterReplay
 from framework.engine.session import Session
 from framework.errors import ConfigError, SourceRunningError
 from framework.ids import message_id, object_hash64
+from framework.iggy import log_codec
 from framework.iggy.headers import REPLAY_HEADER
 from framework.iggy.stored_letters import Letters
 from framework.records import ObjectState
@@ -297,6 +298,63 @@ def test_letters_of_objects_that_were_reset_are_void_and_come_again():
     assert collections.Counter(message.payload for message in marked(source)) == collections.Counter(
         line for _, _, line in source.letters
     )
+
+
+def reset(source, at=None, **choice):
+    """`offsets reset`, which may die at an event; the events."""
+    crash = CrashPoint(at)
+    connection = source.server.connect()
+    source.server.on_event = crash
+    try:
+        begin_epoch_by_hand(connection, source.config, reset=Reset(**choice))
+    except CrashError:
+        pass
+    finally:
+        source.server.on_event = None
+        connection.close()
+    return crash.events
+
+
+def usual_and_many():
+    """With more letters of one object than a mark names."""
+    return usual().put("many", *[0] * 8)
+
+
+def in_the_log(source):
+    """Whether the last thing in the log is a snapshot of a reset."""
+    last = log_codec.decode(0, source.server.messages("kit", "kit-offsets")[-1].payload)
+    return last.kind == "snapshot" and log_codec.decode_closing(last).reset is not None
+
+
+@pytest.mark.parametrize("then", ["a start", "the command again", "a replay", "a killed start"])
+def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_letters(then, monkeypatch):
+    """The letters of a reset are marked after its snapshot: without the rest, old ones and new ones would both be replayed."""
+    monkeypatch.setattr("framework.iggy.stored_letters.AT_ONCE", 3)
+    source = usual_and_many()
+    source.live()
+    events = reset(source)
+    assert events.count("ack") > 2, "several marks"
+    for at in range(1, len(events) + 1):
+        source = usual_and_many()
+        source.live()
+        reset(source, at)
+        new = in_the_log(source)
+        if then == "the command again":
+            reset(source)
+            new = True
+        elif then == "a replay":
+            replay(source, validate=False)
+        elif then == "a killed start":
+            source.live(at=1 + at % 5)
+        assert not (new and then in ("the command again", "a replay") and open_letters(source))
+        source.live()
+        waiting = collections.Counter((x.key, x.record) for x in open_letters(source))
+        assert waiting == ({} if then == "a replay" and not new else {(k, n): 1 for k, n, _ in source.letters})
+        replay(source, validate=False)
+        sent = collections.Counter(message.payload for message in marked(source))
+        assert sent == {line: 1 for _, _, line in source.letters}, (at, events[at - 1])
+        good = {line: count * (2 if new else 1) for line, count in source.records.items()}
+        assert {line: count for line, count in source.payloads().items() if line in good} == good
 
 
 def test_letters_of_forgotten_objects_bring_no_position_back():
