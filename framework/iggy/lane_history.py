@@ -7,6 +7,7 @@ last messages, at most as many as the topic lets it keep in memory.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import attrs
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import PartitionInfo, TopicInfo
     from framework.records import Anchor, Lane
+
+log = logging.getLogger(__name__)
 
 MAX_STEP_BACK = 100_000
 """A tail longer than this was not lost in a crash, even where the messages before it are the same."""
@@ -114,6 +117,14 @@ class LaneHistory:
         if not self._server_restarted():
             why = "and the server has been up all the time"
         elif last.offset < self._most_in_memory(lane):
+            log.warning(
+                "%s %s after a restart of Iggy, and topics that do not save each message can lose %d in a crash: they are sent again. "
+                "If the topic was purged, and they are not to come again, stop the source and run `offsets accept`; `offsets reset` "
+                "reads again what is not missed here",
+                place,
+                "holds none of our messages" if end else "is empty",
+                last.offset + 1,
+            )
             return
         else:
             why = "and no crash takes all of so many"

@@ -61,11 +61,15 @@ def test_a_purge_and_a_restart_of_the_server_are_no_crash_where_the_topic_saves_
         source.live()
 
 
-def test_a_killed_server_may_lose_a_whole_small_partition_of_a_topic_that_it_keeps_in_memory(source):
+def test_a_killed_server_may_lose_a_whole_small_partition_of_a_topic_that_it_keeps_in_memory(source, caplog):
     partition = partition_with_records(source)
     source.server.lose_tail("kit", "records", partition, len(source.server.messages("kit", "records", partition)))
     source.live()
     source.check()
+    said = [record.getMessage() for record in caplog.records if "offsets accept" in record.getMessage()]
+    assert len(said) == 1, "a purge looks the same: who purged must hear what to do"
+    assert f'partition {partition} of topic "records" is empty after a restart' in said[0]
+    assert "offsets reset" in said[0]
 
 
 def test_a_partition_whose_end_cannot_be_read_any_more_is_damaged_and_nothing_more_is_sent_there(source, monkeypatch):
