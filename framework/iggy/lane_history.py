@@ -118,9 +118,9 @@ class LaneHistory:
             why = "and the server has been up all the time"
         elif last.offset < self._most_in_memory(lane):
             log.warning(
-                "%s %s after a restart of Iggy, and topics that do not save each message can lose %d in a crash: they are sent again. "
-                "If the topic was purged, and they are not to come again, stop the source and run `offsets accept`; `offsets reset` "
-                "reads again what is not missed here",
+                "%s %s after a restart of Iggy, and a topic that does not save each message can lose %d in a crash: they are sent "
+                "again. If the topic was purged, and they are not to come again, stop the source and run `offsets accept`; "
+                "`offsets reset` reads again what is not missed here",
                 place,
                 "holds none of our messages" if end else "is empty",
                 last.offset + 1,

@@ -44,6 +44,9 @@ FENCE_PAUSE_SECONDS = 0.01
 
 REPLAY_MESSAGES = 2000
 
+LOOKED_AT_MESSAGES = 16
+"""Messages at the end of a lane among which there must be one of ours, to know that there were any."""
+
 
 @attrs.frozen(kw_only=True)
 class Recovered:
@@ -285,7 +288,9 @@ class Recovery:
         Raises:
             PositionError: they do, and a crash does not do that to the log.
         """
-        lane = next((lane for lane in sorted(lanes) if self._ends_with_ours(lane)), None)
+        lane, holds = next(
+            ((lane, ours) for lane in sorted(lanes) if (ours := self._ours_at_the_end_of(lane))), (None, "")
+        )
         if lane is None:
             return False
         info = self._connection.get_topic(self._stream, self._log.topic)
@@ -298,19 +303,28 @@ class Recovery:
             )
             return True
         raise PositionError(
-            f'topic "{lane.topic}" of stream "{self._stream}" holds records of source "{self._source}", and its offsets topic '
+            f'topic "{lane.topic}" of stream "{self._stream}" holds {holds}, and the offsets topic '
             f'"{self._log.topic}" holds no positions: it was purged, deleted or renamed. To read everything again: `offsets '
             f"reset --all`. To go on behind what the topic holds: `offsets accept`, which reads the topic once"
         )
 
-    def _ends_with_ours(self, lane: Lane) -> bool:
-        for message in self._connection.poll(self._stream, lane.topic, lane.partition, offset="last", count=1):
-            found = provenance_of(message.headers)
+    def _ours_at_the_end_of(self, lane: Lane) -> str:
+        """What of ours the last messages of a lane are, in words; empty when nothing of ours is among them.
+
+        Without headers nothing tells whose an id is: only that a source made it, this one or another.
+        """
+        before: MessageId | None = None
+        for message in self._connection.poll(
+            self._stream, lane.topic, lane.partition, offset="last", count=LOOKED_AT_MESSAGES
+        ):
+            parts, found = parse_message_id(message.message_id), provenance_of(message.headers)
             if found is not None:
-                bucket, key, version, split_size = found
-                ours = object_hash64(self._source, bucket, key, version, split_size)
-                return ours == parse_message_id(message.message_id).object_hash
-        return False
+                if object_hash64(self._source, *found) == parts.object_hash:
+                    return f'records of source "{self._source}"'
+            elif not message.headers and _made_by_a_source(parts, before):
+                return f'records without headers that source "{self._source}" may have sent (or another one: either way is safe)'
+            before = parts
+        return ""
 
     def _forget(self, reset: Reset, loaded: Loaded) -> None:
         if loaded.unclaimed and not reset.everything:
@@ -460,6 +474,16 @@ class _Replay:
                 for key, one in self._entries.unfinished()
             }
         return self._by_hash.get((parts.object_hash, parts.share))
+
+
+def _made_by_a_source(parts: MessageId, before: MessageId | None) -> bool:
+    """Whether an id has our form: of a whole object, or the next one after another. Random ones differ in 24 bits or more."""
+    if parts.object_hash >> 32 == 0 or not parts.record:
+        return False  # somebody's small numbers
+    return not parts.share or (
+        before is not None
+        and (before.object_hash, before.share, before.record + 1) == (parts.object_hash, parts.share, parts.record)
+    )
 
 
 def provenance_of(headers: Mapping[str, HeaderScalar]) -> tuple[str, str, str, int] | None:

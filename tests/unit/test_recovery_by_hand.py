@@ -202,6 +202,57 @@ def test_an_offsets_topic_that_is_gone_does_not_send_everything_again_by_itself(
     assert source.payloads() == before + collections.Counter(lines("new", 4))
 
 
+def lost_log(**options):
+    """A source whose offsets topic is gone, behind its records some of others."""
+    source = Source(partitions=2, **options)
+    source.live()
+    others(source, 3)
+    source.server.delete_topic("kit", LOG)
+    return source
+
+
+def others(source, count):
+    """Messages of a program that gives them no headers: random ids in one partition, small ones in the other."""
+    connection = source.server.connect()
+    for number in range(1, count + 1):
+        connection.append("kit", "records", 0, b"of somebody else")
+        connection.append("kit", "records", 1, b"of somebody else", message_id=number)
+    connection.close()
+
+
+@pytest.mark.parametrize("headers", ["none", "provenance"])
+@pytest.mark.parametrize("accept", [True, False])
+def test_an_offsets_topic_that_is_gone_is_noticed_behind_messages_of_others_and_without_headers(headers, accept):
+    source = lost_log(headers=headers)
+    before = source.payloads()
+    said = "records without headers" if headers == "none" else 'records of source "kit"'
+    with pytest.raises(PositionError, match=rf'"records" .*{said}.*"kit-offsets" holds no positions.*{WAYS_OUT}'):
+        source.live()
+    assert source.payloads() == before
+    by_hand(source, **({"accept": True} if accept else {"reset": Reset()}))
+    source.live()
+    assert source.payloads() == (before if accept else before + source.once())
+
+
+def test_records_without_headers_that_a_split_object_left_are_noticed():
+    source = Source({"a": 300}, partitions=2, headers="none", split_size=1024, batch_length=50)
+    source.live()
+    source.server.delete_topic("kit", LOG)
+    with pytest.raises(PositionError, match="records without headers"):
+        source.live()
+
+
+def test_messages_of_others_alone_keep_no_new_source_from_its_work():
+    source = Source({"a": 5}, partitions=2, headers="none")
+    connection = source.server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "records", 2)
+    connection.close()
+    others(source, 40)
+    source.live()
+    assert source.payloads() == source.once() + collections.Counter({b"of somebody else": 80})
+
+
 def test_an_offsets_topic_that_a_killed_server_lost_is_made_again_from_the_records():
     for at in range(30, len(Source(partitions=2).live().events) + 1, 9):
         source = Source(partitions=2)
