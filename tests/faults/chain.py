@@ -43,7 +43,7 @@ CONFIGURATION = 2
 
 
 @contextlib.contextmanager
-def _nothing_outside():
+def nothing_outside():
     """Whoever asks a server of the world ends at a port where nobody listens: google-auth asks Google where an account may go."""
     kept, os.environ["HTTPS_PROXY"] = os.environ.get("HTTPS_PROXY"), "http://127.0.0.1:9"
     try:
@@ -116,7 +116,7 @@ class Rig:
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(no_outside_aws())
         self._stack.enter_context(no_outside_google())
-        self._stack.enter_context(_nothing_outside())
+        self._stack.enter_context(nothing_outside())
         self._stores = {}
         self._servers = {}
         self._cluster = None

@@ -187,7 +187,8 @@ class GcsProxy(StoreProxy):
             return Fault(**self.refusal(401))
         return Fault()
 
-    def _revoke(self):
+    def revoke(self):
+        """The tokens that were given out hold no more."""
         self._holds += 1
 
     def options(self, folder):
@@ -199,6 +200,10 @@ class GcsProxy(StoreProxy):
 
     def reading_of(self, key):
         return rf"/download/.*%2F{re.escape(quote(key.rpartition('/')[2], safe=''))}\?"
+
+    def description_of(self, key):
+        """Finds the requests that ask what is there now, in place of a generation that is gone."""
+        return rf"/o/.*%2F{re.escape(quote(key.rpartition('/')[2], safe=''))}\?fields"
 
     def refusal(self, status):
         reason = {
@@ -222,7 +227,6 @@ class GcsProxy(StoreProxy):
         return json.dumps(told).encode()
 
     def own_faults(self, dice, cut, times, key):
-        described = rf"/o/.*%2F{re.escape(quote(key.rpartition('/')[2], safe=''))}\?fields"
         on_a_range = dict(method="GET", path=cut.path)  # noqa: C408
         return {
             "listing 429": [
@@ -234,7 +238,7 @@ class GcsProxy(StoreProxy):
             "416 on a range": [cut, Fault(**on_a_range, **self.refusal(416))],
             "overwritten amid, then refused": [
                 cut,
-                Fault(method="GET", path=described, times=times, **self.refusal(503)),
+                Fault(method="GET", path=self.description_of(key), times=times, **self.refusal(503)),
             ],
             "overwritten amid, then deleted": [cut],
         }
@@ -243,12 +247,11 @@ class GcsProxy(StoreProxy):
         super().arm(chain, kind, key, change)
         path = self.reading_of(key)
         if kind == "401 while listing":
-            self._at(self.listing, self._revoke, at=1)
+            self._at(self.listing, self.revoke, at=1)
         elif kind.startswith("401"):
-            self._at(path, self._revoke, at=1 if kind == "401 before" else 2)
+            self._at(path, self.revoke, at=1 if kind == "401 before" else 2)
         elif kind == "overwritten amid, then deleted":
-            described = rf"/o/.*%2F{re.escape(quote(key.rpartition('/')[2], safe=''))}\?fields"
-            self._at(described, lambda: change("delete"), at=1)
+            self._at(self.description_of(key), lambda: change("delete"), at=1)
 
 
 def _a_key():
