@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import statistics
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from benchmarks.data import ensure_many
 from benchmarks.program import Program
 from benchmarks.rows_speed import Bench, Server, config
 from benchmarks.table import Row, spread
+from framework.testing.ports import free_port
 
 IDLE_SECONDS = 30.0
 IDLE_SHARE = 0.01
@@ -30,7 +30,7 @@ def idle_row(bench: Bench) -> Iterator[Row]:
     """A source that has read everything and looks for more, with every option as it comes."""
     keys = bench.scaled(1000, 20)
     prefix = ensure_many(bench.store, "jsonl", keys, 5)
-    port = _free_port()
+    port = free_port()
     sections = config(bench.store, bench.servers[0].url, f"bench-{uuid.uuid4().hex[:8]}", "ours", prefix, "jsonl")
     sections["metrics"] = {"address": f"127.0.0.1:{port}"}
     poll = {"poll_interval": 0.2} if bench.quick else {}
@@ -149,9 +149,3 @@ async def _wait_for_record(url: str | None, folder: Path, stream: str) -> float:
         if found:
             return time.perf_counter()
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

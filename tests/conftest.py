@@ -9,6 +9,6 @@ from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     seaweedfs_bucket,
     seaweedfs_server,
 )
-from tests.support.spark_cluster import executor_python, spark_cluster  # noqa: F401
+from tests.support.spark_cluster import executor_python, local_spark, spark_cluster, spark_of_the_engine  # noqa: F401
 
 pytest_plugins = ["tests.support.no_skips"]

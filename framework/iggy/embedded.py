@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 DEFAULT_PASSWORD = "iggy"  # noqa: S105 - no secret: loopback only, and the same as a new Iggy server's
-_READY_SECONDS = 10.0
+_READY_SECONDS = 30.0
 _STOP_SECONDS = 5.0
 _RETRY_SECONDS = 0.02
 _TAIL_BYTES = 2000
@@ -73,7 +73,7 @@ class EmbeddedServer:
     ) -> Self:
         """Return a server that answers on the folder `path`: a new child, or the live one that serves it already.
 
-        Blocks for up to 10 seconds.
+        Blocks for up to 30 seconds.
 
         Args:
             path: The data folder; made when missing.

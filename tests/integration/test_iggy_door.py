@@ -35,6 +35,7 @@ from framework.iggy.topics import ensure_topic
 from framework.iggy.wire import Segment
 from framework.offsets import OffsetManagerEntry
 from framework.records import Lane, NativeObject, RecordBatch
+from tests.support.stopwatch import Stopwatch
 
 NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/\u00fc b.jsonl" + "\u00e9" * 400, size=1, version="etag@1")
 
@@ -120,10 +121,10 @@ def test_a_name_that_does_not_exist():
 def test_a_server_that_never_answers():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = IggyAddress.parse(f"iggy://ann:secret@127.0.0.1:{silent.getsockname()[1]}")
-        begun = time.monotonic()
+        begun = Stopwatch()
         with pytest.raises(IggyUnavailableError, match=r"no answer"):
             IggyConnection(address, connect_timeout_seconds=0.3).connect()
-        assert time.monotonic() - begun < 3
+        assert begun.seconds < 3
 
 
 def test_something_else_listens():
@@ -196,7 +197,7 @@ def test_a_fork_is_told_so(connection, address):
     child = context.Process(target=_use, args=(connection, address, answers))
     child.start()
     try:
-        used, made, closed = (answers.get(timeout=10) for _ in range(3))
+        used, made, closed = (answers.get(timeout=60) for _ in range(3))
     finally:
         child.kill()
         child.join()
@@ -286,7 +287,7 @@ def test_both_encoders_store_the_same(connection, lane, stream_name):
         for count, share, key in [(1, 0, "k"), (1013, 5, "\u00e9" * 511), (7, 2**24 - 1, ""), (2, 0, "x" * 255)]
     ]
     raw = connection.send_raw(stream_name, "orders", 0, wire.encode_send(stream_name, "orders", 0, segments))
-    slow = connection.submit_messages(stream_name, "orders", 2, client_messages(segments)).result(30)
+    slow = connection.submit_messages(stream_name, "orders", 2, client_messages(segments)).result(60)
     assert (raw[0].partition, raw[0].base_offset) == (0, 0)
     assert (slow[0].partition, slow[0].base_offset) == (2, 0)
     ours, theirs = (list(read_partition(connection, stream_name, "orders", number)) for number in (0, 2))
@@ -391,7 +392,7 @@ def test_the_producer_end_to_end(address, connection, lane, stream_name, native)
             if number % 3 == 0:
                 batches.append(batch(lane, number + 1, [b"other"], other))
             futures.append(producer.send(lane, batches))
-        anchors = [future.result(30).anchor for future in futures]
+        anchors = [future.result(60).anchor for future in futures]
     messages = list(read_partition(connection, stream_name, "orders", 1))
     assert len(messages) == 40 * 13 + 14
     assert anchors[-1].offset == messages[-1].offset
@@ -409,7 +410,7 @@ def test_closing_in_the_middle_leaves_the_send_open(address, lane, stream_name):
     futures = [producer.send(lane, [batch(lane, 1 + number * 5000, [b"x" * 200] * 5000)]) for number in range(3)]
     producer.close()
     for future in futures:
-        error = future.exception(30)
+        error = future.exception(60)
         assert error is None or isinstance(error, IggyUnavailableError)
     with pytest.raises(TaskClosedError):
         producer.send(lane, [])
@@ -418,7 +419,7 @@ def test_closing_in_the_middle_leaves_the_send_open(address, lane, stream_name):
 # ---- servers that end
 
 
-def wait_until(condition, limit_seconds=10):
+def wait_until(condition, limit_seconds=60):
     deadline = time.monotonic() + limit_seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -435,14 +436,14 @@ def test_a_server_killed_in_the_middle(tmp_path):
         ensure_topic(connection, "s", "t", 1)
         producer = IggyProducer(connection, stream="s", source="x")
         threading.Timer(0.2, os.kill, (server.pid, 9)).start()
-        begun = time.monotonic()
+        begun = Stopwatch()
         with pytest.raises(IggyUnavailableError) as caught:  # noqa: PT012
             first = 1
             while True:
                 future = producer.send(lane, [batch(lane, first, [b"x" * 100] * 500)])
-                confirmed = future.result(30).anchor.offset
+                confirmed = future.result(60).anchor.offset
                 first += 500
-        assert time.monotonic() - begun < 10
+        assert begun.seconds < 10
         assert isinstance(caught.value, UnknownOutcomeError) or "not sent" in str(caught.value)
         assert not connection.alive
         with pytest.raises(IggyUnavailableError, match="not sent"):
@@ -459,14 +460,15 @@ def test_a_server_killed_in_the_middle(tmp_path):
 def test_a_server_that_stops_answering(tmp_path):
     with EmbeddedServer.start(tmp_path) as server:
         address = IggyAddress.parse(server.url)
+        with IggyConnection(address).connect() as patient:
+            ensure_topic(patient, "s", "t", 1)
         connection = IggyConnection(address, call_timeout_seconds=0.5).connect()
-        ensure_topic(connection, "s", "t", 1)
         os.kill(server.pid, 19)  # SIGSTOP: connected, and silent
         try:
-            begun = time.monotonic()
+            begun = Stopwatch()
             with pytest.raises(UnknownOutcomeError, match=r"no answer within 0\.5 s"):
                 connection.append("s", "t", 0, b"x")
-            assert time.monotonic() - begun < 5
+            assert begun.seconds < 5
             with pytest.raises(IggyUnavailableError, match="not sent"):
                 connection.own_client()
             with pytest.raises(IggyUnavailableError):

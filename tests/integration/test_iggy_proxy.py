@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.integration.iggy_rig import SendMessage, connect, connect_with_topic, poll, run
+from tests.integration.iggy_rig import SendMessage, connect, connect_with_topic, eventually, poll, run
 from tests.integration.program_rig import OwnServer
 from tests.support.iggy_proxy import IggyProxy, WireFault
 
@@ -32,14 +32,23 @@ def send_through(server, proxy, stream_name, fault):
     async def work():
         await connect_with_topic(server.url, stream_name)
         client = await connect(url_of(proxy))
+        other = await connect(server.url)
+
+        async def is_stored():
+            return bool(await poll(other, stream_name))
+
         proxy.arm(fault)
-        try:
-            await asyncio.wait_for(client.send_messages(stream_name, "t", 0, [SendMessage("one")]), 0.3)
-            told = True
-        except (RuntimeError, asyncio.TimeoutError, TimeoutError):
-            told = False
+        sending = asyncio.ensure_future(client.send_messages(stream_name, "t", 0, [SendMessage("one")]))
+        if fault.kind == "late":
+            await eventually(is_stored)
+        else:
+            await asyncio.wait([sending], timeout=30)
+            assert sending.done(), "a connection that was cut told nobody"
+        told = sending.done() and sending.exception() is None
+        if not sending.done():
+            sending.cancel()
         await asyncio.sleep(0.05)  # a request under way may still be stored
-        return told, await poll(await connect(server.url), stream_name)
+        return told, await poll(other, stream_name)
 
     return run(work())
 
@@ -50,7 +59,7 @@ def send_through(server, proxy, stream_name, fault):
     [("before", False), ("half-request", False), ("stored", True), ("half-reply", True), ("late", True)],
 )
 def test_a_send_is_broken_where_it_is_told(server, proxy, stream_name, kind, is_stored, reset):
-    told, stored = send_through(server, proxy, stream_name, WireFault(kind=kind, seconds=5.0, reset=reset))
+    told, stored = send_through(server, proxy, stream_name, WireFault(kind=kind, seconds=60.0, reset=reset))
     assert not told
     assert bool(stored) == is_stored
     assert proxy.disarm()

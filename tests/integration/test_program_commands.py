@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from tests.integration.program_rig import ROOT, Program, check_exactly, fill, free_port, json_lines, jsonl, with_client
+from framework.testing.ports import free_port
+from tests.integration.program_rig import ROOT, Program, check_exactly, fill, json_lines, jsonl, with_client
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_read_into_a_pipe_that_closes_ends_without_a_word(program, moto_bucket):
         assert json.loads(process.stdout.readline())["offset"] == 0
         process.stdout.close()
         said = process.stderr.read()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     assert said == b""
 
 
@@ -222,7 +223,7 @@ def on_a_terminal(program, *arguments, columns=150):
                     break
                 told += data
         os.close(leader)
-        return process.wait(10), told.decode(errors="replace")
+        return process.wait(60), told.decode(errors="replace")
 
 
 def test_a_terminal_shows_objects_bytes_records_rate_and_time_left(program, moto_bucket):
@@ -247,10 +248,10 @@ def test_metrics_answer_while_it_runs(program, moto_bucket):
     port = free_port()
     running = program.configure(metrics={"address": f"127.0.0.1:{port}"}).start()
     total = None
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and total != program.count():
         if program.count():
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 found = re.search(r"(?m)^\w*records\w*_total\{[^}]*\} (\S+)$", answer.read().decode())
                 total = int(float(found[1])) if found else None
     assert total == program.count() > 0

@@ -18,7 +18,7 @@ COUNTS = {"in/a.jsonl": 20, "in/b c.jsonl": 31, "in/d/e.jsonl": 7, "other.jsonl"
 
 
 @pytest.fixture
-def program(tmp_path, moto_bucket, iggy_url, stream_name):
+def program(spark_of_the_engine, tmp_path, moto_bucket, iggy_url, stream_name):
     made = Program(tmp_path, moto_bucket, iggy_url, stream_name)
     yield made
     made.close()

@@ -89,7 +89,7 @@ def test_a_text_file_of_this_machine(program, tmp_path, tasks):
     put_all(program.bucket, ["not/named.jsonl"])
     (tmp_path / "keys.txt").write_text("\r\n".join([*KEYS, "missing.jsonl", KEYS[0]]), encoding="utf-8", newline="")
     program.configure(discovery={"keys": str(tmp_path / "keys.txt")}, runner={"tasks_max": tasks})
-    ended = program.start("--once").wait(60).no_secrets()
+    ended = program.start("--once").wait().no_secrets()
     assert ended.code == 0, ended.err
     check_exactly(program.messages(), expected)
     assert f"s3://{program.bucket.name}/missing.jsonl: left out, there is no such object" in ended.err
@@ -122,12 +122,12 @@ def test_objects_overwritten_or_deleted_since_the_inventory(program, reports, ta
     program.bucket.delete("c.jsonl")
     del expected["c.jsonl"]
     program.configure(runner={"tasks_max": tasks})
-    ended = program.start("--once").wait(60).no_secrets()
+    ended = program.start("--once").wait().no_secrets()
     assert ended.code == 0, ended.err
     check_exactly(program.messages(), expected)
     assert "overwritten since it was listed" in ended.err
     assert "1 objects were deleted between list and read" in ended.err
-    assert "0 records of 0 objects" in program.start("--once").wait(60).err
+    assert "0 records of 0 objects" in program.start("--once").wait().err
 
 
 def test_an_inventory_that_names_only_missing_objects_ends_well(program, reports):

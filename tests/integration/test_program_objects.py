@@ -99,7 +99,7 @@ def test_difficult_keys(tmp_path, moto_bucket, iggy_url, stream_name, tasks):
     for key, payloads in expected.items():
         assert len(key.encode()) <= 1024
         moto_bucket.put(key, jsonl(payloads))
-    ended = program.start("--once").wait(30).no_secrets()
+    ended = program.start("--once").wait().no_secrets()
     assert ended.code == 0, ended.err
     messages = program.messages()
     check_exactly(messages, expected)
@@ -296,7 +296,7 @@ def test_one_bad_line_in_each_of_many_with_several_tasks(tmp_path, moto_bucket, 
         bad = 1 + number * 5
         moto_bucket.put(f"{number}.jsonl", jsonl([*payloads[: bad - 1], b"{", *payloads[bad:]]))
         expected[f"{number}.jsonl"] = {n: one for n, one in enumerate(payloads, 1) if n != bad}
-    ended = program.start("--once").wait(30).no_secrets()
+    ended = program.start("--once").wait().no_secrets()
     assert ended.code == 0, ended.err
     assert "left out: 9 bad records" in ended.err
     check_exactly(program.messages(), expected)

@@ -33,7 +33,7 @@ COUNTS = {"in/a.jsonl": 20, "in/b c.jsonl": 31, "in/d/e.jsonl": 7, "other.jsonl"
 
 
 @pytest.fixture
-def program(tmp_path, moto_bucket, iggy_url, stream_name):
+def program(spark_of_the_engine, tmp_path, moto_bucket, iggy_url, stream_name):
     made = Program(tmp_path, moto_bucket, iggy_url, stream_name)
     yield made
     made.close()
@@ -214,7 +214,7 @@ def test_a_purge_while_the_source_runs_ends_it_with_the_same_error(program, expe
     with_client(program.url, lambda client: client.purge_topic(program.stream, "records"))
     for number in range(9):  # one of them goes to a partition that held some before
         moto_bucket.put(f"in/z{number}.jsonl", jsonl(json_lines(f"z{number}", 3)))
-    ended = running.wait(30).no_secrets()
+    ended = running.wait().no_secrets()
     assert ended.code == 1
     assert "was purged" in ended.said
 
@@ -265,8 +265,8 @@ def test_taking_over_in_the_middle_of_the_work_loses_and_repeats_nothing(program
     first = program.start()
     wait_until(lambda: program.count() > 500)
     second = program.start("--take-over", "--once")
-    assert first.wait(30).code == 1
-    assert second.wait(60).code == 0
+    assert first.wait().code == 1
+    assert second.wait().code == 0
     check_exactly(program.messages(), made)
 
 
@@ -277,15 +277,15 @@ def test_one_that_does_not_answer_is_left_behind(program, expected, moto_bucket)
     first = program.start()
     wait_until(lambda: program.count() == sum(COUNTS.values()))
     first.send(signal.SIGSTOP)
-    refused = program.start("--once").wait(30)
+    refused = program.start("--once").wait()
     assert refused.code == 1
     assert f"(process {first.pid}, since 20" in refused.said
     assert "--take-over" in refused.said
     moto_bucket.put("in/late.jsonl", jsonl(json_lines("late", 5)))
-    second = program.start("--once", "--take-over").wait(40)
+    second = program.start("--once", "--take-over").wait()
     assert second.code == 0
     first.send(signal.SIGCONT)
-    ended = first.wait(30)
+    ended = first.wait()
     assert ended.code == 1
     assert "taken over" in ended.said
     assert times_of(program) == {**dict.fromkeys(COUNTS, 1), "in/late.jsonl": 1}

@@ -154,7 +154,7 @@ def test_a_killed_worker_is_replaced_and_its_shares_are_finished(program, moto_b
     running = program.configure(runner={"tasks_max": 2}).start("--once")
     wait_for_count(program, 1 + chance("split-worker").randrange(2000))
     os.kill(chance("split-worker").choice(children(running.pid)), signal.SIGKILL)
-    ended = running.wait(60).no_secrets()
+    ended = running.wait().no_secrets()
     assert ended.code == 0, ended.err
     check_split(program.messages(), expected)
 
@@ -165,7 +165,7 @@ def test_an_object_overwritten_while_its_shares_are_read_is_sent_whole_in_its_ne
     wait_until(lambda: any(one.key == "in/a.jsonl" for one in program.messages()))
     new = json_lines("new", 2003, width=61)
     moto_bucket.put("in/a.jsonl", jsonl(new))
-    ended = running.wait(60).no_secrets()
+    ended = running.wait().no_secrets()
     assert ended.code == 0, ended.err
     program.once()
     messages = program.messages()

@@ -7,11 +7,11 @@ import attrs
 import pytest
 
 from framework.testing.faults import Fault, FaultProxy
+from framework.testing.ports import free_port
 from tests.integration.program_rig import (
     Program,
     Tarpit,
     check_exactly,
-    free_port,
     json_lines,
     jsonl,
     wait_until,

@@ -1,6 +1,7 @@
 """The S3 store against moto (every key, strict order) and SeaweedFS (a real store). Where they differ, it says so."""
 
 import base64
+import contextlib
 import hashlib
 import http.server
 import threading
@@ -28,6 +29,7 @@ from framework.retry import RetryPolicy
 from framework.testing.faults import Fault, FaultProxy
 from s3_source.client import S3Store
 from s3_source.config import S3Config
+from tests.support.stopwatch import Stopwatch
 
 CONTENT = hashlib.sha512(b"seed").digest() * 5003  # 320,192 bytes without a short period
 
@@ -453,12 +455,16 @@ class TestFaults:
     def rig(self, moto_bucket, opened, warmed):
         moto_bucket.put("k", CONTENT)
         with FaultProxy(moto_bucket.endpoint) as proxy:
-            store = opened(moto_bucket.config(endpoint=proxy.endpoint, read_timeout_seconds=0.5))
-            native = only(store, "k")
-            if warmed:
-                warm(moto_bucket, store)
-            proxy.clear()
-            yield proxy, store, native
+            yield proxy, *self.ready(proxy, moto_bucket, opened, warmed)
+
+    def ready(self, proxy, bucket, opened, warmed, **config):
+        """A store behind the proxy, and the object listed."""
+        store = opened(bucket.config(endpoint=proxy.endpoint, **config))
+        native = only(store, "k")
+        if warmed:
+            warm(bucket, store)
+        proxy.clear()
+        return store, native
 
     def test_slow_down_is_throttling_and_one_request(self, rig):
         proxy, store, native = rig
@@ -491,8 +497,12 @@ class TestFaults:
             store.open(native)
         assert read(store, native) == CONTENT
 
-    def test_silence_is_a_timeout(self, rig):
-        proxy, store, native = rig
+    def test_silence_is_a_timeout(self, rig, moto_bucket, opened, warmed):
+        proxy, *_ = rig
+        for _ in range(50):  # a busy machine may not answer in time before it is told to be silent
+            with contextlib.suppress(StoreUnavailableError):
+                store, native = self.ready(proxy, moto_bucket, opened, warmed, read_timeout_seconds=0.5)
+                break
         proxy.add(Fault(delay_seconds=1.0))
         with pytest.raises(StoreUnavailableError, match="in time"):
             store.open(native)
@@ -553,13 +563,13 @@ def test_a_read_that_waits_ends_when_the_store_is_closed(moto_bucket, opened):
         native = only(store)
         slow = opened(moto_bucket.config(endpoint=listener.endpoint))
         stream = slow.open(attrs.evolve(native, version="@0"))
-        began = time.monotonic()
+        began = Stopwatch()
         closer = threading.Timer(0.1, slow.close)
         closer.start()
         with pytest.raises(TaskClosedError):
             drain(stream)
         closer.join()
-        assert time.monotonic() - began < 5
+        assert began.seconds < 5
         stream.close()
         with pytest.raises(TaskClosedError):
             slow.open(native)
@@ -647,14 +657,14 @@ def test_no_credentials_at_all_is_one_sentence(moto_bucket, opened):
 
 
 def test_an_endpoint_that_is_down_is_told_within_seconds(moto_bucket, opened):
-    from tests.support.s3 import free_port
+    from framework.testing.ports import free_port
 
     endpoint = f"http://127.0.0.1:{free_port()}"
     store = opened(moto_bucket.config(endpoint=endpoint))
-    began = time.monotonic()
+    began = Stopwatch()
     with pytest.raises(StoreUnavailableError, match="cannot be reached") as caught:
         store.list_page()
-    assert time.monotonic() - began < 5
+    assert began.seconds < 5
     assert endpoint in str(caught.value)
 
 

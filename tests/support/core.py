@@ -74,7 +74,7 @@ def poll_all(task, limit=1000):
     """Every batch of a task that ends; raises what it raises."""
     batches = []
     for _ in range(limit):
-        batches += task.poll(timeout_seconds=5)
+        batches += task.poll(timeout_seconds=60)
         if task.finished:
             return batches
     raise AssertionError("the task did not end")

@@ -88,7 +88,7 @@ class IggyProxy:
         self.close()
 
     def _on_loop(self, work):
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     async def _listen(self):
         return await asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=128)

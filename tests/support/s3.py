@@ -9,7 +9,6 @@ A server starts once a session, and only when a test asks for it. Fixtures:
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from framework.testing.ports import free_port
 from framework.testing.seaweedfs import SeaweedFs
 from s3_source.config import S3Config
 
@@ -121,12 +121,6 @@ def _no_outside_aws():
         yield
 
 
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 @contextlib.contextmanager
 def running_moto(folder):
     """moto in a process of its own, which keeps its log in a folder."""
@@ -145,7 +139,7 @@ def running_moto(folder):
         limit = time.monotonic() + READY_SECONDS
         while True:
             try:
-                with urllib.request.urlopen(f"{endpoint}/moto-api/", timeout=2):
+                with urllib.request.urlopen(f"{endpoint}/moto-api/", timeout=10):
                     break
             except OSError:
                 if process.poll() is not None or time.monotonic() > limit:
@@ -158,7 +152,7 @@ def running_moto(folder):
         client.close()
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 @contextlib.contextmanager

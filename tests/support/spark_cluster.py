@@ -217,6 +217,29 @@ def spark_cluster(tmp_path_factory):
         cluster.stop()
 
 
+@pytest.fixture(scope="module")
+def local_spark():
+    """A context in this process, which every run of a module's tests takes that names `spark` for its engine.
+
+    A program of its own has its own context, and pays for it: what executors need is imported anew by each of them. Tests
+    of what is stored share one; those of a program's own Spark are in test_spark and test_spark_cluster.
+    """
+    spark_or_skip()
+    from framework.config.sections import SparkSection
+    from framework.spark.session import spark_context
+
+    with spark_context(SparkSection(master="local[2]"), name="tests") as made:
+        yield made
+
+
+@pytest.fixture
+def spark_of_the_engine(request):
+    """The same, for tests whose parameter `engine` says that they run on Spark; nothing for the others."""
+    engine = request.node.callspec.params.get("engine", {}) if hasattr(request.node, "callspec") else {}
+    if engine.get("engine") == "spark":
+        request.getfixturevalue("local_spark")
+
+
 # ---- environments for executors
 
 

@@ -403,7 +403,7 @@ def test_the_bytes_of_bad_records_count_against_the_queue():
     blocked.join(0.05)
     assert blocked.is_alive()
     assert len(queue.take(1)) == 1
-    blocked.join(5)
+    blocked.join(30)
     assert not blocked.is_alive()
     assert batches[0].without_raw().held_bytes == 0
     assert [skip.record_number for skip in batches[0].without_raw().skipped] == [1, 2, 3, 4]

@@ -528,7 +528,7 @@ def test_waiting_for_a_handed_feed_ends_when_something_happens(end):
     waiter = threading.Thread(target=feed.wait, args=(60.0, None))
     waiter.start()
     feed.give([assignment("a")]) if end == "give" else getattr(feed, end)()
-    waiter.join(5)
+    waiter.join(30)
     assert not waiter.is_alive()
 
 
@@ -538,7 +538,7 @@ def test_waiting_for_a_handed_feed_ends_at_once_when_the_task_was_stopped_alread
     feed = HandedFeed()
     waiter = threading.Thread(target=feed.wait, args=(60.0, stop), daemon=True)
     waiter.start()
-    waiter.join(5)
+    waiter.join(30)
     alive = waiter.is_alive()
     feed.stop()
     assert not alive

@@ -86,7 +86,7 @@ def test_the_anchor_is_the_last_message(producer, connection):
     future = producer.send(LANE, batches)
     assert not future.done()
     connection.confirm(0, 100)
-    acknowledged = future.result(5)
+    acknowledged = future.result(60)
     assert acknowledged.anchor == Anchor(102, an_id(7))
     assert acknowledged.batches == tuple(batches)
     assert acknowledged.lane == LANE
@@ -103,7 +103,7 @@ def test_nothing_to_send_is_acknowledged_at_once(producer, connection):
 def test_the_anchor_ignores_an_empty_batch_at_the_end(producer, connection):
     future = producer.send(LANE, [batch(1, [b"a"]), batch(2, [])])
     connection.confirm(0, 0)
-    assert future.result(5).anchor == Anchor(0, an_id(1))
+    assert future.result(60).anchor == Anchor(0, an_id(1))
 
 
 @pytest.mark.parametrize("base", [0, 9, 10])
@@ -111,9 +111,9 @@ def test_an_offset_confirmed_twice_is_a_loss(producer, connection, base):
     first, second = producer.send(LANE, [batch(1, [b"a"])]), producer.send(LANE, [batch(2, [b"b"])])
     connection.confirm(0, 10)
     connection.confirm(1, base)
-    assert first.result(5).anchor.offset == 10
+    assert first.result(60).anchor.offset == 10
     with pytest.raises(UnknownOutcomeError, match=rf"stored at offset {base}, but offset 10 was confirmed"):
-        second.result(5)
+        second.result(60)
     with pytest.raises(UnknownOutcomeError, match="earlier send failed"):
         producer.send(LANE, [batch(3, [b"c"])])
 
@@ -122,9 +122,9 @@ def test_offsets_after_the_end_of_a_batch_only(producer, connection):
     first, second = producer.send(LANE, [batch(1, [b"a"] * 5)]), producer.send(LANE, [batch(6, [b"b"])])
     connection.confirm(0, 10)
     connection.confirm(1, 14)  # the first batch ended at 14
-    assert first.result(5)
+    assert first.result(60)
     with pytest.raises(UnknownOutcomeError):
-        second.result(5)
+        second.result(60)
 
 
 def test_lanes_have_offsets_of_their_own(producer, connection):
@@ -133,7 +133,7 @@ def test_lanes_have_offsets_of_their_own(producer, connection):
     second = producer.send(other, [batch(1, [b"b"], lane=other)])
     connection.confirm(0, 10)
     connection.confirm(1, 0)
-    assert (first.result(5).anchor.offset, second.result(5).anchor.offset) == (10, 0)
+    assert (first.result(60).anchor.offset, second.result(60).anchor.offset) == (10, 0)
 
 
 def test_recovery_sets_the_bar(producer, connection):
@@ -142,14 +142,14 @@ def test_recovery_sets_the_bar(producer, connection):
     future = producer.send(LANE, [batch(1, [b"a"])])
     connection.confirm(0, 41)
     with pytest.raises(UnknownOutcomeError, match="offset 41 was confirmed"):
-        future.result(5)
+        future.result(60)
 
 
 def test_a_confirmation_without_a_place_is_none(producer, connection):
     future = producer.send(LANE, [batch(1, [b"a"])])
     connection.sent[0][-1].set_result(())
     with pytest.raises(UnknownOutcomeError, match="without saying where"):
-        future.result(5)
+        future.result(60)
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_after_a_failure_nothing_goes_out(producer, connection, error, later):
     connection.fail(0, error)
     connection.confirm(1, 0)  # cannot happen, and is not believed
     with pytest.raises(type(error)):
-        first.result(5)
+        first.result(60)
     with pytest.raises(type(error)):
-        second.result(5)
+        second.result(60)
     with pytest.raises(later, match="not sent"):
         producer.send(LANE, [batch(3, [b"c"])])
     assert len(connection.sent) == 2
@@ -192,7 +192,7 @@ def test_a_send_longer_than_a_request_is_cut(producer, connection, monkeypatch):
     for number, base in enumerate(places):
         assert not future.done()
         connection.confirm(number, base)
-    anchor = future.result(5).anchor
+    anchor = future.result(60).anchor
     assert anchor.message_id == an_id(10)
     assert anchor.offset >= places[-1]
 
@@ -204,7 +204,7 @@ def test_a_cut_send_that_fails_half_way_is_open(producer, connection, monkeypatc
     for number in range(1, len(connection.sent)):
         connection.fail(number, IggyUnavailableError("not sent"))
     with pytest.raises(UnknownOutcomeError, match="may be stored"):
-        future.result(5)
+        future.result(60)
 
 
 @pytest.mark.parametrize("size", [0, wire.MAX_PAYLOAD_BYTES + 1])
@@ -244,7 +244,7 @@ def test_shares_are_in_ids_and_headers(connection):
     future = producer.send(LANE, [attrs.evolve(whole, entry=attrs.evolve(whole.entry, share=3, split_size=1 << 20))])
     connection.confirm(0, 0)
     object_hash = object_hash64("orders", "lake", "a/b.jsonl", "v1", 1 << 20)
-    assert future.result(5).anchor.message_id == message_id(object_hash, 3, 9)
+    assert future.result(60).anchor.message_id == message_id(object_hash, 3, 9)
     assert b"share" in connection.sent[0][3]
     assert b"3/1048576" in connection.sent[0][3]
 
@@ -260,7 +260,7 @@ def test_many_objects_do_not_pile_up(producer, connection):
         native = NativeObject(bucket="b", key=f"k{number}", size=1, version="v")
         future = producer.send(LANE, [batch(1, [b"a"], native=native)])
         connection.confirm(number, number)
-        assert future.result(5)
+        assert future.result(60)
     assert len(producer._objects) == 256
 
 

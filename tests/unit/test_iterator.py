@@ -186,7 +186,7 @@ def test_objects_read_ahead_come_out_in_order_whoever_is_ready_first(over):
         if call.name == "open":
             if call.key == "k0":
                 for _ in range(4):
-                    assert others.acquire(timeout=5)
+                    assert others.acquire(timeout=60)
             else:
                 others.release()
 

@@ -25,7 +25,7 @@ def test_two_threads_that_ask_at_once_get_the_same_feed():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(30)
     iterator.close()
     assert len(made) == 1
     assert found[0] is found[1] is iterator.feed

@@ -20,6 +20,7 @@ from framework.store import ListPage, ObjectStore
 from framework.testing.clock import FakeClock
 from framework.testing.memory import MemoryStore
 from tests.support.listing import dates, native
+from tests.support.stopwatch import Stopwatch
 
 POLICY = RetryPolicy(jitter=0.0).without_waiting()
 
@@ -386,9 +387,9 @@ def test_stop_ends_it_early_and_soon_even_in_a_wait_between_tries(concurrency):
     policy = RetryPolicy(base_seconds=30, cap_seconds=30, budget_seconds=300)
     with list_parallel(store, policy=policy, concurrency=concurrency, stop=stop, pace=CallPace()) as listing:
         threading.Timer(0.05, stop.set).start()
-        began = time.monotonic()
+        began = Stopwatch()
         assert list(listing) == []
-        assert time.monotonic() - began < 5
+        assert began.seconds < 5
         assert not listing.complete
     assert stop.is_set()
 
@@ -402,7 +403,7 @@ def test_closing_ends_the_threads_twice_is_fine_and_the_caller_s_event_is_left_a
     listing.close()
     assert list(listing) == []
     assert not stop.is_set()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(one.name.startswith("listing-") for one in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not [one for one in threading.enumerate() if one.name.startswith("listing-")]
@@ -413,7 +414,7 @@ def test_a_listing_that_is_dropped_ends_too():
     listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, pace=CallPace())
     next(listing)
     del listing
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while any(one.name.startswith("listing-") for one in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not [one for one in threading.enumerate() if one.name.startswith("listing-")]

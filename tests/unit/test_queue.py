@@ -74,7 +74,7 @@ def test_a_batch_beyond_a_bound_waits_until_there_is_room(fitting, second):
     assert not putting.ended(0.05)
     assert (len(q), q.records) == (1, len(fitting.payloads))
     assert q.take(100) == [fitting]
-    assert putting.ended(5)
+    assert putting.ended(60)
     assert q.take(100) == [second]
     assert q.blocked_seconds > 0
 
@@ -82,7 +82,7 @@ def test_a_batch_beyond_a_bound_waits_until_there_is_room(fitting, second):
 def test_a_batch_at_the_bound_fits():
     q = queue()
     q.put(batch(8))
-    assert Putting(q, batch(2)).ended(5)
+    assert Putting(q, batch(2)).ended(60)
     assert q.records == 10
 
 
@@ -93,17 +93,17 @@ def test_a_batch_larger_than_a_bound_goes_in_alone():
     putting = Putting(q, batch(1))
     assert not putting.ended(0.05)
     q.take(100)
-    assert putting.ended(5)
+    assert putting.ended(60)
 
 
 def test_batches_without_records_are_bounded_too():
     q = queue(records=10)
     for _ in range(10):
-        assert Putting(q, batch(0)).ended(5)
+        assert Putting(q, batch(0)).ended(60)
     putting = Putting(q, batch(0))
     assert not putting.ended(0.05)
     q.take(0)
-    assert putting.ended(5)
+    assert putting.ended(60)
     q.take(100)
     assert (q.records, q.size_bytes, len(q)) == (0, 0, 0)
 
@@ -114,7 +114,7 @@ def test_taking_waits_for_the_first_batch():
     taker = threading.Thread(target=lambda: taken.extend(q.take(100, timeout_seconds=60)), daemon=True)
     taker.start()
     q.put(batch(1))
-    taker.join(5)
+    taker.join(30)
     assert len(taken) == 1
 
 
@@ -135,7 +135,7 @@ def test_closing_ends_a_put_that_waits_and_every_later_one():
     assert not putting.ended(0.05)
     q.close()
     q.close()
-    assert putting.ended(5)
+    assert putting.ended(60)
     assert isinstance(putting.error, TaskClosedError)
     with pytest.raises(TaskClosedError):
         q.put(batch(1))

@@ -131,7 +131,7 @@ def test_many_calls_are_under_way_at_once(over):
                 enough.set()
             hold = len(waiting) and not enough.is_set()
         if hold:
-            assert enough.wait(10)
+            assert enough.wait(60)
 
     store.on_call = wait_for_others
     assert sorted(keys_of(over(store, list_concurrency=8))) == keys

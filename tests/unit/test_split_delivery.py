@@ -274,7 +274,7 @@ def send_unsaved(source, count):
         entry=attrs.evolve(OffsetManagerEntry.start(native, lane), records_done=count),
     )
     session.lanes.open_lane(lane)
-    session.producer().send(lane, [batch]).result(5)
+    session.producer().send(lane, [batch]).result(60)
     return session
 
 

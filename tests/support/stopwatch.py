@@ -1,0 +1,45 @@
+"""How long something took, less what a busy machine made it wait.
+
+A bound such as "a stop ends within five seconds" is a promise for a machine that has time for the program. Where other
+work takes the cores it says nothing about the program, and a test that reads a plain clock fails by chance. The kernel
+counts for how long some task stood waiting for a core or a disk, and for how long a host lent the core to somebody else:
+that time is taken off. On a quiet machine it is next to nothing, and the bound is checked as it stands.
+"""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+PRESSURE = [Path("/proc/pressure/cpu"), Path("/proc/pressure/io")]
+STAT = Path("/proc/stat")
+
+
+def lost():
+    """Seconds for which something on this machine waited for a core or a disk, since it was started; 0 where none tells."""
+    total = 0.0
+    with suppress(OSError, IndexError, ValueError):
+        total += int(STAT.read_text().split("\n", 1)[0].split()[8]) / os.sysconf("SC_CLK_TCK")
+    for one in PRESSURE:
+        with suppress(OSError, IndexError, ValueError):
+            total += int(one.read_text().split("\n", 1)[0].rpartition("total=")[2]) / 1e6
+    return total
+
+
+def crowd():
+    """By how much more is to be done than there are cores, where the kernel counts no waits: 1 when it fits."""
+    if PRESSURE[0].exists():
+        return 1.0
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+class Stopwatch:
+    """Runs from when it is made."""
+
+    def __init__(self):
+        self._began, self._lost = time.monotonic(), lost()
+
+    @property
+    def seconds(self):
+        """What it took so far, on a machine that had time for it."""
+        return max(0.0, time.monotonic() - self._began - (lost() - self._lost)) / crowd()
