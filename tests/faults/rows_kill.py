@@ -63,13 +63,9 @@ TASKS = 2
 """Of the cluster."""
 
 SPARK_SECONDS = 300
-"""Of a round, where others have 90. Two things take long here, and neither is a standstill:
-
-- A driver that was killed starts again: JVM, application, executors, their Python. That took 12 s to the first record on two
-  quiet cores, and 40 to 80 s with fifteen processes waiting for them (seen in the log of the rounds).
-- A listing of more than 16 pages goes to executors, where it waits for a core behind the tasks that read. That counts as its
-  time, and the next one begins ten times as late: 4 s of it were seen, and 30 to 110 s between two rounds.
-"""
+"""Of a round, where others have 90: a driver that was killed starts JVM, application, executors and their Python again. That
+took 12 s to the first record on two quiet cores, and 40 to 80 s with fifteen other processes waiting for them. Nothing else is
+left of it: that listings waited for cores, and the next ones ten times as long, was mended."""
 
 
 def kill_spark(chain, rounds):

@@ -168,6 +168,8 @@ class GcsProxy(StoreProxy):
         "401, no token at once",
         "412 on a range",
         "416 on a range",
+        "not found though there",
+        "another generation",
         "overwritten amid, then refused",
         "overwritten amid, then deleted",
     )
@@ -208,6 +210,7 @@ class GcsProxy(StoreProxy):
     def refusal(self, status):
         reason = {
             401: "authError",
+            404: "notFound",
             412: "conditionNotMet",
             416: "requestedRangeNotSatisfiable",
             429: "rateLimitExceeded",
@@ -236,6 +239,8 @@ class GcsProxy(StoreProxy):
             "401, no token at once": [cut, Fault(method="POST", path="^/token", times=times, **self.refusal(503))],
             "412 on a range": [cut, Fault(**on_a_range, **self.refusal(412))],
             "416 on a range": [cut, Fault(**on_a_range, **self.refusal(416))],
+            "not found though there": [Fault(**on_a_range, times=times, **self.refusal(404))],
+            "another generation": [cut, Fault(**on_a_range, headers={"x-goog-generation": "42"})],
             "overwritten amid, then refused": [
                 cut,
                 Fault(method="GET", path=self.description_of(key), times=times, **self.refusal(503)),

@@ -100,7 +100,7 @@ def test_a_token_that_was_revoked_is_refused_until_a_new_one_is_asked_for(gcs):
     assert tokens(proxy) == ["/token", "Bearer t1", "Bearer t1", "/token", "Bearer t2"]
 
 
-@pytest.mark.parametrize("status", [412, 416])
+@pytest.mark.parametrize("status", [404, 412, 416])
 def test_what_a_range_is_refused_with(gcs, status):
     _, proxy, store = gcs
     (native,) = store.list_all()
