@@ -26,7 +26,11 @@ MB = 1_000_000
 LIMIT_MB = 600
 POSITION_BYTES = 200
 OBJECTS = 2_000_000
+WINDOW_OBJECTS = 1_000_000
 OLD_OBJECTS = 1_000_000
+INSIDE = "36500d"
+"""A window that every object of the bucket is younger than."""
+
 GROWTH_MB = 20
 STATE_MB = 1
 START_SECONDS = 5
@@ -46,6 +50,7 @@ class Kept:
         seconds: the whole work.
         pass_seconds: a second pass, which finds nothing to do.
         longest_seconds: the longest that one save took, with what it did of a snapshot.
+        cpu_seconds: of the whole work, those in which this process was at work: what others on the machine take is not in them.
         most: positions, at most.
         state_bytes: the newest snapshot.
     """
@@ -56,6 +61,7 @@ class Kept:
     seconds: float
     pass_seconds: float = 0.0
     longest_seconds: float = 0.0
+    cpu_seconds: float = 0.0
     most: int = 0
     state_bytes: int = 0
 
@@ -67,6 +73,7 @@ def position_rows(bench: Bench) -> Iterator[Row]:
     home.mkdir()
     try:
         yield from _rows(home, objects)
+        yield from _window_rows(home, bench.scaled(WINDOW_OBJECTS, 20_000))
         yield from _folded_rows(home, bench.scaled(OLD_OBJECTS, 60_000))
     finally:
         shutil.rmtree(home)
@@ -119,6 +126,31 @@ def _rows(home: Path, objects: int) -> Iterator[Row]:
     )
 
 
+def _window_rows(home: Path, objects: int) -> Iterator[Row]:
+    from framework.iggy.embedded import EmbeddedServer
+
+    with EmbeddedServer.start(home / "window") as server:
+        with contestant() as keeper:
+            keeper(keep_positions, server.url, objects, INSIDE)
+        log_mb = sum(path.stat().st_size for path in (home / "window").rglob("*.log")) / MB
+        with contestant() as starter:
+            found = starter(start_again, server.url, objects, INSIDE)
+    yield Row(
+        what=f"a start from {objects:,} finished objects inside the window: from the connection to the first snapshot",
+        target="",
+        measured=f"**{found.seconds:.1f}** s",
+        reached=None,
+        note=f"{found.cpu_seconds:.1f} s of them at work; peak memory {found.peak_mb:.0f} MB, {found.before_mb:.0f} MB before",
+    )
+    yield Row(
+        what="the same, the log before it",
+        target=f"<= {LOG_BYTES} bytes an object",
+        measured=f"**{log_mb * MB / objects:.0f}** bytes an object",
+        reached=log_mb * MB / objects <= LOG_BYTES,
+        note=f"{log_mb:.0f} MB, all of it read",
+    )
+
+
 def _folded_rows(home: Path, objects: int) -> Iterator[Row]:
     from framework.iggy.embedded import EmbeddedServer
 
@@ -159,7 +191,7 @@ def _config(url: str, objects: int, *, window: str = "forever") -> Any:
         {
             "source": {"name": "positions"},
             # one chain of pages: what a listing reads ahead is no position
-            "discovery": {"late_arrival_window": window, "list_concurrency": 16 if window == "forever" else 1},
+            "discovery": {"late_arrival_window": window, "list_concurrency": 1 if window == "24h" else 16},
             "synthetic": {"objects": objects},
             "input": {"format": "jsonl"},
             "iggy": {"url": url, "stream": "bench", "topic": "positions", "partitions": 16},
@@ -167,14 +199,14 @@ def _config(url: str, objects: int, *, window: str = "forever") -> Any:
     )
 
 
-def keep_positions(url: str, objects: int) -> Kept:
+def keep_positions(url: str, objects: int, window: str = "forever") -> Kept:
     """Lists and finishes every object; then lists them again."""
     from framework.engine.session import IggyTarget, Session
     from framework.memory import limit_arenas
     from framework.records import Acknowledgement, ObjectState, RecordBatch
 
     limit_arenas()
-    config = _config(url, objects)
+    config = _config(url, objects, window=window)
     with IggyTarget(config) as target:
         session = Session(target.connect(), config)
         iterator = _iterator(config, session)
@@ -298,22 +330,28 @@ def _save(session: Any) -> float:
     return time.perf_counter() - began
 
 
-def start_again(url: str, objects: int) -> Kept:
+def start_again(url: str, objects: int, window: str = "forever") -> Kept:
     """A start: everything is recovered, and a new epoch begun."""
     from framework.engine.session import IggyTarget, Session
     from framework.memory import limit_arenas
 
     limit_arenas()
-    config = _config(url, objects)
+    config = _config(url, objects, window=window)
     with IggyTarget(config) as target:
         connection = target.connect()
-        before, began = _resident_mb("VmRSS"), time.perf_counter()
+        before, began, busy = _resident_mb("VmRSS"), time.perf_counter(), time.process_time()
         session = Session(connection, config)
-        seconds = time.perf_counter() - began
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - busy
         if len(session.offsets) != objects:
             raise RuntimeError(f"{len(session.offsets)} positions were recovered, and {objects} are there")
         session.close()
-    return Kept(before_mb=before, after_mb=_resident_mb("VmRSS"), peak_mb=_resident_mb("VmHWM"), seconds=seconds)
+    return Kept(
+        before_mb=before,
+        after_mb=_resident_mb("VmRSS"),
+        peak_mb=_resident_mb("VmHWM"),
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+    )
 
 
 def _resident_mb(name: str) -> float:
