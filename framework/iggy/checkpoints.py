@@ -73,6 +73,7 @@ class _Summary:
 
     Attributes:
         last: lane -> the last step that is about it, and the furthest anchor up to there.
+        named_at_us: lane -> when that anchor got into the log.
         topics: of the last checkpoint.
         listings: the last of each prefix.
         reset: of the last checkpoint: with which reset it begins.
@@ -81,6 +82,7 @@ class _Summary:
     """
 
     last: dict[Lane, tuple[int, Anchor | None]] = attrs.field(factory=dict)
+    named_at_us: dict[Lane, int] = attrs.field(factory=dict)
     topics: dict[str, TopicIdentity] = attrs.field(factory=dict)
     listings: dict[str, PastListing] = attrs.field(factory=dict)
     reset: Reset | None = None
@@ -110,9 +112,7 @@ class CheckpointLoader:
         self._stands: dict[tuple[Lane, Anchor], bool] = {}
         self._seen: set[tuple[Lane, Anchor]] = set()
         self._newest = self._summarise(checkpoints[-1:])
-        self._history = LaneHistory(
-            self._connection, self._stream, self._source, written_at_us=_written_at(checkpoints[-1:])
-        )
+        self._history = LaneHistory(self._connection, self._stream, self._source)
 
     @property
     def topics(self) -> Mapping[str, TopicIdentity]:
@@ -197,26 +197,27 @@ class CheckpointLoader:
             self._stands[(lane, anchor)] = known
         return known
 
-    def _check_crash(self, lane: Lane, last: Anchor | None, to: Anchor | None) -> None:
+    def _check_crash(self, lane: Lane, last: Anchor | None, named_at_us: int, to: Anchor | None) -> None:
         """A lane whose furthest anchor does not stand: a crash, or somebody's hand? `to` is an earlier one that stands."""
         if last is not None and not self._standing(lane, last):
-            self._history.check_crash(lane, last, same_history=to is not None and (lane, to) in self._seen)
+            same_history = to is not None and (lane, to) in self._seen
+            self._history.check_crash(lane, last, named_at_us=named_at_us, same_history=same_history)
 
     # ---- how far
 
     def _choose(self, loaded: Loaded) -> tuple[int, Closing]:
-        gone: dict[Lane, Anchor | None] = {}
+        gone: dict[Lane, tuple[Anchor | None, int]] = {}
         for at in range(len(self._checkpoints) - 1, -1, -1):
             closing = self._closing(self._checkpoints[at])
             lost = [lane for lane, anchor in closing.anchors.items() if not self._standing(lane, anchor)]
             if not lost:
                 return at, closing
             for lane in lost:
-                gone.setdefault(lane, closing.anchors[lane])
+                gone.setdefault(lane, (closing.anchors[lane], self._checkpoints[at].parts[-1].timestamp_us))
                 loaded.lost_records = True
                 log.warning("Iggy lost confirmed messages of %s; going back to an older checkpoint", lane)
-        for lane, anchor in gone.items():
-            self._check_crash(lane, anchor, None)
+        for lane, (anchor, named_at_us) in gone.items():
+            self._check_crash(lane, anchor, named_at_us, None)
         raise LaneGoneError(
             f'no checkpoint of source "{self._source}" agrees with the topics of stream "{self._stream}": they were cut, or '
             f"restored from elsewhere. {WAYS_OUT}",
@@ -226,20 +227,23 @@ class CheckpointLoader:
     def _closing(self, checkpoint: Checkpoint) -> Closing:
         return log_codec.decode_closing(next(self._log.read(checkpoint.parts[-1:])))
 
-    def _steps(self, checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[int, Closing | PositionDelta]]:
-        """What each step says beside positions; a step is a snapshot or a delta, numbered from the first one."""
+    def _steps(self, checkpoints: Sequence[Checkpoint]) -> Iterator[tuple[int, int, Closing | PositionDelta]]:
+        """What each step says beside positions: a step is a snapshot or a delta, numbered from the first one; and its time."""
         numbers = itertools.count()
         for checkpoint in checkpoints:
-            yield next(numbers), self._closing(checkpoint)
+            yield next(numbers), checkpoint.parts[-1].timestamp_us, self._closing(checkpoint)
             for message in self._log.read(checkpoint.deltas):
-                yield next(numbers), log_codec.decode_delta(message, entries=False)
+                yield next(numbers), message.timestamp_us, log_codec.decode_delta(message, entries=False)
 
     def _summarise(self, checkpoints: Sequence[Checkpoint]) -> _Summary:
         summary = _Summary()
-        for number, step in self._steps(checkpoints):
+        for number, at_us, step in self._steps(checkpoints):
             for lane, anchor in step.anchors.items():
                 _, before = summary.last.get(lane, (0, None))
-                summary.last[lane] = number, _further(before, anchor)
+                further = _further(before, anchor)
+                if further != before:
+                    summary.named_at_us[lane] = at_us
+                summary.last[lane] = number, further
             if isinstance(step, Closing):
                 summary.topics = dict(step.topics)
                 summary.reset = step.reset
@@ -266,7 +270,7 @@ class CheckpointLoader:
             else:
                 loaded.anchors.setdefault(lane, None)
             if lane in lost:
-                self._check_crash(lane, history[-1][1], loaded.anchors[lane])
+                self._check_crash(lane, history[-1][1], summary.named_at_us[lane], loaded.anchors[lane])
                 loaded.lost_records = True
                 log.warning("Iggy lost confirmed messages of %s; what is missing will be sent again", lane)
         return reached
@@ -281,7 +285,7 @@ class CheckpointLoader:
         only if the places of all of them do.
         """
         histories: dict[Lane, list[tuple[int, Anchor | None]]] = defaultdict(list)
-        for number, step in self._steps(checkpoints) if lanes else ():
+        for number, _, step in self._steps(checkpoints) if lanes else ():
             for lane in lanes & step.anchors.keys():
                 before = histories[lane][-1][1] if histories[lane] else None
                 histories[lane].append((number, _further(before, step.anchors[lane])))
@@ -341,11 +345,6 @@ def forget(reset: Reset, loaded: Loaded) -> None:
     for prefix, past in list(loaded.listings.items()):
         if reset.touches(prefix):  # what was read is marked by how far it goes
             loaded.listings[prefix] = attrs.evolve(past, tail=None)
-
-
-def _written_at(checkpoints: Sequence[Checkpoint]) -> int:
-    """When the newest of what was saved got into the log; 0 for an empty one."""
-    return max((message.timestamp_us for one in checkpoints for message in (*one.parts, *one.deltas)), default=0)
 
 
 def _further(left: Anchor | None, right: Anchor | None) -> Anchor | None:

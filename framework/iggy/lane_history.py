@@ -8,6 +8,7 @@ last messages, at most as many as the topic lets it keep in memory.
 from __future__ import annotations
 
 import logging
+import math
 from typing import TYPE_CHECKING
 
 import attrs
@@ -65,15 +66,13 @@ class LaneHistory:
         connection: an open one.
         stream: of the lanes.
         source: the source's name, for messages.
-        written_at_us: when the log was last written, by the server's clock: the anchors stood then.
     """
 
     connection: IggyConnection
     stream: str
     source: str
-    written_at_us: int
     _topics: dict[str, TopicInfo | None] = attrs.field(factory=dict, init=False)
-    _restarted: bool | None = attrs.field(default=None, init=False)
+    _started_us: float | None = attrs.field(default=None, init=False)
 
     def partition(self, lane: Lane) -> PartitionInfo | None:
         """The lane as the server describes it; None when it is not there."""
@@ -82,12 +81,14 @@ class LaneHistory:
         info = self._topics[lane.topic]
         return next((one for one in info.partitions if one.id == lane.partition), None) if info is not None else None
 
-    def check_crash(self, lane: Lane, last: Anchor, *, same_history: bool) -> None:
+    def check_crash(self, lane: Lane, last: Anchor, *, named_at_us: int, same_history: bool) -> None:
         """Accepts what a crash can do to a lane, and nothing else.
 
         Args:
             lane: whose messages are missing.
             last: its last confirmed message, which is not there.
+            named_at_us: when the log was told of that one, by the server's clock: it was there then. What the log was told later
+                says nothing: that may come from another task, whose connection began after the server had.
             same_history: whether an earlier message of ours was seen at its place: then only the end is missing.
 
         Raises:
@@ -96,7 +97,7 @@ class LaneHistory:
         partition = self.partition(lane)
         end = end_of(partition) if partition is not None else 0
         place = f'partition {lane.partition} of topic "{lane.topic}"'
-        if same_history or (end and self._holds_older(lane)):
+        if same_history or (end and self._holds_older(lane, named_at_us)):
             lost = last.offset + 1 - end
             if lost <= 0 and not self.connection.poll(
                 self.stream, lane.topic, lane.partition, offset=last.offset, count=1
@@ -114,7 +115,7 @@ class LaneHistory:
                     lane,
                 )
             return
-        if not self._server_restarted():
+        if not self._restarted_since(named_at_us):
             why = "and the server has been up all the time"
         elif last.offset < self._most_in_memory(lane):
             log.warning(
@@ -135,23 +136,21 @@ class LaneHistory:
             lane,
         )
 
-    def _holds_older(self, lane: Lane) -> bool:
-        """Whether it holds a message from before the log was last written: a purge would have taken that one, too."""
+    def _holds_older(self, lane: Lane, at_us: int) -> bool:
+        """Whether it holds a message from before that time, when the last one was there: a purge would have taken both."""
         first = self.connection.poll(self.stream, lane.topic, lane.partition, offset=0, count=1)
-        return bool(first) and first[0].timestamp_us <= self.written_at_us
+        return bool(first) and first[0].timestamp_us <= at_us
 
     def _most_in_memory(self, lane: Lane) -> int:
         """How many confirmed messages can have been in the server's memory only when it died."""
         info = self._topics.get(lane.topic)
         return (info.messages_required_to_save if info is not None else None) or USUAL_MESSAGES_REQUIRED_TO_SAVE
 
-    def _server_restarted(self) -> bool:
-        """Whether the server may have begun after the log was written; a server that never died forgot nothing."""
-        if self._restarted is None:
+    def _restarted_since(self, at_us: int) -> bool:
+        """Whether the server may have begun after that time; a server that never died forgot nothing."""
+        if self._started_us is None:
             try:
-                started = self.connection.server_started_us()
+                self._started_us = self.connection.server_started_us()
             except (IggyAuthError, IggyProtocolError):  # this user may not ask
-                self._restarted = True
-            else:
-                self._restarted = started + START_RESOLUTION_US > self.written_at_us
-        return self._restarted
+                self._started_us = math.inf
+        return self._started_us + START_RESOLUTION_US > at_us

@@ -10,8 +10,10 @@ from framework.engine.inspection import inspect
 from framework.engine.session import Session
 from framework.errors import PositionError, SourceRunningError, SourceTakenOverError
 from framework.iggy import log_codec
-from framework.iggy.position_log import EpochWatch, PositionLog
+from framework.iggy.position_log import EpochWatch, PositionLog, arrange
 from framework.iggy.recovery import fence
+from framework.offsets import PositionDelta
+from framework.records import Anchor, Lane
 from framework.reset import Reset
 from framework.testing.clock import FakeClock
 from framework.testing.crash import CrashPoint
@@ -70,6 +72,24 @@ def test_a_killed_server_may_lose_a_whole_small_partition_of_a_topic_that_it_kee
     assert len(said) == 1, "a purge looks the same: who purged must hear what to do"
     assert f'partition {partition} of topic "records" is empty after a restart' in said[0]
     assert "offsets reset" in said[0]
+
+
+def test_a_task_that_began_after_the_crash_does_not_make_it_a_purge(source):
+    """Seen with a real server, killed while the second of two tasks started: that one connected to the next server, and saved."""
+    partition = partition_with_records(source)
+    held = source.server.messages("kit", "records", partition)
+    connection = source.server.connect()
+    log = PositionLog(connection, stream="kit", topic=LOG, source="kit")
+    (*_, newest) = arrange(log.messages(), "kit").checkpoints
+    source.server.lose_tail("kit", "records", partition, len(held))
+    other = Lane("records", 1 - partition)
+    connection.append("kit", "records", other.partition, b"of somebody else")
+    last = source.server.messages("kit", "records", other.partition)[-1]
+    delta = PositionDelta(anchors={other: Anchor(last.offset, last.message_id)})
+    log.append(log_codec.encode_delta("kit", newest.epoch, newest.offset, delta))
+    connection.close()
+    source.live()
+    assert source.payloads() == source.once() + collections.Counter({b"of somebody else": 1})
 
 
 def test_a_partition_whose_end_cannot_be_read_any_more_is_damaged_and_nothing_more_is_sent_there(source, monkeypatch):
