@@ -135,7 +135,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.counts = ReadCounts()
         self._depends_on = canonical_options(transformer.depends_on())
         self._skip_limits = SkipLimits(
-            per_object=config.errors.max_skipped, per_hour=config.errors.max_skipped_per_hour
+            per_object=config.errors.max_skipped,
+            per_hour=config.errors.max_skipped_per_hour,
+            before=self.offsets.left_out_lately,
         )
         self._limits = BatchLimits(records=config.iggy.batch_length, size_bytes=config.iggy.batch_bytes)
         self._once = once

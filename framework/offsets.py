@@ -26,6 +26,7 @@ from framework.errors import NotAcknowledgedError
 from framework.past_listing import PastListing
 from framework.position_map import PositionMap, PositionView
 from framework.records import Acknowledgement, Anchor, Lane, NativeObject
+from framework.skip_limits import LeftOut
 from framework.watermark import Watermark
 
 __all__ = [
@@ -56,6 +57,7 @@ class PositionDelta:
         removed: keys whose positions are given up.
         topics: data topics that were opened: name -> (id, creation time), so that one made anew is noticed.
         listings: prefix -> what its listing left for the next one; the last one wins.
+        left_out: bad records, and rests of objects, that were left out since the last save.
     """
 
     entries: Sequence[OffsetManagerEntry] = ()
@@ -63,9 +65,10 @@ class PositionDelta:
     removed: Sequence[OffsetManagerKey] = ()
     topics: Mapping[str, tuple[int, int]] = attrs.field(factory=dict)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict)
+    left_out: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.entries or self.anchors or self.removed or self.topics or self.listings)
+        return bool(self.entries or self.anchors or self.removed or self.topics or self.listings or self.left_out)
 
 
 class OffsetStore(abc.ABC):
@@ -136,8 +139,10 @@ class OffsetManager:
         positions: what is known already, given away: the manager changes it.
         records_found: tells how many records of an object without a position a recovery found in the topics.
         watermark: of the snapshot that the positions come from.
+        left_out_lately: what earlier runs left out within the last hour, for the limits.
 
     Attributes:
+        left_out_lately: the same.
         coverage: what a listing tells of the key ranges that it has shown; the watermark rises by it.
     """
 
@@ -148,7 +153,10 @@ class OffsetManager:
         positions: PositionMap | None = None,
         records_found: Callable[[NativeObject], int] | None = None,
         watermark: Watermark | None = None,
+        left_out_lately: Sequence[LeftOut] = (),
     ) -> None:
+        self.left_out_lately = left_out_lately
+        self._left_out = 0
         self._store = store if store is not None else MemoryOffsetStore()
         self._watermark = watermark if watermark is not None else Watermark()
         self.coverage = Coverage(self)
@@ -306,6 +314,11 @@ class OffsetManager:
         with self._lock:
             self._listings[prefix] = self._new_listings[prefix] = past
 
+    def note_left_out(self, count: int) -> None:
+        """So many bad records, or rests of objects, are left out; the next flush writes it."""
+        with self._lock:
+            self._left_out += count
+
     def commit(self, acknowledgement: Acknowledgement) -> None:
         """Takes over the positions of confirmed batches, and the lane's anchor. The law: acknowledge, then commit.
 
@@ -358,7 +371,14 @@ class OffsetManager:
     @property
     def dirty(self) -> bool:
         """Whether a flush would write something."""
-        return bool(self._dirty or self._removed or self._dirty_lanes or self._new_topics or self._new_listings)
+        return bool(
+            self._dirty
+            or self._removed
+            or self._dirty_lanes
+            or self._new_topics
+            or self._new_listings
+            or self._left_out
+        )
 
     def flush(self) -> PositionDelta:
         """Saves what changed since the last flush as one delta; what could not be saved stays to be saved again."""
@@ -371,9 +391,10 @@ class OffsetManager:
                 removed=list(removed),
                 topics=self._new_topics,
                 listings=self._new_listings,
+                left_out=self._left_out,
             )
             self._dirty, self._removed, self._dirty_lanes = {}, {}, set()
-            self._new_topics, self._new_listings = {}, {}
+            self._new_topics, self._new_listings, self._left_out = {}, {}, 0
         if not delta:
             return delta
         try:
@@ -386,5 +407,6 @@ class OffsetManager:
                 self._dirty_lanes |= lanes
                 self._new_topics = {**delta.topics, **self._new_topics}
                 self._new_listings = {**delta.listings, **self._new_listings}
+                self._left_out += delta.left_out
             raise
         return delta

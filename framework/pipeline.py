@@ -196,6 +196,8 @@ class Pipeline:
             if self._open_lane is not None:
                 self._open_lane(lane)
             self._lanes.add(lane)
+        if batch.skipped or batch.given_up:
+            self._offsets.note_left_out(batch.left_out)
         known = self._known(batch.entry) if batch.skipped or batch.given_up or batch.entry.split_size else None
         letters = list(letters_of(batch)) if self._dead_letters is not None else []
         if letters:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import override
 
-from framework.errors import SkippableError
+from framework.errors import ObjectArchivedError, SkippableError
 
 if TYPE_CHECKING:
     from framework.offsets import OffsetManagerEntry
@@ -168,6 +168,13 @@ class RecordBatch:
     def held_bytes(self) -> int:
         """What it keeps in memory: its payloads, and the bytes of the bad records."""
         return self.size_bytes + sum(len(skip.raw) for skip in self.skipped) if self.skipped else self.size_bytes
+
+    @property
+    def left_out(self) -> int:
+        """What counts against the limits of what may be left out: not what an earlier run has counted, nor what is archived."""
+        rest = self.given_up
+        new_rest = rest is not None and not rest.told and not isinstance(rest.error, ObjectArchivedError)
+        return sum(not skip.told for skip in self.skipped) + new_rest
 
     def without_raw(self) -> RecordBatch:
         """The batch without the bytes of its bad records, which nobody needs once their letters are stored."""

@@ -463,8 +463,8 @@ class ErrorsSection:
         10_000,
         minimum=0,
         unit="records and objects",
-        doc="Bad records, and objects whose rest cannot be read, that a task may skip within an hour. At one more it "
-        "stops.",
+        doc="Bad records, and objects whose rest cannot be read, that may be skipped within an hour. At one more the source "
+        "stops. The log of positions remembers them, so a restart allows no more; `offsets reset` forgets them.",
     )
 
 

@@ -152,6 +152,8 @@ class LocalEngine:
         own_epochs.add(session.recovered.epoch)
         if patience.began:
             self._reporter.recovered()
+        else:
+            self._reporter.expect_left_out(session.recovered.left_out)
         patience.connected(session.recovered.stored_records)
         self._run_epoch(session)
 

@@ -141,6 +141,7 @@ class ProcessGroup:
                     for lane, anchor in self._session.offsets.snapshot_anchors().items()
                     if task_of(lane, tasks) == number
                 },
+                left_out=self._session.left_out_lately(),
             )
             process = context.Process(target=work, args=(plan, theirs), name=f"task-{number}", daemon=True)
             process.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from framework.engine.patience import WorkDone
 from framework.errors import ObjectArchivedError
 from framework.iterator import ReadCounts, add_counts
 from framework.progress import Progress
-from framework.skip_limits import SkipWatch
+from framework.skip_limits import LeftOut, SkipWatch
 
 if TYPE_CHECKING:
     from framework.feed import FeedCounts
@@ -141,6 +141,10 @@ class Reporter:
         """What was done up to the end of the last epoch."""
         objects, _ = _finished(self._past)
         return WorkDone(count=sum(f.records for f in self._past) + objects, idle=self._idle)
+
+    def expect_left_out(self, before: Iterable[LeftOut]) -> None:
+        """What earlier runs left out within the last hour: once, before the first task begins."""
+        self._skips.expect(before)
 
     def check_skipped(self) -> None:
         """Looks whether all tasks together have left out too much: each of them counts its own only.

@@ -30,6 +30,7 @@ from framework.iggy.topics import ensure_topic
 from framework.naming import Router
 from framework.offsets import OffsetManager, PositionDelta
 from framework.records import Anchor, Lane, NativeObject
+from framework.skip_limits import HOUR_SECONDS, LeftOut
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -258,7 +259,9 @@ class Session:
             positions=self.recovered.entries,
             records_found=self._records_found,
             watermark=self.recovered.watermark,
+            left_out_lately=self.recovered.left_out,
         )
+        self._began = time.monotonic()
         self.offsets.populate_offset_manager()
         for lane, anchor in self.recovered.anchors.items():
             self.offsets.set_anchor(lane, anchor)
@@ -281,6 +284,15 @@ class Session:
             return 0
         source = self.config.source.name
         return unclaimed.get(object_hash64(source, native.bucket, native.key, native.version), 0)
+
+    def left_out_lately(self) -> list[LeftOut]:
+        """What earlier runs left out within the last hour, as of now: for a task that begins now."""
+        passed = time.monotonic() - self._began
+        return [
+            LeftOut(one.seconds_ago + passed, one.count)
+            for one in self.recovered.left_out
+            if one.seconds_ago + passed < HOUR_SECONDS
+        ]
 
     def producer(self) -> IggyProducer:
         """The door to the data topics, over this session's connection."""

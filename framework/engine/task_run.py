@@ -6,7 +6,7 @@ What a worker process of the local engine and a Python worker of Spark have in c
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,6 +20,7 @@ from framework.iggy.position_log import EpochWatch, LogOffsetStore, PositionLog
 from framework.offsets import OffsetManager, PositionDelta
 from framework.pipeline import Pipeline
 from framework.records import Anchor, Lane
+from framework.skip_limits import LeftOut
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -39,6 +40,7 @@ class WorkerPlan:
         base: its snapshot.
         log_from: an offset up to which the leader has read the log.
         anchors: the worker's lanes and where they end.
+        left_out: what earlier runs left out within the last hour.
     """
 
     task_class: type[AbstractSourceTask]
@@ -48,6 +50,7 @@ class WorkerPlan:
     base: int
     log_from: int
     anchors: Mapping[Lane, Anchor | None]
+    left_out: Sequence[LeftOut] = ()
 
 
 class TaskRun:
@@ -76,7 +79,8 @@ class TaskRun:
             position_log.claim(plan.epoch, leader=False)
             position_log.check_epoch(plan.epoch, plan.log_from)
             watch = EpochWatch(position_log, epoch=plan.epoch, since=position_log.next_offset)
-            offsets = OffsetManager(LogOffsetStore(position_log, epoch=plan.epoch, base=plan.base, watch=watch))
+            store = LogOffsetStore(position_log, epoch=plan.epoch, base=plan.base, watch=watch)
+            offsets = OffsetManager(store, left_out_lately=plan.left_out)
             for lane, anchor in plan.anchors.items():
                 offsets.set_anchor(lane, anchor)
             lanes = LaneKeeper(self._connection, config, offsets, on_saved=self._lane_opened)

@@ -8,6 +8,9 @@ The header says what the message is without unpacking the body:
     {"kind": "delta", "source": "orders", "epoch": 7, "base": 4711}          base: offset of the snapshot it builds on
     {"kind": "snapshot", "source": "orders", "epoch": 7, "part": 1, "parts": 3, "since": 4650}
 
+A delta says `"left_out": 3` when so many bad records were left out since the one before, and a snapshot `"reset": true` with which
+they no longer count.
+
 A snapshot has as many parts as its size needs; without its last part it does not exist. Deltas may stand between its parts, and
 `since` is where it stands among them: it knows every delta before that offset, and those from there on build on it. This layout
 is part of the stored data: what is not understood is an error with a way out, never skipped.
@@ -66,6 +69,8 @@ class LogMessage:
         part: snapshots: 1 .. parts.
         parts: snapshots: how many there are.
         since: snapshots: offset from which on deltas build on it; None: from its last part on.
+        left_out: deltas: bad records, and rests of objects, that were left out.
+        by_reset: snapshots: whether a reset begins it.
         timestamp_us: when the server stored it.
         body: packed JSON; empty when only the head of the message is kept.
         packed: whether the body is zstd.
@@ -79,6 +84,8 @@ class LogMessage:
     part: int = 1
     parts: int = 1
     since: int | None = None
+    left_out: int = 0
+    by_reset: bool = False
     timestamp_us: int = 0
     body: bytes = attrs.field(repr=length_only)
     packed: bool = False
@@ -209,6 +216,8 @@ def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | N
             part=header.get("part", 1),
             parts=header.get("parts", 1),
             since=header.get("since"),
+            left_out=header.get("left_out", 0),
+            by_reset=header.get("reset", False),
             timestamp_us=timestamp_us,
             body=payload[end:],
             packed=bool(flags & _ZSTD),
@@ -254,7 +263,10 @@ def encode_delta(source: str, epoch: int, base: int, delta: PositionDelta) -> by
         "topics": {name: list(identity) for name, identity in delta.topics.items()},
         "listings": _listings_out(delta.listings),
     }
-    return _encode({"kind": "delta", "source": source, "epoch": epoch, "base": base}, body)
+    header = {"kind": "delta", "source": source, "epoch": epoch, "base": base}
+    if delta.left_out:
+        header["left_out"] = delta.left_out
+    return _encode(header, body)
 
 
 def decode_delta(message: LogMessage, *, entries: bool = True) -> PositionDelta:
@@ -267,6 +279,7 @@ def decode_delta(message: LogMessage, *, entries: bool = True) -> PositionDelta:
             removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body["removed"]],
             topics={name: (one, two) for name, (one, two) in body.get("topics", {}).items()},
             listings=_listings_in(body.get("listings", {})),
+            left_out=message.left_out,
         )
 
 
@@ -316,6 +329,8 @@ def encode_snapshot(
         header = {"kind": "snapshot", "source": source, "epoch": epoch, "part": part, "parts": len(views)}
         if since is not None:
             header["since"] = since
+        if closing.reset is not None:
+            header["reset"] = True
         yield _encode(header, body)
 
 

@@ -21,6 +21,7 @@ import attrs
 
 from framework.iggy import log_codec
 from framework.iggy.position_log import Checkpoint, LogView, PositionLog, arrange
+from framework.skip_limits import HOUR_SECONDS
 
 if TYPE_CHECKING:
     from framework.iggy.log_codec import Claim, Closing, LogMessage
@@ -65,10 +66,13 @@ def trim(position_log: PositionLog, *, epoch: int) -> int:
     if info is None or info.partitions[0].segments_count < LEAST_SEGMENTS or not isinstance(segment_bytes, int):
         return 0
     sizes = _Sizes()
-    view = arrange(_measured(position_log, sizes), position_log.source)
+    heads = _measured(position_log, sizes)
+    view = arrange(heads, position_log.source)
     if view.foreign or len(view.checkpoints) <= KEPT_SNAPSHOTS:
         return 0
     needed = _first_needed(view.checkpoints[_oldest_needed(position_log, view.checkpoints)])
+    since = view.now_us - HOUR_SECONDS * 1e6  # the limits of a start begin with what was left out from here on
+    needed = min([needed, *(one.offset for one in heads if one and one.left_out and one.timestamp_us > since)])
     # the segment in which the log begins was perhaps not its first: its size is bounded as that of any other
     most = segment_bytes + 2 * sizes.largest + SLACK_BYTES
     count = sizes.before.get(needed, 0) // most

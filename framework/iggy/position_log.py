@@ -24,6 +24,7 @@ from framework.iggy.log_codec import Claim, Closing, LogMessage
 from framework.offsets import OffsetManagerEntry, OffsetManagerKey, OffsetStore, PositionDelta
 from framework.past_listing import PastListing
 from framework.position_map import PositionView
+from framework.skip_limits import HOUR_SECONDS, LeftOut
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
@@ -47,12 +48,31 @@ class LogView:
         checkpoints: complete snapshots, oldest first, each with the deltas that build on it and not on the next one.
         foreign: messages that are not ours.
         last_epoch: the largest epoch that anybody wrote; 0 for an empty log.
+        left_out: what was left out since the last reset: time of the server in microseconds, how much. Of every delta, whether or
+            not its positions count.
+        now_us: when the last message was stored.
     """
 
     claims: list[tuple[int, Claim]] = attrs.field(factory=list)
     checkpoints: list[Checkpoint] = attrs.field(factory=list)
     foreign: int = 0
     last_epoch: int = 0
+    left_out: list[tuple[int, int]] = attrs.field(factory=list)
+    now_us: int = 0
+
+    def see(self, message: LogMessage) -> None:
+        """Takes in what the head of any message of the source says."""
+        self.last_epoch = max(self.last_epoch, message.epoch)
+        self.now_us = max(self.now_us, message.timestamp_us)
+        if message.left_out:
+            self.left_out.append((message.timestamp_us, message.left_out))
+        if message.by_reset and message.part == message.parts:
+            self.left_out.clear()
+
+    def left_out_lately(self) -> list[LeftOut]:
+        """What was left out within the hour before the last message."""
+        ages = ((self.now_us - at) / 1e6 for at, _ in self.left_out)
+        return [LeftOut(age, count) for age, (_, count) in zip(ages, self.left_out, strict=True) if age < HOUR_SECONDS]
 
     def winner(self, epoch: int) -> Claim | None:
         """The claim that holds an epoch: the first one in the log."""
@@ -95,7 +115,7 @@ def arrange(messages: Iterable[LogMessage | None], source: str) -> LogView:
         if message is None or message.source != source:
             view.foreign += 1
             continue
-        view.last_epoch = max(view.last_epoch, message.epoch)
+        view.see(message)
         last = view.checkpoints[-1] if view.checkpoints else None
         if message.kind == "claim":
             view.claims.append((message.offset, log_codec.decode_claim(message)))

@@ -29,6 +29,7 @@ from framework.past_listing import PastListing
 from framework.position_map import PositionMap
 from framework.records import Anchor, Lane, length_only
 from framework.reset import Reset
+from framework.skip_limits import LeftOut
 from framework.watermark import Watermark
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Recovered:
         listings: prefix -> what its last listing left for the next one.
         letters: dead letter topic -> the place up to which the positions know its letters.
         watermark: under which objects without a position are done.
+        left_out: what earlier runs left out within the hour before.
     """
 
     epoch: int
@@ -75,6 +77,7 @@ class Recovered:
     listings: Mapping[str, PastListing] = attrs.field(factory=dict, repr=length_only)
     letters: Mapping[str, Anchor] = attrs.field(factory=dict)
     watermark: Watermark = attrs.field(factory=Watermark)
+    left_out: Sequence[LeftOut] = ()
 
     @property
     def stored_records(self) -> int:
@@ -244,6 +247,7 @@ class Recovery:
             listings=loaded.listings,
             letters=letters,
             watermark=loaded.watermark,
+            left_out=view.left_out_lately(),
         )
 
     def _recover_letters(self, loaded: Loaded, *, known: bool) -> Mapping[str, Anchor]:

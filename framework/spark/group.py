@@ -183,6 +183,7 @@ class SparkGroup:
             base=self._session.recovered.base,
             log_from=self._follow_from,
             anchors={lane: anchors[lane] for lane in lanes if lane in anchors},
+            left_out=self._session.left_out_lately(),
         )
         self._jobs += 1
         number, job = (

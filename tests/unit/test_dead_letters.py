@@ -1,11 +1,15 @@
 """Dead letters over an Iggy in memory: whatever a crash leaves behind, every record and every letter is there once."""
 
 import collections
+import contextlib
 import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from framework.engine.by_hand import begin_epoch_by_hand
+from framework.engine.session import Session
 from framework.errors import (
     CorruptObjectError,
     IggyTopicError,
@@ -24,7 +28,8 @@ from framework.iggy.dead_letters import (
 from framework.iggy.headers import join_provenance
 from framework.queue import BoundedQueue
 from framework.records import Lane, ObjectState
-from framework.skip_limits import SkipLimits, SkipWatch
+from framework.reset import Reset
+from framework.skip_limits import LeftOut, SkipLimits, SkipWatch
 from framework.testing.crash import Bench, CrashPoint
 from framework.testing.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
@@ -70,8 +75,10 @@ class Source:
         given = {name: value for name, value in {**self.options, **options}.items() if value is not None}
         bench = Bench(self.rig, server=self.server, **given)
         self.server = bench.server
-        self.entries = {(entry.key, entry.share): entry for entry in bench.live(crash)}
-        self.config = bench.config
+        try:
+            self.entries = {(entry.key, entry.share): entry for entry in bench.live(crash)}
+        finally:
+            self.config = bench.config
         return crash
 
     def stored(self):
@@ -362,6 +369,104 @@ def test_many_bad_objects_stop_the_source():
     ):
         source.live()
     assert len(source.stored()) == 3
+
+
+def bad_objects(**options):
+    source = Source(max_skipped_per_hour=3, **options)
+    for name in "abcdef":
+        source.put(name, 1, 0, 1)
+    return source
+
+
+def an_hour_passes(source):
+    for _ in range(1800):
+        source.server.restart()  # each tick of the server's clock is 2 seconds
+
+
+@pytest.mark.parametrize("tolerance", ["skip_record", "skip_object"])
+def test_a_source_that_is_started_again_and_again_leaves_out_no_more_in_an_hour(tolerance):
+    source = bad_objects(tolerance=tolerance)
+    for _ in range(3):
+        with pytest.raises(ReaderFailedError, match=r"4 bad records and objects .*\(earlier starts count\)"):
+            source.live()
+        assert len(source.stored()) == 3
+    an_hour_passes(source)
+    source.live()
+    assert len(source.stored()) == 6
+    source.live()
+
+
+def test_nor_without_a_dead_letter_topic():
+    source = bad_objects(dead_letter_topic=None)
+    for _ in range(3):
+        with pytest.raises(ReaderFailedError, match="4 bad records"):
+            source.live()
+    assert {line[11:12] for line in source.payloads()} == set(map(str.encode, "abcd")), "neither e nor f"
+    an_hour_passes(source)
+    source.live()
+    assert source.payloads() == source.records
+
+
+def test_nor_when_it_is_killed_at_any_moment():
+    for at in range(20, 150, 6):
+        source = bad_objects()
+        for moment in (at, at + 3, None, None):
+            with contextlib.suppress(ReaderFailedError):
+                source.live(moment)
+        assert len(source.stored()) <= 3
+
+
+def test_what_a_reset_forgets_counts_no_more():
+    source = bad_objects()
+    with pytest.raises(ReaderFailedError):
+        source.live()
+    connection = source.server.connect()
+    begin_epoch_by_hand(connection, source.config, reset=Reset(key="a"))
+    connection.close()
+    with pytest.raises(ReaderFailedError, match="4 bad records"):
+        source.live()
+    assert len(source.stored()) == 3 + 3, "a again, d and e"
+
+
+def test_what_workers_are_told_of_earlier_starts_grows_old_with_the_epoch(monkeypatch):
+    source = bad_objects()
+    with pytest.raises(ReaderFailedError):
+        source.live()
+    now = [100.0]
+    monkeypatch.setattr("framework.engine.session.time", SimpleNamespace(monotonic=lambda: now[0]))
+    session = Session(source.server.connect(), source.config)
+    begun = session.left_out_lately()
+    assert sum(one.count for one in begun) == 3
+    now[0] += 600
+    later = session.left_out_lately()
+    assert [one.seconds_ago - 600 for one in later] == pytest.approx([one.seconds_ago for one in begun])
+    now[0] += 3000
+    assert session.left_out_lately() == []
+
+
+def test_what_earlier_starts_left_out_counts_until_its_hour_is_over():
+    now = [5000.0]
+    limits = SkipLimits(per_object=9, per_hour=3, before=[LeftOut(60, 1), LeftOut(3000, 2)], clock=lambda: now[0])
+    with pytest.raises(TooManySkippedError, match="4 bad records"):
+        limits.record("s3://lake/a", 1, 1)
+    now[0] += 601
+    for number in (1, 2):
+        limits.record("s3://lake/a", number, number)
+    with pytest.raises(TooManySkippedError, match="4 bad records"):
+        limits.rest("s3://lake/a", 3)
+
+
+def test_over_all_tasks_too():
+    now = [5000.0]
+    watch = SkipWatch(per_hour=10, clock=lambda: now[0])
+    watch.expect([LeftOut(60, 3), LeftOut(3000, 6)])
+    watch.see(1)
+    with pytest.raises(TooManySkippedError, match="11 bad records and objects"):
+        watch.see(2)
+    now[0] += 601
+    watch.see(7)
+    with pytest.raises(TooManySkippedError, match="11 bad records and objects"):
+        watch.see(8)
 
 
 def test_what_was_skipped_an_hour_ago_no_longer_counts():

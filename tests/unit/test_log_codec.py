@@ -61,9 +61,9 @@ def one(payload, offset=0):
     return message
 
 
-@given(st.lists(entries, max_size=6), anchors, st.lists(keys, max_size=3), listings)
-def test_a_delta_comes_back_as_it_was(changed, ends, removed, left):
-    delta = PositionDelta(entries=changed, anchors=ends, removed=removed, listings=left)
+@given(st.lists(entries, max_size=6), anchors, st.lists(keys, max_size=3), listings, st.integers(0, 99))
+def test_a_delta_comes_back_as_it_was(changed, ends, removed, left, left_out):
+    delta = PositionDelta(entries=changed, anchors=ends, removed=removed, listings=left, left_out=left_out)
     message = one(log_codec.encode_delta("orders", 7, 4711, delta), offset=12)
     assert (message.kind, message.source, message.epoch, message.base, message.offset) == (
         "delta",

@@ -114,6 +114,32 @@ def test_a_log_that_another_source_writes_to_as_well_is_left_alone():
     assert len(kept(one)) == count
 
 
+def test_what_was_left_out_within_the_hour_stays_in_the_log():
+    _, one = busy(6)
+    one.session.offsets.note_left_out(5)
+    one.save()
+    at = kept(one)[-1].offset
+    for number in range(60):
+        one.store.put_now(f"more{number:03}")
+        one.whole_pass()
+        one.save()
+        if number % 6 == 5:
+            one.fold()
+
+    def left_out():
+        return [late.count for late in arrange(log_of(one).outline(), "kit").left_out_lately()]
+
+    trim(one.session.log, epoch=one.session.recovered.epoch)
+    assert kept(one)[0].offset <= at
+    assert left_out() == [5]
+    for _ in range(1800):
+        one.server.restart()
+    one.start()
+    trim(one.session.log, epoch=one.session.recovered.epoch)
+    assert kept(one)[0].offset > at
+    assert left_out() == []
+
+
 @pytest.mark.parametrize("segment_bytes", [None, 1 << 30])
 def test_large_segments_or_ones_of_unknown_size_are_left_alone(segment_bytes):
     _, one = busy(30, segment_bytes=segment_bytes)
