@@ -265,9 +265,9 @@ class Program:
         assert ended.code == 0, ended.err
         return ended
 
-    def start(self, *arguments, environment=()):
+    def start(self, *arguments, environment=(), module=None):
         """In a process of its own."""
-        command = [sys.executable, "-W", "error", "-m", self.module, *self.command(arguments)]
+        command = [sys.executable, "-W", "error", "-m", module or self.module, *self.command(arguments)]
         running = Running(self.folder, command, {**os.environ, "PYTHONFAULTHANDLER": "1", **dict(environment)})
         self._started.append(running)
         return running

@@ -2,11 +2,16 @@
 
 import json
 import shutil
+import threading
 import time
 
 import pytest
 
-from tests.integration.program_rig import Program, check_exactly, json_lines, jsonl
+from framework.iggy.address import IggyAddress
+from framework.iggy.checkpoints import CheckpointLoader
+from framework.iggy.client import IggyConnection
+from framework.iggy.position_log import PositionLog, arrange
+from tests.integration.program_rig import HookProxy, Program, check_exactly, json_lines, jsonl, wait_until
 
 NO_JAVA = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
 ENGINES = [
@@ -78,3 +83,55 @@ def test_one_folded_object_is_reset_by_its_key(program, expected):
     assert reset.code == 0, reset
     program.once()
     assert program.count() == sum(COUNTS.values()) + COUNTS["in/b c.jsonl"]
+
+
+OBJECTS, HELD_FROM = 60, 45
+"""Objects of the bucket, and the first one that is not given out before the kill."""
+
+
+def folded(program):
+    """Objects that the newest whole snapshot in the log has no positions of."""
+    with IggyConnection(IggyAddress.parse(program.url)) as connection:
+        if connection.get_topic(program.stream, "positions") is None:
+            return 0
+        log = PositionLog(connection, stream=program.stream, topic="positions", source="orders")
+        found = arrange(log.outline(), "orders").checkpoints
+        return CheckpointLoader(log, found).load().watermark.objects if found else 0
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("engine", [ENGINES[0], ENGINES[2]])
+def test_killed_while_it_folds_in_the_middle_of_a_first_pass(program, moto_bucket, engine, request):
+    expected = {f"in/{number:03}.jsonl": json_lines(f"{number:03}", 5) for number in range(OBJECTS)}
+    for key, payloads in expected.items():
+        moto_bucket.put(key, jsonl(payloads))
+    time.sleep(2)  # the store's clock has whole seconds, and the window is nothing
+    released = threading.Event()
+    proxy = HookProxy(moto_bucket.endpoint)
+    request.addfinalizer(proxy.close)
+    request.addfinalizer(released.set)  # before that
+    proxy.hook(r"/in/0(4[5-9]|5\d)\.jsonl", lambda _: released.wait(300))
+    program.configure(
+        s3={"endpoint": proxy.endpoint, "page_size": 5},
+        offsets={"topic": "positions", "commit_interval": 0.1},
+        discovery={"late_arrival_window": "0s", "list_concurrency": 1},
+        input={"fetch_ahead": 4},
+        iggy={"partitions": 2},  # each task has one: none waits until a task that is held is free
+        runner=engine,
+    )
+    running = program.start("--once", module="tests.support.small_folds")
+
+    def folds():
+        assert running.process.poll() is None, running.err
+        return folded(program) > 0
+
+    wait_until(folds, 150, 0.1)
+    running.kill()
+    held = folded(program)
+    assert 0 < held <= HELD_FROM
+    assert "listed once more" in running.err, "the order of this store is not documented"
+    proxy.unhook()
+    released.set()
+    program.once()
+    check_exactly(program.messages(), expected)
+    assert folded(program) == OBJECTS
