@@ -1,5 +1,7 @@
 """Fixtures for every test: the S3 and GCS servers, and a cluster of Spark. With REQUIRE_ALL=1 no test may skip itself."""
 
+import os
+
 from tests.support.gcs import _no_outside_google, gcs_bucket, gcs_server  # noqa: F401
 from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     _no_outside_aws,
@@ -9,6 +11,17 @@ from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     seaweedfs_bucket,
     seaweedfs_server,
 )
-from tests.support.spark_cluster import executor_python, local_spark, spark_cluster, spark_of_the_engine  # noqa: F401
+from tests.support.spark_cluster import (  # noqa: F401
+    QUICK_JAVA,
+    executor_python,
+    local_spark,
+    spark_cluster,
+    spark_of_the_engine,
+)
+
+# What tests start, they start by the hundred: Python keeps what it has compiled of us, and Java optimizes nothing that ends
+# in seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
 pytest_plugins = ["tests.support.no_skips"]

@@ -9,6 +9,7 @@ quietly where it touches a value that could not be read, so that one mistake is 
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import sys
 import warnings
@@ -223,6 +224,11 @@ class _Reading:
 
 def sections_of(cls: type) -> dict[str, type]:
     """The sections of a root class: the field's name, which is the section's name in the file, and its class."""
+    return dict(_sections(cls))
+
+
+@functools.cache
+def _sections(cls: type) -> dict[str, type]:
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in attrs.fields(cls)}
 

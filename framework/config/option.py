@@ -12,6 +12,7 @@ place in every repr reads `***`; `attrs.asdict` still gives the value, so never 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -123,18 +124,26 @@ def option(
 
 def options_of(cls: type) -> tuple[Option, ...]:
     """The options of a section class, in the order of its fields; fields without `option()` are left out."""
-    hints = get_type_hints(cls, include_extras=True)
+    kinds = _kinds(cls)
     found: list[Option] = []
     for field in attrs.fields(cls):
         metadata = field.metadata.get(_METADATA_KEY)
         if metadata is None:
             continue
-        kind = hints[field.name]
+        kind, text = kinds[field.name]
         default = field.default
         if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
             default = default.factory()
-        found.append(Option(name=field.name, type=kind, type_text=type_text(kind), default=default, metadata=metadata))
+        found.append(Option(name=field.name, type=kind, type_text=text, default=default, metadata=metadata))
     return tuple(found)
+
+
+@functools.cache
+def _kinds(cls: type) -> dict[str, tuple[Any, str]]:
+    """Field -> its type, and that in words: the same for ever, and it takes longer than all else about a configuration."""
+    hints = get_type_hints(cls, include_extras=True)
+    names = [field.name for field in attrs.fields(cls) if _METADATA_KEY in field.metadata]
+    return {name: (hints[name], type_text(hints[name])) for name in names}
 
 
 _PLAIN_TEXTS = {str: "text", int: "whole number", float: "number", bool: "true or false", bytes: "text"}

@@ -18,7 +18,7 @@ import attrs
 
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
-from framework.formats import known_formats
+from framework.formats import is_format, known_formats
 from framework.globs import compile_globs
 from framework.iggy.address import IggyAddress
 from framework.naming import TOPIC_PLACEHOLDER, NameTemplate
@@ -160,8 +160,8 @@ class InputSection:
 
     def mistakes(self) -> Iterator[str]:
         """A format that nobody has; options that contradict each other."""
-        known = known_formats()
-        if self.format not in known:
+        if not is_format(self.format):
+            known = known_formats()
             guess = get_close_matches(self.format, known, n=1)
             advice = f'did you mean "{guess[0]}"?' if guess else f"known are {', '.join(known)}"
             yield f'format = "{self.format}": unknown format; {advice}'

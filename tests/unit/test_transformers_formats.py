@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, RecordTooLargeError
-from framework.formats import known_formats, make_transformer
+from framework.formats import is_format, known_formats, make_transformer
 from framework.records import Mark, SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
 from tests.unit.transformers_packing import PACK, Dribble
@@ -214,6 +214,21 @@ def test_a_registered_format_is_found(monkeypatch):
             make_transformer(InputOptions(format=name))
     assert "mine" in known_formats()
     assert make_transformer(InputOptions(format="jsonl")).name == "jsonl"
+
+
+def test_a_shipped_format_is_known_without_a_look_at_what_is_installed(monkeypatch):
+    looks = []
+
+    def entry_points(group):
+        looks.append(group)
+        return [importlib.metadata.EntryPoint("mine", "formats_of_a_test:Made", group)]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    assert all(is_format(name) for name in SHIPPED_FORMATS)
+    assert looks == []
+    assert is_format("mine")
+    assert not is_format("yours")
+    assert len(looks) == 2
 
 
 def test_the_wrong_package_of_the_same_name_is_one_sentence(monkeypatch):
