@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.lane_history import emptied
 from framework.iggy.log_codec import Closing, TopicIdentity
-from framework.iggy.log_trim import trim
+from framework.iggy.log_trim import trim, trim_in_steps
 from framework.iggy.position_log import EpochWatch, LogOffsetStore, PositionLog
 from framework.iggy.recovery import Recovered, Recovery
 from framework.iggy.sender import IggyProducer
@@ -272,11 +272,12 @@ class Session:
             state=self._state,
             count=self.offsets.__len__,
             on_appended=self.watch.appended,
-            on_complete=self._trim,
+            on_complete=self._begin_trim,
             foldable=self._foldable,
         )
         self._settle_at = 0.0
-        self._trim()
+        self._trimming: Generator[None, None, int] | None = None
+        trim(self.log, epoch=self.recovered.epoch)
 
     def _records_found(self, native: NativeObject) -> int:
         unclaimed = self.recovered.unclaimed
@@ -311,7 +312,7 @@ class Session:
         for name, (topic_id, created_at) in delta.topics.items():
             self._worker_topics[name] = TopicIdentity(topic_id=topic_id, created_at=created_at)
         self._snapshots.saved(delta)
-        self._snapshots.advance()
+        self._advance()
 
     def keep_books(self) -> None:
         """Saves what this process learnt by listing while others send, and goes on with a snapshot that is due.
@@ -322,7 +323,7 @@ class Session:
         self.watch.look_when_due()
         if self.offsets.dirty:
             self.saved(self.offsets.flush())
-        self._snapshots.advance()
+        self._advance()
 
     def finish(self) -> None:
         """Everything was done: folds what can be folded, if that is worth a snapshot, so that the next start reads little."""
@@ -331,8 +332,17 @@ class Session:
             positions, closing = self._state()
             self.log.append_snapshot(self.recovered.epoch, positions, closing)
 
-    def _trim(self) -> None:
-        trim(self.log, epoch=self.recovered.epoch)
+    def _advance(self) -> None:
+        """A part of a snapshot, and a few messages on in the log: the sender waits for this."""
+        self._snapshots.advance()
+        if self._trimming is not None and next(self._trimming, True):
+            self._trimming = None
+
+    def _begin_trim(self) -> None:
+        if self._trimming is None:
+            # a view of its own: others read on in the log between its steps
+            view = PositionLog(self.connection, stream=self.log.stream, topic=self.log.topic, source=self.log.source)
+            self._trimming = trim_in_steps(view, epoch=self.recovered.epoch)
 
     def _foldable(self) -> int:
         """How many positions a snapshot would be without, now."""

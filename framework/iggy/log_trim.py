@@ -14,7 +14,7 @@ first n segments surely end before a message when more than n times that lie bef
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -38,6 +38,10 @@ DEFAULT_SAVED_TOGETHER = 1024
 
 SLACK_BYTES = 1 << 16
 
+STEP_MESSAGES = 200
+STEP_BYTES = 1 << 20
+"""What is read of the log between two turns of the sender, about: some milliseconds."""
+
 
 @attrs.define
 class _Sizes:
@@ -49,7 +53,19 @@ class _Sizes:
 
 
 def trim(position_log: PositionLog, *, epoch: int) -> int:
+    """All of `trim_in_steps` at once, for a start: nobody waits to send then."""
+    steps = trim_in_steps(position_log, epoch=epoch)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return int(end.value)
+
+
+def trim_in_steps(position_log: PositionLog, *, epoch: int) -> Generator[None, None, int]:
     """Deletes the segments before what recovery can need. Returns how many were asked for.
+
+    The log is read on from step to step, and may grow meanwhile; no other one may trim it.
 
     Nothing happens in a log that somebody else writes to as well, or whose segments are of unknown size.
 
@@ -66,7 +82,7 @@ def trim(position_log: PositionLog, *, epoch: int) -> int:
     if info is None or info.partitions[0].segments_count < LEAST_SEGMENTS or not isinstance(segment_bytes, int):
         return 0
     sizes = _Sizes()
-    heads = _measured(position_log, sizes)
+    heads = yield from _measured(position_log, sizes)
     view = arrange(heads, position_log.source)
     if view.foreign or len(view.checkpoints) <= KEPT_SNAPSHOTS:
         return 0
@@ -84,9 +100,13 @@ def trim(position_log: PositionLog, *, epoch: int) -> int:
     return count
 
 
-def _measured(position_log: PositionLog, sizes: _Sizes) -> list[LogMessage | None]:
+def _measured(position_log: PositionLog, sizes: _Sizes) -> Generator[None, None, list[LogMessage | None]]:
     heads: list[LogMessage | None] = []
+    told = 0
     for message in position_log.messages():
+        if (heads and len(heads) % STEP_MESSAGES == 0) or sizes.total - told >= STEP_BYTES:
+            told = sizes.total
+            yield
         if message is not None:
             sizes.before[message.offset] = sizes.total
             sizes.total += len(message.body)

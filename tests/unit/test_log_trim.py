@@ -4,7 +4,7 @@ import pytest
 
 from framework.iggy import log_codec, log_trim
 from framework.iggy.checkpoints import CheckpointLoader
-from framework.iggy.log_trim import trim
+from framework.iggy.log_trim import trim, trim_in_steps
 from framework.iggy.position_log import PositionLog, arrange
 from tests.support.folding import ClockStore, Leader, wanted
 
@@ -112,6 +112,34 @@ def test_a_log_that_another_source_writes_to_as_well_is_left_alone():
     count = len(kept(one))
     assert trim(one.session.log, epoch=one.session.recovered.epoch) == 0
     assert len(kept(one)) == count
+
+
+def test_the_log_is_read_a_few_messages_at_a_time_while_it_goes_on(monkeypatch):
+    """All at once would hold the sender up: half a second for a log of 20,000 deltas."""
+    monkeypatch.setattr(log_trim, "STEP_MESSAGES", 10)
+    monkeypatch.setattr("framework.iggy.position_log.MOST_READ_MESSAGES", 10)
+    monkeypatch.setattr("framework.iggy.position_log.READ_MESSAGES", 10)
+    store, one = busy(60)
+    count, polls, read = len(kept(one)), [], one.server.read
+    monkeypatch.setattr(one.server, "read", lambda *asked: polls.append(asked) or read(*asked))
+    steps, number = trim_in_steps(log_of(one), epoch=one.session.recovered.epoch), 0
+    while True:
+        polls.clear()
+        if next(steps, "over") == "over":
+            break
+        number += 1
+        assert len(polls) <= 2
+        store.put_now(f"meanwhile{number}")
+        store.now_ms += 1000
+        one.whole_pass()
+        one.save()
+        before = state(one)
+    assert number >= count // 10
+    assert kept(one)[0].offset > 0
+    assert state(one) == before
+    one.start()
+    one.quiet()
+    assert sorted(one.stored()) == sorted(wanted(store))
 
 
 def test_what_was_left_out_within_the_hour_stays_in_the_log():
