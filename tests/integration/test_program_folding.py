@@ -99,7 +99,7 @@ def folded(program):
         return CheckpointLoader(log, found).load().watermark.objects if found else 0
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("engine", [ENGINES[0], ENGINES[2]])
 def test_killed_while_it_folds_in_the_middle_of_a_first_pass(program, moto_bucket, engine, request):
     expected = {f"in/{number:03}.jsonl": json_lines(f"{number:03}", 5) for number in range(OBJECTS)}
@@ -110,7 +110,7 @@ def test_killed_while_it_folds_in_the_middle_of_a_first_pass(program, moto_bucke
     proxy = HookProxy(moto_bucket.endpoint)
     request.addfinalizer(proxy.close)
     request.addfinalizer(released.set)  # before that
-    proxy.hook(r"/in/0(4[5-9]|5\d)\.jsonl", lambda _: released.wait(300))
+    proxy.hook(r"/in/0(4[5-9]|5\d)\.jsonl", lambda _: released.wait(500))
     program.configure(
         s3={"endpoint": proxy.endpoint, "page_size": 5},
         offsets={"topic": "positions", "commit_interval": 0.1},
@@ -125,7 +125,7 @@ def test_killed_while_it_folds_in_the_middle_of_a_first_pass(program, moto_bucke
         assert running.process.poll() is None, running.err
         return folded(program) > 0
 
-    wait_until(folds, 150, 0.1)
+    wait_until(folds, 300, 0.1)
     running.kill()
     held = folded(program)
     assert 0 < held <= HELD_FROM
