@@ -142,7 +142,7 @@ class IggyConnection:
         return self._call("ask for the server's version", lambda client: client.get_stats(), version)
 
     def server_started_us(self) -> int:
-        """When the server began, microseconds since 1970 by its clock; a real one rounds down to seconds.
+        """When the server began, microseconds since 1970 by its clock; a real one may tell up to two seconds too early.
 
         Needs the same permission as `server_version`.
         """

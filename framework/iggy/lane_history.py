@@ -28,8 +28,9 @@ MAX_STEP_BACK = 100_000
 USUAL_MESSAGES_REQUIRED_TO_SAVE = 1024
 """What a server takes for a topic that does not say it: so many confirmed messages can be in memory only."""
 
-START_RESOLUTION_US = 1_000_000
-"""A real server tells its start in whole seconds, rounded down."""
+START_RESOLUTION_US = 3_000_000
+"""How much earlier than it was a server may tell its start. A real one adds the machine's start and its own age at that, both in
+whole seconds and rounded down: up to 2 s (seen: 1.28). The rest is for clocks that were set."""
 
 WAYS_OUT = (
     "To read everything again: `offsets reset --all`. To go on, and leave as done what was done: `offsets accept`"

@@ -92,6 +92,23 @@ def test_a_task_that_began_after_the_crash_does_not_make_it_a_purge(source):
     assert source.payloads() == source.once() + collections.Counter({b"of somebody else": 1})
 
 
+@pytest.mark.parametrize(("early_us", "purged"), [(-1, False), (0, False), (1_990_000, False), (10_000_000, True)])
+def test_a_server_that_tells_its_start_too_early_was_restarted_all_the_same(source, early_us, purged):
+    """A real one counts in whole seconds, twice: killed within a second or two of the last saved position, it looked older."""
+    partition = partition_with_records(source)
+    connection = source.server.connect()
+    *_, newest = PositionLog(connection, stream="kit", topic=LOG, source="kit").messages()
+    connection.close()
+    source.server.lose_tail("kit", "records", partition, len(source.server.messages("kit", "records", partition)))
+    source.server.started_us = newest.timestamp_us - early_us
+    if purged:
+        with pytest.raises(PositionError, match="has been up all the time"):
+            source.live()
+    else:
+        source.live()
+        source.check()
+
+
 def test_a_partition_whose_end_cannot_be_read_any_more_is_damaged_and_nothing_more_is_sent_there(source, monkeypatch):
     """Seen with a real server: what it confirmed after a kill lay behind torn bytes, and no reader ever got it."""
     partition = partition_with_records(source)
