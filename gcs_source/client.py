@@ -10,10 +10,12 @@ Google's libraries are imported when a store is made, not before: that takes hal
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import importlib
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -21,6 +23,7 @@ from urllib.parse import quote, urlsplit
 from typing_extensions import override
 
 from framework.errors import (
+    AccessDeniedError,
     CredentialsError,
     ObjectChangedError,
     ObjectNotFoundError,
@@ -67,6 +70,7 @@ class GcsStore(ObjectStore):
         self.bucket = config.bucket
         self.address = config.endpoint
         self._closed = False
+        self._bucket_seen = False
         self._streams: set[HttpStream] = set()
         try:
             self._client = _client(config, credentials)
@@ -103,8 +107,21 @@ class GcsStore(ObjectStore):
     @override
     def stat(self, key: str) -> NativeObject:
         asked = {"fields": ITEM_FIELDS, **self._payer}
-        body, _ = self._get(f"{self._objects}/{quote(key, safe='')}", asked, self._failed("objects.get", key))
+        try:
+            body, _ = self._get(f"{self._objects}/{quote(key, safe='')}", asked, self._failed("objects.get", key))
+        except ObjectNotFoundError:
+            self._check_bucket()
+            raise
+        self._bucket_seen = True
         return parse_object(body, self.bucket)
+
+    def _check_bucket(self) -> None:
+        """Google's 404 says when it is the bucket that is missing; other servers' does not. Asked about once."""
+        if self._bucket_seen:
+            return
+        with contextlib.suppress(AccessDeniedError):  # who may not ask about it knows at least that it is there
+            self.list_page(page_size=1)
+        self._bucket_seen = True
 
     @override
     def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
@@ -200,9 +217,7 @@ class GcsStore(ObjectStore):
             return "none: requests have no identity"
         if not credentials.valid:
             try:
-                from google.auth.transport.requests import Request  # noqa: PLC0415
-
-                credentials.refresh(Request())
+                credentials.refresh(self._http._auth_request)  # noqa: SLF001 - as the session does itself
             except Exception as error:
                 raise translate(error, self._failed("buckets.get")) from error
         who = self.config.impersonate or getattr(credentials, "service_account_email", "")
@@ -313,8 +328,12 @@ def _session(client: Any, config: GcsConfig) -> Any:
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=config.max_connections, max_retries=0)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
+    way: dict[str, object] = {}
     if config.proxy:
-        session.proxies = {"http": config.proxy, "https": config.proxy}
+        way["proxies"] = {"http": config.proxy, "https": config.proxy}
     if config.ca_bundle:
-        session.verify = config.ca_bundle
+        way["verify"] = config.ca_bundle
+    # With each request, because those of the environment come before a session's; and tokens have a session of their own.
+    for one in (session, session._auth_request.session):  # noqa: SLF001
+        one.request = partial(one.request, **way)
     return session

@@ -187,11 +187,6 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
     return made
 
 
-def is_missing_bucket(body: bytes) -> bool:
-    """Whether a 404 is about the bucket: nothing but its sentence tells that from a missing object."""
-    return "bucket does not exist" in _read(body)[1].lower()
-
-
 def _read(body: bytes) -> tuple[str, str]:
     try:
         answer = msgspec.json.decode(body, type=_Answer).error

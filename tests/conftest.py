@@ -1,8 +1,9 @@
-"""Fixtures for every test: the S3 and GCS servers, and a cluster of Spark. With REQUIRE_ALL=1 no test may skip itself."""
+"""Fixtures for every test: servers of S3 and GCS, live buckets, a cluster of Spark. With REQUIRE_ALL=1 no test may skip itself."""
 
 import os
 
 from tests.support.gcs import _no_outside_google, gcs_bucket, gcs_server  # noqa: F401
+from tests.support.live import _live_places, live_gcs_bucket, live_s3_bucket  # noqa: F401
 from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     _no_outside_aws,
     moto_bucket,
@@ -18,6 +19,7 @@ from tests.support.spark_cluster import (  # noqa: F401
     spark_cluster,
     spark_of_the_engine,
 )
+from tests.support.stores import any_bucket, bucket_of, local_bucket, plain_bucket  # noqa: F401
 
 # What tests start, they start by the hundred: Python keeps what it has compiled of us, and Java optimizes nothing that ends
 # in seconds.

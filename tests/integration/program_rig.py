@@ -499,18 +499,24 @@ class HookProxy(FaultProxy):
 
     def note(self, request):
         rule = super().note(request)
-        if request.method == "GET" and "list-type" not in request.path:
+        if request.method == "GET" and is_read(request.path):
             for pattern, hook, at, asked in list(self._hooks):
-                if pattern.search(request.path):
-                    asked[request.path] += 1
-                    if asked[request.path] == at:
+                place = request.path.partition("?")[0]  # the query of GCS has the version in it
+                if pattern.search(place):
+                    asked[place] += 1
+                    if asked[place] == at:
                         hook(request.path)
         return rule
 
 
 def opened(proxy):
     """The paths of the objects of which bytes were asked for."""
-    return [one.path for one in proxy.requests if one.method == "GET" and "list-type" not in one.path]
+    return [one.path for one in proxy.requests if one.method == "GET" and is_read(one.path)]
+
+
+def is_read(path):
+    """Whether a GET asks for bytes of an object; a listing and a lookup do not."""
+    return "list-type" not in path and not path.startswith("/storage/v1/")
 
 
 ROWS = {"type": "record", "name": "Row", "fields": [{"name": "n", "type": "long"}, {"name": "text", "type": "string"}]}

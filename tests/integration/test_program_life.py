@@ -56,23 +56,6 @@ def own_server(request, tmp_path):
 # ---- once
 
 
-def test_once_again_sends_nothing_and_opens_no_object(program, moto_bucket):
-    expected = fill(moto_bucket, 7)
-    with FaultProxy(moto_bucket.endpoint) as proxy:
-        program.configure(s3={"endpoint": proxy.endpoint}, input={"format": "auto"})
-        program.once()
-        assert {path.partition("?")[0].rpartition("/")[2] for path in opened(proxy)} == {
-            key.rpartition("/")[2] for key in expected
-        }
-        check_exactly(program.messages(), expected, same=json.loads)
-        proxy.clear()
-        ended = program.once()
-        assert opened(proxy) == []
-        assert len(proxy.requests) <= 4  # the listing, and a look for tables
-        assert "0 records of 0 objects" in ended.err
-    assert program.count() == sum(map(len, expected.values()))
-
-
 def test_written_four_read_four_two_more_restart_only_the_two(program, moto_bucket):
     expected = {f"{n}.jsonl": json_lines(str(n), 3 + n) for n in range(4)}
     for key, payloads in expected.items():
@@ -365,45 +348,6 @@ def test_the_embedded_server_of_the_program_is_killed_while_it_works(tmp_path, m
 
 
 # ---- objects that change under its hands
-
-
-def test_an_object_deleted_between_list_and_read_is_left_out_and_counted(program, moto_bucket):
-    expected = {f"{n}.jsonl": json_lines(str(n), 20) for n in range(4)}
-    for key, payloads in expected.items():
-        moto_bucket.put(key, jsonl(payloads))
-    with HookProxy(moto_bucket.endpoint, "2.jsonl", lambda _: moto_bucket.delete("2.jsonl")) as proxy:
-        ended = program.configure(s3={"endpoint": proxy.endpoint}).once()
-    assert "1 objects were deleted between list and read" in ended.err
-    assert f"s3://{moto_bucket.name}/2.jsonl" in ended.err
-    del expected["2.jsonl"]
-    check_exactly(program.messages(), expected)
-
-
-@pytest.mark.parametrize("tasks", [1, 2])
-def test_an_object_overwritten_between_list_and_read_is_read_in_its_new_version(program, moto_bucket, tasks):
-    expected = {f"{n}.jsonl": json_lines(str(n), 20) for n in range(4)}
-    for key, payloads in expected.items():
-        moto_bucket.put(key, jsonl(payloads))
-    expected["2.jsonl"] = json_lines("new", 33)
-    new = jsonl(expected["2.jsonl"])
-    with HookProxy(moto_bucket.endpoint, "2.jsonl", lambda _: moto_bucket.put("2.jsonl", new)) as proxy:
-        program.configure(s3={"endpoint": proxy.endpoint}, runner={"tasks_max": tasks})
-        ended = program.start("--once").wait().no_secrets()
-    assert ended.code == 0, ended.err
-    assert "overwritten" in ended.err
-    check_exactly(program.messages(), expected)
-
-
-def test_an_object_overwritten_after_it_was_read_is_read_again_as_a_new_version(program, moto_bucket):
-    first, second = json_lines("first", 20), json_lines("second", 7)
-    moto_bucket.put("a.jsonl", jsonl(first))
-    program.once()
-    moto_bucket.put("a.jsonl", jsonl(second))
-    program.once()
-    messages = program.messages()
-    assert [message.payload for message in messages] == first + second
-    assert [message.record for message in messages] == [*range(1, 21), *range(1, 8)]
-    assert len({message.headers["version"] for message in messages}) == 2
 
 
 @pytest.mark.parametrize("tasks", TASKS)

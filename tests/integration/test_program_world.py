@@ -19,7 +19,6 @@ from tests.integration.program_rig import (
 )
 
 LIMIT = 30.0
-S3_DENIED = b'<?xml version="1.0"?><Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>'
 S3_WRONG_KEY = b'<?xml version="1.0"?><Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>'
 S3_WRONG_SIGNATURE = b"<Error><Code>SignatureDoesNotMatch</Code><Message>computed differs</Message></Error>"
 XML = {"Content-Type": "application/xml"}
@@ -43,11 +42,6 @@ def failed(program, *names, arguments=("--once",), within=LIMIT):
     return ended.said
 
 
-def test_no_such_bucket(program):
-    program.configure(s3={"bucket": "no-such-bucket-anywhere"})
-    failed(program, "no-such-bucket-anywhere", within=5)
-
-
 def test_a_wrong_key(program, moto_bucket):
     with FaultProxy(moto_bucket.endpoint) as proxy:
         proxy.add(Fault(status=403, body=S3_WRONG_KEY, headers=XML, times=None))
@@ -69,22 +63,6 @@ def test_a_real_store_refuses_a_wrong_key_and_a_wrong_secret(tmp_path, seaweedfs
     failed(program, seaweedfs_bucket.name, within=10)
     program.configure(s3={"access_key_id": seaweedfs_bucket.server.access_key, "secret_access_key": "wrong"})
     failed(program, seaweedfs_bucket.name, within=10)
-
-
-@pytest.mark.parametrize("format", ["jsonl", "parquet"])  # parquet looks for tables first
-def test_listing_denied(program, moto_bucket, format):  # noqa: A002
-    with FaultProxy(moto_bucket.endpoint) as proxy:
-        proxy.add(Fault(status=403, body=S3_DENIED, headers=XML, times=None))
-        program.configure(s3={"endpoint": proxy.endpoint}, input={"format": format})
-        failed(program, moto_bucket.name, "ListBucket", within=5)
-
-
-def test_reading_denied(program, moto_bucket):
-    moto_bucket.put("secret/part.jsonl", b"{}\n")
-    with FaultProxy(moto_bucket.endpoint) as proxy:
-        proxy.add(Fault(status=403, body=S3_DENIED, headers=XML, times=None, path="part.jsonl"))
-        program.configure(s3={"endpoint": proxy.endpoint})
-        failed(program, f"s3://{moto_bucket.name}/secret/part.jsonl", "GetObject", within=5)
 
 
 def test_no_credentials_at_all(program, monkeypatch):

@@ -4,8 +4,11 @@ gcs_bucket      a fresh bucket
 """
 
 import contextlib
+import json
 import os
+import re
 import uuid
+from typing import ClassVar
 
 import attrs
 import pytest
@@ -14,7 +17,63 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client
 
 from framework.testing.fake_gcs import FakeGcs
+from framework.testing.rig import Fault
+from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
+from gcs_source.errors_map import Failed
+from gcs_source.task import GcsSourceConfig, GcsSourceTask
+from tests.support import google_errors
+
+
+def gcs_refusal(status, reason, message="no"):
+    """A refusal as the JSON API makes it: what a `Fault` of the proxy answers."""
+    body = {"error": {"code": status, "message": message, "errors": [{"reason": reason, "message": message}]}}
+    return {"status": status, "body": json.dumps(body).encode(), "headers": {"Content-Type": "application/json"}}
+
+
+@attrs.frozen(kw_only=True)
+class GcsVendor:
+    """What is GCS about a bucket: its store, and how it says things. The other one is `tests.support.s3.S3Vendor`."""
+
+    scheme: ClassVar = "gs"
+    task_class: ClassVar = GcsSourceTask
+    config_class: ClassVar = GcsSourceConfig
+    largest_page: ClassVar = 5000
+    secrets: ClassVar = (google_errors.PASSWORD, google_errors.SIGNATURE)
+    throttled: ClassVar = (429, "rateLimitExceeded")
+    denied: ClassVar = (403, "forbidden")
+    may_read: ClassVar = "storage.objects.get"
+    empty_page: ClassVar = b'{"nextPageToken": "here"}'
+    refusal: ClassVar = staticmethod(gcs_refusal)
+    faults: ClassVar = {
+        Fault.THROTTLED: gcs_refusal(*throttled),
+        Fault.UNAVAILABLE: gcs_refusal(500, "backendError"),
+        Fault.RESET: {"refuse": True},
+        Fault.DENIED: gcs_refusal(*denied),
+        Fault.NO_BUCKET: gcs_refusal(404, "notFound", "The specified bucket does not exist."),
+    }
+
+    def open(self, config=None, **more):
+        """The store that reads this bucket."""
+        return GcsStore(config or self.config(), **more)
+
+    def listing(self):
+        """A pattern of the paths of listings, for a proxy."""
+        return rf"^/storage/v1/b/{re.escape(self.name)}/o\?"
+
+    def reading(self, key=""):
+        """A pattern of the paths of reads."""
+        return rf"^/download/storage/v1/b/{re.escape(self.name)}/o/{re.escape(key)}"
+
+    def asks_for(self, request, native):
+        """Whether a read names the version."""
+        return f"generation={native.version}" in request.path
+
+    def vendor_errors(self):
+        return google_errors.all_errors()
+
+    def translate(self, error, key):
+        return google_errors.translated(error, Failed(operation="objects.get", bucket=self.name, key=key))
 
 
 @attrs.frozen(kw_only=True)
@@ -31,9 +90,12 @@ class GcsServer:
 
 
 @attrs.frozen(kw_only=True)
-class GcsBucket:
+class GcsBucket(GcsVendor):
     """A bucket, and what tests do with it out of band."""
 
+    kind: ClassVar = "fake-gcs"
+    in_order: ClassVar = True
+    longest_key: ClassVar = 1024
     endpoint: str
     name: str
     client: object
@@ -76,7 +138,7 @@ def no_outside_google():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_outside_google():
+def _no_outside_google(_live_places):
     with no_outside_google():
         yield
 

@@ -9,11 +9,13 @@ A server starts once a session, and only when a test asks for it. Fixtures:
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
 import urllib.request
 import uuid
+from typing import ClassVar
 
 import attrs
 import boto3
@@ -21,8 +23,13 @@ import pytest
 from botocore.config import Config
 
 from framework.testing.ports import free_port
+from framework.testing.rig import Fault
 from framework.testing.seaweedfs import SeaweedFs
+from s3_source.client import S3Store
 from s3_source.config import S3Config
+from s3_source.errors_map import Failed, translate
+from s3_source.task import S3SourceConfig, S3SourceTask
+from tests.support import aws_errors
 
 READY_SECONDS = 60
 
@@ -43,12 +50,75 @@ class S3Server:
         return Bucket(server=self, name=name)
 
 
+def s3_refusal(status, code, message="no"):
+    """A refusal as S3 makes it: what a `Fault` of the proxy answers."""
+    body = f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return {"status": status, "body": body.encode(), "headers": {"Content-Type": "application/xml"}}
+
+
 @attrs.frozen(kw_only=True)
-class Bucket:
+class S3Vendor:
+    """What is S3 about a bucket: its store, and how it says things. The other one is `tests.support.gcs.GcsVendor`."""
+
+    scheme: ClassVar = "s3"
+    task_class: ClassVar = S3SourceTask
+    config_class: ClassVar = S3SourceConfig
+    largest_page: ClassVar = 1000
+    secrets: ClassVar = (aws_errors.PASSWORD, aws_errors.SIGNATURE)
+    throttled: ClassVar = (503, "SlowDown")
+    denied: ClassVar = (403, "AccessDenied")
+    may_read: ClassVar = "s3:GetObject"
+    empty_page: ClassVar = (
+        b'<?xml version="1.0" encoding="UTF-8"?><ListBucketResult><Name>b</Name><Prefix></Prefix>'
+        b"<IsTruncated>true</IsTruncated><NextContinuationToken>here</NextContinuationToken></ListBucketResult>"
+    )
+    refusal: ClassVar = staticmethod(s3_refusal)
+    faults: ClassVar = {
+        Fault.THROTTLED: s3_refusal(*throttled),
+        Fault.UNAVAILABLE: s3_refusal(500, "InternalError"),
+        Fault.RESET: {"refuse": True},
+        Fault.DENIED: s3_refusal(*denied),
+        Fault.NO_BUCKET: s3_refusal(404, "NoSuchBucket"),
+    }
+
+    def open(self, config=None, **more):
+        """The store that reads this bucket."""
+        return S3Store(config or self.config(), **more)
+
+    def listing(self):
+        """A pattern of the paths of listings, for a proxy."""
+        return rf"^/{re.escape(self.name)}/?\?"
+
+    def reading(self, key=""):
+        """A pattern of the paths of reads."""
+        return rf"^/{re.escape(self.name)}/{re.escape(key) or '[^?]'}"
+
+    def asks_for(self, request, native):
+        """Whether a read names the version."""
+        return request.headers.get("if-match") == f'"{native.version.rpartition("@")[0]}"'
+
+    def vendor_errors(self):
+        return aws_errors.all_errors()
+
+    def translate(self, error, key):
+        return translate(error, Failed(operation="GetObject", bucket=self.name, key=key))
+
+
+@attrs.frozen(kw_only=True)
+class Bucket(S3Vendor):
     """A bucket, and what tests do with it out of band."""
 
+    longest_key: ClassVar = 1024
     server: S3Server
     name: str
+
+    @property
+    def kind(self):
+        return self.server.kind
+
+    @property
+    def in_order(self):
+        return self.server.kind == "moto"
 
     @property
     def endpoint(self):
@@ -116,7 +186,7 @@ def no_outside_aws():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_outside_aws():
+def _no_outside_aws(_live_places):
     with no_outside_aws():
         yield
 

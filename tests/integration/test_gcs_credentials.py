@@ -1,0 +1,215 @@
+"""Every way to an identity on GCS, against a token service of a test's own: what is asked of it, and what requests then carry."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs
+
+import google.auth.iam
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from framework.errors import CredentialsError, StoreUnavailableError
+from framework.testing.faults import Fault, FaultProxy
+from framework.testing.ports import free_port
+from gcs_source.client import GcsStore
+from tests.support.gcs import gcs_refusal
+from tests.support.reading import only, read
+
+ACCOUNT = "reader@project.iam.gserviceaccount.com"
+
+
+class TokenService:
+    """Gives tokens t1, t2 ... to who asks for one, or refuses; remembers what it was asked."""
+
+    def __init__(self):
+        outer = self
+        self.asked = []
+        self.refuses = None
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                sent = self.rfile.read(int(self.headers["content-length"]))
+                outer.asked.append((self.path, sent.decode(), self.headers.get("authorization", "")))
+                body = json.dumps(outer.refuses or outer.token()).encode()
+                self.send_response(400 if outer.refuses else 200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+        self.thread.start()
+
+    def token(self):
+        name = f"t{len(self.asked)}"
+        lasts = {"expires_in": 3600, "expireTime": "2099-01-01T00:00:00Z"}
+        return {"access_token": name, "accessToken": name, "token_type": "Bearer", "issued_token_type": "x", **lasts}
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def tokens():
+    service = TokenService()
+    yield service
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def private_key():
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form, without = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, without).decode()
+
+
+@pytest.fixture
+def key_file(tmp_path, tokens, private_key):
+    """A service account's key, as Google gives it."""
+    info = {
+        "type": "service_account",
+        "project_id": "project",
+        "private_key_id": "1",
+        "private_key": private_key,
+        "client_email": "key@project.iam.gserviceaccount.com",
+        "token_uri": f"{tokens.endpoint}/token",
+    }
+    file = tmp_path / "key.json"
+    file.write_text(json.dumps(info))
+    return file
+
+
+@pytest.fixture
+def workload_file(tmp_path, tokens):
+    """A configuration of workload identity: a token of the platform, in a file, is exchanged for one of Google's."""
+    (tmp_path / "platform-token").write_text("of-the-platform")
+    info = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/projects/1/locations/global/workloadIdentityPools/p/providers/x",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"{tokens.endpoint}/v1/token",
+        "credential_source": {"file": str(tmp_path / "platform-token")},
+    }
+    file = tmp_path / "workload.json"
+    file.write_text(json.dumps(info))
+    return file
+
+
+@pytest.fixture
+def sent_by(gcs_bucket):
+    """The authorisations of a listing and a read, with some options."""
+    gcs_bucket.put("k", b"content")
+
+    def run(**options):
+        with FaultProxy(gcs_bucket.endpoint) as proxy:
+            store = GcsStore(gcs_bucket.config(endpoint=proxy.endpoint, anonymous=False, **options))
+            try:
+                assert read(store, only(store)) == b"content"
+                said = store.identity()
+            finally:
+                store.close()
+            return [one.headers.get("authorization") for one in proxy.requests], said
+
+    return run
+
+
+def test_a_key_file(sent_by, key_file, tokens):
+    sent, said = sent_by(credentials_file=str(key_file))
+    assert sent == ["Bearer t1", "Bearer t1"]
+    ((path, body, _),) = tokens.asked
+    assert path == "/token"
+    assert "jwt-bearer" in parse_qs(body)["grant_type"][0]
+    assert said == "key@project.iam.gserviceaccount.com, by the file of gcs.credentials_file"
+
+
+def test_the_application_default(sent_by, key_file, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file))
+    sent, said = sent_by()
+    assert sent == ["Bearer t1", "Bearer t1"]
+    assert said.endswith("Google's application default")
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_workload_identity(sent_by, workload_file, tokens, monkeypatch, how):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workload_file))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "project")  # else the library asks Google for it
+    sent, _ = sent_by(**({"credentials_file": str(workload_file)} if how == "option" else {}))
+    assert sent == ["Bearer t1", "Bearer t1"]
+    ((path, body, _),) = tokens.asked
+    assert path == "/v1/token"
+    assert parse_qs(body)["subject_token"] == ["of-the-platform"]
+
+
+def test_impersonation(sent_by, key_file, tokens, monkeypatch):
+    address = f"{tokens.endpoint}/v1/projects/-/serviceAccounts/{{}}:generateAccessToken"
+    monkeypatch.setattr(google.auth.iam, "_IAM_ENDPOINT", address)
+    sent, said = sent_by(credentials_file=str(key_file), impersonate=ACCOUNT)
+    assert sent == ["Bearer t2", "Bearer t2"]
+    (own, other) = tokens.asked
+    assert own[0] == "/token"
+    assert other[0] == f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"
+    assert other[2] == "Bearer t1"
+    assert "devstorage.read_only" in other[1]
+    assert said.startswith(ACCOUNT)
+
+
+def test_without_an_identity_nothing_is_asked_and_nothing_sent(gcs_bucket, key_file, tokens, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key_file))
+    gcs_bucket.put("k")
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = GcsStore(gcs_bucket.config(endpoint=proxy.endpoint))
+        read(store, only(store))
+        store.close()
+        assert [one.headers.get("authorization") for one in proxy.requests] == [None, None]
+    assert tokens.asked == []
+
+
+def test_a_token_that_is_refused_in_mid_run_is_renewed_from_the_file(gcs_bucket, key_file, tokens):
+    gcs_bucket.put("k", b"content")
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = GcsStore(gcs_bucket.config(endpoint=proxy.endpoint, anonymous=False, credentials_file=str(key_file)))
+        native = only(store)
+        proxy.add(Fault(path="/download/", **gcs_refusal(401, "authError")))
+        assert read(store, native) == b"content"
+        store.close()
+        assert [one.headers["authorization"] for one in proxy.requests] == ["Bearer t1", "Bearer t1", "Bearer t2"]
+    assert len(tokens.asked) == 2
+
+
+def test_a_key_that_has_expired_or_was_deleted_is_told(gcs_bucket, key_file, tokens):
+    tokens.refuses = {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}
+    store = GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(key_file)))
+    with pytest.raises(
+        CredentialsError, match=r"no token for these credentials; check gcs\.credentials_file.*invalid_grant"
+    ) as told:
+        store.list_page()
+    store.close()
+    assert "PRIVATE KEY" not in str(told.value)
+
+
+def test_a_token_service_that_is_down_is_tried_again(gcs_bucket, key_file):
+    info = json.loads(key_file.read_text())
+    key_file.write_text(json.dumps(info | {"token_uri": f"http://127.0.0.1:{free_port()}/token"}))
+    store = GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(key_file)))
+    with pytest.raises(StoreUnavailableError, match="token service"):
+        store.list_page()
+    store.close()
+
+
+def test_tokens_are_asked_for_through_the_configured_proxy(gcs_bucket, key_file, tokens, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")  # what is configured comes first
+    with FaultProxy(tokens.endpoint) as proxy:
+        store = GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(key_file), proxy=proxy.endpoint))
+        store.identity()
+        store.close()
+        (request,) = proxy.requests
+        assert request.path == f"{tokens.endpoint}/token"
