@@ -4,6 +4,7 @@ import os
 
 from framework.engine.session import Session, open_connection
 from framework.iggy.address import IggyAddress
+from framework.iggy.log_trim import trim
 from framework.offsets import OffsetManagerEntry
 from framework.records import Lane, ObjectState
 from framework.testing.options import source_config
@@ -38,7 +39,7 @@ def test_the_front_of_the_log_goes_and_the_state_stays(iggy_url, stream_name):
         if number % 5 == 4:
             session.log.append_snapshot(session.recovered.epoch, *session._state())
     before = sorted(entry.key for entry in session.offsets.entries())
-    session._trim()
+    trim(session.log, epoch=session.recovered.epoch)
     deleted_up_to = first_offset(session)
     assert deleted_up_to > 0
     session.close()
