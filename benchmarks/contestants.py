@@ -98,14 +98,17 @@ def ours(props: dict[str, Any]) -> Run:
     """
     from framework.engine.local import LocalEngine
     from framework.memory import limit_arenas
+    from framework.store_task import StoreSourceTask
+    from gcs_source.task import GcsSourceTask
     from s3_source.task import S3SourceTask
 
+    source: type[StoreSourceTask] = GcsSourceTask if "gcs" in props else S3SourceTask
     marks: list[tuple[float, float]] = []
 
     def mark() -> None:
         marks.append((time.perf_counter(), time.process_time()))
 
-    class TimedTask(S3SourceTask):
+    class TimedTask(source):  # type: ignore[misc, valid-type]
         @override
         def start(self, props: Any, **options: Any) -> None:
             self.config = props
@@ -120,7 +123,7 @@ def ours(props: dict[str, Any]) -> Run:
             super().stop()
 
     limit_arenas()  # both as the program does at its start
-    engine = LocalEngine(TimedTask, S3SourceTask().configure(props), once=True)
+    engine = LocalEngine(TimedTask, source().configure(props), once=True)
     began = time.perf_counter()
     progress = engine.run()
     ended = time.perf_counter()
@@ -166,6 +169,13 @@ def load(store: Store, prefix: str, kind: str) -> None:
     client.close()
     if kind == "jsonl":
         _payloads[:] = [line for data in _objects for line in data.splitlines()]
+
+
+def hold(objects: int, lines: int) -> None:
+    """Makes the payloads of objects of JSON lines, without a store."""
+    from benchmarks.data import encode, rows
+
+    _payloads[:] = [line for number in range(objects) for line in encode("jsonl", rows(number, lines)).splitlines()]
 
 
 def check_same(kind: str) -> None:
@@ -310,3 +320,25 @@ def bare_pool(store: Store, prefix: str, threads: int) -> Run:
         list(pool.map(lambda key: client.get_object(Bucket=BUCKET, Key=key)["Body"].read(), keys))
     client.close()
     return Run(records=0, objects=len(keys), wall_seconds=took[0], cpu_seconds=took[1])
+
+
+def bare_blobs(endpoint: str, prefix: str, threads: int) -> Run:
+    """The same with google-cloud-storage."""
+    import requests
+    from google.auth.credentials import AnonymousCredentials
+    from google.cloud.storage import Client
+    from requests.adapters import HTTPAdapter
+
+    session = requests.Session()
+    session.mount("http://", HTTPAdapter(pool_maxsize=threads))
+    client = Client(
+        project="bench",
+        credentials=AnonymousCredentials(),  # type: ignore[no-untyped-call]
+        client_options={"api_endpoint": endpoint},
+        _http=session,
+    )
+    blobs = list(client.list_blobs(BUCKET, prefix=prefix))
+    with ThreadPoolExecutor(threads) as pool, _timed() as took:
+        list(pool.map(lambda blob: blob.download_as_bytes(checksum=None), blobs))
+    client.close()
+    return Run(records=0, objects=len(blobs), wall_seconds=took[0], cpu_seconds=took[1])

@@ -3,6 +3,7 @@
     python benchmarks/listing.py                     2,000 pages of 50 keys, 80 ms a page, 4, 16 and 64 calls at once
     python benchmarks/listing.py --simulate          the same in simulated time: a few seconds
     python benchmarks/listing.py --cpu               2 million keys, pages of 1,000, no delay: keys per CPU second
+    python benchmarks/listing.py --ends              pages end where their range does, as those of GCS; with each of the others
 
 Speed is the time of one chain (pages x delay) over the time taken, divided by the calls at once: 1.00 cannot be passed. It
 begins at four calls at once and doubles, and the last pages are waited for; both are in it. Each bucket is listed twice:
@@ -35,7 +36,8 @@ class DelayedStore(ObjectStore):
 
     scheme = "memory"
 
-    def __init__(self, keys: list[str], delay_seconds: float) -> None:
+    def __init__(self, keys: list[str], delay_seconds: float, *, ends: bool) -> None:
+        self.bounds_pages = ends
         self.bucket = "bench"
         self.keys = keys
         self.objects = [NativeObject(bucket="bench", key=key, size=1, version="v") for key in keys]
@@ -45,15 +47,22 @@ class DelayedStore(ObjectStore):
 
     @override
     def list_page(
-        self, *, prefix: str = "", after: str = "", continuation: str | None = None, page_size: int = 1000
+        self,
+        *,
+        prefix: str = "",
+        after: str = "",
+        continuation: str | None = None,
+        page_size: int = 1000,
+        until: str | None = None,
     ) -> ListPage:
         with self._lock:
             self.calls += 1
         if self.delay_seconds:
             time.sleep(self.delay_seconds)
         at = bisect_right(self.keys, after if continuation is None else continuation)
-        objects = self.objects[at : at + page_size]
-        return ListPage(objects=objects, continuation=objects[-1].key if at + page_size < len(self.keys) else None)
+        end = len(self.keys) if until is None else bisect_right(self.keys, until)
+        objects = self.objects[at : min(at + page_size, end)]
+        return ListPage(objects=objects, continuation=objects[-1].key if at + page_size < end else None)
 
     @override
     def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> None:
@@ -78,7 +87,7 @@ def measure(store, page_size, workers, histogram=()):
     return seconds, store.calls, listing.histogram
 
 
-def table(pages, page_size, delay_seconds, workers, *, simulated):
+def table(pages, page_size, delay_seconds, workers, *, simulated, ends):
     heads = [
         f"{title}, N = {count}" for count in workers for title in ("speed / N", "calls per page", "second pass: calls")
     ]
@@ -86,11 +95,11 @@ def table(pages, page_size, delay_seconds, workers, *, simulated):
     print("|---" * (1 + len(heads)) + "|", flush=True)
     for name, make in BUCKETS.items():
         keys, cells = make(pages * page_size), []
-        store = None if simulated else DelayedStore(keys, delay_seconds)
+        store = None if simulated else DelayedStore(keys, delay_seconds, ends=ends)
         for count in workers:
             if store is None:
-                first = simulate(keys, count, page_size=page_size)
-                second = simulate(keys, count, page_size=page_size, histogram=first.histogram)
+                first = simulate(keys, count, page_size=page_size, bounded=ends)
+                second = simulate(keys, count, page_size=page_size, histogram=first.histogram, bounded=ends)
                 cells += [first.speed, first.calls_per_page, second.calls_per_page]
             else:
                 seconds, calls, histogram = measure(store, page_size, count)
@@ -100,8 +109,8 @@ def table(pages, page_size, delay_seconds, workers, *, simulated):
         print(f"| {name} | " + " | ".join(texts) + " |", flush=True)
 
 
-def cpu(count, workers):
-    store = DelayedStore(even(count), 0.0)
+def cpu(count, workers, *, ends):
+    store = DelayedStore(even(count), 0.0, ends=ends)
     print("| keys | calls at once | keys per CPU second |\n|---|---|---|")
     for at_once in workers:
         began = time.process_time()
@@ -117,11 +126,19 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--ends", action="store_true", help="the store bounds pages")
     options = parser.parse_args()
     if options.cpu:
-        cpu(2_000_000, [1, *options.workers])
+        cpu(2_000_000, [1, *options.workers], ends=options.ends)
     else:
-        table(options.pages, options.page_size, options.delay, options.workers, simulated=options.simulate)
+        table(
+            options.pages,
+            options.page_size,
+            options.delay,
+            options.workers,
+            simulated=options.simulate,
+            ends=options.ends,
+        )
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.data import Store, ensure_bucket
+from benchmarks.rows_gcs import gcs_jsonl_rows, gcs_small_rows
 from benchmarks.rows_life import idle_row, start_rows
 from benchmarks.rows_memory import memory_rows
 from benchmarks.rows_positions import position_rows
@@ -35,6 +36,8 @@ ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "csv": partial(format_row, kind="csv"),
     "parquet": partial(format_row, kind="parquet"),
     "small": small_rows,
+    "gcs-jsonl": gcs_jsonl_rows,
+    "gcs-small": gcs_small_rows,
     "memory": memory_rows,
     "idle": idle_row,
     "start": start_rows,

@@ -6,8 +6,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.main_job import ROWS
+from benchmarks.rows_gcs import gcs_jsonl_rows, gcs_small_rows
 from benchmarks.rows_positions import position_rows
-from benchmarks.rows_speed import Bench
+from benchmarks.rows_speed import Bench, Server
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,9 +29,19 @@ def test_one_row_of_the_benchmark_runs_on_tiny_data(seaweedfs_server):
     assert seaweedfs_server.secret_key not in ended.stdout + ended.stderr
 
 
+def test_the_rows_of_gcs_run_on_few(tmp_path, iggy_url):
+    bench = Bench(
+        store=None, servers=(Server(name="some Iggy", url=iggy_url),), folder=tmp_path, rounds=1, quick=True, keep=False
+    )
+    (lines,) = gcs_jsonl_rows(bench)
+    (small,) = gcs_small_rows(bench)
+    assert lines.what.startswith("JSONL, 4 x 500 x 200 B, GCS to some Iggy")
+    assert small.what.startswith("60 objects of 1 KB, GCS to some Iggy")
+
+
 def test_every_promised_row_has_a_name():
     assert list(ROWS) == [
-        *("jsonl", "avro", "csv", "parquet", "small", "memory", "idle", "start"),
+        *("jsonl", "avro", "csv", "parquet", "small", "gcs-jsonl", "gcs-small", "memory", "idle", "start"),
         *("spark", "spark-split", "cluster", "spark-listing", "driver-memory", "positions"),
     ]
 

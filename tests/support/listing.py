@@ -21,11 +21,11 @@ def native(key: str) -> NativeObject:
     return NativeObject(bucket="b", key=key, size=1, version="v")
 
 
-def page_of(keys: Sequence[str], after: str, page_size: int) -> ListPage:
-    """What a store with those keys, sorted, answers."""
-    at = bisect_right(keys, after)
-    more = at + page_size < len(keys)
-    return ListPage(objects=[native(key) for key in keys[at : at + page_size]], continuation="more" if more else None)
+def page_of(keys: Sequence[str], after: str, page_size: int, until: str | None = None) -> ListPage:
+    """What a store with those keys, sorted, answers; one that bounds pages, when it is told an end."""
+    at, end = bisect_right(keys, after), len(keys) if until is None else bisect_right(keys, until)
+    found = [native(key) for key in keys[at : min(at + page_size, end)]]
+    return ListPage(objects=found, continuation="more" if at + page_size < end else None)
 
 
 def even(count: int) -> list[str]:
@@ -109,6 +109,7 @@ def simulate(
     histogram: Histogram = (),
     jitter: float = 0.0,
     start: int = 4,
+    bounded: bool = False,
 ) -> Run:
     """Lists with that many workers that start few and double; a call takes 1, give or take half the jitter."""
     rand = random.Random(7)
@@ -120,14 +121,16 @@ def simulate(
         for task in planner.next_ranges(allowed - len(under_way)):
             calls, number = calls + 1, number + 1
             took = 1.0 + jitter * (rand.random() - 0.5)
-            heapq.heappush(under_way, (now + took, number, task, page_of(keys, task.after, page_size)))
+            page = page_of(keys, task.after, page_size, task.until if bounded else None)
+            heapq.heappush(under_way, (now + took, number, task, page))
         if not under_way:
             break
         now = under_way[0][0]
         while under_way and under_way[0][0] == now:
             _, _, task, page = heapq.heappop(under_way)
             listed = [one.key for one in page.objects]
-            objects, result = in_range(task.number, page, listed, planner.until(task.number), 1)
+            ended = bounded and task.until is not None
+            objects, result = in_range(task.number, page, listed, planner.until(task.number), 1, bounded=ended)
             found += [one.key for one in objects]
             planner.report(result)
             allowed = min(workers, allowed + 1)

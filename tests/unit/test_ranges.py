@@ -197,6 +197,14 @@ def test_the_workers_are_busy_and_calls_are_few(buckets, name, workers, jitter):
     assert second.speed >= least
 
 
+def test_pages_that_end_with_their_range_cost_no_more_calls(buckets):
+    keys = buckets["even numbers"]
+    for histogram in ([], simulate(keys, 16).histogram):
+        free, ended = (simulate(keys, 16, histogram=histogram, bounded=bounded) for bounded in (False, True))
+        assert sorted(ended.keys) == keys
+        assert ended.calls <= 1.01 * free.calls
+
+
 def test_waves_of_long_tasks_need_few_waves(buckets):
     keys = buckets["date prefixes"]
     planner, waves, calls, found = RangePlanner(page_size=50, workers=16, max_pages=40, shrink=False), 0, 0, 0
