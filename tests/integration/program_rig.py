@@ -86,6 +86,9 @@ def wait_until(check, seconds=60.0, pause=0.01):
     return found
 
 
+CUT_SHORT = "stopped before Iggy had answered everything"
+
+
 @attrs.frozen(kw_only=True)
 class Ended:
     """A program that has ended."""
@@ -94,11 +97,18 @@ class Ended:
     out: str
     err: str
     seconds: float = 0.0
+    waited: float = 0.0
+    """For how long the machine kept it waiting while it stopped."""
 
     @property
     def said(self):
         """The last line of stderr: the sentence that tells why."""
         return self.err.strip().rsplit("\n", 1)[-1]
+
+    @property
+    def cut_short(self):
+        """Whether its limit ended a stop before everything was done, as it may where the machine has no time for it."""
+        return self.waited > 1 and CUT_SHORT in self.err
 
     @property
     def lines(self):
@@ -186,15 +196,25 @@ class Running:
             self.send(signal.SIGABRT)  # faulthandler then writes where every thread is
             self.process.wait()
             raise AssertionError(f"it did not end: {self.err}") from None
-        took = before.seconds
+        took, waited = before.seconds, before.waited
         assert took < within, f"took {took:.1f} seconds: {ended.err}"
-        return ended
+        return attrs.evolve(ended, waited=waited)
 
     def kill(self):
         """Kill -9."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+
+
+def check_saved(ended, again):
+    """A stop saved every position: the next start found nothing behind them in the topics."""
+    assert ended.cut_short or "were found in the topics" not in again.err, "positions were not saved"
+
+
+def stopping(running):
+    """Holds what calls it up until a program says that it is stopping: it is then surely in the middle of its work."""
+    wait_until(lambda: ": stopping" in running.err or running.process.poll() is not None)
 
 
 def children(pid):

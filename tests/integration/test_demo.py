@@ -80,7 +80,9 @@ def test_a_stopped_demo_goes_on_and_the_next_one_sends_nothing(tmp_path):
     assert "parquet  -> flights-parquet    5,000 flights sent" in second.stdout
     assert counts(second.stdout) == all_there
     assert "uploaded now" not in second.stdout
-    assert second.stderr.count("\n") == second.stderr.count(" WARNING try "), "nothing else is said beside the result"
+    others = ("still waiting for Spark", " WARNING try ")  # on a busy machine
+    said = [line for line in second.stderr.splitlines() if not any(one in line for one in others)]
+    assert said == [], "nothing else is said beside the result"
 
     third = run(*command)
     assert third.returncode == 0

@@ -17,12 +17,14 @@ from tests.integration.program_rig import (
     Tarpit,
     chance,
     check_exactly,
+    check_saved,
     children,
     fill,
     json_lines,
     jsonl,
     opened,
     rounds,
+    stopping,
     wait_until,
     with_client,
 )
@@ -100,14 +102,18 @@ def stopped_and_run_again(program, running, number, expected, **clean):
 @pytest.mark.parametrize(("number", "tasks"), [(signal.SIGTERM, 2), (signal.SIGINT, 1)])
 def test_a_signal_in_the_middle_of_sending(program, moto_bucket, number, tasks):
     expected = fill(moto_bucket, 18, least=700)
-    running = program.configure(**SLOW, runner={"tasks_max": tasks}, input={"format": "auto"}).start()
-    wait_until(lambda: program.count() > 2000)
-    ended = running.stop(number).no_secrets()
+    with HookProxy(moto_bucket.endpoint, "/in/017", lambda _: stopping(running)) as proxy:
+        program.configure(
+            **SLOW, runner={"tasks_max": tasks}, input={"format": "auto"}, s3={"endpoint": proxy.endpoint}
+        )
+        running = program.start()
+        wait_until(lambda: program.count() > 2000)
+        ended = running.stop(number).no_secrets()
     assert ended.code == 0, ended.err
     sent = program.count()
     assert sent < sum(map(len, expected.values())), "it was not in the middle"
-    again = program.configure(runner={"tasks_max": 1}).once()
-    assert "were found in the topics" not in again.err, "positions were not saved"
+    again = program.configure(runner={"tasks_max": 1}, s3={"endpoint": moto_bucket.endpoint}).once()
+    check_saved(ended, again)
     check_exactly(program.messages(), expected, same=json.loads)
 
 
@@ -119,7 +125,7 @@ def test_a_signal_while_idle(program, moto_bucket):
     ended = running.stop()
     assert ended.code == 0
     again = program.once()
-    assert "were found in the topics" not in again.err, "positions were not saved"
+    check_saved(ended, again)
     check_exactly(program.messages(), expected, same=json.loads)
 
 

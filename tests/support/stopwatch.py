@@ -43,5 +43,14 @@ class Stopwatch:
     @property
     def seconds(self):
         """What it took so far, on a machine that had time for it."""
-        took = time.monotonic() - self._began
+        took = self._took
         return max(took / 10, (took - (lost() - self._lost)) / crowd())
+
+    @property
+    def waited(self):
+        """The rest of it: for how long the machine kept it waiting."""
+        return self._took - self.seconds
+
+    @property
+    def _took(self):
+        return time.monotonic() - self._began
