@@ -6,10 +6,10 @@ silent, forget tokens, list in the wrong order.
 
 import json
 import re
+from collections import Counter
 from urllib.parse import quote
 
-from framework.testing.faults import Fault
-from tests.integration.program_rig import HookProxy
+from framework.testing.faults import Fault, FaultProxy
 
 LATE_SECONDS = 0.4
 
@@ -35,8 +35,8 @@ KINDS = (
 """Of every store."""
 
 
-class StoreProxy(HookProxy):
-    """Forwards, breaks, and counts what it broke.
+class StoreProxy(FaultProxy):
+    """Forwards, breaks, and counts what it broke; and calls a hook before the n-th request under a path that a pattern finds.
 
     Attributes:
         section: of the configuration.
@@ -52,18 +52,28 @@ class StoreProxy(HookProxy):
 
     def __init__(self, target):
         self.struck = 0
+        self._hooks = []
         super().__init__(target)
+
+    def hook(self, pattern, hook, *, at=1):
+        """From now on; counting begins here. Listings and lookups can be hooked, too, and queries tell paths apart."""
+        self._hooks.append((re.compile(pattern), hook, at, Counter()))
 
     def note(self, request):
         rule = super().note(request)
         self.struck += rule is not None
+        for pattern, hook, at, asked in list(self._hooks) if request.method == "GET" else ():
+            if pattern.search(request.path):
+                asked[request.path] += 1
+                if asked[request.path] == at:
+                    hook(request.path)
         return rule
 
     def calm(self):
         """No faults any more; how often they struck since the last time."""
         struck, self.struck = self.struck, 0
         self.clear()
-        self.unhook()
+        self._hooks.clear()
         return struck
 
     def options(self, folder):
@@ -141,7 +151,7 @@ class S3Proxy(StoreProxy):
     reading = "/in/"
 
     def reading_of(self, key):
-        return rf"/{re.escape(key.rpartition('/')[2])}"
+        return rf"^[^?]*/{re.escape(key.rpartition('/')[2])}"
 
     def refusal(self, status):
         code = {429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}[status]
