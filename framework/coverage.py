@@ -37,6 +37,9 @@ MOST_STRETCHES = 2000
 PROVE_FROM = 50_000
 """Old positions that a pass over a store without a documented order holds before its order is looked at: some 4 MB."""
 
+WAIT_FROM = 1_000_000
+"""Such positions that it holds, some 85 MB, before it waits for what the look says."""
+
 PASSES = 3
 """Stretches wait on behalf of so many passes: of the oldest that still has some, and of the newest."""
 
@@ -246,6 +249,15 @@ class Coverage:
     def needs_proof(self) -> bool:
         """Whether the pass holds so many old positions that it is worth a look whether the store has an order."""
         return not (self._in_order or self._looked) and self._held >= PROVE_FROM
+
+    def looking(self) -> None:
+        """A look has begun; `proven` will tell what it showed."""
+        self._looked = True
+
+    @property
+    def holds_too_much(self) -> bool:
+        """Whether so many old positions are held that the pass should not go on before the look has ended."""
+        return self._held >= WAIT_FROM
 
     def proven(self, proof: OrderProof | None) -> None:
         """The prefix was listed once more since `began`, in one chain from its start to its end.

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 
 import attrs
 
-from framework.errors import ListingError
+from framework.errors import ListingError, SourceError
 from framework.listing import list_parallel
 from framework.retry import OnRetry, RetryPolicy
 from framework.store import ObjectStore
@@ -99,3 +101,48 @@ def look_at_order(
         if not proven and not (stop is not None and stop.is_set()):
             log.info("%s: the listing is not in the order of keys; positions are kept until the end of the pass", where)
         return OrderProof(places) if proven else None, listing.counts.calls
+
+
+class OrderLook:
+    """A look at the order of a prefix beside the pass over it, in a thread of its own. Made for one pass, and closed with it.
+
+    Args:
+        store: the bucket.
+        prefix: what is listed.
+        page_size: keys in a page.
+        policy: how patiently each call is tried.
+        on_retry: told of each call that is tried again.
+    """
+
+    def __init__(
+        self, store: ObjectStore, prefix: str, *, page_size: int, policy: RetryPolicy, on_retry: OnRetry | None = None
+    ) -> None:
+        self._stop = threading.Event()
+        self._result: Future[tuple[OrderProof | None, int]] = Future()
+
+        def look() -> None:
+            try:
+                self._result.set_result(
+                    look_at_order(store, prefix, page_size=page_size, policy=policy, stop=self._stop, on_retry=on_retry)
+                )
+            except SourceError as error:
+                if not self._stop.is_set():
+                    log.warning("%s; positions are kept until the end of the pass", error)
+                self._result.set_result((None, 0))
+            except BaseException as error:  # noqa: BLE001 - raised where the result is taken
+                self._result.set_exception(error)
+
+        self._thread = threading.Thread(target=look, name="order-look", daemon=True)
+        self._thread.start()
+
+    def done(self, seconds: float = 0.0) -> bool:
+        """Whether `take` returns at once; waits so long for it."""
+        return bool(wait_for([self._result], timeout=seconds).done)
+
+    def take(self) -> tuple[OrderProof | None, int]:
+        """What `look_at_order` returned; waits for it. None, and no calls, when a call failed for good."""
+        return self._result.result()
+
+    def close(self) -> None:
+        """Ends it; a call under way is not waited for."""
+        self._stop.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from framework.listing import Listing, ListingRequest, list_parallel
 from framework.listing_memory import ListingMemory
 from framework.lookups import BucketOpener, Lookups
 from framework.named_objects import NamedObjects
-from framework.order_proof import look_at_order
+from framework.order_proof import OrderLook
 from framework.pace import CallPace, set_pace
 from framework.past_listing import PastListing
 from framework.reading import StoreInput
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from framework.errors import RetriableError
     from framework.feed import ObjectFeed
     from framework.offsets import OffsetManager
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.1
+"""Between two looks whether a listing beside the pass has ended."""
 
 
 class StoreRecordIterator(AbstractSourceRecordIterator):
@@ -248,24 +254,42 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             first=first,
         )
 
-    def _look_at_order(self, prefix: str) -> None:
+    def _start_look(self, prefix: str) -> OrderLook:
         """Lists everything once more, so that positions need not be held until the end of a pass over very many objects."""
-        proof, calls = look_at_order(
+        self.offsets.coverage.looking()
+        return OrderLook(
             self._store,
             prefix,
             page_size=self._page_size,
             policy=self._policy,
-            stop=self._ending,
             on_retry=self._count_retry,
         )
+
+    def _take_look(self, look: OrderLook) -> bool:
+        """Tells what the look has shown; False while it goes on. Waits for it when too much is held."""
+        coverage = self.offsets.coverage
+        if not look.done() and not coverage.holds_too_much:
+            return False
+        if not look.done():
+            log.info(
+                "%s://%s: too many positions are held; waiting until everything is listed once more",
+                self._store.scheme,
+                self._store.bucket,
+            )
+        while not look.done(LOOK_SECONDS):
+            if self._ending.is_set():
+                return False
+        proof, calls = look.take()
         self.counts.list_requests += calls
-        self.offsets.coverage.proven(proof)
+        coverage.proven(proof)
+        return True
 
     def _objects_of(self, listing: Listing, prefix: str, *, whole: bool) -> Iterator[NativeObject]:
         """The objects of a listing; its counts become ours, and its clock."""
         calls = retries = 0
         idle_before = self._listing_idle_seconds
         told = False
+        look: OrderLook | None = None
         try:
             while True:
                 objects = next(listing, None)
@@ -283,13 +307,17 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 yield from objects
                 self.offsets.coverage.listed(listing.stretch, objects[-1].key)
                 if whole and not listing.unordered and self.offsets.coverage.needs_proof:
-                    self._look_at_order(prefix)
+                    look = self._start_look(prefix)
+                if look is not None and self._take_look(look):
+                    look = None
             if not listing.complete:
                 raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}: closed while listing")
         finally:
             self.counts.list_requests += listing.counts.calls - calls
             self.counts.retries += listing.counts.retries - retries
             listing.close()
+            if look is not None:
+                look.close()
 
     def _set_clock(self, server_time_ms: int) -> None:
         self._clock_ahead_seconds = server_time_ms / 1000 - time.time()

@@ -130,7 +130,9 @@ def both(chain, rounds):
                 return struck >= need or (chain.look() and not chain.open_records())
 
             chain.wait(enough, "neither faults nor an end")
-            chain.wait_for_count((chain.count() or 0) + dice.randrange(1 + chain.open_records() // 2))
+            held = chain.count() or 0
+            chain.look()  # behind the count: what comes in between must not be waited for
+            chain.wait_for_count(held + dice.randrange(1 + chain.open_records() // 2))
             alive = chain.alive()
             chain.kill()
             acted = [name for name, hit in (("Iggy", wire.disarm()), ("store", store.calm())) if hit]

@@ -8,7 +8,7 @@ from framework.cli import leave, run
 from framework.engine import session, snapshots
 from s3_source.task import S3SourceTask
 
-coverage.PROVE_FROM = 10
+coverage.PROVE_FROM = coverage.WAIT_FROM = 10
 snapshots.FOLD_FROM = 5
 snapshots.SETTLE_SECONDS = 1.0
 session.SETTLE_SECONDS = 0.0

@@ -3,6 +3,7 @@
 import collections
 import logging
 import random
+import threading
 import time
 from unittest import mock
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework import coverage
+from framework import coverage, order_proof
 from framework.errors import PositionError
 from framework.iggy.position_log import PositionLog
 from framework.iggy.recovery import Recovery
@@ -90,7 +91,7 @@ def happen(store, step):
     prove_from=st.sampled_from([1, 3, 1000]),
 )
 def test_the_same_is_read_as_without_a_watermark(order, happened, documented, headers, prefixes, prove_from):
-    with mock.patch.object(coverage, "PROVE_FROM", prove_from):
+    with mock.patch.multiple(coverage, PROVE_FROM=prove_from, WAIT_FROM=0):
         live(order, happened, documented, headers, prefixes)
 
 
@@ -191,6 +192,7 @@ def test_without_a_documented_order_it_rises_at_the_end_of_the_pass():
 
 def test_without_a_documented_order_it_rises_in_mid_pass_once_the_store_has_shown_its_order(monkeypatch):
     monkeypatch.setattr(coverage, "PROVE_FROM", 5)
+    monkeypatch.setattr(coverage, "WAIT_FROM", 0)
     keys = [f"k{number:02}" for number in range(40)]
     store = old_bucket(*keys, documented=False)
     one = leader(store)
@@ -210,8 +212,43 @@ def test_without_a_documented_order_it_rises_in_mid_pass_once_the_store_has_show
     assert (len(one.offsets), len(one.offsets.watermark)) == (0, 1)
 
 
+def test_reading_goes_on_while_the_store_is_looked_at_until_too_much_is_held(monkeypatch):
+    monkeypatch.setattr(coverage, "PROVE_FROM", 5)
+    monkeypatch.setattr(coverage, "WAIT_FROM", 25)
+    store = old_bucket(*(f"k{number:02}" for number in range(40)), documented=False)
+    one = leader(store)
+    asked, goes_on, look = threading.Event(), threading.Event(), order_proof.look_at_order
+
+    def slow(*where, **how):
+        asked.set()
+        assert goes_on.wait(60)
+        return look(*where, **how)
+
+    monkeypatch.setattr(order_proof, "look_at_order", slow)
+    taken = 0
+    while taken < 15:
+        assert one.take() is not None
+        taken += 1
+        one.finish_all()
+        one.fold()
+    assert asked.wait(60)
+    assert len(one.offsets) == taken  # nothing has risen, and everything was handed out
+    threading.Timer(0.2, goes_on.set).start()
+    while one.take() is not None:
+        taken += 1
+        one.finish_all()
+        one.fold()
+        assert taken <= 28 or goes_on.is_set()
+    assert taken == 40
+    assert len(one.offsets) < 35  # what was listed before the look ended waits for the end of the pass
+    one.quiet()
+    one.fold()
+    assert (len(one.offsets), len(one.offsets.watermark)) == (0, 1)
+
+
 def test_what_came_back_behind_the_last_proven_key_of_a_page_is_not_hidden_by_the_next_page(monkeypatch):
     monkeypatch.setattr(coverage, "PROVE_FROM", 3)
+    monkeypatch.setattr(coverage, "WAIT_FROM", 0)
     store = old_bucket(*(f"k{number:02}" for number in range(30)), documented=False)
     for back in range(3, 27):
         one = leader(store, list_concurrency=2)  # its pages are not those of the look
@@ -241,7 +278,7 @@ def test_no_order_that_a_store_may_have_hides_an_object_from_a_start_in_mid_pass
         for number in range(chance.choice([0, 1, 4, 9]))
     ]
     store = old_bucket(*names, documented=False, order=order)
-    with mock.patch.object(coverage, "PROVE_FROM", prove_from):
+    with mock.patch.multiple(coverage, PROVE_FROM=prove_from, WAIT_FROM=0):
         one = leader(store, list_concurrency=concurrency)
         for _ in range(chance.randrange(len(names) + 2)):
             one.take()

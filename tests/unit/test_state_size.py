@@ -76,6 +76,7 @@ def at_once(monkeypatch):
     monkeypatch.setattr(snapshots, "PAUSE_PARTS", 0)
     monkeypatch.setattr(snapshots, "FOLD_FROM", 100)
     monkeypatch.setattr(coverage, "PROVE_FROM", 150)
+    monkeypatch.setattr(coverage, "WAIT_FROM", 150)
 
 
 @pytest.mark.usefixtures("at_once")
