@@ -129,7 +129,7 @@ def test_iggy_is_down(program):
     address = f"127.0.0.1:{free_port()}"
     program.configure(iggy={"url": f"iggy://iggy:drowssap@{address}"})
     for arguments in ((), ("--once",), ("read",)):
-        failed(program, address, arguments=arguments)
+        failed(program, address, arguments=arguments, within=10)
 
 
 def test_a_wrong_password_for_iggy(program, iggy_url):
