@@ -352,8 +352,14 @@ class Chain:
         return self.wait(answer, "Iggy did not answer")[0]
 
     def wait_for_count(self, target):
-        """Until the topic holds so many messages, or the program has ended."""
-        self.wait(lambda: not self.alive() or (self.count() or 0) >= target, f"{target} messages never came")
+        """Until the topic holds so many messages, or the program has ended; or nothing more comes: objects are deleted."""
+
+        def enough():
+            if not self.alive() or (self.count() or 0) >= target:
+                return True
+            return self.look() and self.open_records() == 0
+
+        self.wait(enough, f"{target} messages never came")
 
     def wait_for_standstill(self, seconds):
         """Until nothing has come for so long, or the program has ended; False when all has come instead."""
