@@ -163,10 +163,9 @@ class CheckpointLoader:
         loaded.listings, loaded.watermark = summary.listings, closing.watermark
         loaded.letters = closing.letters  # of the oldest step that counts: what it does not know must be read again
         self._apply(checkpoints, self._reach(checkpoints, summary, loaded), loaded)
-        # deltas may tell again of what the snapshot has folded: before the shares of such objects are made to agree
-        folded, records = loaded.entries.fold(loaded.watermark)
-        if checkpoints[0].deltas or len(checkpoints) > 1:
-            loaded.watermark = loaded.watermark.with_folded(folded, records)
+        # Deltas may tell again of what the snapshot has folded, and counted: a range rises only when all in it is known to be
+        # done. Before the shares of such objects are made to agree.
+        loaded.entries.fold(loaded.watermark)
         if loaded.lost_records:  # the mark up to where everything was read falls with what was read
             loaded.listings = {prefix: attrs.evolve(past, tail=None) for prefix, past in loaded.listings.items()}
         return loaded

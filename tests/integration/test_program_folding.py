@@ -100,7 +100,7 @@ def folded(program):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("engine", [ENGINES[0], ENGINES[2]])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_killed_while_it_folds_in_the_middle_of_a_first_pass(program, moto_bucket, engine, request):
     expected = {f"in/{number:03}.jsonl": json_lines(f"{number:03}", 5) for number in range(OBJECTS)}
     for key, payloads in expected.items():

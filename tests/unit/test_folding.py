@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 
 from framework import coverage, order_proof
 from framework.errors import PositionError
-from framework.iggy.position_log import PositionLog
+from framework.iggy import log_codec
+from framework.iggy.checkpoints import CheckpointLoader
+from framework.iggy.log_codec import Closing
+from framework.iggy.position_log import PositionLog, arrange
 from framework.iggy.recovery import Recovery
-from framework.records import ObjectState
+from framework.offsets import OffsetManagerEntry, PositionDelta, position_map
+from framework.records import Lane, ObjectState
 from framework.reset import Reset
+from framework.testing.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
-from framework.watermark import CoveredRange
+from framework.watermark import CoveredRange, Watermark
 from tests.support.folding import ClockStore, Leader, wanted
 
 WINDOW_S = 10
@@ -621,3 +626,29 @@ def test_what_is_archived_and_waited_for_is_not_hidden():
     one.fold()
     one.start()
     assert {name.split("@")[0] for name in read_again(one)} == {"b"}
+
+
+def test_what_a_snapshot_has_folded_is_counted_once_when_a_delta_tells_of_it_again():
+    """With several processes a snapshot stands in the log behind deltas of what it has folded, and both count."""
+    server = MemoryIggy()
+    connection = server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "log", 1)
+    done = OffsetManagerEntry(
+        bucket="b", key="k", version="v", modified_ms=1, records_done=7, state=ObjectState.DONE, lane=Lane("records", 0)
+    )
+    reading = attrs.evolve(done, records_done=3, state=ObjectState.READING)
+    anchors = {done.lane: None}
+    watermark = Watermark(bucket="b", prefixes={"": (CoveredRange("", None, 10),)}).with_folded({"": 1}, 7)
+    for payload in (
+        *log_codec.encode_snapshot("kit", 1, position_map().view(), Closing()),
+        log_codec.encode_delta("kit", 1, 0, PositionDelta(entries=[reading], anchors=anchors)),
+        log_codec.encode_delta("kit", 1, 0, PositionDelta(entries=[done], anchors=anchors)),
+        *log_codec.encode_snapshot(
+            "kit", 1, position_map().view(), Closing(watermark=watermark, anchors=anchors), since=1
+        ),
+    ):
+        connection.append("kit", "log", 0, payload)
+    log = PositionLog(connection, stream="kit", topic="log", source="kit")
+    loaded = CheckpointLoader(log, arrange(log.outline(), "kit").checkpoints).load()
+    assert (len(loaded.entries), loaded.watermark.objects, loaded.watermark.records) == (0, 1, 7)
