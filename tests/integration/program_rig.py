@@ -77,7 +77,7 @@ HANGS_SECONDS = 40.0
 """When a program that was told to stop is taken to hang, however busy the machine is."""
 
 
-def wait_until(check, seconds=60.0, pause=0.01):
+def wait_until(check, seconds=120.0, pause=0.01):
     """Waits for `check()` to be true and returns what it gave."""
     deadline = time.monotonic() + seconds
     while not (found := check()):
@@ -169,12 +169,12 @@ class Running:
     def err(self):
         return self._err.read_text(errors="replace")
 
-    def wait(self, seconds=90.0):
+    def wait(self, seconds=180.0):
         code = self.process.wait(seconds)
         took = self._began.seconds
         return Ended(code=code, out=self._out.read_text(errors="replace"), err=self.err, seconds=took)
 
-    def wait_for(self, text, seconds=60.0):
+    def wait_for(self, text, seconds=120.0):
         """Waits until stderr holds a text."""
 
         def found():
