@@ -150,6 +150,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._head: FetchedInput | None = None
         self._feed_failure: Exception | None = None
         self._single: Iterator[SourceRecord] | None = None
+        self._left: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._closed = False
 
     # What a store supplies
@@ -433,6 +434,24 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def _planned_bytes(self, assignment: Assignment) -> int:
         return min(assignment.size_bytes, self.config.input.fetch_ahead_bytes)
 
+    def left_at(self, entry: OffsetManagerEntry) -> None:
+        """Notes how far an object was handed out that is given back to the feed: more than anybody has committed, perhaps."""
+        self._left[entry.get_manager_key()] = entry
+
+    def _as_left(self, assignment: Assignment) -> Assignment:
+        """Where to go on with an object that was given back and comes again in the same version: a store may be mistaken.
+
+        Whoever hands it out knows what is committed, or what another process has told of it. What was handed out since is on
+        its way, and must not be sent again.
+        """
+        entry = assignment.entry
+        left = self._left.pop(entry.get_manager_key(), None)
+        if left is None or left.records_done <= entry.records_done:
+            return assignment
+        if (left.version, left.split_size, left.lane) != (entry.version, entry.split_size, entry.lane):
+            return assignment
+        return attrs.evolve(assignment, entry=attrs.evolve(left, generation=entry.generation))
+
     def _fill(self) -> None:
         """Opens objects ahead: up to `fetch_ahead`, and as many as their bytes allow, but always one.
 
@@ -449,6 +468,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 return
             if assignment is None:
                 return
+            assignment = self._as_left(assignment)
             native, entry = assignment.native, assignment.entry
             source = self.get_input_stream(native)
             if entry.cut is not None:

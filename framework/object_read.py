@@ -132,6 +132,9 @@ class ObjectRead:
 
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
         counts, feed = self._owner.counts, self._owner.feed
+        given_back = isinstance(error, (ObjectNotFoundError, ObjectChangedError, ObjectArchivedError))
+        if given_back and self._entry.records_done > self._assignment.entry.records_done:
+            self._owner.left_at(self._entry)
         if isinstance(error, ObjectNotFoundError):
             counts.objects_vanished += 1
             counts.bytes_vanished += self._assignment.size_bytes

@@ -13,6 +13,7 @@ from framework.errors import (
     AccessDeniedError,
     CorruptObjectError,
     ListingError,
+    ObjectChangedError,
     ObjectNotFoundError,
     RecordError,
     StoreUnavailableError,
@@ -388,6 +389,30 @@ def test_an_object_overwritten_between_list_and_read_is_read_in_its_new_version_
     assert payloads(batches) == {"a": lines("a", 3), "b": lines("new", 2)}
     assert {batch.native.version for batch in batches if batch.native.key == "b"} == {changed[0].version}
     assert (iterator.counts.objects_changed, iterator.finished) == (1, True)
+
+
+@pytest.mark.parametrize("mistaken", [ObjectChangedError, ObjectNotFoundError])
+@pytest.mark.parametrize("committed", [0, 1])
+def test_what_was_handed_out_does_not_come_again_when_a_store_was_mistaken_about_a_version(over, mistaken, committed):
+    """It says that the object is gone or another one, and then lists the same version. A part of it is on its way."""
+    store = store_of(b=40)
+    store.largest_read = 100
+    store.fail("read", mistaken("no", location="memory://bucket/b"), key="b", skip=4, times=1)
+    offsets = OffsetManager()
+    iterator = over(store, offsets, batch_length=2)
+    found = [iterator.next_batch()]
+    if committed:
+        commit(offsets, found)
+    found += drain(iterator)
+    before = sum(len(batch.payloads) for batch in found)
+    assert 2 * committed < before < 40
+    due(iterator)
+    found += drain(iterator)
+    assert payloads(found) == {"b": lines("b", 40)}
+    assert [batch.first_record for batch in found] == [
+        1 + sum(len(b.payloads) for b in found[:at]) for at in range(len(found))
+    ]
+    assert not iterator._left
 
 
 def test_an_object_overwritten_while_it_is_read_starts_again_in_its_new_version(over):
