@@ -5,11 +5,12 @@ connect -> recover -> one epoch of work -> (connection broke: connect, recover, 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
@@ -31,6 +32,13 @@ STOP_SECONDS = 3.0
 """How long after a stop an answer of Iggy is waited for."""
 
 Report = Callable[[Progress], None]
+
+
+class Stoppable(Protocol):
+    """What an epoch runs, on this engine or another one."""
+
+    def stop(self) -> None:
+        """Ends it soon; returns at once, and may be called twice, from any thread or a signal handler."""
 
 
 class LocalEngine:
@@ -61,7 +69,7 @@ class LocalEngine:
         self._config = with_moment(config)
         self._once = once
         self._stopping = threading.Event()
-        self._running: Pipeline | None = None
+        self._running: Stoppable | None = None
         self._connection: IggyConnection | None = None
         self._patience: threading.Timer | None = None
         self._reporter = Reporter(report, skipped_per_hour=config.errors.max_skipped_per_hour)
@@ -162,10 +170,22 @@ class LocalEngine:
             from framework.engine.processes import ProcessGroup  # noqa: PLC0415 - one task needs no processes
 
             group = ProcessGroup(self._task_class, self._config, session, once=self._once)
-            group.run(self._stopping, self._reporter)
+            with self._stops(group):
+                group.run(self._stopping, self._reporter)
             self._finish(session)
         else:
             self._run_task(session)
+
+    @contextlib.contextmanager
+    def _stops(self, running: Stoppable) -> Iterator[None]:
+        """For as long as it is at work, `stop` stops it, too."""
+        self._running = running
+        try:
+            if self._stopping.is_set():  # it was asked for before there was anything to stop
+                running.stop()
+            yield
+        finally:
+            self._running = None
 
     def _finish(self, session: Session) -> None:
         """After everything was done, and while the connection is there."""
@@ -187,14 +207,11 @@ class LocalEngine:
                 dead_letters=session.dead_letters(),
                 on_turn=session.watch.look_when_due,
             )
-            self._running = pipeline
-            if self._stopping.is_set():  # it was asked for before there was anything to stop
-                pipeline.stop()
             self._reporter.watch(task, pipeline)
-            pipeline.run()
+            with self._stops(pipeline):
+                pipeline.run()
             self._finish(session)
         finally:
-            self._running = None
             self._reporter.unwatch()
             task.stop()
             producer.close()

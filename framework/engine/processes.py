@@ -8,6 +8,7 @@ survive a fork.
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import threading
 import time
@@ -51,6 +52,7 @@ STOP_SECONDS = 3.5
 class _Worker:
     process: SpawnProcess
     pipe: Connection
+    tells: threading.Lock = attrs.field(factory=threading.Lock)
     thread: threading.Thread | None = None
     figures: TaskFigures = attrs.field(factory=TaskFigures)
     failure: SourceError | None = None
@@ -85,6 +87,16 @@ class ProcessGroup:
         self._changed = threading.Condition()
         self._deltas: list[PositionDelta] = []
         self._failure: SourceError | None = None
+        self._told_at = math.inf
+
+    def stop(self) -> None:
+        """Tells the workers to end, from a thread of its own: `run` may be waiting for an answer of Iggy, as they may."""
+        threading.Thread(target=self._tell_to_stop, name="stop", daemon=True).start()
+
+    def _tell_to_stop(self) -> None:
+        self._told_at = min(self._told_at, time.monotonic())
+        for worker in list(self._workers):
+            self._tell(worker, ("stop", None))
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Works until everything is done (once), `stopping` is set, or a worker fails.
@@ -222,14 +234,19 @@ class ProcessGroup:
 
     def _tell(self, worker: _Worker, message: tuple[str, object]) -> None:
         try:
-            worker.pipe.send(message)
+            with worker.tells:
+                worker.pipe.send(message)
         except OSError:
             log.debug("%s has ended already", worker.process.name)  # its listener says why
 
     def _end_workers(self, *, orderly: bool) -> None:
-        for worker in self._workers:
-            self._tell(worker, ("close" if orderly else "stop", None))
-        deadline = time.monotonic() + (60.0 if orderly else STOP_SECONDS)
+        if orderly:
+            deadline = time.monotonic() + 60.0
+            for worker in self._workers:
+                self._tell(worker, ("close", None))
+        else:
+            self._tell_to_stop()
+            deadline = self._told_at + STOP_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.is_alive():

@@ -43,5 +43,6 @@ class SparkEngine(LocalEngine):
         group = SparkGroup(
             self._task_class, self._config, session, self._context, once=self._once, hold_line=self._hold_line
         )
-        group.run(self._stopping, self._reporter)
+        with self._stops(group):
+            group.run(self._stopping, self._reporter)
         self._finish(session)

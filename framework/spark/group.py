@@ -9,6 +9,7 @@ has (`framework.spark.lanes`): no wave waits for its slowest task, and a lane ne
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -118,6 +119,16 @@ class SparkGroup:
         self._live = TaskFigures()
         self._follow_from = session.recovered.base + 1
         self._follow_at = 0.0
+        self._told_at = math.inf
+
+    def stop(self) -> None:
+        """Tells the jobs to end, from a thread of its own: `run` may be waiting for an answer of Iggy, as they may."""
+        threading.Thread(target=self._tell_to_stop, name="stop", daemon=True).start()
+
+    def _tell_to_stop(self) -> None:
+        self._told_at = min(self._told_at, time.monotonic())
+        if self._line is not None:
+            self._line.close()
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Works until everything is done (once), `stopping` is set, or a job fails.
@@ -213,14 +224,12 @@ class SparkGroup:
         """Ends the jobs that are still at work, if any: their lanes are recovered before anybody sends to them again."""
         cancel_jobs(self._context, self._listing_group)
         threads = [running.thread for running in self._running.values()]
-        deadline = time.monotonic()
+        self._tell_to_stop()
         if self._line is not None:
-            self._line.close()
-            deadline += ORDERLY_SECONDS
-            _join(threads, deadline)
+            _join(threads, self._told_at + ORDERLY_SECONDS)
         if any(thread.is_alive() for thread in threads):
             cancel_jobs(self._context, self._group)
-            _join(threads, deadline + KILLED_SECONDS)
+            _join(threads, time.monotonic() + KILLED_SECONDS)
 
     # ---- what comes back
 
