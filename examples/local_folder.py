@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,14 @@ class FolderInput:
         """Opens the bytes `start .. end - 1`."""
         path = self._root / self.key
         try:
-            stream = LocalFileInput(path, key=self.key).open(start, end)
-            now = version_of(path.stat())
+            with ExitStack() as if_not:
+                stream = if_not.enter_context(closing(LocalFileInput(path, key=self.key).open(start, end)))
+                if version_of(path.stat()) != self._native.version:
+                    raise ObjectChangedError("the file was changed since it was listed", location=self.location)
+                if_not.pop_all()  # it is what was listed: who reads it closes it
+                return stream
         except FileNotFoundError as exc:
             raise ObjectNotFoundError("the file is gone", location=self.location) from exc
-        if now != self._native.version:
-            stream.close()
-            raise ObjectChangedError("the file was changed since it was listed", location=self.location)
-        return stream
 
 
 class FolderIterator(AbstractSourceRecordIterator):

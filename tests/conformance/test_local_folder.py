@@ -5,12 +5,15 @@ import io
 from pathlib import Path
 
 import pytest
-from local_folder import FolderConfig, FolderTask
+from local_folder import FolderConfig, FolderInput, FolderTask, version_of
 
+from framework import NativeObject
+from framework.errors import ObjectChangedError, ObjectNotFoundError
 from framework.testing.kit import ConformanceLaws
 from framework.testing.options import source_config
 from framework.testing.rig import Capability, SourceRig
 from tests.conformance.rigs import json_lines
+from transformers import LocalFileInput
 
 
 class FolderRig(SourceRig):
@@ -101,3 +104,24 @@ class TestLocalFolder(ConformanceLaws):
     @pytest.fixture
     def rig(self, tmp_path):
         return FolderRig(tmp_path)
+
+
+@pytest.mark.parametrize("left", [None, b"another"], ids=["deleted", "replaced"])
+def test_a_file_that_goes_as_it_is_opened_is_not_left_open(tmp_path, monkeypatch, left):
+    path, opened = tmp_path / "a", []
+    path.write_bytes(b"1\n")
+    native = NativeObject(bucket=str(tmp_path), key="a", size=2, version=version_of(path.stat()))
+    whole = LocalFileInput.open
+
+    def open_and_lose(self, start=0, end=None):
+        opened.append(whole(self, start, end))
+        path.unlink()
+        if left is not None:
+            path.write_bytes(left)
+        return opened[0]
+
+    monkeypatch.setattr(LocalFileInput, "open", open_and_lose)
+    with pytest.raises(ObjectNotFoundError if left is None else ObjectChangedError):
+        FolderInput(tmp_path, native).open()
+    with pytest.raises(ValueError, match="closed"):
+        opened[0].read(1)
