@@ -2,9 +2,11 @@
 
 Credentials, tokens and their renewal, emulator and endpoint are google-cloud-storage's and google-auth's; requests go over
 the session that they authorise, to the JSON API (https://cloud.google.com/storage/docs/json_api/v1). The library's objects
-and its own retries are left out: `framework.retry` makes those, and a page of a listing needs five fields of forty.
+and its own retries are left out: `framework.retry` makes those, and a page of a listing needs five fields of forty. Requests
+take a short way past that session, over its connections: `gcs_source.fastget`.
 
-Google's libraries are imported when a store is made, not before: that takes half a second.
+Google's libraries are imported when a store is made, not before: that takes half a second. The file is longer than others for
+the same reason as S3's: who may talk to the vendor can be checked, and every place that uses something private of it is in sight.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -37,6 +40,7 @@ from framework.store import ListPage, ObjectStore
 from framework.transformer import ReadStream
 from gcs_source.config import LARGEST_PAGE, GcsConfig, customer_key
 from gcs_source.errors_map import Failed, from_answer, translate
+from gcs_source.fastget import ShortWay, kept_headers
 from gcs_source.pages import FIELDS, ITEM_FIELDS, offsets, parse_object, parse_page, resume
 
 if TYPE_CHECKING:
@@ -45,6 +49,8 @@ if TYPE_CHECKING:
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 _CLOUD = "https://www.googleapis.com/auth/cloud-platform"
 _LONGEST_ERROR_BYTES = 65_536
+
+CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 class GcsStore(ObjectStore):
@@ -75,6 +81,7 @@ class GcsStore(ObjectStore):
         try:
             self._client = _client(config, credentials)
             self._http = _session(self._client, config)
+            self._short = _short_way(self._http, self._client.api_endpoint, config)
         except Exception as error:
             raise translate(error, self._failed("buckets.get")) from error
         bucket = quote(self.bucket, safe="")
@@ -137,20 +144,18 @@ class GcsStore(ObjectStore):
         failed = self._failed("objects.get", native.key)
         answer = self._send(f"{self._media}/{quote(native.key, safe='')}", asked, failed, headers=headers)
         try:
-            if answer.status_code not in (200, 206):
+            if answer.status not in (200, 206):
                 self._refused(answer, failed, native)
             expected = self._check(answer, native, start, stop)
         except BaseException:
             answer.close()
             raise
-        stream = HttpStream(
-            answer.raw, expected, native=native, translate=self._translate, on_close=self._streams.discard
-        )
+        stream = HttpStream(answer, expected, native=native, translate=self._translate, on_close=self._streams.discard)
         self._streams.add(stream)
         return stream
 
     def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
-        headers = answer.raw.headers
+        headers = answer.headers
         generation = headers.get("x-goog-generation")
         if generation and generation != native.version:
             raise ObjectChangedError(
@@ -162,11 +167,11 @@ class GcsStore(ObjectStore):
                 f"{native.location}: the store unpacked the object on the way, so that its bytes are not those that were "
                 f"listed; a proxy that takes out Accept-Encoding does that: check gcs.proxy"
             )
-        return expected_bytes(native, start, stop, status=answer.status_code, headers=headers)
+        return expected_bytes(native, start, stop, status=answer.status, headers=headers)
 
     def _refused(self, answer: Any, failed: Failed, native: NativeObject) -> None:
         """Raises what a refused read means. A generation that is gone was overwritten, or deleted: the key tells which."""
-        error = from_answer(answer.status_code, _head_of(answer), answer.raw.headers, failed)
+        error = _error_of(answer, failed)
         if isinstance(error, ObjectNotFoundError):
             now = self.stat(native.key)  # raises when there is none
             raise ObjectChangedError(
@@ -179,26 +184,30 @@ class GcsStore(ObjectStore):
         """A whole answer: its body, and its head."""
         answer = self._send(url, asked, failed, headers={"Accept-Encoding": "gzip"})
         try:
-            if answer.status_code != 200:  # noqa: PLR2004
-                raise from_answer(answer.status_code, _head_of(answer), answer.raw.headers, failed)
+            if answer.status != 200:  # noqa: PLR2004
+                raise _error_of(answer, failed)
             try:
-                return answer.content, answer.raw.headers
+                return answer.read(decode_content=True), answer.headers
             except Exception as error:
                 raise translate(error, failed) from error
         finally:
             answer.close()
 
     def _send(self, url: str, asked: Mapping[str, str], failed: Failed, *, headers: Mapping[str, str]) -> Any:
+        """urllib3's answer, its body unread."""
         self._check_open()
         config = self.config
         try:
+            answer = self._short.get(url, asked, headers)
+            if answer is not None:
+                return answer
             return self._http.get(
                 url,
                 params=asked,
                 headers=headers,
                 stream=True,
                 timeout=(config.connect_timeout_seconds, config.read_timeout_seconds),
-            )
+            ).raw
         except Exception as error:
             raise translate(error, failed) from error
 
@@ -244,10 +253,13 @@ def _is_google(endpoint: str) -> bool:
     return (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
 
 
-def _head_of(answer: Any) -> bytes:
-    """The beginning of the body of a refusal, unpacked."""
-    body: bytes = answer.raw.read(_LONGEST_ERROR_BYTES, decode_content=True)
-    return body
+def _error_of(answer: Any, failed: Failed) -> SourceError:
+    """What a refusal means, by its status and the beginning of its body."""
+    try:
+        body: bytes = answer.read(_LONGEST_ERROR_BYTES, decode_content=True)
+    except Exception as error:  # noqa: BLE001 - whatever the connection did to it
+        return translate(error, failed)
+    return from_answer(answer.status, body, answer.headers, failed)
 
 
 def _customer_key_headers(key: bytes) -> dict[str, str]:
@@ -268,7 +280,7 @@ def _client(config: GcsConfig, credentials: Credentials | None) -> Any:
     if credentials is None:
         if config.anonymous:
             credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
-        elif config.credentials_file or config.impersonate:
+        elif config.credentials_file or config.impersonate or _workload_identity():
             credentials = _credentials(config)
     options = {"api_endpoint": config.endpoint.rstrip("/")} if config.endpoint else None
     return Client(project=config.project or None, credentials=credentials, client_options=options)
@@ -277,7 +289,9 @@ def _client(config: GcsConfig, credentials: Credentials | None) -> Any:
 def _credentials(config: GcsConfig) -> Credentials:
     scope = _CLOUD if config.impersonate else _SCOPE
     if config.credentials_file:
-        found = _from_file(config.credentials_file, scope)
+        found = _from_file(config.credentials_file, scope, "gcs.credentials_file")
+    elif _workload_identity():
+        found = _from_file(_workload_identity(), scope, CREDENTIALS)
     else:
         found, _ = importlib.import_module("google.auth").default(scopes=[scope])
     if config.impersonate:
@@ -289,26 +303,39 @@ def _credentials(config: GcsConfig) -> Credentials:
     return made
 
 
-def _from_file(file: str, scope: str) -> Any:
+def _workload_identity() -> str:
+    """The file of the application default when it configures workload identity; else empty.
+
+    google-auth would ask Google which project that is, over the network and as long as it takes; a bucket needs none.
+    """
+    file = os.environ.get(CREDENTIALS, "")
+    if not file or "STORAGE_EMULATOR_HOST" in os.environ:
+        return ""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # google-auth says what is wrong with it
+        return file if json.loads(Path(file).read_bytes())["type"] == "external_account" else ""
+    return ""
+
+
+def _from_file(file: str, scope: str, option: str) -> Any:
     """What the file holds: a service account's key, a user's login, or a configuration of workload identity."""
     try:
         info = json.loads(Path(file).read_bytes())
         kind = info["type"]
     except OSError as error:
-        raise CredentialsError(f"gcs.credentials_file: {file} cannot be read ({error.strerror})") from error
+        raise CredentialsError(f"{option}: {file} cannot be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise CredentialsError(f"gcs.credentials_file: {file} is no file of credentials of Google's") from error
+        raise CredentialsError(f"{option}: {file} is no file of credentials of Google's") from error
     if kind == "external_account":
         source = info.get("credential_source") or {}
         aws, program = str(source.get("environment_id", "")).startswith("aws"), "executable" in source
         kind = "aws" if aws else "pluggable" if program else "identity_pool"
     if kind not in _MAKERS:
-        raise CredentialsError(f"gcs.credentials_file: {file} holds credentials of an unknown type, {kind!r}")
+        raise CredentialsError(f"{option}: {file} holds credentials of an unknown type, {kind!r}")
     module, maker = _MAKERS[kind]
     try:
         return getattr(importlib.import_module(module).Credentials, maker)(info, scopes=[scope])
     except ValueError as error:  # google.auth's own say no more than that something is missing
-        raise CredentialsError(f"gcs.credentials_file: {file} cannot be used: {error}") from error
+        raise CredentialsError(f"{option}: {file} cannot be used: {error}") from error
 
 
 _MAKERS = {
@@ -328,12 +355,55 @@ def _session(client: Any, config: GcsConfig) -> Any:
     adapter = HTTPAdapter(pool_connections=4, pool_maxsize=config.max_connections, max_retries=0)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
-    way: dict[str, object] = {}
+    # With each request, because those of the environment come before a session's; and tokens have a session of their own.
+    for one in (session, session._auth_request.session):  # noqa: SLF001
+        one.request = partial(one.request, **_way(config))
+    return session
+
+
+def _way(config: GcsConfig) -> dict[str, Any]:
+    way: dict[str, Any] = {}
     if config.proxy:
         way["proxies"] = {"http": config.proxy, "https": config.proxy}
     if config.ca_bundle:
         way["verify"] = config.ca_bundle
-    # With each request, because those of the environment come before a session's; and tokens have a session of their own.
-    for one in (session, session._auth_request.session):  # noqa: SLF001
-        one.request = partial(one.request, **way)
-    return session
+    return way
+
+
+class _Tokens:
+    """Those of a session, asked for as it does itself: by whoever needs one, with the limits of any request."""
+
+    def __init__(self, session: Any, timeout: tuple[float, float]) -> None:
+        self._session = session
+        self._request = partial(session._auth_request, timeout=timeout)  # noqa: SLF001
+
+    def add(self, url: str, headers: dict[str, str]) -> None:
+        self._session.credentials.before_request(self._request, "GET", url, headers)
+
+    def renew(self) -> None:
+        self._session.credentials.refresh(self._request)
+
+
+def _short_way(session: Any, endpoint: str, config: GcsConfig) -> ShortWay:
+    """What the session finds out for each request to the endpoint, found out once. No I/O."""
+    from requests import Request  # noqa: PLC0415
+    from urllib3 import Timeout  # noqa: PLC0415
+
+    way, adapter = _way(config), session.get_adapter(endpoint)
+    request = session.prepare_request(Request("GET", f"{endpoint}/"))
+    found = session.merge_environment_settings(
+        request.url, way.get("proxies", {}), stream=True, verify=way.get("verify"), cert=None
+    )
+    # as `HTTPAdapter.send` does
+    pool = adapter.get_connection_with_tls_context(
+        request, found["verify"], proxies=found["proxies"], cert=found["cert"]
+    )
+    adapter.cert_verify(pool, request.url, found["verify"], found["cert"])
+    connect, read = config.connect_timeout_seconds, config.read_timeout_seconds
+    return ShortWay(
+        pool=pool,
+        whole_address=adapter.request_url(request, found["proxies"]).startswith("http"),
+        headers=kept_headers(request.headers),
+        tokens=_Tokens(session, (connect, read)),
+        timeout=Timeout(connect=connect, read=read),
+    )

@@ -82,7 +82,7 @@ CLASSES: Mapping[str, _Kind] = {
     **_names(
         ConfigError,
         "SSLError ProxyError InvalidURL MissingSchema InvalidSchema InvalidProxyURL InvalidHeader UnrewindableBodyError"
-        " FileNotFoundError PermissionError IsADirectoryError",
+        " LocationValueError ProxySchemeUnknown ProxySchemeUnsupported FileNotFoundError PermissionError IsADirectoryError",
     ),
     **_names(FatalError, "RequestException Exception"),
 }
@@ -103,8 +103,14 @@ _CLASS_ADVICE: Mapping[str, str] = {
     "TransportError": "Google's token service, or the machine's metadata service, cannot be reached; check the network",
     "SSLError": "the server's certificate is not trusted, or it speaks no TLS; check gcs.endpoint and gcs.ca_bundle",
     "ProxyError": "the proxy does not answer; check gcs.proxy",
-    "ConnectTimeout": "the store did not take the connection in time; check gcs.endpoint and the network",
-    "ConnectionError": "the store cannot be reached; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and the network",
+    **dict.fromkeys(
+        ("ConnectTimeout", "ConnectTimeoutError"),
+        "the store did not take the connection in time; check gcs.endpoint and the network",
+    ),
+    **dict.fromkeys(
+        ("ConnectionError", "NewConnectionError", "NameResolutionError"),
+        "the store cannot be reached; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and the network",
+    ),
     "ReadTimeout": "the store did not answer in time",
     "ReadTimeoutError": "the store did not answer in time",
 }

@@ -141,12 +141,39 @@ def test_the_application_default(sent_by, key_file, monkeypatch):
 @pytest.mark.parametrize("how", ["option", "environment"])
 def test_workload_identity(sent_by, workload_file, tokens, monkeypatch, how):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workload_file))
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "project")  # else the library asks Google for it
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT", raising=False)  # nothing asks Google for it, either
     sent, _ = sent_by(**({"credentials_file": str(workload_file)} if how == "option" else {}))
     assert sent == ["Bearer t1", "Bearer t1"]
     ((path, body, _),) = tokens.asked
     assert path == "/v1/token"
     assert parse_qs(body)["subject_token"] == ["of-the-platform"]
+
+
+def test_workload_identity_that_acts_as_an_account(sent_by, workload_file, tokens, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workload_file))
+    address = f"{tokens.endpoint}/v1/projects/-/serviceAccounts/{{}}:generateAccessToken"
+    monkeypatch.setattr(google.auth.iam, "_IAM_ENDPOINT", address)
+    assert sent_by(impersonate=ACCOUNT)[0] == ["Bearer t2", "Bearer t2"]
+    assert tokens.asked[0][0] == "/v1/token"
+
+
+def test_workload_identity_that_lacks_something_is_told(gcs_bucket, workload_file, monkeypatch):
+    info = json.loads(workload_file.read_text())
+    del info["credential_source"]
+    workload_file.write_text(json.dumps(info))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workload_file))
+    with pytest.raises(CredentialsError, match=r"GOOGLE_APPLICATION_CREDENTIALS: .*workload\.json cannot be used"):
+        GcsStore(gcs_bucket.config(anonymous=False))
+
+
+def test_an_emulator_is_given_no_workload_identity(gcs_bucket, workload_file, tokens, monkeypatch):
+    gcs_bucket.put("k", b"content")
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workload_file))
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_bucket.endpoint)
+    store = GcsStore(gcs_bucket.config(anonymous=False, endpoint=""))
+    assert read(store, only(store)) == b"content"
+    store.close()
+    assert tokens.asked == []
 
 
 def test_impersonation(sent_by, key_file, tokens, monkeypatch):

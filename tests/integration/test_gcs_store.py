@@ -16,6 +16,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.testing.faults import Fault, FaultProxy
+from framework.testing.ports import free_port
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from tests.integration.test_stores import CONTENT
@@ -172,12 +173,71 @@ def test_a_refused_read_says_what_to_do(gcs_bucket, opened, what, kind):
             store.open(native, 1, 7)
 
 
+@pytest.mark.parametrize("what", [{"cut_at": 5}, {"reset_at": 5}], ids=["cut", "reset"])
+def test_a_refusal_that_breaks_off_is_tried_again(gcs_bucket, opened, what):
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
+        native = only(store)
+        proxy.add(Fault(path="/download/", **gcs_refusal(404, "notFound", "No such object"), **what))
+        with pytest.raises(StoreUnavailableError, match=r"gs://.*/k: "):
+            store.open(native)
+
+
 def test_an_endpoint_that_is_down_is_told(opened, gcs_bucket):
     store = opened(gcs_bucket.config(endpoint="http://127.0.0.1:9"))
     with pytest.raises(
         StoreUnavailableError, match=r"cannot be reached; check gcs\.endpoint \(or STORAGE_EMULATOR_HOST\)"
     ):
         store.list_page()
+
+
+# ---------------------------------------------------------------- the way
+
+
+def test_one_connection_serves_one_thread(gcs_bucket, opened):
+    for number in range(5):
+        gcs_bucket.put(f"k{number}", CONTENT)
+    store = opened(gcs_bucket.config())
+    for native in store.list_all():
+        assert read(store, native) == CONTENT
+        with pytest.raises(ObjectChangedError):
+            store.open(attrs.evolve(native, version="1"))
+    assert store._short.pool.num_connections == 1
+
+
+def test_a_redirect_is_followed(gcs_bucket, opened):
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
+        native = only(store)
+        place = f"{proxy.endpoint}/download/storage/v1/b/{gcs_bucket.name}/o/k?alt=media&redirected=1"
+        proxy.add(Fault(path="/download/", status=307, headers={"Location": place}, times=2))
+        assert read(store, native, 3, 9) == CONTENT[3:9]
+        assert [asked(one).get("redirected") for one in proxy.requests[1:]] == [None, None, "1"]
+
+
+@pytest.mark.parametrize("configured", [True, False], ids=["option", "environment"])
+def test_a_proxy_is_gone_through(gcs_bucket, opened, monkeypatch, configured):
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        for name in ("NO_PROXY", "no_proxy", "http_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        # what is configured comes first
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}" if configured else proxy.endpoint)
+        store = opened(gcs_bucket.config(proxy=proxy.endpoint if configured else ""))
+        assert read(store, only(store)) == CONTENT
+        listing, reading = proxy.requests
+        assert listing.path.startswith(f"{gcs_bucket.endpoint}/storage/v1/")
+        assert reading.path.startswith(f"{gcs_bucket.endpoint}/download/")
+
+
+def test_hosts_that_need_no_proxy_are_reached_without(gcs_bucket, opened, monkeypatch):
+    gcs_bucket.put("k", CONTENT)
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    store = opened(gcs_bucket.config())
+    assert read(store, only(store)) == CONTENT
 
 
 # ---------------------------------------------------------------- identity

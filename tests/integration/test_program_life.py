@@ -165,7 +165,9 @@ def test_a_signal_while_iggy_hangs(program, moto_bucket, own_server, tasks):
     wait_until(lambda: program.count() > 1000)
     own_server.send(signal.SIGSTOP)
     try:
-        time.sleep(1.5)  # for every request to be under way, that of who looks once a second too; nothing tells when it is
+        time.sleep(
+            1.5
+        )  # for every request to be under way, that of who looks once a second too; nothing tells when it is
         ended = running.stop().no_secrets()
     finally:
         own_server.send(signal.SIGCONT)

@@ -6,6 +6,7 @@ import json
 import google.auth.exceptions
 import pytest
 import requests.exceptions
+import urllib3.exceptions
 
 from framework.errors import (
     AccessDeniedError,
@@ -108,12 +109,14 @@ def classes(module):
     ]
 
 
-@pytest.mark.parametrize("cls", [*classes(google.auth.exceptions), *classes(requests.exceptions)])
+@pytest.mark.parametrize(
+    "cls", [*classes(google.auth.exceptions), *classes(requests.exceptions), *classes(urllib3.exceptions)]
+)
 def test_every_class_of_the_libraries_is_known(cls):
     known = [base.__name__ for base in cls.__mro__ if base.__name__ in CLASSES]
     assert known[0] not in {"Exception", "RequestException"} or cls.__name__ in {
         "BaseHTTPError", "JSONDecodeError", "CompatJSONDecodeError", "RequestException", "StreamConsumedError",
-        "TooManyRedirects", "InvalidJSONError", "URLRequired",
+        "TooManyRedirects", "InvalidJSONError", "URLRequired", "MessageDefect",
     }, cls  # fmt: skip
 
 
