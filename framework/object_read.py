@@ -131,26 +131,23 @@ class ObjectRead:
         )
 
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
-        counts, feed = self._owner.counts, self._owner.feed
-        given_back = isinstance(error, (ObjectNotFoundError, ObjectChangedError, ObjectArchivedError))
-        if given_back and self._entry.records_done > self._assignment.entry.records_done:
-            self._owner.left_at(self._entry)
+        counts = self._owner.counts
         if isinstance(error, ObjectNotFoundError):
             counts.objects_vanished += 1
             counts.bytes_vanished += self._assignment.size_bytes
             log.warning("left out an object that is gone: %s", error)
             self._finish()
-            feed.release(self._assignment, gone=True)
+            self._give_back(self._assignment, gone=True)
         elif isinstance(error, ObjectChangedError):
             counts.objects_changed += 1
             log.warning(
                 "overwritten since it was listed; the new version will be read from its first record: %s", error
             )
-            feed.release(self._assignment)
+            self._give_back(self._assignment)
         elif isinstance(error, ObjectArchivedError) and self._owner.config.discovery.archived == "wait":
             counts.objects_archived += 1
             counts.bytes_archived += self._assignment.size_bytes
-            feed.release(attrs.evolve(self._assignment, archived=True), gone=True)
+            self._give_back(attrs.evolve(self._assignment, archived=True), gone=True)
         elif not isinstance(error, SkippableError) or (
             self._tolerance == "none" and not isinstance(error, ObjectArchivedError)
         ):
@@ -167,6 +164,11 @@ class ObjectRead:
             log.warning("skipped the rest of an object after record %d: %s", number - 1, error)
             self._finish()
             yield self._batch(None, ObjectState.FAILED, GivenUp(record_number=number, error=error, told=told))
+
+    def _give_back(self, assignment: Assignment, *, gone: bool = False) -> None:
+        if self._entry.records_done > assignment.entry.records_done:
+            self._owner.left_at(self._entry)
+        self._owner.feed.release(assignment, gone=gone)
 
     def _with_class(self, error: ObjectArchivedError) -> ObjectArchivedError:
         name = self._native.storage_class

@@ -117,12 +117,19 @@ S3_ROWS = (
         name="stop",
         title="SIGTERM in every state",
         tests=("tests/integration/test_program_life.py", "-k", "signal"),
+        environment={"PROGRAM_TEST_STORE": "moto"},
     ),
 )
 GCS_ROWS = tuple(
-    attrs.evolve(row, name=f"{GCS_PREFIX}{row.name}", store="gcs", options={**row.options, "store": "fake-gcs-server"})
+    attrs.evolve(
+        row,
+        name=f"{GCS_PREFIX}{row.name}",
+        store="gcs",
+        options={**row.options, "store": "fake-gcs-server"},
+        environment={**row.environment, "PROGRAM_TEST_STORE": "fake-gcs"},
+    )
     for row in S3_ROWS
-    if row.chain is not None and "store" not in row.options
+    if "store" not in row.options
 )
 STORELESS_ROWS = (
     Row(

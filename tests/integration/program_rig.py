@@ -258,6 +258,10 @@ class Program:
         self.path.write_text(toml(self.sections))
         return self
 
+    def store(self, **options):
+        """Changes options of the store's section."""
+        return self.configure(**{next(iter(self.bucket.section())): options})
+
     @property
     def path(self):
         return self.folder / "source.toml"
@@ -532,6 +536,11 @@ class HookProxy(FaultProxy):
 def opened(proxy):
     """The paths of the objects of which bytes were asked for."""
     return [one.path for one in proxy.requests if one.method == "GET" and is_read(one.path)]
+
+
+def place_of(key):
+    """A pattern for a key in a path: GCS wants its slashes quoted."""
+    return "(/|%2F)".join(map(re.escape, f"/{key}".split("/")))
 
 
 def is_read(path):

@@ -50,11 +50,6 @@ def plain_program(program_on, plain_bucket):
     return program_on(plain_bucket)
 
 
-def store_options(program, **options):
-    """Changes options of the store's section."""
-    return program.configure(**{next(iter(program.bucket.section())): options})
-
-
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [("moto", LOCAL), ("fake-gcs", LOCAL), ("fake-gcs", PROCESSES), ("fake-gcs", SPARK)],
@@ -66,7 +61,7 @@ def test_every_format_arrives_once_and_a_second_run_opens_nothing(program_on, bu
     expected = fill(bucket, 2 * len(FORMS) + 1)
     program = program_on(bucket).configure(runner=engine)
     with FaultProxy(bucket.endpoint) as proxy:
-        store_options(program, endpoint=proxy.endpoint).once()
+        program.store(endpoint=proxy.endpoint).once()
         check_exactly(program.messages(), expected, same=json.loads)
         names = {path.partition("?")[0].replace("%2F", "/").rpartition("/")[2] for path in opened(proxy)}
         assert names == {key.rpartition("/")[2] for key in expected}
@@ -99,7 +94,7 @@ def test_an_object_deleted_between_list_and_read_is_left_out_and_counted(plain_p
     for key, payloads in expected.items():
         plain_bucket.put(key, jsonl(payloads))
     with HookProxy(plain_bucket.endpoint, "2.jsonl", lambda _: plain_bucket.delete("2.jsonl")) as proxy:
-        ended = store_options(plain_program, endpoint=proxy.endpoint).once()
+        ended = plain_program.store(endpoint=proxy.endpoint).once()
     assert "1 objects were deleted between list and read" in ended.err
     assert f"{plain_bucket.scheme}://{plain_bucket.name}/2.jsonl" in ended.err
     del expected["2.jsonl"]
@@ -116,7 +111,7 @@ def test_an_object_overwritten_between_list_and_read_is_read_in_its_new_version(
     expected["2.jsonl"] = json_lines("new", 33)
     new = jsonl(expected["2.jsonl"])
     with HookProxy(bucket.endpoint, "2.jsonl", lambda _: bucket.put("2.jsonl", new)) as proxy:
-        store_options(program, endpoint=proxy.endpoint).configure(runner={"tasks_max": tasks})
+        program.store(endpoint=proxy.endpoint).configure(runner={"tasks_max": tasks})
         ended = program.start("--once").wait().no_secrets()
     assert ended.code == 0, ended.err
     assert "overwritten" in ended.err
@@ -161,7 +156,7 @@ def test_commands(program, gcs_bucket):
 
 
 def test_no_such_bucket(plain_program):
-    store_options(plain_program, bucket="no-such-bucket-anywhere")
+    plain_program.store(bucket="no-such-bucket-anywhere")
     failed(plain_program, "no-such-bucket-anywhere", within=10)
 
 
@@ -169,7 +164,7 @@ def test_no_such_bucket(plain_program):
 def test_listing_denied(plain_program, plain_bucket, format):  # noqa: A002
     with FaultProxy(plain_bucket.endpoint) as proxy:
         proxy.add(Fault(**plain_bucket.refusal(*plain_bucket.denied), times=None))
-        store_options(plain_program, endpoint=proxy.endpoint).configure(input={"format": format})
+        plain_program.store(endpoint=proxy.endpoint).configure(input={"format": format})
         may_list = plain_bucket.may_read.replace("GetObject", "ListBucket").replace("get", "list")
         failed(plain_program, plain_bucket.name, may_list, within=10)
 
@@ -178,7 +173,7 @@ def test_reading_denied(plain_program, plain_bucket):
     plain_bucket.put("secret/part.jsonl", b"{}\n")
     with FaultProxy(plain_bucket.endpoint) as proxy:
         proxy.add(Fault(**plain_bucket.refusal(*plain_bucket.denied), times=None, path="part.jsonl"))
-        store_options(plain_program, endpoint=proxy.endpoint)
+        plain_program.store(endpoint=proxy.endpoint)
         place = f"{plain_bucket.scheme}://{plain_bucket.name}/secret/part.jsonl"
         failed(plain_program, place, plain_bucket.may_read, within=10)
 
