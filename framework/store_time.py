@@ -13,16 +13,30 @@ def _day_ms(day: str) -> int:
     return calendar.timegm((int(year), int(month), int(number), 0, 0, 0)) * 1000
 
 
+_MINUTES_MS = {f"T{hour:02d}:{minute:02d}": (hour * 60 + minute) * 60_000 for hour in range(24) for minute in range(60)}
+_SECONDS_MS = {f":{second:02d}": second * 1000 for second in range(61)}  # 60 is a leap second
+
+
 def milliseconds(time: str) -> int:
     """`2024-05-31T12:00:00.000Z` in milliseconds since 1970, without a datetime for each key.
 
     Raises:
         ValueError: it is no UTC time of that form.
     """
-    if len(time) < 20 or time[10] != "T" or time[-1] != "Z":  # noqa: PLR2004 - seconds are the least there is
-        raise ValueError(f"no UTC time: {time!r}")
-    whole = _day_ms(time[:10]) + (int(time[11:13]) * 3600 + int(time[14:16]) * 60 + int(time[17:19])) * 1000
-    return whole + int((time[20:-1] + "00")[:3]) if time[19] == "." else whole
+    try:
+        whole = _MINUTES_MS[time[10:16]] + _SECONDS_MS[time[16:19]] + _day_ms(time[:10])
+    except KeyError:
+        raise _no_time(time) from None
+    part = time[19:]
+    if part in {"Z", ".000Z"}:
+        return whole
+    if part[:1] != "." or part[-1:] != "Z":
+        raise _no_time(time)
+    return whole + int((part[1:-1] + "00")[:3])
+
+
+def _no_time(time: str) -> ValueError:
+    return ValueError(f"no UTC time: {time!r}")
 
 
 def server_time_ms(date: str | None) -> int | None:

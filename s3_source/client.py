@@ -100,7 +100,8 @@ class S3Store(ObjectStore):
         # Only AWS promises the order. Some of the others (SeaweedFS) list folder by folder, and that may show late.
         self.order_is_documented = self.ordered and _is_aws(self._client.meta.endpoint_url)
         self._client.meta.events.register("before-sign.s3.GetObject", self._learn)
-        self._client.meta.events.register("before-parse.s3.ListObjectsV2", _keep_body)
+        # Under this name it comes before botocore's own: one of those parses each answer to see whether it is an error.
+        self._client.meta.events.register("before-parse.*.ListObjectsV2", _keep_body)
 
     @override
     def list_page(

@@ -8,6 +8,7 @@ else; for this one answer the client hands the body over, and it is read here, a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from sys import intern
 from urllib.parse import unquote_plus
 
 # The standard library's parser refuses what makes XML dangerous (external entities, expansion bombs since expat 2.4).
@@ -17,6 +18,7 @@ from framework.errors import ListingError, ObjectChangedError, StoreUnavailableE
 from framework.records import NativeObject
 from framework.store import ListPage
 from framework.store_time import milliseconds, server_time_ms
+from s3_source.plain_items import PlainItems, plain_items
 
 EMPTY_ANSWER = b"<ListBucketResult/>"
 """What botocore's parser is given in place of the body."""
@@ -33,10 +35,17 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
         StoreUnavailableError: the body is cut short, or no listing.
     """
     try:
-        root = fromstring(body)  # noqa: S314 - see the import
-        namespace = root.tag[: root.tag.rindex("}") + 1] if root.tag.startswith("{") else ""
+        plain = plain_items(body)
+        root = fromstring(body if plain is None else plain.rest)  # noqa: S314 - see the import
+        items, namespace = _items_of(root)
+        if plain is not None and len(items) != 1:  # the run of items lies in a comment, or deeper than items do
+            plain, root = None, fromstring(body)  # noqa: S314
+            items, namespace = _items_of(root)
         encoded = root.findtext(f"{namespace}EncodingType") == "url"
-        objects = [_object(item, namespace, bucket, encoded=encoded) for item in root.iterfind(f"{namespace}Contents")]
+        if plain is None:
+            objects = [_object(item, namespace, bucket, encoded=encoded) for item in items]
+        else:
+            objects = _plain_objects(plain, bucket, encoded=encoded)
         truncated = root.findtext(f"{namespace}IsTruncated") == "true"
         continuation = root.findtext(f"{namespace}NextContinuationToken") if truncated else None
     except (ParseError, KeyError, TypeError, ValueError) as exc:
@@ -48,7 +57,34 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
     return ListPage(objects=objects, continuation=continuation, server_time_ms=server_time_ms(headers.get("date")))
 
 
+def _items_of(root: Element) -> tuple[list[Element], str]:
+    """The items of a page, and its namespace as it stands before every tag."""
+    namespace = root.tag[: root.tag.rindex("}") + 1] if root.tag.startswith("{") else ""
+    return root.findall(f"{namespace}Contents"), namespace
+
+
+def _plain_objects(items: PlainItems, bucket: str, *, encoded: bool) -> list[NativeObject]:
+    keys = items.keys
+    if encoded:
+        keys = [unquote_plus(key) if "%" in key or "+" in key else key for key in keys]
+    times = map(milliseconds, items.times)
+    rows = zip(keys, times, items.etags, map(int, items.sizes), items.storage_classes, strict=True)
+    return [
+        NativeObject(
+            scheme="s3",
+            bucket=bucket,
+            key=key,
+            size=size,
+            version=f"{etag}@{modified_ms}",  # as of `version_of`: these are bare
+            modified_ms=modified_ms,
+            storage_class=intern(storage_class),
+        )
+        for key, modified_ms, etag, size, storage_class in rows
+    ]
+
+
 def _object(item: Element, namespace: str, bucket: str, *, encoded: bool) -> NativeObject:
+    """The same from an item of any form that XML allows."""
     start = len(namespace)
     fields = {part.tag[start:]: part.text or "" for part in item}
     key = fields["Key"]
@@ -62,7 +98,7 @@ def _object(item: Element, namespace: str, bucket: str, *, encoded: bool) -> Nat
         size=int(fields["Size"]),
         version=version_of(fields.get("ETag", ""), modified_ms),
         modified_ms=modified_ms,
-        storage_class=fields.get("StorageClass", ""),
+        storage_class=intern(fields.get("StorageClass", "")),
     )
 
 

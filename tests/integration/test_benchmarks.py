@@ -2,13 +2,21 @@
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
+from benchmarks.listing_client import BUCKET, CLIENTS, FIRST_BYTES, Keys, make_server
 from benchmarks.main_job import ROWS
 from benchmarks.rows_gcs import gcs_jsonl_rows, gcs_small_rows
 from benchmarks.rows_positions import position_rows
 from benchmarks.rows_speed import Bench, Server
+from gcs_source.client import GcsStore
+from gcs_source.config import GcsConfig
+from s3_source.client import S3Store
+from s3_source.config import S3Config
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,3 +59,74 @@ def test_the_row_of_positions_runs_on_few(tmp_path):
     rows = list(position_rows(bench))
     assert [row.what.split()[0] for row in rows] == ["20,000", "the", "the", "the", "a", "a", "the", "a", "the", "the"]
     assert not list(tmp_path.iterdir())
+
+
+LISTED = 2345
+
+
+@pytest.fixture(scope="module")
+def listing_server():
+    """What the benchmark of listings lists, in a thread instead of a process."""
+    server = make_server(LISTED)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_keys_of_the_listing_benchmark_are_in_order_and_its_server_knows_where_each_is():
+    keys = Keys(LISTED)
+    names = [keys.key(number) for number in range(LISTED)]
+    assert names == sorted(set(names))
+    assert [keys.behind(name) for name in names] == list(range(1, LISTED + 1))
+    assert [keys.from_(name) for name in names] == list(range(LISTED))
+    assert keys.page(names[100][:17], 0, LISTED, LISTED) == (range(84, 168), False)  # one day
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_the_listing_benchmarks_server_is_a_store(listing_server, kind):
+    if kind == "s3":
+        store = S3Store(
+            S3Config(
+                bucket=BUCKET, endpoint=listing_server, region="us-east-1", access_key_id="a", secret_access_key="b"
+            )
+        )
+    else:
+        store = GcsStore(GcsConfig(bucket=BUCKET, endpoint=listing_server, anonymous=True))
+    keys = Keys(LISTED)
+    try:
+        listed = list(store.list_all(prefix="events/2026/01/", page_size=500))
+        assert [(native.key, native.size) for native in listed] == [
+            (keys.key(number), FIRST_BYTES + number) for number in range(LISTED)
+        ]
+        behind = store.list_page(after=keys.key(99), page_size=7)
+        assert [native.key for native in behind.objects] == [keys.key(number) for number in range(100, 107)]
+        if kind == "gs":
+            bounded = store.list_page(after=keys.key(99), until=keys.key(103), page_size=7)
+            assert [native.key for native in bounded.objects] == [keys.key(number) for number in range(100, 104)]
+            assert bounded.continuation is None
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("calls", [1, None])
+def test_every_client_of_the_listing_benchmark_lists_all(listing_server, name, calls):
+    found, found_bytes, requests = CLIENTS[name].list_all(listing_server, calls)
+    assert (found, found_bytes) == (LISTED, LISTED * FIRST_BYTES + LISTED * (LISTED - 1) // 2)
+    assert requests >= 3
+
+
+def test_the_listing_benchmark_runs_on_few():
+    ended = subprocess.run(
+        [sys.executable, "benchmarks/listing_client.py", "--keys", "1500", "--calls", "2"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    for name in CLIENTS:
+        assert f"| {name} | 2 | 1,500 | " in ended.stdout

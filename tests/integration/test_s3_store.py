@@ -17,6 +17,7 @@ from framework.errors import (
     ListingError,
     ObjectChangedError,
     ObjectNotFoundError,
+    StoreUnavailableError,
 )
 from framework.testing.faults import Fault, FaultProxy
 from s3_source.client import S3Store
@@ -139,6 +140,21 @@ def test_a_page_that_promises_more_without_saying_how_is_an_error(moto_bucket, o
     with FaultProxy(moto_bucket.endpoint) as proxy:
         proxy.add(Fault(status=200, body=body))
         with pytest.raises(ListingError, match="not how to get it"):
+            opened(moto_bucket.config(endpoint=proxy.endpoint)).list_page()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        # No word of botocore's: its handlers come after ours, so that none of them parses the page a second time.
+        (b"<ListBucketResult><IsTruncated>false</IsTruncated>", "a page of the listing cannot be read"),
+        (b"<Error><Code>InternalError</Code><Message>try again</Message></Error>", "InternalError"),
+    ],
+)
+def test_an_answer_that_is_no_page_is_tried_again(moto_bucket, opened, body, said):
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(status=200, body=body))
+        with pytest.raises(StoreUnavailableError, match=said):
             opened(moto_bucket.config(endpoint=proxy.endpoint)).list_page()
 
 

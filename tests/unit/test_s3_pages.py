@@ -7,12 +7,13 @@ from urllib.parse import quote_plus
 from xml.sax.saxutils import escape
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import ListingError, StoreUnavailableError
 from framework.store_time import milliseconds
 from s3_source.pages import parse_page
+from s3_source.plain_items import plain_items
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
@@ -74,3 +75,157 @@ def test_more_promised_but_no_way_to_it():
         parse_page(answer(["k"], truncated=True), {}, "b")
     assert parse_page(answer(["k"], truncated=True, token="t"), {}, "b").continuation == "t"
     assert parse_page(answer(["k"], token="t"), {}, "b").continuation is None
+
+
+# ---------------------------------------------------------------- many ways to write the same page
+
+ELEMENTS = ("Key", "LastModified", "ETag", "Size", "StorageClass")
+EXTRAS = {
+    "ChecksumAlgorithm": "<ChecksumAlgorithm>CRC32</ChecksumAlgorithm>",
+    "ChecksumType": "<ChecksumType>FULL_OBJECT</ChecksumType>",
+    "Owner": "<Owner><ID>75aa57f0</ID><DisplayName/></Owner>",
+    "Empty owner": "<Owner></Owner>",
+    "RestoreStatus": "<RestoreStatus><IsRestoreInProgress>false</IsRestoreInProgress></RestoreStatus>",
+    "Empty": "<StorageTier/>",
+    "Key of another": '<Parent note="1"><Key>not this one</Key></Parent>',
+}
+QUOTES = ("&quot;", "&#34;", '"', "")
+
+
+@st.composite
+def items(draw):
+    """An item: what it says, and which elements stand in it, in which order."""
+    order = draw(st.permutations(ELEMENTS))
+    order = [name for name in order if name not in {"ETag", "StorageClass"} or draw(st.integers(0, 4))]
+    return order, (
+        draw(st.text(st.characters(exclude_categories=["Cs", "Cc", "Cn"]), min_size=1, max_size=8)),
+        draw(st.integers(0, 10**13)),
+        draw(st.from_regex(r"[0-9a-f]{0,6}(-[0-9]{1,2})?", fullmatch=True)),
+        draw(st.sampled_from(["STANDARD", "GLACIER_IR", "", "Eis & Schnee"])),
+    )
+
+
+def written(item, order, quote, extras, *, encoded):
+    key, size, etag, storage_class = item
+    texts = {
+        "Key": quote_plus(key, safe="/") if encoded else escape(key),
+        "LastModified": f"2026-01-02T12:34:56.{size % 1000:03d}Z",
+        "ETag": f"{quote}{etag}{quote}",
+        "Size": str(size),
+        "StorageClass": escape(storage_class),
+    }
+    parts = [f"<{name}>{texts[name]}</{name}>" for name in order]
+    for at, name in extras:
+        parts.insert(at % (len(parts) + 1), EXTRAS[name])
+    return f"<Contents>{''.join(parts)}</Contents>"
+
+
+def shown(native):
+    etag, _, modified_ms = native.version.rpartition("@")
+    assert modified_ms == str(native.modified_ms)
+    return native.key, native.size, etag, native.storage_class, native.modified_ms
+
+
+@given(
+    st.lists(items(), max_size=6),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(QUOTES),
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from(sorted(EXTRAS))), max_size=3),
+    st.sampled_from(
+        ["", "", "", "\n  ", "<!-- <Contents/> -->", "<?note <Contents></Contents>?>", "<CommonPrefixes/>"]
+    ),
+    st.sampled_from([NAMESPACE, ""]),
+    st.integers(0, 6),
+)
+@settings(deadline=None)
+def test_a_page_says_the_same_however_it_is_written(
+    found, same_order, encoded, quote, extras, between, namespace, head
+):
+    """The oracle is what was written down: items in any order, without what may be missing, with what nobody reads."""
+    contents = [
+        written(item, found[0][0] if same_order else order, quote, extras, encoded=encoded) for order, item in found
+    ]
+    rest = [
+        "<Name>b</Name>",
+        "<IsTruncated>true</IsTruncated>",
+        "<NextContinuationToken>t&amp;t</NextContinuationToken>",
+    ]
+    rest += ["<EncodingType>url</EncodingType>"] if encoded else []
+    run = between.join(contents)
+    root = f"<ListBucketResult{namespace}>{''.join(rest[:head])}{run}{''.join(rest[head:])}</ListBucketResult>"
+    page = parse_page(root.encode(), {}, "b")
+    assert page.continuation == "t&t"
+    expected = []
+    for own, (key, size, etag, storage_class) in found:
+        order = found[0][0] if same_order else own
+        kept = (etag if "ETag" in order else "", storage_class if "StorageClass" in order else "")
+        expected.append((key, size, *kept, 1767357296000 + size % 1000))
+    assert [shown(native) for native in page.objects] == expected
+
+
+USUAL = {
+    "AWS": "<Key>{key}</Key><LastModified>2026-01-02T12:34:56.000Z</LastModified><ETag>&quot;0a-2&quot;</ETag>"
+    "<ChecksumAlgorithm>CRC64NVME</ChecksumAlgorithm><ChecksumType>FULL_OBJECT</ChecksumType>"
+    "<Size>{size}</Size><StorageClass>STANDARD</StorageClass>",
+    "AWS, written before there were checksums": "<Key>{key}</Key><LastModified>2026-01-02T12:34:56.000Z</LastModified>"
+    "<ETag>&quot;0a-2&quot;</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass>",
+    "MinIO": "<Key>{key}</Key><LastModified>2026-01-02T12:34:56.000Z</LastModified><ETag>&#34;0a-2&#34;</ETag>"
+    "<Size>{size}</Size><Owner><ID></ID><DisplayName></DisplayName></Owner><StorageClass>STANDARD</StorageClass>",
+    "SeaweedFS": "<Key>{key}</Key><ETag>&#34;0a-2&#34;</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass>"
+    "<LastModified>2026-01-02T12:34:56Z</LastModified>",
+}
+
+
+@pytest.mark.parametrize("form", [*USUAL, "both of AWS"])
+def test_what_stores_write_is_read_the_quick_way(form):
+    forms = [USUAL[form]] if form in USUAL else list(USUAL.values())[:2]
+    run = "".join(
+        f"<Contents>{forms[size % len(forms)].format(key=f'a/%C3%A9+{size}', size=size)}</Contents>"
+        for size in range(5)
+    )
+    body = (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<EncodingType>url</EncodingType><IsTruncated>false</IsTruncated>{run}</ListBucketResult>"
+    ).encode()
+    quick = plain_items(body)
+    assert quick is not None
+    assert quick.rest == body.replace(run.encode(), b"<Contents/>")
+    expected = [(f"a/é {size}", size, "0a-2", "STANDARD", 1767357296000) for size in range(5)]
+    assert [shown(native) for native in parse_page(body, {}, "b").objects] == expected
+
+
+ITEM = "<Contents><Key>k</Key><LastModified>2026-01-02T12:34:56Z</LastModified><ETag>e</ETag><Size>1</Size></Contents>"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"<ListBucketResult><!-- {ITEM} --></ListBucketResult>",
+        f"<ListBucketResult><Name><![CDATA[{ITEM}]]></Name></ListBucketResult>",
+        f"<ListBucketResult><?note {ITEM}?></ListBucketResult>",
+        f"<ListBucketResult><Deeper>{ITEM}</Deeper></ListBucketResult>",
+        f"<ListBucketResult><Other xmlns='urn:other'>{ITEM}</Other></ListBucketResult>",
+        f'<!DOCTYPE l [<!ENTITY e "{ITEM}">]><ListBucketResult></ListBucketResult>',
+    ],
+)
+def test_what_only_looks_like_an_item_is_none(body):
+    assert parse_page(body.encode(), {}, "b").objects == []
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        ITEM.replace("<Key>k</Key>", ""),
+        ITEM.replace("<Size>1</Size>", ""),
+        ITEM.replace("<Size>1", "<Size>x"),
+        ITEM.replace("12:34", "25:34"),
+        ITEM.replace("</Size>", "</Seize>"),
+        ITEM.replace("<Key>k", "<Key>k&nosuch;"),
+        ITEM.replace("<Key>k", "<Key>k]]>"),
+        ITEM.replace("<Key>k", "<Key>k\x01"),
+    ],
+)
+def test_an_item_that_is_broken_breaks_the_page(item):
+    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+        parse_page(f"<ListBucketResult>{ITEM}{item}{ITEM}</ListBucketResult>".encode(), {}, "b")
