@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +28,7 @@ import attrs
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from framework.cli.app import run
 from framework.testing.faults import FaultProxy
@@ -73,6 +75,18 @@ def toml(sections):
     return "\n".join([*lines, ""])
 
 
+SLOW = {"iggy": {"batch_length": 61, "linger_time": 0}, "offsets": {"commit_interval": 0.05}}
+"""Small requests and frequent positions: more moments at which a kill can strike."""
+
+SERVERS = ["embedded"] + (["real"] if os.environ.get("IGGY_SERVER_BINARY") else [])
+
+NO_JAVA = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
+ENGINES = [
+    pytest.param({"engine": "local"}, id="local"),
+    pytest.param({"engine": "local", "tasks_max": 2}, id="processes"),
+    pytest.param({"engine": "spark", "tasks_max": 2}, id="spark", marks=NO_JAVA),
+]
+
 HANGS_SECONDS = 40.0
 """When a program that was told to stop is taken to hang, however busy the machine is."""
 
@@ -84,6 +98,18 @@ def wait_until(check, seconds=120.0, pause=0.01):
         assert time.monotonic() < deadline, f"it never became true within {seconds} seconds"
         time.sleep(pause)
     return found
+
+
+def wait_for_count(program, target, running=None, topic="records"):
+    """Waits until the topic holds so many messages, or the program has ended."""
+    wait_until(lambda: (running and running.process.poll() is not None) or program.count(topic) >= target, 60)
+
+
+def with_limit(running, seconds):
+    """Lets a program run for that long, or to its end."""
+    deadline = time.monotonic() + seconds
+    while running.process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 CUT_SHORT = "stopped before Iggy had answered everything"

@@ -7,8 +7,18 @@ from collections import Counter
 
 import pytest
 
-from tests.integration.program_rig import LONG, OwnServer, Program, chance, check_exactly, jsonl, rounds
-from tests.integration.test_program_life import SERVERS, SLOW, wait_for_count
+from tests.integration.program_rig import (
+    LONG,
+    SERVERS,
+    SLOW,
+    OwnServer,
+    Program,
+    chance,
+    check_exactly,
+    jsonl,
+    rounds,
+    wait_for_count,
+)
 
 BAD = 13
 """One line of so many is bad."""

@@ -1,7 +1,6 @@
 """The program with a small window: positions go, and what is read stays the same, on every engine."""
 
 import json
-import shutil
 import threading
 import time
 
@@ -11,14 +10,8 @@ from framework.iggy.address import IggyAddress
 from framework.iggy.checkpoints import CheckpointLoader
 from framework.iggy.client import IggyConnection
 from framework.iggy.position_log import PositionLog, arrange
-from tests.integration.program_rig import HookProxy, Program, check_exactly, json_lines, jsonl, wait_until
+from tests.integration.program_rig import ENGINES, HookProxy, Program, check_exactly, json_lines, jsonl, wait_until
 
-NO_JAVA = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
-ENGINES = [
-    pytest.param({"engine": "local"}, id="local"),
-    pytest.param({"engine": "local", "tasks_max": 2}, id="processes"),
-    pytest.param({"engine": "spark", "tasks_max": 2}, id="spark", marks=NO_JAVA),
-]
 COUNTS = {"in/a.jsonl": 20, "in/b c.jsonl": 31, "in/d/e.jsonl": 7, "other.jsonl": 12}
 
 

@@ -12,6 +12,8 @@ import pytest
 from framework.testing.faults import Fault, FaultProxy
 from tests.integration.program_rig import (
     LONG,
+    SERVERS,
+    SLOW,
     HookProxy,
     OwnServer,
     Program,
@@ -27,13 +29,12 @@ from tests.integration.program_rig import (
     place_of,
     rounds,
     stopping,
+    wait_for_count,
     wait_until,
     with_client,
+    with_limit,
 )
 from tests.support.stopwatch import Stopwatch
-
-SLOW = {"iggy": {"batch_length": 61, "linger_time": 0}, "offsets": {"commit_interval": 0.05}}
-"""Small requests and frequent positions: more moments at which a kill can strike."""
 
 EVERY = [("provenance", 1), ("provenance", 2), ("none", 1), ("none", 2)]
 
@@ -43,8 +44,6 @@ TASKS = [1, 2] if LONG else [2]
 STORES = os.environ.get("PROGRAM_TEST_STORE", "moto fake-gcs").split()
 ON_EACH = pytest.mark.parametrize("bucket", STORES, indirect=True)
 """For what a vendor's library has a part in; everything else is tried on the first of them."""
-
-SERVERS = ["embedded"] + (["real"] if os.environ.get("IGGY_SERVER_BINARY") else [])
 
 
 @pytest.fixture(params=STORES[:1])
@@ -275,18 +274,6 @@ def test_killed_at_any_moment_and_run_again(tmp_path, bucket, iggy_url, stream_n
             check_without_headers(messages, expected)
         assert "0 records of 0 objects" in program.once().err
         program.close()
-
-
-def wait_for_count(program, target, running=None, topic="records"):
-    """Waits until the topic holds so many messages, or the program has ended."""
-    wait_until(lambda: (running and running.process.poll() is not None) or program.count(topic) >= target, 60)
-
-
-def with_limit(running, seconds):
-    """Lets a program run for that long, or to its end."""
-    deadline = time.monotonic() + seconds
-    while running.process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 def check_without_headers(messages, expected):

@@ -4,14 +4,15 @@ import json
 import os
 import pty
 import re
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from tests.integration.program_rig import (
+    ENGINES,
     ROOT,
+    SERVERS,
     OwnServer,
     Program,
     by_key,
@@ -21,14 +22,7 @@ from tests.integration.program_rig import (
     wait_until,
     with_client,
 )
-from tests.integration.test_program_life import SERVERS
 
-NO_JAVA = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
-ENGINES = [
-    pytest.param({"engine": "local"}, id="local"),
-    pytest.param({"engine": "local", "tasks_max": 2}, id="processes"),
-    pytest.param({"engine": "spark", "tasks_max": 2}, id="spark", marks=NO_JAVA),
-]
 COUNTS = {"in/a.jsonl": 20, "in/b c.jsonl": 31, "in/d/e.jsonl": 7, "other.jsonl": 12}
 
 

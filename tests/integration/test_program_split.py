@@ -8,6 +8,7 @@ import pytest
 
 from framework.testing.faults import FaultProxy
 from tests.integration.program_rig import (
+    SLOW,
     Program,
     chance,
     check_exactly,
@@ -17,9 +18,10 @@ from tests.integration.program_rig import (
     jsonl,
     opened,
     rounds,
+    wait_for_count,
     wait_until,
+    with_limit,
 )
-from tests.integration.test_program_life import SLOW, wait_for_count, with_limit
 
 SPLIT = 10_007
 """Bytes in a share: no line, batch or object has a length that divides it."""

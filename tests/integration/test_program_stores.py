@@ -9,6 +9,7 @@ import pytest
 from framework.testing.faults import Fault, FaultProxy
 from tests.integration.program_rig import (
     FORMS,
+    SLOW,
     HookProxy,
     Program,
     chance,
@@ -18,8 +19,8 @@ from tests.integration.program_rig import (
     jsonl,
     opened,
     rounds,
+    wait_for_count,
 )
-from tests.integration.test_program_life import SLOW, wait_for_count
 from tests.integration.test_program_world import failed
 
 LOCAL, PROCESSES = {"engine": "local", "tasks_max": 1}, {"engine": "local", "tasks_max": 3}

@@ -14,8 +14,16 @@ import threading
 import pytest
 
 from framework.testing.faults import Fault, FaultProxy
-from tests.integration.program_rig import OwnServer, Program, check_exactly, check_saved, fill, wait_until
-from tests.integration.test_program_life import SERVERS, SLOW
+from tests.integration.program_rig import (
+    SERVERS,
+    SLOW,
+    OwnServer,
+    Program,
+    check_exactly,
+    check_saved,
+    fill,
+    wait_until,
+)
 from tests.support.spark_cluster import make_environment, spark_sections
 from transformers import SHIPPED_FORMATS
 

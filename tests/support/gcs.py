@@ -23,6 +23,7 @@ from gcs_source.config import GcsConfig
 from gcs_source.errors_map import Failed
 from gcs_source.task import GcsSourceConfig, GcsSourceTask
 from tests.support import google_errors
+from tests.support.environment import environment
 
 
 def gcs_refusal(status, reason, message="no"):
@@ -126,15 +127,9 @@ class GcsBucket(GcsVendor):
 def no_outside_google():
     """Keeps the machine's own credentials and emulators out of what follows."""
     ours = {"NO_GCE_CHECK": "true", "CLOUDSDK_CONFIG": os.devnull}
-    names = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT", *ours)
-    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
-    os.environ |= ours
-    try:
+    names = ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "GOOGLE_CLOUD_PROJECT")
+    with environment(ours, without=names):
         yield
-    finally:
-        for name in ours:
-            del os.environ[name]
-        os.environ.update(kept)
 
 
 @pytest.fixture(scope="session", autouse=True)

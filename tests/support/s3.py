@@ -30,6 +30,7 @@ from s3_source.config import S3Config
 from s3_source.errors_map import Failed, translate
 from s3_source.task import S3SourceConfig, S3SourceTask
 from tests.support import aws_errors
+from tests.support.environment import environment
 
 READY_SECONDS = 60
 
@@ -168,21 +169,13 @@ def client_for(endpoint, access_key, secret_key):
 @contextlib.contextmanager
 def no_outside_aws():
     """Keeps the machine's own AWS files, variables and metadata service out of what follows."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    for name in kept:
-        del os.environ[name]
     ours = {
         "AWS_CONFIG_FILE": os.devnull,
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    os.environ.update(ours)
-    try:
+    with environment(ours, without=[name for name in os.environ if name.startswith("AWS_")]):
         yield
-    finally:
-        for name in ours:
-            del os.environ[name]
-        os.environ.update(kept)
 
 
 @pytest.fixture(scope="session", autouse=True)
