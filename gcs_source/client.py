@@ -37,6 +37,7 @@ from framework.errors import (
 from framework.http_stream import EMPTY, HttpStream, expected_bytes
 from framework.records import NativeObject
 from framework.store import ListPage, ObjectStore
+from framework.store_errors import innermost
 from framework.transformer import ReadStream
 from gcs_source.config import LARGEST_PAGE, GcsConfig, customer_key
 from gcs_source.errors_map import Failed, from_answer, translate
@@ -81,14 +82,16 @@ class GcsStore(ObjectStore):
         try:
             self._client = _client(config, credentials)
             self._http = _session(self._client, config)
-            self._short = _short_way(self._http, self._client.api_endpoint, config)
+            endpoint = self._client.api_endpoint.rstrip("/")  # of the configuration, or STORAGE_EMULATOR_HOST
+            self._short = _short_way(self._http, endpoint, config)
         except Exception as error:
             raise translate(error, self._failed("buckets.get")) from error
+        self.address = "" if _is_google(endpoint) else endpoint
         bucket = quote(self.bucket, safe="")
-        self._objects = f"{self._client.api_endpoint}/storage/v1/b/{bucket}/o"
-        self._media = f"{self._client.api_endpoint}/download/storage/v1/b/{bucket}/o"
+        self._objects = f"{endpoint}/storage/v1/b/{bucket}/o"
+        self._media = f"{endpoint}/download/storage/v1/b/{bucket}/o"
         # Google promises the order. What else speaks GCS may list as it likes, and the keys behind a cut are what shows it.
-        self.order_is_documented = self.bounds_pages = _is_google(self._client.api_endpoint)
+        self.order_is_documented = self.bounds_pages = _is_google(endpoint)
         self._payer = {"userProject": config.user_project} if config.user_project else {}
         self._key_headers = _customer_key_headers(customer_key(config))
 
@@ -222,7 +225,7 @@ class GcsStore(ObjectStore):
     @override
     def identity(self) -> str:
         credentials = self._http.credentials
-        if self.config.anonymous or not getattr(credentials, "token_state", None):
+        if credentials.valid and not credentials.token:  # anonymous, or before an emulator
             return "none: requests have no identity"
         if not credentials.valid:
             try:
@@ -240,7 +243,7 @@ class GcsStore(ObjectStore):
     def _failed(self, operation: str, key: str = "") -> Failed:
         config = self.config
         return Failed(
-            operation=operation, bucket=self.bucket, key=key, endpoint=config.endpoint, anonymous=config.anonymous
+            operation=operation, bucket=self.bucket, key=key, endpoint=self.address, anonymous=config.anonymous
         )
 
     def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
@@ -280,7 +283,7 @@ def _client(config: GcsConfig, credentials: Credentials | None) -> Any:
     if credentials is None:
         if config.anonymous:
             credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
-        elif config.credentials_file or config.impersonate or _workload_identity():
+        elif config.credentials_file or config.impersonate or _application_default():
             credentials = _credentials(config)
     options = {"api_endpoint": config.endpoint.rstrip("/")} if config.endpoint else None
     return Client(project=config.project or None, credentials=credentials, client_options=options)
@@ -290,8 +293,8 @@ def _credentials(config: GcsConfig) -> Credentials:
     scope = _CLOUD if config.impersonate else _SCOPE
     if config.credentials_file:
         found = _from_file(config.credentials_file, scope, "gcs.credentials_file")
-    elif _workload_identity():
-        found = _from_file(_workload_identity(), scope, CREDENTIALS)
+    elif file := _application_default():
+        found = _from_file(file, scope, CREDENTIALS)
     else:
         found, _ = importlib.import_module("google.auth").default(scopes=[scope])
     if config.impersonate:
@@ -303,44 +306,48 @@ def _credentials(config: GcsConfig) -> Credentials:
     return made
 
 
-def _workload_identity() -> str:
-    """The file of the application default when it configures workload identity; else empty.
+def _application_default() -> str:
+    """The file that the environment names for it; empty when it names none, and before an emulator.
 
-    google-auth would ask Google which project that is, over the network and as long as it takes; a bucket needs none.
+    It is read here, because google-auth's own errors name no file; and of workload identity it would ask Google which project
+    that is, over the network and as long as it takes, when a bucket needs none.
     """
-    file = os.environ.get(CREDENTIALS, "")
-    if not file or "STORAGE_EMULATOR_HOST" in os.environ:
-        return ""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # google-auth says what is wrong with it
-        return file if json.loads(Path(file).read_bytes())["type"] == "external_account" else ""
-    return ""
+    return "" if os.environ.get("STORAGE_EMULATOR_HOST") else os.environ.get(CREDENTIALS, "")
 
 
 def _from_file(file: str, scope: str, option: str) -> Any:
     """What the file holds: a service account's key, a user's login, or a configuration of workload identity."""
     try:
         info = json.loads(Path(file).read_bytes())
-        kind = info["type"]
+        kind = str(info["type"])
     except OSError as error:
         raise CredentialsError(f"{option}: {file} cannot be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise CredentialsError(f"{option}: {file} is no file of credentials of Google's") from error
+        raise CredentialsError(f"{option}: {file} is no file of credentials of Google's; make it again") from error
+    if option != CREDENTIALS and kind not in {*_MAKERS, "external_account"}:
+        raise CredentialsError(f"{option}: {file} holds credentials of an unknown type, {kind!r}")
+    try:
+        if option == CREDENTIALS and kind != "external_account":
+            return importlib.import_module("google.auth").default(scopes=[scope])[0]
+        return _of_kind(kind, info, scope)
+    except Exception as error:  # google.auth's own say no more than that something is missing, if that
+        raise CredentialsError(f"{option}: {file} cannot be used: {innermost(error)}") from error
+
+
+def _of_kind(kind: str, info: Mapping[str, Any], scope: str) -> Any:
     if kind == "external_account":
         source = info.get("credential_source") or {}
         aws, program = str(source.get("environment_id", "")).startswith("aws"), "executable" in source
         kind = "aws" if aws else "pluggable" if program else "identity_pool"
-    if kind not in _MAKERS:
-        raise CredentialsError(f"{option}: {file} holds credentials of an unknown type, {kind!r}")
     module, maker = _MAKERS[kind]
-    try:
-        return getattr(importlib.import_module(module).Credentials, maker)(info, scopes=[scope])
-    except ValueError as error:  # google.auth's own say no more than that something is missing
-        raise CredentialsError(f"{option}: {file} cannot be used: {error}") from error
+    return getattr(importlib.import_module(module).Credentials, maker)(info, scopes=[scope])
 
 
 _MAKERS = {
     "service_account": ("google.oauth2.service_account", "from_service_account_info"),
     "authorized_user": ("google.oauth2.credentials", "from_authorized_user_info"),
+    "impersonated_service_account": ("google.auth.impersonated_credentials", "from_impersonated_service_account_info"),
+    "external_account_authorized_user": ("google.auth.external_account_authorized_user", "from_info"),
     "identity_pool": ("google.auth.identity_pool", "from_info"),
     "aws": ("google.auth.aws", "from_info"),
     "pluggable": ("google.auth.pluggable", "from_info"),

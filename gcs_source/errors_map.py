@@ -42,11 +42,11 @@ REASONS: Mapping[str, _Kind] = {
         "rateLimitExceeded userRateLimitExceeded dailyLimitExceeded quotaExceeded usageLimits tooManyRequests",
     ),
     **_names(StoreUnavailableError, "backendError internalError uploadBrokenConnection serviceUnavailable timeout"),
-    **_names(CredentialsError, "authError required invalidCredentials expired"),
+    **_names(CredentialsError, "authError invalidCredentials expired"),
     **_names(
         AccessDeniedError,
-        "forbidden insufficientPermissions accountDisabled userProjectMissing userProjectInconsistent"
-        " userProjectAccessDenied userAccountDisabled projectAccessDenied countryBlocked orgPolicyViolation"
+        "forbidden insufficientPermissions accountDisabled vpcServiceControls userProjectMissing userProjectInconsistent"
+        " userProjectAccessDenied userAccountDisabled projectAccessDenied kmsKey countryBlocked orgPolicyViolation"
         " customerEncryptionKeyIsIncorrect customerEncryptionKeyFormatIsInvalid"
         " customerEncryptionAlgorithmIsInvalid customerEncryptionKeySha256IsInvalid resourceIsEncryptedWithCustomerEncryptionKey"
         " resourceNotEncryptedWithCustomerEncryptionKey",
@@ -59,6 +59,7 @@ STATUSES: Mapping[int, _Kind] = {
     400: FatalError,
     401: CredentialsError,
     403: AccessDeniedError,
+    407: ConfigError,
     408: StoreUnavailableError,
     412: ObjectChangedError,
     416: ObjectChangedError,
@@ -72,7 +73,7 @@ CLASSES: Mapping[str, _Kind] = {
         StoreUnavailableError,
         # requests, urllib3, google.auth and Python: the connection or its answer failed
         "ConnectionError ConnectTimeout ReadTimeout Timeout ChunkedEncodingError ContentDecodingError RetryError"
-        " TransportError ResponseError HTTPError HTTPException IncompleteRead ProtocolError TimeoutError OSError",
+        " TransportError ResponseError HTTPError HTTPException IncompleteRead ProtocolError ProxyError TimeoutError OSError",
     ),
     **_names(
         CredentialsError,
@@ -81,18 +82,35 @@ CLASSES: Mapping[str, _Kind] = {
     ),
     **_names(
         ConfigError,
-        "SSLError ProxyError InvalidURL MissingSchema InvalidSchema InvalidProxyURL InvalidHeader UnrewindableBodyError"
+        "SSLError InvalidURL MissingSchema InvalidSchema InvalidProxyURL InvalidHeader UnrewindableBodyError"
         " LocationValueError ProxySchemeUnknown ProxySchemeUnsupported FileNotFoundError PermissionError IsADirectoryError",
     ),
     **_names(FatalError, "RequestException Exception"),
 }
 
+# A read is refused in plain text, without a reason; and some reasons say less than the words: "required", of a bucket whose
+# requester pays. What is found in the words counts for the reason.
+WORDS: Mapping[str, str] = {
+    "requester pays bucket but no user project": "userProjectMissing",
+    "serviceusage.services.use access": "userProjectAccessDenied",
+    "object is encrypted by a customer-supplied": "resourceIsEncryptedWithCustomerEncryptionKey",
+    "object is not encrypted by a customer-supplied": "resourceNotEncryptedWithCustomerEncryptionKey",
+    "provided encryption key is incorrect": "customerEncryptionKeyIsIncorrect",
+    "billing account": "accountDisabled",
+    "prohibited by organization's policy": "vpcServiceControls",
+    "vpc service controls": "vpcServiceControls",
+    "cloud kms key": "kmsKey",
+}
+
 _REASON_ADVICE: Mapping[str, str] = {
-    "userProjectMissing": "the bucket lets the requester pay; set gcs.user_project",
+    "userProjectMissing": "the bucket lets the requester pay; set gcs.user_project (who is anonymous cannot pay)",
     "userProjectAccessDenied": "the identity may not charge that project; check gcs.user_project",
     "resourceIsEncryptedWithCustomerEncryptionKey": "it is encrypted with a customer's key; check gcs.customer_key",
     "customerEncryptionKeyIsIncorrect": "it is encrypted with another customer's key; check gcs.customer_key",
     "resourceNotEncryptedWithCustomerEncryptionKey": "it is not encrypted with a customer's key; leave gcs.customer_key out",
+    "accountDisabled": "the project that pays, the bucket's or gcs.user_project, has no billing; switch it on there",
+    "vpcServiceControls": "a rule of the organisation keeps this machine or identity out; its administrators can let it in",
+    "kmsKey": "its key of KMS cannot be used; let the service account of Cloud Storage itself decrypt with it",
 }
 
 _CLASS_ADVICE: Mapping[str, str] = {
@@ -102,7 +120,11 @@ _CLASS_ADVICE: Mapping[str, str] = {
     "RefreshError": "Google gave no token for these credentials; check gcs.credentials_file and gcs.impersonate",
     "TransportError": "Google's token service, or the machine's metadata service, cannot be reached; check the network",
     "SSLError": "the server's certificate is not trusted, or it speaks no TLS; check gcs.endpoint and gcs.ca_bundle",
-    "ProxyError": "the proxy does not answer; check gcs.proxy",
+    "ProxyError": "the proxy does not answer, or refuses; check gcs.proxy",
+    **dict.fromkeys(
+        ("InvalidURL", "InvalidSchema", "MissingSchema", "InvalidProxyURL", "LocationParseError", "ProxySchemeUnknown"),
+        "an address is none; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and gcs.proxy: each with its scheme, http://host:port",
+    ),
     **dict.fromkeys(
         ("ConnectTimeout", "ConnectTimeoutError"),
         "the store did not take the connection in time; check gcs.endpoint and the network",
@@ -126,6 +148,7 @@ _KIND_ADVICE: Mapping[_Kind, str] = {
     ConfigError: "the store cannot be used as configured; check section [gcs]",
 }
 
+_STATUS_ADVICE = {407: "the proxy wants to know who asks; give gcs.proxy as http://user:password@host:port"}
 
 _NOT_OPEN = "it is not open to everybody, or does not exist; leave gcs.anonymous out and give credentials"
 
@@ -181,11 +204,15 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
         failed: the place.
     """
     reason, said = _read(body)
-    kind = _status_kind(status, reason, failed, said)
-    advice = _REASON_ADVICE.get(reason) or _KIND_ADVICE.get(kind, "the store refuses the request")
+    meant = next((meant for words, meant in WORDS.items() if words in said.lower()), reason)
+    kind = _status_kind(status, meant, failed, said)
+    advice = _REASON_ADVICE.get(meant) or _STATUS_ADVICE.get(status)
+    advice = advice or _KIND_ADVICE.get(kind, "the store refuses the request")
     if kind is CredentialsError and failed.anonymous:
         kind, advice = AccessDeniedError, _NOT_OPEN
     advice = advice.format(action=f"storage.{failed.operation}")
+    if kind is BucketNotFoundError and failed.endpoint:
+        advice = f"{advice}; asked was {failed.endpoint}"
     words = [word for word in (reason, f"HTTP {status}", said) if word]
     made = make_error(kind, failed, f"{advice} ({', '.join(words)})")
     if isinstance(made, (ThrottledError, StoreUnavailableError)):

@@ -10,6 +10,8 @@ from google.auth import credentials as google_credentials
 from framework.checks import check_store
 from framework.errors import (
     AccessDeniedError,
+    BucketNotFoundError,
+    ConfigError,
     CredentialsError,
     ObjectChangedError,
     StoreUnavailableError,
@@ -274,17 +276,39 @@ def test_credentials_that_are_refused_for_good_are_told(gcs_bucket, opened):
             store.list_page()
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"type": "service_account"}', '{"type": "no such type"}'])
-def test_a_key_file_that_is_none_is_told(gcs_bucket, tmp_path, content):
+PRIVATE = "-----BEGIN PRIVATE KEY-----\\nAAAA\\n-----END PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\x00",
+        b'{"type": "no such type"}',
+        b'{"type": []}',
+        b'{"type": "service_account"}',
+        b'{"type": "service_account", "client_email": "a@b.c", "token_uri": "http://x", "private_key": "%s"}'
+        % PRIVATE.encode(),
+        b'{"type": "authorized_user"}',
+        b'{"type": "impersonated_service_account"}',
+        b'{"type": "external_account"}',
+        b'{"type": "external_account", "credential_source": 7}',
+    ],
+)
+def test_a_key_file_that_is_none_is_told_with_its_name(gcs_bucket, tmp_path, monkeypatch, content, how):
     file = tmp_path / "key.json"
-    file.write_text(content)
-    with pytest.raises(CredentialsError, match=r"gcs\.credentials_file"):
-        GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(file)))
-
-
-def test_a_key_file_that_is_missing_is_told(gcs_bucket, tmp_path):
-    with pytest.raises(CredentialsError, match=r"missing\.json"):
-        GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(tmp_path / "missing.json")))
+    if content is not None:
+        file.write_bytes(content)
+    if how == "environment":
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    name = "gcs.credentials_file" if how == "option" else "GOOGLE_APPLICATION_CREDENTIALS"
+    with pytest.raises(CredentialsError, match=f"{name}: .*key.json") as told:
+        GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(file) if how == "option" else ""))
+    assert "AAAA" not in str(told.value)
 
 
 def test_no_credentials_at_all_is_one_sentence(gcs_bucket):
@@ -293,11 +317,22 @@ def test_no_credentials_at_all_is_one_sentence(gcs_bucket):
         GcsStore(config)
 
 
-def test_the_emulator_of_the_environment_is_used(gcs_bucket, opened, monkeypatch):
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_the_emulator_of_the_environment_is_used_and_named(gcs_bucket, opened, monkeypatch, slash):
     gcs_bucket.put("k", b"content")
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_bucket.endpoint)
-    store = opened(attrs.evolve(gcs_bucket.config(), anonymous=False, endpoint=""))
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_bucket.endpoint + slash)
+    store = opened(gcs_bucket.config(anonymous=False, endpoint=""))
     assert read(store, only(store)) == b"content"
+    assert (store.identity(), store.address) == ("none: requests have no identity", gcs_bucket.endpoint)
+    missing = opened(gcs_bucket.config(anonymous=False, endpoint="", bucket="no-such-bucket"))
+    with pytest.raises(BucketNotFoundError, match=f"asked was {gcs_bucket.endpoint}"):
+        missing.list_page()
+
+
+def test_an_emulator_without_a_scheme_is_told(gcs_bucket, monkeypatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_bucket.endpoint.removeprefix("http://"))
+    with pytest.raises(ConfigError, match=r"STORAGE_EMULATOR_HOST.*with its scheme"):
+        GcsStore(gcs_bucket.config(anonymous=False, endpoint=""))
 
 
 def test_who_pays_and_the_customers_key_are_sent(gcs_bucket, opened):

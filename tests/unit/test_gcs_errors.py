@@ -22,7 +22,7 @@ from framework.errors import (
     TaskClosedError,
     ThrottledError,
 )
-from gcs_source.errors_map import CLASSES, REASONS, Failed, from_answer, translate
+from gcs_source.errors_map import CLASSES, REASONS, WORDS, Failed, from_answer, translate
 
 OBJECT = Failed(operation="objects.get", bucket="lake", key="a/b")
 BUCKET = Failed(operation="objects.list", bucket="lake")
@@ -52,6 +52,7 @@ def answer(status, reason="", message="it says why", failed=OBJECT, **headers):
         (503, "", ThrottledError),
         (504, "", StoreUnavailableError),
         (302, "", ConfigError),
+        (407, "", ConfigError),
         (418, "", FatalError),
     ],
 )
@@ -87,6 +88,54 @@ def test_what_is_missing_is_named():
     error = answer(401, "required", failed=nobody)
     assert isinstance(error, AccessDeniedError)
     assert "gcs.anonymous" in str(error)
+
+
+# As Google says them: a listing in JSON, with a reason that says less than the words; a read as plain text.
+SENTENCES = {
+    "Bucket is a requester pays bucket but no user project provided.": "set gcs.user_project",
+    "Bucket is requester pays bucket but no user project provided.": "set gcs.user_project",
+    "a@b.com does not have serviceusage.services.use access to the Google Cloud project.": "gcs.user_project",
+    "The target object is encrypted by a customer-supplied encryption key.": "check gcs.customer_key",
+    "The target object is not encrypted by a customer-supplied encryption key.": "leave gcs.customer_key out",
+    "The provided encryption key is incorrect.": "another customer's key; check gcs.customer_key",
+    "The billing account for the owning project is disabled in state closed": "has no billing",
+    "The project to be billed is associated with an absent billing account.": "has no billing",
+    "Request is prohibited by organization's policy. vpcServiceControlsUniqueIdentifier: x": "organisation",
+    "Permission denied on Cloud KMS key. Please ensure that your Cloud Storage service account may use it": "KMS",
+}
+
+
+@pytest.mark.parametrize(("said", "advice"), SENTENCES.items())
+def test_what_google_says_in_words_only_is_understood(said, advice):
+    status = 403 if "illing" in said or "Permission" in said or "serviceusage" in said or "polic" in said else 400
+    for error in (answer(status, "required", said), from_answer(status, said.encode(), {}, OBJECT)):
+        assert isinstance(error, AccessDeniedError)
+        assert advice in str(error)
+        assert said[:60] in str(error)
+    nobody = Failed(operation="objects.list", bucket="lake", anonymous=True)
+    assert advice in str(answer(status, "required", said, failed=nobody))
+
+
+def test_no_sentence_is_known_that_google_does_not_say():
+    assert all(any(words in said.lower() for said in SENTENCES) or words == "vpc service controls" for words in WORDS)
+
+
+def test_an_address_that_is_none_names_its_options():
+    for cls in (requests.exceptions.InvalidSchema, requests.exceptions.InvalidURL):
+        error = translate(cls("No connection adapters were found for 'localhost:4443'"), BUCKET)
+        assert isinstance(error, ConfigError)
+        assert "gcs.endpoint (or STORAGE_EMULATOR_HOST) and gcs.proxy" in str(error)
+
+
+def test_a_proxy_that_is_down_is_waited_for_as_on_s3():
+    error = translate(urllib3.exceptions.ProxyError("Unable to connect to proxy", OSError("refused")), BUCKET)
+    assert isinstance(error, RetriableError)
+    assert "check gcs.proxy" in str(error)
+
+
+def test_a_bucket_that_is_missing_elsewhere_than_at_google_names_the_place():
+    emulator = Failed(operation="objects.list", bucket="lake", endpoint="http://localhost:4443")
+    assert "asked was http://localhost:4443" in str(answer(404, failed=emulator))
 
 
 def test_how_long_to_wait_is_taken_over():
