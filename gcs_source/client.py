@@ -17,7 +17,8 @@ import hashlib
 import importlib
 import json
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from typing_extensions import override
 
 from framework.errors import (
     AccessDeniedError,
+    ConfigError,
     CredentialsError,
     ObjectChangedError,
     ObjectNotFoundError,
@@ -378,17 +380,37 @@ def _way(config: GcsConfig) -> dict[str, Any]:
 
 
 class _Tokens:
-    """Those of a session, asked for as it does itself: by whoever needs one, with the limits of any request."""
+    """Those of a session, asked for as it does itself, with the limits of any request.
+
+    One thread renews for all: a metadata service refuses who asks too often. The others wait as long as one request may take,
+    then they ask for themselves.
+    """
 
     def __init__(self, session: Any, timeout: tuple[float, float]) -> None:
-        self._session = session
+        self._credentials = session.credentials
         self._request = partial(session._auth_request, timeout=timeout)  # noqa: SLF001
+        self._patience = sum(timeout)
+        self._renewing = threading.Lock()
 
     def add(self, url: str, headers: dict[str, str]) -> None:
-        self._session.credentials.before_request(self._request, "GET", url, headers)
+        with contextlib.nullcontext() if self._credentials.valid else self._alone():
+            self._credentials.before_request(self._request, "GET", url, headers)
 
-    def renew(self) -> None:
-        self._session.credentials.refresh(self._request)
+    def renew(self, refused: str) -> None:
+        with self._alone():
+            now: dict[str, str] = {}
+            self._credentials.apply(now)
+            if now.get("authorization", refused) == refused:
+                self._credentials.refresh(self._request)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        held = self._renewing.acquire(timeout=self._patience)
+        try:
+            yield
+        finally:
+            if held:
+                self._renewing.release()
 
 
 def _short_way(session: Any, endpoint: str, config: GcsConfig) -> ShortWay:
@@ -405,7 +427,10 @@ def _short_way(session: Any, endpoint: str, config: GcsConfig) -> ShortWay:
     pool = adapter.get_connection_with_tls_context(
         request, found["verify"], proxies=found["proxies"], cert=found["cert"]
     )
-    adapter.cert_verify(pool, request.url, found["verify"], found["cert"])
+    try:
+        adapter.cert_verify(pool, request.url, found["verify"], found["cert"])
+    except OSError as error:
+        raise ConfigError(f"gcs.ca_bundle, or REQUESTS_CA_BUNDLE of the environment: {error}") from error
     connect, read = config.connect_timeout_seconds, config.read_timeout_seconds
     return ShortWay(
         pool=pool,

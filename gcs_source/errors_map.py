@@ -190,7 +190,9 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if kind is CredentialsError and failed.anonymous:  # a 401: there is nothing that could be renewed
         return make_error(AccessDeniedError, failed, _NOT_OPEN)
     advice = _CLASS_ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
-    where = f" at {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
+    where = f"; asked was {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
+    if name == "TransportError":  # of google-auth
+        where = ""
     return make_error(kind, failed, f"{advice}{where} ({innermost(error)})")
 
 

@@ -29,8 +29,12 @@ class Tokens(Protocol):
     def add(self, url: str, headers: dict[str, str]) -> None:
         """Adds a token that has not expired, made or renewed when there is none."""
 
-    def renew(self) -> None:
-        """Gets a new one, whatever the old one says of itself."""
+    def renew(self, refused: str) -> None:
+        """Gets a new one, whatever the old one says of itself; unless another thread has got one meanwhile.
+
+        Args:
+            refused: the header `authorization` that was refused.
+        """
 
 
 @attrs.frozen(kw_only=True)
@@ -62,22 +66,22 @@ class ShortWay:
             headers: those of this request.
         """
         url = f"{address}?{urlencode(asked)}"
-        answer = self._send(url, headers)
+        answer, token = self._send(url, headers)
         for _ in range(RENEWALS):
             if answer.status != _REFUSED:
                 break
             _give_back(answer)
-            self.tokens.renew()
-            answer = self._send(url, headers)
+            self.tokens.renew(token)
+            answer, token = self._send(url, headers)
         if answer.status in _REDIRECTS:
             _give_back(answer)
             return None
         return answer
 
-    def _send(self, url: str, headers: Mapping[str, str]) -> Any:
+    def _send(self, url: str, headers: Mapping[str, str]) -> tuple[Any, str]:
         sent = {**self.headers, **headers}
         self.tokens.add(url, sent)
-        return self.pool.urlopen(
+        answer = self.pool.urlopen(
             "GET",
             url if self.whole_address else url[url.index("/", url.index("//") + 2) :],
             headers=sent,
@@ -88,6 +92,7 @@ class ShortWay:
             preload_content=False,
             decode_content=False,
         )
+        return answer, sent.get("authorization", "")
 
 
 def _give_back(answer: Any) -> None:

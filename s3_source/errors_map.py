@@ -169,7 +169,7 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     kind, name = _class_kind(error)
     advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
     detail = innermost(error)
-    where = f" at {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
+    where = f"; asked was {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
     return make_error(kind, failed, f"{advice}{where} ({detail})")
 
 
@@ -242,11 +242,15 @@ def _wants_customer_key(code: str, said: str) -> bool:
     return code in ("InvalidRequest", "InvalidArgument", "400") and "ncrypt" in said
 
 
+# A certificate that is not trusted or names another host, no TLS at all, a ca_bundle that cannot be read.
+_STAYS_SO = ("CERTIFICATE", "WRONG_VERSION", "doesn't match", "[Errno 2]", "[Errno 13]", "[Errno 21]")
+
+
 def _class_kind(error: BaseException) -> tuple[_Kind, str]:
     for cls in type(error).__mro__:
         kind = CLASSES.get(cls.__name__)
         if kind is not None:
-            if cls.__name__ == "SSLError" and "CERTIFICATE" not in str(error) and "WRONG_VERSION" not in str(error):
+            if cls.__name__ == "SSLError" and not any(words in str(error) for words in _STAYS_SO):
                 return StoreUnavailableError, type(error).__name__
             return kind, type(error).__name__
     return FatalError, type(error).__name__

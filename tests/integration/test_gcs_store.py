@@ -1,6 +1,10 @@
 """What is GCS alone: its ranges, stored gzip, generations, refusals and identities. What stores have in common: test_stores."""
 
+import base64
+import datetime as dt
 import gzip
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
@@ -17,13 +21,15 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
+from framework.reading import StoreInput
+from framework.retry import RetryPolicy
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.ports import free_port
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from tests.integration.test_stores import CONTENT
 from tests.support.gcs import gcs_refusal
-from tests.support.reading import only, read
+from tests.support.reading import drain, only, read
 
 
 @pytest.fixture
@@ -234,6 +240,51 @@ def test_a_proxy_is_gone_through(gcs_bucket, opened, monkeypatch, configured):
         assert reading.path.startswith(f"{gcs_bucket.endpoint}/download/")
 
 
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_a_proxy_is_told_who_asks(gcs_bucket, opened, monkeypatch, how):
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        address = proxy.endpoint.replace("//", "//user:p%40ss@")
+        for name in ("NO_PROXY", "no_proxy", "http_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTP_PROXY", address)
+        store = opened(gcs_bucket.config(proxy=address if how == "option" else ""))
+        assert read(store, only(store)) == CONTENT
+        who = "Basic " + base64.b64encode(b"user:p@ss").decode()
+        assert [one.headers.get("proxy-authorization") for one in proxy.requests] == [who, who]
+        proxy.add(Fault(status=407))
+        with pytest.raises(ConfigError, match=r"give gcs\.proxy as http://user:password@host:port"):
+            store.list_page()
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_certificates_that_cannot_be_read_are_told_at_once(gcs_bucket, monkeypatch, how):
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/nowhere/ca.pem")
+    with pytest.raises(ConfigError, match=r"gcs\.ca_bundle, or REQUESTS_CA_BUNDLE.*/nowhere/ca\.pem"):
+        GcsStore(gcs_bucket.config(endpoint="https://x", ca_bundle="/nowhere/ca.pem" if how == "option" else ""))
+
+
+def test_an_endpoint_with_a_path_is_asked_below_it(gcs_bucket, opened):
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=f"{proxy.endpoint}/gcs/"))
+        with pytest.raises(BucketNotFoundError, match=f"asked was {proxy.endpoint}/gcs"):
+            store.list_page()
+        assert proxy.requests[0].path.startswith("/gcs/storage/v1/b/")
+
+
+def test_connections_that_the_server_has_closed_meanwhile_are_made_anew(gcs_bucket, opened):
+    """A request may go out just before the server's word arrives: the framework tries it again."""
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
+        native = only(store)
+        proxy.add(Fault(path="/download/", refuse=True, every=2, times=None))
+        policy = RetryPolicy().without_waiting()
+        for _ in range(5):
+            assert drain(StoreInput(store, native, policy).open()) == CONTENT
+        assert len(proxy.requests) == 11
+
+
 def test_hosts_that_need_no_proxy_are_reached_without(gcs_bucket, opened, monkeypatch):
     gcs_bucket.put("k", CONTENT)
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
@@ -254,6 +305,7 @@ class Tokens(google_credentials.Credentials):
 
     def refresh(self, request):
         self.made += 1
+        self.expiry = None
         self.token = f"t{self.made}"
 
 
@@ -266,6 +318,27 @@ def test_a_token_that_is_refused_in_the_middle_is_renewed(gcs_bucket, opened):
         proxy.add(Fault(path="/download/", **gcs_refusal(401, "authError")))
         assert read(store, native) == CONTENT
         assert [one.headers["authorization"] for one in proxy.requests] == ["Bearer t1", "Bearer t1", "Bearer t2"]
+
+
+@pytest.mark.parametrize("how", ["expired", "refused"])
+def test_one_thread_renews_a_token_for_all(gcs_bucket, opened, how):
+    gcs_bucket.put("k", CONTENT)
+    tokens = Tokens()
+    store = opened(gcs_bucket.config(anonymous=False), tokens)
+    native = only(store)
+    if how == "expired":
+        tokens.expiry = dt.datetime(2001, 1, 1)  # noqa: DTZ001 - as google-auth has it
+    barrier = threading.Barrier(8)
+
+    def go(_):
+        barrier.wait(30)
+        if how == "refused":
+            store._short.tokens.renew("Bearer t1")
+        return read(store, native)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(go, range(8))) == [CONTENT] * 8
+    assert (tokens.made, tokens.token) == (2, "t2")
 
 
 def test_credentials_that_are_refused_for_good_are_told(gcs_bucket, opened):

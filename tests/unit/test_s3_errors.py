@@ -128,9 +128,17 @@ def test_what_breaks_below_botocore_is_retriable(error):
     assert "SECRET" not in str(mapped)
 
 
-def test_a_certificate_that_is_not_trusted_is_no_reason_to_try_again():
-    cause = ValueError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate")
-    error = translate(botocore.exceptions.SSLError(endpoint_url="https://store", error=cause), LIST)
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate",
+        "hostname 'localhost' doesn't match '127.0.0.1'",
+        "[Errno 2] No such file or directory",
+        "[Errno 21] Is a directory",
+    ],
+)
+def test_a_certificate_that_is_not_trusted_is_no_reason_to_try_again(said):
+    error = translate(botocore.exceptions.SSLError(endpoint_url="https://store", error=ValueError(said)), LIST)
     assert isinstance(error, ConfigError)
     assert "s3.ca_bundle" in str(error)
 
