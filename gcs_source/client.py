@@ -179,6 +179,11 @@ class GcsStore(ObjectStore):
         error = _error_of(answer, failed)
         if isinstance(error, ObjectNotFoundError):
             now = self.stat(native.key)  # raises when there is none
+            if now.version == native.version:
+                raise StoreUnavailableError(
+                    f"{native.location}: the store shows generation {now.version}, and does not give it; when that stays so, what "
+                    f"answers does not serve /download/: check gcs.endpoint"
+                )
             raise ObjectChangedError(
                 f"it was overwritten after it was listed (generation {now.version}, listed {native.version})",
                 location=native.location,

@@ -56,6 +56,7 @@ REASONS: Mapping[str, _Kind] = {
 }
 
 STATUSES: Mapping[int, _Kind] = {
+    304: StoreUnavailableError,  # answers a condition that is never sent: a cache in between
     400: FatalError,
     401: CredentialsError,
     403: AccessDeniedError,
@@ -116,8 +117,8 @@ _REASON_ADVICE: Mapping[str, str] = {
 _CLASS_ADVICE: Mapping[str, str] = {
     "DefaultCredentialsError": "no credentials were found, or their file cannot be used; set gcs.credentials_file or"
     " gcs.anonymous, or run gcloud auth application-default login",
-    "MalformedError": "the file is no key of a service account; check gcs.credentials_file",
-    "RefreshError": "Google gave no token for these credentials; check gcs.credentials_file and gcs.impersonate",
+    "MalformedError": "the file of credentials cannot be used; check gcs.credentials_file",
+    "RefreshError": "Google gave no token for these credentials; check gcs.credentials_file, gcs.impersonate and the clock",
     "TransportError": "Google's token service, or the machine's metadata service, cannot be reached; check the network",
     "SSLError": "the server's certificate is not trusted, or it speaks no TLS; check gcs.endpoint and gcs.ca_bundle",
     "ProxyError": "the proxy does not answer, or refuses; check gcs.proxy",

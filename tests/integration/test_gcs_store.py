@@ -200,6 +200,17 @@ def test_an_endpoint_that_is_down_is_told(opened, gcs_bucket):
         store.list_page()
 
 
+def test_an_object_that_is_shown_and_not_given_is_not_taken_for_overwritten(gcs_bucket, opened):
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
+        native = only(store)
+        proxy.add(Fault(path="/download/", status=404, body=b"404 page not found"))
+        with pytest.raises(StoreUnavailableError, match=r"does not serve /download/: check gcs\.endpoint"):
+            store.open(native)
+        assert read(store, native) == CONTENT
+
+
 # ---------------------------------------------------------------- the way
 
 

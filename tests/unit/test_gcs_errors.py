@@ -53,6 +53,7 @@ def answer(status, reason="", message="it says why", failed=OBJECT, **headers):
         (503, "", ThrottledError),
         (504, "", StoreUnavailableError),
         (302, "", ConfigError),
+        (304, "", StoreUnavailableError),
         (407, "", ConfigError),
         (418, "", FatalError),
     ],
