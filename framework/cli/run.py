@@ -129,8 +129,8 @@ def _stopped_by_signals(engine: LocalEngine) -> Iterator[None]:
     def stop(number: int, _frame: FrameType | None) -> None:
         for one, handler in before.items():
             signal.signal(one, handler)
+        engine.stop()  # first: a log that is being written when the signal comes, as to a full pipe, cannot be written to
         log.info("%s: stopping, positions are saved", signal.Signals(number).name)
-        engine.stop()
 
     for number in before:
         signal.signal(number, stop)

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -69,6 +70,8 @@ class LocalEngine:
         self._config = with_moment(config)
         self._once = once
         self._stopping = threading.Event()
+        # What `run` waits on: an event's lock is held by who waits for it, at times, and a signal handler runs in that thread.
+        self._woken: SimpleQueue[None] = SimpleQueue()
         self._running: Stoppable | None = None
         self._connection: IggyConnection | None = None
         self._patience: threading.Timer | None = None
@@ -77,6 +80,7 @@ class LocalEngine:
     def stop(self) -> None:
         """Ends `run` within some seconds, positions saved. May be called twice, from any thread or a signal handler."""
         self._stopping.set()
+        self._woken.put(None)
         running = self._running
         if running is not None:
             running.stop()
@@ -149,7 +153,8 @@ class LocalEngine:
                 else:
                     log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
                 self._reporter.state = "reconnecting"
-                self._stopping.wait(pause)
+                with contextlib.suppress(Empty):
+                    self._woken.get(timeout=pause)
             else:
                 return
 
