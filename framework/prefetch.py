@@ -62,8 +62,11 @@ class FetchedStream:
         except BaseException as error:  # noqa: BLE001 - it is raised where the bytes are read
             self._error = error
         finally:
-            if stream is not None:
-                stream.close()
+            try:
+                if stream is not None:
+                    stream.close()
+            except Exception as error:  # noqa: BLE001 - as the others: who reads would wait for ever
+                self._error = self._error or error
             with self._budget.changed:
                 self._budget.used -= reserved
                 self._ended = True

@@ -205,3 +205,23 @@ def test_a_read_of_what_no_thread_has_begun_ends_when_everything_is_closed(ahead
     gate.set()
     assert len(failed) == 1
     busy.close()
+
+
+def test_a_stream_that_cannot_be_closed_is_an_error_and_no_wait_for_ever(ahead):
+    source = Watched(b"x")
+    source.open = lambda *_: Unclosable()
+    stream = ahead().fetch(source, 0).open(0)
+    assert stream.read(10) == b"x"
+    with pytest.raises(OSError, match="cannot be closed"):
+        stream.read(10)
+
+
+class Unclosable:
+    def __init__(self):
+        self.data = [b"x"]
+
+    def read(self, size, /):
+        return self.data.pop() if self.data else b""
+
+    def close(self):
+        raise OSError("it cannot be closed")
