@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from framework.cutting import Cutter, InHand
 from framework.errors import ObjectError
+from framework.half_way import give_up
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, check_depends_on
 from framework.records import Lane, NativeObject
 from framework.shares import count_shares
@@ -117,6 +118,9 @@ class ObjectFeed(abc.ABC):
     @abc.abstractmethod
     def stop(self) -> None:
         """Ends a pass under way; `take` gives None from now on. May be called twice, from any thread."""
+
+    def leave(self) -> None:  # noqa: B027 - most hold nothing
+        """Gives back what a pass under way holds; called by the thread that takes, when it takes no more. By default nothing."""
 
 
 class Selection(Protocol):
@@ -408,6 +412,11 @@ class ListingFeed(ObjectFeed):
     def stop(self) -> None:
         """Ends the pass at the next object."""
         self._stopped = True
+
+    @override
+    def leave(self) -> None:
+        left, self._pass = self._pass, None
+        give_up(left)
 
 
 class HandedFeed(ObjectFeed):

@@ -161,7 +161,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
         What exists during the whole pass comes once, in any order; objects are read in the order in which they come.
         Called once per pass, by the reader's thread; may block for requests, and tries each again by itself. `offset` is a
-        key and need not exist. A stop drops the generator where it stands: give back what it holds in a `finally`.
+        key and need not exist. A stop closes the generator where it stands, in the same thread: give back what it holds in a
+        `finally`.
 
         Raises:
             RetriableError: the store stayed away for the whole budget.
@@ -415,13 +416,17 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._ahead.close()
 
     def leave(self) -> None:
-        """Gives back the object in hand; for the thread that reads, when it reads no more.
+        """Gives back the object in hand, and the pass under way; for the thread that reads, when it reads no more.
 
-        Left to the collector, its streams would be closed at any time, in any thread, under any lock.
+        Left to the collector, streams and listings would be closed at any time, in any thread, under any lock.
         """
         self._single = None
-        if self._current is not None:
-            self._current.close()
+        try:
+            if self._current is not None:
+                self._current.close()
+        finally:
+            if self._feed is not None:
+                self._feed.leave()
 
     @staticmethod
     def log_retry(error: Exception, tries: int, seconds: float) -> None:

@@ -22,6 +22,7 @@ import attrs
 
 from framework.daemon_threads import DaemonThreads
 from framework.errors import KeyListError, ObjectChangedError, ObjectNotFoundError
+from framework.half_way import give_up
 from framework.key_list import KeyList
 from framework.key_rows import KeyRow
 from framework.lookups import Lookups
@@ -129,11 +130,13 @@ class NamedObjects:
             else:
                 self._complete = True
                 return
+            finally:
+                give_up(wanted)  # a lookup that failed keeps it in its traceback, and the list open
         raise KeyListError(
             f"{self._keys.name}: rewritten {REWRITTEN_TIMES} times while it was read; write it seldomer, each time whole"
         )
 
-    def _begin_pass(self, after: str) -> Iterable[_Wanted]:
+    def _begin_pass(self, after: str) -> Iterator[_Wanted]:
         state = self._keys.state()
         with self._lock:
             rewritten = state != self._state
@@ -143,7 +146,7 @@ class NamedObjects:
                 self._doubted, self._doubt_all = set(waiting), False
         self._state, self._complete = state, False
         if not self.whole:
-            return list(waiting)
+            return iter(waiting)
         log.info("reading the list of keys %s", self._keys.name)
         self._left_out.update(dict.fromkeys(REASONS, 0))
         return self._wanted_rows(after)

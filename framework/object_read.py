@@ -20,6 +20,7 @@ from framework.errors import (
     SourceError,
 )
 from framework.feed import Assignment
+from framework.half_way import give_up
 from framework.prefetch import FetchedInput
 from framework.records import GivenUp, ObjectState, RecordBatch, SkippedRecord
 from framework.transformer import BatchLimits, PayloadRun
@@ -74,7 +75,12 @@ class ObjectRead:
             self._finish()
             yield self._batch(held, ObjectState.DONE)
         finally:
-            self._source.close()
+            try:
+                give_up(
+                    runs
+                )  # of a bad record that ends it all, the traceback would keep them, and what they have open
+            finally:
+                self._source.close()
 
     def _as_decided(self, runs: Iterator[PayloadRun | SkippedRecord]) -> Iterator[PayloadRun | SkippedRecord]:
         """The runs without records that an earlier run left out and that are good now, under other options.

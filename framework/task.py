@@ -160,7 +160,10 @@ class AbstractSourceTask(abc.ABC):
         except BaseException as error:  # noqa: BLE001 - raised in the polling thread, with its cause
             self._failure = error
         finally:
-            iterator.leave()
+            try:
+                iterator.leave()
+            except Exception:
+                log.exception("what was half read was not given back; going on without it")
             self._exhausted = True
             queue.wake()
 

@@ -116,3 +116,5 @@ class Discovery:
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
+        finally:
+            self._iterator.leave()

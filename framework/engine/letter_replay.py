@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
 from framework.errors import ObjectError, RecordError, SkippableError
+from framework.half_way import give_up
 from framework.ids import message_id, object_hash64
 from framework.iggy import wire
 from framework.iggy.dead_letters import IggyDeadLetters, Mark, StoredLetter
@@ -212,9 +213,7 @@ class LetterReplay:
             for number in wanted - found.keys():
                 found[number] = error
         finally:
-            close: Callable[[], None] | None = getattr(runs, "close", None)
-            if close is not None:
-                close()
+            give_up(runs)
         return found
 
     # ---- sending

@@ -93,6 +93,7 @@ def look_ahead(
                 list_requests=iterator.counts.list_requests,
             )
         finally:
+            iterator.leave()
             iterator.close()
     finally:
         task.close_resources()

@@ -203,5 +203,6 @@ def _read(source: Source, natives: Iterable[NativeObject]) -> Iterator[tuple[obj
                 bytearray(record.payload),
             )
     finally:
+        iterator.leave()  # Spark may want no more of it
         iterator.close()
         task.close_resources()

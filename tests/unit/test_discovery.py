@@ -6,6 +6,7 @@ import pytest
 
 from framework.engine.discovery import Discovery
 from framework.errors import AccessDeniedError
+from framework.store_iterator import StoreRecordIterator
 from tests.support.core import iterator_over, store_of
 
 
@@ -105,3 +106,21 @@ def test_why_the_listing_ended_is_raised_where_objects_are_taken_after_what_came
     assert keys(leader.take(2)) == ["a", "b"]
     with pytest.raises(AccessDeniedError, match="no"):
         leader.take(1)
+
+
+def test_its_end_in_the_middle_of_a_pass_ends_that_in_the_thread_that_listed(lead, monkeypatch):
+    """The collector would do it in any thread, also in one that holds a lock which ending a listing needs."""
+    ended_in = []
+
+    def listed(iterator, offset):
+        try:
+            yield from iterator.store.list_all()
+        finally:
+            ended_in.append(threading.current_thread())
+
+    monkeypatch.setattr(StoreRecordIterator, "get_native_item_stream", listed)
+    leader = lead(store_of(a=1, b=1, c=1), most=1)
+    leader.take(1)
+    leader.discovery.end()
+    leader.discovery._thread.join(60)
+    assert ended_in == [leader.discovery._thread]

@@ -27,7 +27,9 @@ from framework.records import ObjectState
 from framework.store import ListPage
 from framework.testing.memory import MemoryStore
 from framework.testing.memory_source import MemorySourceTask
+from framework.transformer import InputOptions
 from tests.support.core import commit, drain, iterator_over, lines, payloads, put_lines, store_of
+from transformers.jsonl import JsonlTransformer
 
 
 @pytest.fixture
@@ -280,6 +282,23 @@ def test_with_no_tolerance_the_bad_record_is_raised_after_the_good_ones_before_i
     assert (list(batch.payloads), batch.entry.records_done) == ([GOOD % 1, GOOD % 2], 2)
     with pytest.raises(RecordError, match=r"memory://bucket/a, record 3"):
         iterator.next_batch()
+
+
+class OpensLate(JsonlTransformer):
+    """As formats are that begin at the end: nothing is fetched ahead, each stream is the store's own."""
+
+    reads_forward = False
+
+
+def test_a_bad_record_that_ends_it_leaves_no_stream_open_while_its_error_is_kept(over):
+    store = MemoryStore()
+    store.put("a", b"1\nbad\n" + b"2\n" * 100)
+    iterator = over(store, batch_length=1)
+    iterator.transformer = OpensLate(InputOptions(format="jsonl"))
+    with pytest.raises(RecordError) as kept:
+        drain(iterator)
+    assert kept.value.__traceback__ is not None
+    assert store.open_streams == 0
 
 
 def test_a_skipped_record_keeps_its_number_and_travels_with_what_follows(over):

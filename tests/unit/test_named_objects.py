@@ -744,6 +744,17 @@ def test_a_store_that_stays_away_or_refuses_ends_the_run(rig, store):
     assert "there is no such bucket" in failure_of(rig, BucketNotFoundError)
 
 
+def test_a_lookup_that_fails_leaves_the_list_closed_while_its_error_is_kept(rig, store):
+    put_lines(store, "a", 1)
+    rig.write("a\nb\n" * 100)
+    store.fail("stat", AccessDeniedError("not yours"))
+    stream = rig.open().iterator.get_native_item_stream(None)
+    with pytest.raises(AccessDeniedError) as kept:
+        list(stream)
+    assert kept.value.__traceback__ is not None
+    assert rig.reports.open_streams == 0
+
+
 def test_a_failed_pass_is_begun_again_from_the_first_row(rig, store):
     for name in "abc":
         put_lines(store, name, 1)

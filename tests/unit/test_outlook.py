@@ -4,7 +4,11 @@ import pytest
 
 from framework.engine.inspection import inspect
 from framework.engine.outlook import ending_of, folder_of, look_ahead
+from framework.errors import ObjectError
+from framework.store_iterator import StoreRecordIterator
 from framework.testing.memory_source import MemorySourceTask
+from framework.testing.options import source_config
+from tests.support.core import store_of
 from tests.support.folding import ClockStore, Leader
 
 
@@ -45,6 +49,23 @@ def test_what_was_begun_is_counted_as_such():
     assert (outlook.total.objects, outlook.begun) == (3, 1)
     assert outlook.list_requests == 1
     assert sum(part.objects for part in outlook.lanes.values()) == 3
+
+
+def test_a_plan_that_ends_in_the_middle_of_its_pass_leaves_nothing_to_the_collector(monkeypatch):
+    ended = []
+
+    def listed(iterator, offset):
+        try:
+            yield from iterator.store.list_all()
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(StoreRecordIterator, "get_native_item_stream", listed)
+    config = source_config(template="{{partition}}", distribution="partition")
+    with pytest.raises(ObjectError) as kept:
+        look_ahead(lambda: MemorySourceTask(store_of(**{"9": 1, "91": 1})), config)
+    assert kept.value.__traceback__ is not None
+    assert ended
 
 
 @pytest.mark.parametrize(

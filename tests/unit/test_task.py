@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import itertools
 import threading
 
 import attrs
@@ -16,8 +17,9 @@ from framework.errors import (
     TaskClosedError,
 )
 from framework.feed import HandedFeed
+from framework.iterator import AbstractSourceRecordIterator
 from framework.offsets import MemoryOffsetStore, OffsetManager
-from framework.records import Acknowledgement, Anchor
+from framework.records import Acknowledgement, Anchor, NativeObject
 from framework.retry import Backoff, BackoffConfig, RetryPolicy
 from framework.task import CLOSE_SECONDS
 from framework.testing.memory import MemoryStore
@@ -25,6 +27,7 @@ from framework.testing.memory_source import MemorySourceTask
 from framework.testing.options import DEFAULTS, source_config, source_props
 from tests.support.core import lines, payloads, poll_all, put_lines, started, store_of
 from tests.support.stopwatch import Stopwatch
+from transformers import BytesInput
 
 
 def acknowledge(*batches, offset=0):
@@ -220,6 +223,58 @@ def test_a_stop_in_the_middle_of_an_object_leaves_no_stream_to_the_collector():
             assert inspect.getgeneratorstate(task.iterator._current) == inspect.GEN_CLOSED
     finally:
         gc.enable()
+
+
+class Listed(AbstractSourceRecordIterator):
+    """Objects without end, by a generator that tells when and where it is ended."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.ended_in = None
+        self.at_end = lambda: None
+
+    def get_native_item_stream(self, offset):
+        try:
+            for number in itertools.count():
+                yield NativeObject(bucket="b", key=f"{number:09}", size=2, version="1")
+        finally:
+            self.ended_in = threading.current_thread()
+            self.at_end()
+
+    def get_input_stream(self, native):
+        return BytesInput(b"1\n", native.key)
+
+
+class ListedTask(MemorySourceTask):
+    def get_iterator(self, backoff_config):
+        return Listed(self.config, self.make_transformer(), self.offsets, feed=self.feed, once=self.once)
+
+
+def test_a_stop_in_the_middle_of_a_pass_ends_it_in_the_thread_that_listed():
+    """The collector would do it in any thread, also in one that holds a lock which ending a listing needs."""
+    gc.disable()
+    try:
+        with started(None, task=ListedTask(), queue_records=4) as task:
+            assert task.poll(timeout_seconds=60.0)
+            task.stop()
+            reader_of(task).join(60)
+            assert task.iterator.ended_in is reader_of(task)
+    finally:
+        gc.enable()
+
+
+def test_a_pass_that_cannot_be_given_back_does_not_hide_why_the_reader_died(caplog):
+    def no_end():
+        raise OSError("it cannot be given back")
+
+    with started(None, task=ListedTask(), queue_records=4) as task:
+        task.iterator.at_end = no_end
+        assert task.poll(timeout_seconds=60.0)
+        task.iterator.transformer = None  # the next object fails
+        with pytest.raises(ReaderFailedError):
+            poll_on(task, [])
+        assert isinstance(task.iterator.ended_in, threading.Thread)
+    assert "was not given back" in caplog.text
 
 
 @pytest.mark.parametrize("page", [1, 2])
