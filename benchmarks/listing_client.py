@@ -7,7 +7,9 @@
 The server is a process of its own, whose CPU is not counted. It answers as AWS and Google do: S3's XML with the elements of
 objects written since checksums are the default, Google's JSON indented, and packed with gzip where the client takes that.
 The client is what a source makes: its task's iterator over `S3Store` or `GcsStore`. Counted is the CPU of its process, all
-threads, from before the store is made until after it is closed; the libraries are loaded before. Not in it: TLS.
+threads, from before the store is made until after it is closed; the libraries are loaded before. Not in it: TLS, and what is
+done with an object once it is listed. Seen beside other work: S3 134,000 with one call at once and 117,000 with the default, GCS
+184,000 and 149,000, with a token 174,000 and 163,000.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def test_the_listing_benchmark_runs_on_few():
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=110,
     )
     assert ended.returncode == 0, ended.stderr
     for name in CLIENTS:

@@ -57,7 +57,16 @@ def test_times_are_exact_to_the_millisecond(moment):
     assert milliseconds(text[:19] + "Z") == round(whole.replace(microsecond=0).timestamp() * 1000)
 
 
-@pytest.mark.parametrize("text", ["", "2026-01-01", "2026-01-01T00:00:00+02:00", "2026-01-01 00:00:00.000Z"])
+@pytest.mark.parametrize(
+    ("part", "milliseconds_of_it"), [("", 0), (".0", 0), (".5", 500), (".05", 50), (".123456", 123), (".000999", 0)]
+)
+def test_a_second_has_as_many_digits_as_the_store_likes(part, milliseconds_of_it):
+    assert milliseconds(f"1970-01-01T00:00:01{part}Z") == 1000 + milliseconds_of_it
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2026-01-01", "2026-01-01T00:00:00+02:00", "2026-01-01 00:00:00.000Z", "2026-01-01T00:00:00,5Z"]
+)
 def test_another_form_of_time_is_refused(text):
     with pytest.raises(ValueError, match="UTC"):
         milliseconds(text)
@@ -211,6 +220,30 @@ ITEM = "<Contents><Key>k</Key><LastModified>2026-01-02T12:34:56Z</LastModified><
 )
 def test_what_only_looks_like_an_item_is_none(body):
     assert parse_page(body.encode(), {}, "b").objects == []
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        ITEM.replace("<Size>1</Size>", ""),
+        ITEM.replace("<Size>", "<Key>l</Key><Size>"),
+        ITEM.replace("<Key>", "<Key >"),
+        ITEM.replace("<Key>k", "<Key>\N{LATIN SMALL LETTER E WITH ACUTE}"),
+        ITEM.replace("<Key>k", "<Key>&#107;"),
+        f"{ITEM}\n{ITEM}",
+        "",
+    ],
+)
+def test_what_is_written_in_another_way_is_left_to_the_xml_parser(item):
+    assert plain_items(f"<ListBucketResult>{ITEM}</ListBucketResult>".encode()) is not None
+    assert plain_items(f"<ListBucketResult>{item}</ListBucketResult>".encode()) is None
+
+
+def test_an_entity_that_is_no_xml_breaks_the_page_although_an_item_lies_in_it():
+    entity = ITEM.replace("<ETag>e", '<ETag>"e"')  # a quote ends it
+    body = f'<!DOCTYPE l [<!ENTITY e "{entity}">]><ListBucketResult>&e;</ListBucketResult>'
+    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+        parse_page(body.encode(), {}, "b")
 
 
 @pytest.mark.parametrize(
