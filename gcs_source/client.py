@@ -219,6 +219,7 @@ class GcsStore(ObjectStore):
                 timeout=(config.connect_timeout_seconds, config.read_timeout_seconds),
             ).raw
         except Exception as error:
+            self._check_open()
             raise translate(error, failed) from error
 
     @override
@@ -226,6 +227,7 @@ class GcsStore(ObjectStore):
         self._closed = True
         for stream in tuple(self._streams):
             stream.abort()
+        self._short.close()
         self._http.close()
         self._client.close()
 

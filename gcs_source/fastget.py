@@ -78,6 +78,10 @@ class ShortWay:
             return None
         return answer
 
+    def close(self) -> None:
+        """Closes the connections that are idle; the others when they are given back. The session knows the pool no longer."""
+        self.pool.close()
+
     def _send(self, url: str, headers: Mapping[str, str]) -> tuple[Any, str]:
         sent = {**self.headers, **headers}
         self.tokens.add(url, sent)

@@ -19,6 +19,7 @@ from framework.errors import (
     CredentialsError,
     ObjectChangedError,
     StoreUnavailableError,
+    TaskClosedError,
     ThrottledError,
 )
 from framework.reading import StoreInput
@@ -223,6 +224,24 @@ def test_one_connection_serves_one_thread(gcs_bucket, opened):
         with pytest.raises(ObjectChangedError):
             store.open(attrs.evolve(native, version="1"))
     assert store._short.pool.num_connections == 1
+
+
+def test_connections_are_closed_with_the_store(gcs_bucket, opened):
+    for key in "ab":
+        gcs_bucket.put(key, CONTENT)
+    store = opened(gcs_bucket.config())
+    first, second = store.list_all()
+    busy, idle = store.open(first), store.open(second)
+    under_way, kept = (one._body.connection.sock for one in (busy, idle))
+    drain(idle)
+    idle.close()
+    assert kept.fileno() > 0
+    store.close()
+    assert kept.fileno() == -1
+    with pytest.raises(TaskClosedError):
+        drain(busy)
+    busy.close()
+    assert under_way.fileno() == -1
 
 
 def test_a_redirect_is_followed(gcs_bucket, opened):

@@ -1,5 +1,6 @@
 """The whole program on servers of both vendors: the same commands, options, errors and exit codes."""
 
+import gzip
 import json
 import os
 import signal
@@ -154,6 +155,39 @@ def test_commands(program, gcs_bucket):
     read = program.run("read")
     assert json.loads(read.out.splitlines()[0])["key"] == "a.jsonl"
     assert program.run("--help").code == 0
+
+
+def test_whatever_a_bucket_of_google_holds_arrives_once(program, gcs_bucket):
+    """Packed by the store's own encoding, composed, empty, a folder's mark; and changed metadata is no new version."""
+    packed, whole = json_lines("packed", 30), json_lines("whole", 40)
+    gcs_bucket.put("packed.jsonl", gzip.compress(jsonl(packed)), content_encoding="gzip")
+    place = gcs_bucket.client.bucket(gcs_bucket.name)
+    halves = jsonl(whole[:11]), jsonl(whole[11:])
+    parts = [gcs_bucket.put(f"_part{number}", half) for number, half in enumerate(halves)]
+    place.blob("whole.jsonl").compose(parts)
+    gcs_bucket.put("folder/", b"")
+    gcs_bucket.put("empty.jsonl", b"")
+    ended = program.once()
+    check_exactly(program.messages(), {"packed.jsonl": packed, "whole.jsonl": whole})
+    assert "not read, folder mark: 1 objects" in ended.err
+    changed = place.get_blob("whole.jsonl")
+    changed.metadata = {"seen": "yes"}
+    changed.patch()
+    assert "0 records of 0 objects" in program.once().err
+
+
+def test_a_supplied_list_is_read_without_a_listing(program, gcs_bucket):
+    expected = {f"{n} +%2F.jsonl": json_lines(str(n), 20) for n in range(3)}
+    for key, payloads in expected.items():
+        gcs_bucket.put(key, jsonl(payloads))
+    gcs_bucket.put("not-named.jsonl", jsonl(json_lines("no", 5)))
+    gcs_bucket.put("list.txt", "".join(f"{key}\n" for key in [*expected, "missing.jsonl"]).encode())
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        proxy.add(Fault(path=gcs_bucket.listing(), status=403, times=None))
+        program.store(endpoint=proxy.endpoint)
+        program.configure(discovery={"mode": "keys", "keys": f"gs://{gcs_bucket.name}/list.txt"})
+        assert "missing.jsonl: left out, there is no such object" in program.once().err
+    check_exactly(program.messages(), expected)
 
 
 def test_no_such_bucket(plain_program):
