@@ -8,6 +8,7 @@ The task alone wires the stages. It reads; sending is done by whoever polls it (
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 import threading
 import time
@@ -274,3 +275,16 @@ class AbstractSourceTask(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+@contextlib.contextmanager
+def iterator_of(task: AbstractSourceTask) -> Iterator[AbstractSourceRecordIterator]:
+    """The iterator of a task that is not started. At the end all is closed, also when `get_iterator` failed half way."""
+    try:
+        iterator = task.get_iterator(task.backoff_config)
+        try:
+            yield iterator
+        finally:
+            iterator.close()
+    finally:
+        task.close_resources()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,10 +67,12 @@ class LocalFileInput:
             raw = self._path.open("rb")
         except FileNotFoundError as exc:
             raise ObjectNotFoundError("the file is gone", location=self.location) from exc
-        stat = os.fstat(raw.fileno())
-        if (stat.st_size, stat.st_mtime_ns) != (self.size, self._stat.st_mtime_ns):
-            raw.close()
-            raise ObjectChangedError("the file was changed since it was listed", location=self.location)
-        raw.seek(start)
+        with ExitStack() as if_not:
+            if_not.enter_context(raw)
+            stat = os.fstat(raw.fileno())
+            if (stat.st_size, stat.st_mtime_ns) != (self.size, self._stat.st_mtime_ns):
+                raise ObjectChangedError("the file was changed since it was listed", location=self.location)
+            raw.seek(start)
+            if_not.pop_all()  # it is what was listed: who reads it closes it
         stop = self.size if end is None else min(end, self.size)
         return _CheckedStream(raw, max(0, stop - start), self.location)

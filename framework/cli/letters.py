@@ -16,6 +16,7 @@ from framework.cli.run import read_config
 from framework.errors import ConfigError
 from framework.iggy.dead_letters import StoredLetter, raw_of
 from framework.iggy.stored_letters import Letters, topic_of
+from framework.task import iterator_of
 
 if TYPE_CHECKING:
     from framework.cli.dead_letter import LetterChoice
@@ -195,12 +196,8 @@ def replay_letters(task_class: type[AbstractSourceTask], path: Path, choice: Let
         found = [letter for letter in chosen(letters.stored, choice) if letter.offset not in letters.replayed]
         task = task_class()
         task.config, task.offsets = config, session.offsets
-        iterator = task.get_iterator(task.backoff_config)
-        try:
+        with iterator_of(task) as iterator:
             counts = LetterReplay(session, iterator).run(found, letters.notes)
-        finally:
-            iterator.close()
-            task.close_resources()
     lines = [f"{counts.sent + counts.found:,} records were sent again"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that did not come to its end"

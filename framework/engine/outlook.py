@@ -11,6 +11,7 @@ import attrs
 
 from framework.ids import object_hash64
 from framework.offsets import MemoryOffsetStore, OffsetManager
+from framework.task import iterator_of
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -78,8 +79,7 @@ def look_ahead(
     task = task_class()
     task.config, task.offsets, task.once = config, _offsets(config, found), True
     tally = _Tally()
-    try:
-        iterator = task.get_iterator(task.backoff_config)
+    with iterator_of(task) as iterator:
         try:
             feed = iterator.feed
             while not feed.finished:
@@ -94,9 +94,6 @@ def look_ahead(
             )
         finally:
             iterator.leave()
-            iterator.close()
-    finally:
-        task.close_resources()
 
 
 def _offsets(config: SourceCommonConfig, found: Inspection | None) -> OffsetManager:

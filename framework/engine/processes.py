@@ -23,10 +23,11 @@ from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter, TaskFigures
 from framework.engine.task_run import WorkerPlan
 from framework.engine.worker import work
-from framework.errors import SourceError, TooManySkippedError, UnknownOutcomeError
+from framework.errors import FatalError, SourceError, TooManySkippedError, UnknownOutcomeError
 from framework.feed import Assignment
 from framework.naming import task_of
 from framework.offsets import PositionDelta
+from framework.task import iterator_of
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -106,30 +107,28 @@ class ProcessGroup:
         """
         lister = self._task_class()
         lister.config, lister.offsets, lister.once = self._config, self._session.offsets, self._once
-        iterator = lister.get_iterator(lister.backoff_config)
-        discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
-        try:
-            self._start_workers(discovery)
-            reporter.watch_figures(
-                lambda: [TaskFigures(reads=iterator.counts), *(worker.figures for worker in self._workers)],
-                lambda: discovery.counts,
-            )
-            discovery.start()
-            while not stopping.is_set() and not self._failed():
-                self._keep_books()
-                self._check_skipped(reporter)
-                if not self._hand_out(discovery.take()):
-                    if discovery.finished:
-                        self._keep_books()
-                        break
-                    with self._changed:
-                        self._changed.wait(WAIT_SECONDS)
-        finally:
-            discovery.end()
-            self._end_workers(orderly=not stopping.is_set() and not self._failed())
-            reporter.unwatch()
-            iterator.close()
-            lister.close_resources()
+        with iterator_of(lister) as iterator:
+            discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
+            try:
+                self._start_workers(discovery)
+                reporter.watch_figures(
+                    lambda: [TaskFigures(reads=iterator.counts), *(worker.figures for worker in self._workers)],
+                    lambda: discovery.counts,
+                )
+                discovery.start()
+                while not stopping.is_set() and not self._failed():
+                    self._keep_books()
+                    self._check_skipped(reporter)
+                    if not self._hand_out(discovery.take()):
+                        if discovery.finished:
+                            self._keep_books()
+                            break
+                        with self._changed:
+                            self._changed.wait(WAIT_SECONDS)
+            finally:
+                discovery.end()
+                self._end_workers(orderly=not stopping.is_set() and not self._failed())
+                reporter.unwatch()
         failure = self._failure or next((one.failure for one in self._workers if one.failure is not None), None)
         if failure is not None:
             raise failure
@@ -156,8 +155,13 @@ class ProcessGroup:
                 left_out=self._session.left_out_lately(),
             )
             process = context.Process(target=work, args=(plan, theirs), name=f"task-{number}", daemon=True)
-            process.start()
-            theirs.close()
+            try:
+                process.start()  # fails over a class that cannot be pickled
+            except BaseException:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
             worker = _Worker(process=process, pipe=ours)
             worker.thread = threading.Thread(
                 target=self._listen, args=(worker, discovery), name=f"task-{number}", daemon=True
@@ -178,6 +182,10 @@ class ProcessGroup:
                     self._changed.notify_all()
         except (EOFError, OSError):
             pass
+        except Exception as error:
+            log.exception("a message of %s could not be taken", worker.process.name)
+            with self._changed:
+                worker.failure = worker.failure or FatalError(f"{type(error).__name__}: {error}")
         with self._changed:
             if not worker.ended and worker.failure is None:
                 worker.failure = UnknownOutcomeError(

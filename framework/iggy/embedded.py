@@ -169,17 +169,21 @@ class EmbeddedServer:
                 start_new_session=True,
             )
             stdin, stdout = _pipes(process)
-            ready = _readable(stdout, deadline - time.monotonic()) and stdout.readline()
-            if ready:
-                address = self._address()
-                if address is not None:
+            seconds = 0.0
+            try:
+                ready = _readable(stdout, deadline - time.monotonic()) and stdout.readline()
+                address = self._address() if ready else None
+                if ready and address is not None:
                     self._process, self.port = process, address[1]
                     _log.info("%s", ready.decode("utf-8", "replace").strip())
                     return None, ""
-            stdin.close()
-            stdout.close()
-            late = time.monotonic() >= deadline
-            code = _wait_or_kill(process, 0 if ready or late else _STOP_SECONDS)
+                late = time.monotonic() >= deadline
+                seconds = 0.0 if ready or late else _STOP_SECONDS
+            finally:
+                if self._process is None:  # also when Ctrl-C ended the wait for it
+                    stdin.close()
+                    stdout.close()
+                    code = _wait_or_kill(process, seconds)
             stderr.seek(0)
             said = stderr.read()[-_TAIL_BYTES:].decode("utf-8", "replace").strip() or "it said nothing"
             if late:
@@ -206,14 +210,14 @@ class EmbeddedServer:
             request[60], request[176] = protocol.COMMAND_REQUEST, protocol.OPERATION_READ
             struct.pack_into("<I", request, 196, protocol.LEASE)
             lease.sendall(request)
-            if len(lease.recv(protocol.HEADER_SIZE, socket.MSG_WAITALL)) != protocol.HEADER_SIZE:
-                lease.close()
-                return False
+            if len(lease.recv(protocol.HEADER_SIZE, socket.MSG_WAITALL)) == protocol.HEADER_SIZE:
+                self._lease, self.port = lease, address[1]
         except OSError:
-            lease.close()
             return False
-        self._lease, self.port = lease, address[1]
-        return True
+        finally:
+            if self._lease is None:  # also when Ctrl-C ended the wait for its answer
+                lease.close()
+        return self._lease is not None
 
     def _address(self) -> tuple[int, int] | None:
         """Return the process id and port that the folder's server has written, if that process is alive."""

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import attrs
@@ -156,10 +157,13 @@ def _iterator_of(bundle: Bundle) -> StoreRecordIterator:
             _opened.clear()
             task = bundle.task_class()
             task.config = bundle.config
-            iterator = task.get_iterator(task.backoff_config)
-            if not isinstance(iterator, StoreRecordIterator):  # on the driver it was one
-                raise FatalError(f"{bundle.task_class.__name__} makes another kind of iterator on an executor")
-            _opened[identity] = iterator
+            with ExitStack() as if_not:
+                if_not.callback(task.close_resources)
+                iterator = task.get_iterator(task.backoff_config)
+                if not isinstance(iterator, StoreRecordIterator):  # on the driver it was one
+                    raise FatalError(f"{bundle.task_class.__name__} makes another kind of iterator on an executor")
+                _opened[identity] = iterator
+                if_not.pop_all()
         return _opened[identity]
 
 

@@ -8,6 +8,7 @@ read_records(spark, source).selectExpr("key", "record", "cast(payload as string)
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ from framework.selection import RoutedSelection, Selector
 from framework.spark.bundles import Bundle, RangeListed, list_bundle, packed, unpacked
 from framework.spark.listing import wave_lister
 from framework.spark.packages import ship_packages
+from framework.task import iterator_of
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -99,7 +101,6 @@ def _chosen(spark: SparkSession, source: AbstractSourceTask) -> RDD[NativeObject
     ship_packages(context)
     task = task_class()
     task.config, task.once = config, True
-    iterator = task.get_iterator(task.backoff_config)
     kept: list[RDD[RangeListed]] = []
     on_driver: list[bytes] = []
 
@@ -113,7 +114,7 @@ def _chosen(spark: SparkSession, source: AbstractSourceTask) -> RDD[NativeObject
         kept.clear()
         on_driver.clear()
 
-    try:
+    with iterator_of(task) as iterator:
         choice = _Choice(
             config=config,
             prefixes=iterator.prefixes,
@@ -124,9 +125,6 @@ def _chosen(spark: SparkSession, source: AbstractSourceTask) -> RDD[NativeObject
         stream = iterator.get_native_item_stream(iterator.start_key)
         while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
             on_driver.append(packed(page))
-    finally:
-        iterator.close()
-        task.close_resources()
     pages = [context.parallelize(on_driver, max(1, len(on_driver)))]
     pages += [listed.flatMap(lambda one: one.pages) for listed in kept]
     chosen = context.union(pages).mapPartitions(choice.of)
@@ -189,8 +187,9 @@ def _read(source: Source, natives: Iterable[NativeObject]) -> Iterator[tuple[obj
         closed=True,
         on_release=look_again,
     )
-    iterator = task.get_iterator(task.backoff_config)
-    try:
+    with contextlib.ExitStack() as stack:
+        iterator = stack.enter_context(iterator_of(task))
+        stack.callback(iterator.leave)  # Spark may want no more of it
         for record in iterator:
             native, lane = record.native, record.lane
             yield (
@@ -202,7 +201,3 @@ def _read(source: Source, natives: Iterable[NativeObject]) -> Iterator[tuple[obj
                 lane.partition,
                 bytearray(record.payload),
             )
-    finally:
-        iterator.leave()  # Spark may want no more of it
-        iterator.close()
-        task.close_resources()

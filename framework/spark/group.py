@@ -8,11 +8,12 @@ has (`framework.spark.lanes`): no wave waits for its slowest task, and a lane ne
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -30,6 +31,7 @@ from framework.spark.lanes import LaneBoard
 from framework.spark.line import DriverLine
 from framework.spark.listing import spark_lister
 from framework.spark.threads import cancel_jobs, spark_thread
+from framework.task import iterator_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -105,7 +107,6 @@ class SparkGroup:
         session.expect_other_writers()
         self._context = context
         self._once = once
-        self._line = DriverLine.of(context) if hold_line else None
         self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MOST_TASKS)
         self._group = f"iggy-cloud-sources {config.source.name} {session.recovered.epoch}"
         self._listing_group = f"{self._group} listing"
@@ -120,6 +121,7 @@ class SparkGroup:
         self._follow_from = session.recovered.base + 1
         self._follow_at = 0.0
         self._told_at = math.inf
+        self._line = DriverLine.of(context) if hold_line else None  # last: nothing may fail behind it
 
     def stop(self) -> None:
         """Tells the jobs to end, from a thread of its own: `run` may be waiting for an answer of Iggy, as they may."""
@@ -138,34 +140,42 @@ class SparkGroup:
         """
         lister = self._task_class()
         lister.config, lister.offsets, lister.once = self._config, self._session.offsets, self._once
-        iterator = lister.get_iterator(lister.backoff_config)
-        iterator.list_with(spark_lister(self._context, self._task_class, self._config, group=self._listing_group))
-        discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
-        reporter.watch_figures(lambda: [TaskFigures(reads=iterator.counts), self._live], lambda: discovery.counts)
-        try:
-            discovery.start()
-            while not stopping.is_set() and self._failure is None:
-                self._follow_when_due(discovery)  # first: a snapshot must know what its executors had saved
+        with self._closed_line(), iterator_of(lister) as iterator:
+            iterator.list_with(spark_lister(self._context, self._task_class, self._config, group=self._listing_group))
+            discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
+            reporter.watch_figures(lambda: [TaskFigures(reads=iterator.counts), self._live], lambda: discovery.counts)
+            try:
+                discovery.start()
+                while not stopping.is_set() and self._failure is None:
+                    self._follow_when_due(discovery)  # first: a snapshot must know what its executors had saved
+                    self._collect(discovery)
+                    reporter.check_skipped()
+                    taken = discovery.take()
+                    for assignment in taken:
+                        self._board.add(assignment)
+                    self._start_jobs(all_there_is=discovery.idle)
+                    if discovery.finished and not self._running:
+                        break
+                    with self._changed:
+                        if not self._results and not taken:
+                            self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
+            finally:
+                discovery.end()
+                iterator.close()  # before the jobs: a wave of the listing is one of them
+                self._end()
                 self._collect(discovery)
-                reporter.check_skipped()
-                taken = discovery.take()
-                for assignment in taken:
-                    self._board.add(assignment)
-                self._start_jobs(all_there_is=discovery.idle)
-                if discovery.finished and not self._running:
-                    break
-                with self._changed:
-                    if not self._results and not taken:
-                        self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
-        finally:
-            discovery.end()
-            iterator.close()  # before the jobs: a wave of the listing is one of them
-            self._end()
-            self._collect(discovery)
-            reporter.unwatch()
-            lister.close_resources()
+                reporter.unwatch()
         if self._failure is not None and not stopping.is_set():
             raise self._failure
+
+    @contextlib.contextmanager
+    def _closed_line(self) -> Iterator[None]:
+        """The line is there from the start, so that a stop finds it; whatever comes, it does not stay."""
+        try:
+            yield
+        finally:
+            if self._line is not None:
+                self._line.close()
 
     # ---- handing out
 

@@ -124,9 +124,13 @@ def _connect(address: tuple[str, int]) -> socket.socket:
     except OSError as error:
         host, port = address
         raise UnknownOutcomeError(f"the driver of this job is gone from {host}:{port} ({error})") from error
-    line.settimeout(None)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEP_ALIVE.items():
-        if hasattr(socket, name):  # not on every system
-            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    try:
+        line.settimeout(None)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            if hasattr(socket, name):  # not on every system
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    except BaseException:
+        line.close()
+        raise
     return line

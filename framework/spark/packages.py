@@ -140,9 +140,10 @@ def require_packages(
         FatalError: naming what is missing and the interpreter that misses it.
     """
     ship_packages(context)
+    modules = needed_modules(task_class, config)
     line = DriverLine.of(context)
     asked = {
-        "modules": needed_modules(task_class, config),
+        "modules": modules,
         "input": attrs.asdict(config.input.options()),
         "line": line.address,
     }

@@ -95,9 +95,9 @@ class Service:
             FolderInUseError: Another process serves the folder.
             OSError: The folder cannot be used, or the port is taken.
         """
-        check_loopback(host)
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
+            check_loopback(host)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._lock_folder()
             self._catalog.open()
             with socket.create_server((host, port), backlog=256) as listener:
@@ -138,16 +138,14 @@ class Service:
         signal.signal(signal.SIGINT, handle)
 
     def _lock_folder(self) -> None:
-        fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        self._lock_fd = fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(fd)
             raise FolderInUseError(
                 f"{self.folder} is served by the process {holder} already: connect to that one, or stop it first"
             ) from exc
-        self._lock_fd = fd
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         (self.folder / ADDRESS_FILE).unlink(missing_ok=True)
@@ -191,11 +189,14 @@ class Service:
 
     def _accept(self, listener: socket.socket) -> None:
         self._last_number += 1
+        peer: socket.socket | None = None
         try:
             peer, _ = listener.accept()
             connection = Connection(peer, self._last_number, self._commands, self._username, self._password)
         except OSError as exc:
             # Gone already, or no descriptors left: that client's connection fails, the others' go on.
+            if peer is not None:
+                peer.close()
             warn(f"a client could not be accepted: {exc}")
             time.sleep(_GRACE_SECONDS)
             return

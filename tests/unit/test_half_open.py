@@ -1,0 +1,256 @@
+"""What fails half way leaves nothing open: each test breaks the step behind the one that opened something."""
+
+import errno
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from framework.engine.processes import ProcessGroup, _Worker
+from framework.engine.report import Reporter
+from framework.errors import ConfigError, FatalError
+from framework.iggy import embedded
+from framework.iggy.embedded import EmbeddedServer
+from framework.iggy.server.service import Service
+from framework.offsets import OffsetManager
+from framework.spark import bundles, packages
+from framework.spark.group import SparkGroup
+from framework.spark.line import DriverLine, held
+from framework.task import iterator_of
+from framework.testing.memory_source import MemorySourceTask
+from framework.testing.options import source_config
+from transformers import LocalFileInput
+
+
+class HalfTask(MemorySourceTask):
+    """Opens a store, and then cannot make its iterator."""
+
+    made: ClassVar = []
+
+    def __init__(self):
+        super().__init__()
+        self.made.append(self)
+
+    def get_iterator(self, backoff_config):
+        raise ConfigError("no such list of keys")
+
+
+@pytest.fixture(autouse=True)
+def made():
+    HalfTask.made.clear()
+    return HalfTask.made
+
+
+SESSION = SimpleNamespace(
+    expect_other_writers=lambda: None,
+    connection=SimpleNamespace(address=None),
+    offsets=OffsetManager(),
+    recovered=SimpleNamespace(epoch=1, base=0),
+    left_out_lately=list,
+)
+
+CONTEXT = SimpleNamespace(
+    getConf=lambda: SimpleNamespace(get=lambda name, default=None: "127.0.0.1"), defaultParallelism=2
+)
+
+
+def run(group):
+    group.run(threading.Event(), Reporter(None, skipped_per_hour=100))
+
+
+# ---- tasks
+
+
+def test_a_task_that_cannot_make_its_iterator_is_closed(made):
+    with pytest.raises(ConfigError), iterator_of(HalfTask()):
+        pytest.fail("there is none")
+    assert made[0].closes == 1
+
+
+def test_so_is_the_one_that_lists_for_several_processes(made):
+    with pytest.raises(ConfigError):
+        run(ProcessGroup(HalfTask, source_config(tasks_max=2), SESSION, once=True))
+    assert [one.closes for one in made] == [1]
+
+
+def test_so_is_the_one_that_lists_for_spark_and_the_line_with_it(made):
+    group = SparkGroup(HalfTask, source_config(engine="spark"), SESSION, CONTEXT, once=True, hold_line=True)
+    with pytest.raises(ConfigError):
+        run(group)
+    assert [one.closes for one in made] == [1]
+    assert group._line._listener.fileno() == -1
+
+
+def test_so_is_the_one_that_lists_on_an_executor(made):
+    bundle = bundles.Bundle(task_class=HalfTask, config=source_config(), prefix="", tasks=())
+    (listed,) = bundles.list_bundle(bundle)
+    assert isinstance(listed.failure, ConfigError)
+    assert [one.closes for one in made] == [1]
+
+
+# ---- processes
+
+
+def test_a_process_that_cannot_be_started_leaves_no_pipe(monkeypatch):
+    ends = []
+
+    class Context:
+        @staticmethod
+        def Pipe():  # noqa: N802
+            ends.extend(SimpleNamespace(closed=0) for _ in range(2))
+            for one in ends:
+                one.close = lambda one=one: setattr(one, "closed", one.closed + 1)
+            return ends
+
+        @staticmethod
+        def Process(**_):  # noqa: N802
+            def start():
+                raise TypeError("cannot pickle it")
+
+            return SimpleNamespace(start=start)
+
+    monkeypatch.setattr("framework.engine.processes.multiprocessing.get_context", lambda _: Context)
+    with pytest.raises(TypeError, match="cannot pickle"):
+        run(ProcessGroup(MemorySourceTask, source_config(tasks_max=2), SESSION, once=True))
+    assert [one.closed for one in ends] == [1, 1]
+
+
+def test_a_message_that_cannot_be_taken_is_a_failure_and_no_wait_for_ever(caplog):
+    """Nobody reads the pipe any more: the worker would wait at its end, the leader for what it was to tell."""
+
+    def recv():
+        raise ImportError("no module of that name here")
+
+    group = ProcessGroup(MemorySourceTask, source_config(tasks_max=2), SESSION, once=True)
+    worker = _Worker(process=SimpleNamespace(name="task-0", pid=1), pipe=SimpleNamespace(recv=recv))
+    group._listen(worker, None)
+    assert isinstance(worker.failure, FatalError)
+    assert "no module of that name" in str(worker.failure)
+    assert "could not be taken" in caplog.text
+
+
+# ---- Spark
+
+
+def test_a_format_that_is_not_there_opens_no_line(monkeypatch):
+    opened = []
+    monkeypatch.setattr(packages, "ship_packages", lambda _: None)
+    monkeypatch.setattr(packages, "needed_modules", lambda *_: fail(ConfigError("no such format")))
+    monkeypatch.setattr(DriverLine, "of", lambda _: opened.append(DriverLine("127.0.0.1", "127.0.0.1")) or opened[0])
+    with pytest.raises(ConfigError):
+        packages.require_packages(CONTEXT, MemorySourceTask, source_config())
+    assert all(one._listener.fileno() == -1 for one in opened)
+
+
+def test_a_line_that_cannot_be_kept_alive_is_closed(monkeypatch):
+    line = Socket(setsockopt=lambda *_: fail(OSError("not on this system")))
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: line)
+    with pytest.raises(OSError, match="not on this system"), held(("127.0.0.1", 1), lambda: None):
+        pytest.fail("there is none")
+    assert line.closed
+
+
+class Socket:
+    def __init__(self, **calls):
+        self.closed = False
+        self.__dict__.update(calls)
+
+    def settimeout(self, seconds):
+        pass
+
+    def sendall(self, data):
+        pass
+
+    def close(self):
+        self.closed = True
+
+
+def fail(error):
+    raise error
+
+
+# ---- the embedded server
+
+
+def service_over(folder):
+    return Service(folder, username="iggy", password="iggy")
+
+
+@pytest.mark.parametrize(("folder", "host"), [("data", "192.0.2.1"), ("file/data", "127.0.0.1")])
+def test_a_server_that_cannot_begin_leaves_no_socket(tmp_path, folder, host):
+    (tmp_path / "file").touch()
+    service = service_over(tmp_path / folder)
+    with pytest.raises((ValueError, OSError)):
+        service.run(host, 0)
+    assert (service._wake_read.fileno(), service._wake_write.fileno()) == (-1, -1)
+
+
+def test_a_folder_that_cannot_be_locked_leaves_no_file_open(tmp_path, monkeypatch):
+    locked = []
+
+    def flock(fd, _):
+        locked.append(fd)
+        raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match="no locks here"):
+        service_over(tmp_path).run("127.0.0.1", 0)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(locked[0])
+
+
+def test_a_client_that_was_gone_when_it_was_accepted_leaves_no_socket(tmp_path, monkeypatch):
+    monkeypatch.setattr("framework.iggy.server.service._GRACE_SECONDS", 0)
+    peer = Socket(getpeername=lambda: fail(OSError(errno.ENOTCONN, "not connected")))
+    service = service_over(tmp_path)
+    service._accept(SimpleNamespace(accept=lambda: (peer, None)))
+    service.close()
+    assert peer.closed
+
+
+def test_a_start_that_is_interrupted_leaves_no_server(tmp_path, monkeypatch):
+    children, popen = [], subprocess.Popen
+
+    def start(_command, **options):
+        children.append(popen([sys.executable, "-c", "import sys; sys.stdin.read()"], **options))
+        return children[0]
+
+    monkeypatch.setattr(embedded.subprocess, "Popen", start)
+    monkeypatch.setattr(embedded, "_readable", lambda *_: fail(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddedServer.start(tmp_path)
+    (child,) = children
+    left = child.returncode is None or not child.stdin.closed or not child.stdout.closed
+    with child:
+        child.kill()
+    assert not left
+
+
+def test_a_join_that_is_interrupted_leaves_no_connection(tmp_path, monkeypatch):
+    lease = Socket(recv=lambda *_: fail(KeyboardInterrupt()))
+    monkeypatch.setattr(EmbeddedServer, "_address", lambda _: (1, 2))
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: lease)
+    with pytest.raises(KeyboardInterrupt):
+        EmbeddedServer.start(tmp_path)
+    assert lease.closed
+
+
+# ---- files
+
+
+def test_a_file_that_cannot_be_looked_at_is_not_left_open(tmp_path, monkeypatch):
+    opened, whole = [], Path.open
+    (tmp_path / "a").write_bytes(b"1")
+    source = LocalFileInput(tmp_path / "a")
+    monkeypatch.setattr(Path, "open", lambda self, mode: opened.append(whole(self, mode)) or opened[-1])
+    monkeypatch.setattr("transformers.inputs.os", SimpleNamespace(fstat=lambda _: fail(OSError(errno.ESTALE, "stale"))))
+    with pytest.raises(OSError, match="stale"):
+        source.open()
+    assert opened[0].closed
