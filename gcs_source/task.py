@@ -31,7 +31,7 @@ class GcsSourceTask(StoreSourceTask):
     config_class = GcsSourceConfig
     section = "gcs"
     iterator_class = GcsSourceRecordIterator
-    needs_modules: ClassVar[tuple[str, ...]] = ("google.cloud.storage",)
+    needs_modules: ClassVar[tuple[str, ...]] = ("google.cloud.storage", "requests")
 
     @override
     def make_store(self, bucket: str | None = None) -> GcsStore:
