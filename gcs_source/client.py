@@ -175,20 +175,23 @@ class GcsStore(ObjectStore):
         return expected_bytes(native, start, stop, status=answer.status, headers=headers)
 
     def _refused(self, answer: Any, failed: Failed, native: NativeObject) -> None:
-        """Raises what a refused read means. A generation that is gone was overwritten, or deleted: the key tells which."""
+        """Raises what a refused read means. A generation that is gone was overwritten, or deleted: the key tells which.
+
+        One that is still there was refused by mistake: taken for overwritten it would be listed and refused for ever.
+        """
         error = _error_of(answer, failed)
-        if isinstance(error, ObjectNotFoundError):
-            now = self.stat(native.key)  # raises when there is none
-            if now.version == native.version:
-                raise StoreUnavailableError(
-                    f"{native.location}: the store shows generation {now.version}, and does not give it; when that stays so, what "
-                    f"answers does not serve /download/: check gcs.endpoint"
-                )
-            raise ObjectChangedError(
-                f"it was overwritten after it was listed (generation {now.version}, listed {native.version})",
-                location=native.location,
-            )
-        raise error
+        if not isinstance(error, (ObjectNotFoundError, ObjectChangedError)):
+            raise error
+        now = self.stat(native.key)  # raises when there is none
+        if (now.version, now.size) == (native.version, native.size):
+            raise StoreUnavailableError(
+                f"{native.location}: the store shows generation {now.version}, and does not give it (HTTP {answer.status}); "
+                f"when that stays so, what answers does not serve /download/, or no ranges: check gcs.endpoint and gcs.proxy"
+            ) from error
+        raise ObjectChangedError(
+            f"it was overwritten after it was listed (generation {now.version}, listed {native.version})",
+            location=native.location,
+        ) from error
 
     def _get(self, url: str, asked: Mapping[str, str], failed: Failed) -> tuple[bytes, Mapping[str, str]]:
         """A whole answer: its body, and its head."""

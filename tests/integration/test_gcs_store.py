@@ -167,8 +167,6 @@ def test_a_store_that_ignores_generations_is_seen_through(gcs_bucket, opened):
         (gcs_refusal(401, "required"), AccessDeniedError),  # anonymous: there is nothing to renew
         (gcs_refusal(429, "rateLimitExceeded"), ThrottledError),
         (gcs_refusal(400, "userProjectMissing"), AccessDeniedError),
-        (gcs_refusal(412, "conditionNotMet"), ObjectChangedError),
-        (gcs_refusal(416, "requestedRangeNotSatisfiable"), ObjectChangedError),
         ({"status": 502, "body": b"<html>bad gateway</html>"}, StoreUnavailableError),
     ],
 )
@@ -201,15 +199,21 @@ def test_an_endpoint_that_is_down_is_told(opened, gcs_bucket):
         store.list_page()
 
 
-def test_an_object_that_is_shown_and_not_given_is_not_taken_for_overwritten(gcs_bucket, opened):
+@pytest.mark.parametrize("status", [404, 412, 416])
+def test_an_object_that_is_shown_and_not_given_is_not_taken_for_overwritten(gcs_bucket, opened, status):
     gcs_bucket.put("k", CONTENT)
     with FaultProxy(gcs_bucket.endpoint) as proxy:
         store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
         native = only(store)
-        proxy.add(Fault(path="/download/", status=404, body=b"404 page not found"))
-        with pytest.raises(StoreUnavailableError, match=r"does not serve /download/: check gcs\.endpoint"):
+        proxy.add(Fault(path="/download/", status=status, body=b"no", times=2))
+        with pytest.raises(
+            StoreUnavailableError, match=rf"HTTP {status}.*does not serve /download/.*check gcs\.endpoint"
+        ):
             store.open(native)
-        assert read(store, native) == CONTENT
+        gcs_bucket.put("k", CONTENT[1:])
+        with pytest.raises(ObjectChangedError, match=rf"generation \d+, listed {native.version}"):
+            store.open(native)
+        assert read(store, only(store)) == CONTENT[1:]
 
 
 # ---------------------------------------------------------------- the way

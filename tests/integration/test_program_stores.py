@@ -190,6 +190,17 @@ def test_a_supplied_list_is_read_without_a_listing(program, gcs_bucket):
     check_exactly(program.messages(), expected)
 
 
+@pytest.mark.parametrize("status", [412, 416])
+def test_a_read_that_is_refused_for_good_ends_the_run(program, gcs_bucket, status):
+    """The object is there, as it was listed: listing it again would never end."""
+    gcs_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        proxy.add(Fault(path="/download/", status=status, times=None))
+        program.configure(gcs={"endpoint": proxy.endpoint, "max_attempts": 3, "retry_base_seconds": 0.01})
+        failed(program, f"gs://{gcs_bucket.name}/a.jsonl", f"HTTP {status}", "gcs.endpoint", within=30)
+        assert len(proxy.requests) < 100
+
+
 def test_no_such_bucket(plain_program):
     plain_program.store(bucket="no-such-bucket-anywhere")
     failed(plain_program, "no-such-bucket-anywhere", within=10)
