@@ -88,6 +88,7 @@ class Waves:
         self.throttled = 0
         self.server_time_ms: int | None = None
         self.idle_seconds = 0.0
+        self._leave = 0
 
     def __iter__(self) -> Iterator[list[RangeListed]]:
         """What came of each wave.
@@ -96,18 +97,23 @@ class Waves:
             OutOfOrderError: the store has no order; nothing of the last wave was handed out.
             SourceError: a call failed for good, or Spark lost a wave again and again.
         """
-        under_way = self._begin()
-        while under_way is not None:
-            clock = self._iterator.policy.clock
-            began = clock()
-            wave = under_way()
-            self.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
-            failure = next((listed.failure for listed in wave if listed.failure is not None), None)
-            if failure is not None:
-                raise failure
-            self._report(wave)
+        try:
             under_way = self._begin()
-            yield wave
+            while under_way is not None:
+                clock = self._iterator.policy.clock
+                began = clock()
+                wave = under_way()
+                self.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
+                failure = next((listed.failure for listed in wave if listed.failure is not None), None)
+                if failure is not None:
+                    raise failure
+                self._report(wave)
+                under_way = self._begin()
+                yield wave
+        finally:
+            # of a wave that is left behind, or was lost: the pace is the process's, and the next listing's
+            self._pace.give_back(self._leave)
+            self._leave = 0
 
     def _begin(self) -> Callable[[], list[RangeListed]] | None:
         """Starts the next wave; what waits for its end. None: nothing is left."""
@@ -116,6 +122,7 @@ class Waves:
         leave = self._pace.take(self._concurrency)
         tasks = self.planner.next_ranges(max(1, leave))  # one goes on also while others use up what the bucket takes
         self._pace.give_back(max(0, leave - len(tasks)), quiet=True)
+        self._leave = min(leave, len(tasks))
         began = self._iterator.policy.clock()
         if max(self.planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
             wave = self._spread(tasks, 1)
@@ -129,7 +136,8 @@ class Waves:
         def end() -> list[RangeListed]:
             listed = work()
             throttled = sum(one.throttled for one in listed)
-            for _ in range(min(leave, len(tasks))):
+            calls, self._leave = self._leave, 0
+            for _ in range(calls):
                 self._pace.give_back(1, succeeded=not throttled)
             if throttled:
                 self._pace.throttled(began)

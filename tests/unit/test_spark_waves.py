@@ -240,6 +240,34 @@ def test_closing_ends_a_wave_that_spark_loses_meanwhile():
     assert not listing.complete
 
 
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "left"])
+def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end(lost):
+    """The pace is the process's: what one listing keeps, all later ones lack."""
+    store = SortedStore(even(3000))
+    pace.set_pace(store, pace.CallPace())
+    iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
+    begun = []
+
+    def on_executors(wave):
+        begun.append(wave)
+        if lost:
+            raise RuntimeError("executors are gone")
+        return [one for bundle in wave for one in list_ranges(iterator, bundle)]
+
+    maker = wave_lister(
+        MemorySourceTask, iterator.config, on_executors, 2, make_thread=lambda work: threading.Thread(target=work)
+    )
+    listing = maker(iterator)(ListingRequest(prefix="", after=""))
+    if lost:
+        with pytest.raises(FatalError):
+            list(listing)
+    while not begun:
+        next(listing)
+    listing.close()
+    iterator.close()
+    assert pace.pace_of(store)._under_way == 0
+
+
 def test_a_budget_is_dealt_out_with_the_ranges():
     store = SortedStore(even(3000))
     budgets = []
