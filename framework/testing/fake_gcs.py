@@ -78,14 +78,20 @@ class FakeGcs:
         process = subprocess.Popen(  # noqa: S603 - the package's own binary
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        server = cls(process, endpoint)
+        try:
+            server._wait_until_ready()
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    def _wait_until_ready(self) -> None:
         limit = time.monotonic() + READY_SECONDS
-        while not _answers(endpoint):
-            if process.poll() is not None or time.monotonic() > limit:
-                process.kill()
-                process.wait()
-                raise FatalError(f"the local GCS server at {endpoint} did not start")
+        while not _answers(self.endpoint):
+            if self._process.poll() is not None or time.monotonic() > limit:
+                raise FatalError(f"the local GCS server at {self.endpoint} did not start")
             time.sleep(0.02)
-        return cls(process, endpoint)
 
     def stop(self) -> None:
         """Ends it. May be called twice."""
@@ -110,5 +116,8 @@ def _answers(endpoint: str) -> bool:
     try:
         with urllib.request.urlopen(f"{endpoint}/storage/v1/b?project=any", timeout=2):  # noqa: S310 - loopback
             return True
-    except (OSError, urllib.error.URLError):
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
         return False

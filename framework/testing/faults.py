@@ -189,6 +189,9 @@ class FaultProxy:
         """Remembers a connection, to end it on close."""
         with self._lock:
             (self._sockets.add if connected else self._sockets.discard)(one)
+            if connected and self._closed:  # it came in while the others were ended; `close` waits for its thread
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
 
 
 class _Server(http.server.ThreadingHTTPServer):

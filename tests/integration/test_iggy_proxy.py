@@ -1,12 +1,13 @@
 """The proxy breaks a request where it is told to: what the server has then, and what the client is told."""
 
 import asyncio
+import socket
 
 import pytest
 
 from tests.integration.iggy_rig import SendMessage, connect, connect_with_topic, eventually, poll, run
 from tests.integration.program_rig import OwnServer
-from tests.support.iggy_proxy import IggyProxy, WireFault
+from tests.support.iggy_proxy import HEAD, IggyProxy, WireFault
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +87,23 @@ def test_every_request_may_be_meant(server, proxy, stream_name):
 
     run(work())
     assert proxy.disarm()
+
+
+def test_closing_ends_a_connection_that_takes_nothing_any_more():
+    """Its end stayed open, with what it had not taken, until the collector came."""
+    size = 30_000_000
+    head = bytearray(HEAD)
+    head[48:52] = size.to_bytes(4, "little")
+    request = bytearray(HEAD)
+    request[48:52] = HEAD.to_bytes(4, "little")
+    with socket.create_server(("127.0.0.1", 0)) as server, IggyProxy(server.getsockname()[1]) as proxy:
+        with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as client:
+            client.sendall(request)
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(HEAD, socket.MSG_WAITALL)
+                peer.sendall(head + bytes(size - HEAD))
+                assert client.recv(1, socket.MSG_PEEK)  # what it passes on has begun to come
+                sockets = [end.get_extra_info("socket") for end in proxy._ends]
+                proxy.close()
+        assert [one.fileno() for one in sockets] == [-1, -1]

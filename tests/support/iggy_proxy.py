@@ -9,6 +9,7 @@ import contextlib
 import socket
 import struct
 import threading
+import weakref
 
 import attrs
 
@@ -54,7 +55,7 @@ class IggyProxy:
         self._fault = None
         self._seen = 0
         self._lock = threading.Lock()
-        self._tasks = set()
+        self._ends = weakref.WeakSet()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="iggy-proxy", daemon=True)
         self._thread.start()
@@ -95,9 +96,13 @@ class IggyProxy:
 
     async def _end(self):
         self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        connections = asyncio.all_tasks() - {asyncio.current_task()}  # also one that has only just come in
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        for end in self._ends:
+            end.abort()  # what the other side does not take is not waited for
+        await asyncio.sleep(0)  # then they are closed
 
     def _match(self, frame):
         with self._lock:
@@ -112,18 +117,17 @@ class IggyProxy:
             return fault
 
     async def _serve(self, reader, writer):
-        ours = asyncio.current_task()
-        self._tasks.add(ours)
         ends = [writer]
+        self._ends.add(writer.transport)
         try:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
             ends.append(server_writer)
+            self._ends.add(server_writer.transport)
             connection = _Connection(self._match, reader, writer, server_reader, server_writer)
             await connection.run()
         except OSError:
             pass  # the server is away, which its client learns by the end of the connection
         finally:
-            self._tasks.discard(ours)
             for end in ends:
                 end.close()
 

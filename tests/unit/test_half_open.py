@@ -2,11 +2,14 @@
 
 import errno
 import fcntl
+import io
 import os
 import socket
 import subprocess
 import sys
 import threading
+import urllib.error
+from http.client import BadStatusLine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -24,6 +27,8 @@ from framework.spark import bundles, packages
 from framework.spark.group import SparkGroup
 from framework.spark.line import DriverLine, held
 from framework.task import iterator_of
+from framework.testing import fake_gcs
+from framework.testing.faults import FaultProxy
 from framework.testing.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from transformers import LocalFileInput
@@ -254,3 +259,43 @@ def test_a_file_that_cannot_be_looked_at_is_not_left_open(tmp_path, monkeypatch)
     with pytest.raises(OSError, match="stale"):
         source.open()
     assert opened[0].closed
+
+
+# ---- what tests are made with
+
+
+def test_a_gcs_server_that_is_not_waited_for_to_the_end_is_ended(monkeypatch):
+    children, popen = [], subprocess.Popen
+
+    def start(_command, **options):
+        children.append(popen([sys.executable, "-c", "import sys, time; time.sleep(600)"], **options))
+        return children[0]
+
+    monkeypatch.setattr(fake_gcs, "fake_gcs_binary", lambda: "fake-gcs-server")
+    monkeypatch.setattr(fake_gcs.subprocess, "Popen", start)
+    monkeypatch.setattr(fake_gcs, "_answers", lambda _: fail(BadStatusLine("another server has its port")))
+    with pytest.raises(BadStatusLine):
+        fake_gcs.FakeGcs.start()
+    left = children[0].returncode is None
+    with children[0] as child:
+        child.kill()
+    assert not left
+
+
+def test_a_refusal_of_a_server_that_is_not_ready_is_closed(monkeypatch):
+    body = io.BytesIO()
+    error = urllib.error.HTTPError("http://127.0.0.1", 503, "not yet", None, body)
+    monkeypatch.setattr(fake_gcs.urllib.request, "urlopen", lambda *_, **__: fail(error))
+    assert not fake_gcs._answers("http://127.0.0.1")
+    assert body.closed
+
+
+def test_a_connection_that_comes_in_while_a_proxy_is_closed_is_ended():
+    """`close` waits for its thread, which would wait for a request."""
+    proxy = FaultProxy("http://127.0.0.1:9")
+    proxy.close()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.settimeout(0)
+        proxy.track(ours, connected=True)
+        assert theirs.recv(1) == b""
