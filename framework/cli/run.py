@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import attrs
@@ -125,20 +126,31 @@ def _stopped_by_signals(engine: LocalEngine) -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    came: SimpleQueue[int | None] = SimpleQueue()
 
-    def stop(number: int, _frame: FrameType | None) -> None:
+    def note(number: int, _frame: FrameType | None) -> None:
+        # Runs between any two lines of the main thread, whatever locks that holds: a thread of its own does the rest.
         for one, handler in before.items():
             signal.signal(one, handler)
-        engine.stop()  # first: a log that is being written when the signal comes, as to a full pipe, cannot be written to
-        log.info("%s: stopping, positions are saved", signal.Signals(number).name)
+        came.put(number)
 
+    def stop() -> None:
+        number = came.get()
+        if number is not None:
+            engine.stop()
+            log.info("%s: stopping, positions are saved", signal.Signals(number).name)
+
+    stopper = threading.Thread(target=stop, name="signals", daemon=True)
+    stopper.start()
     for number in before:
-        signal.signal(number, stop)
+        signal.signal(number, note)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        came.put(None)
+        stopper.join()  # a signal that came with the last record counts
 
 
 @contextlib.contextmanager
