@@ -47,7 +47,7 @@ class CallPace:
         self._byte_seconds = 1.0 / bytes_per_second if bytes_per_second else 0.0
         self._due = clock()
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the collector may end a listing that was not closed in the middle of a call
         self._waiting: set[Callable[[], None]] = set()
 
     @property

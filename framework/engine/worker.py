@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections import deque
 from multiprocessing.connection import Connection
 
 from framework.engine.said import Teller
@@ -21,18 +22,30 @@ FIGURES_SECONDS = 0.5
 
 
 class _Voice:
-    """The pipe to the leader, shared by the worker's threads. A leader that is gone is told nothing."""
+    """The pipe to the leader, shared by the worker's threads. A leader that is gone is told nothing.
+
+    What the collector ends may write to the log, at any time: also in the middle of a message, in the thread that sends it.
+    """
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._sending = False
+        self._waiting: deque[tuple[str, object]] = deque()
 
     def tell(self, kind: str, value: object) -> None:
+        self._waiting.append((kind, value))
         with self._lock:
+            if self._sending:  # by this thread, below: it is sent behind that message
+                return
+            self._sending = True
             try:
-                self._pipe.send((kind, value))
+                while self._waiting:
+                    self._pipe.send(self._waiting.popleft())
             except (OSError, ValueError):
                 log.debug("the leader is gone")
+            finally:
+                self._sending = False
 
 
 def work(plan: WorkerPlan, pipe: Connection) -> None:

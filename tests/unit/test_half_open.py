@@ -18,17 +18,22 @@ import pytest
 
 from framework.engine.processes import ProcessGroup, _Worker
 from framework.engine.report import Reporter
+from framework.engine.worker import _Voice
 from framework.errors import ConfigError, FatalError
 from framework.iggy import embedded
 from framework.iggy.embedded import EmbeddedServer
 from framework.iggy.server.service import Service
+from framework.listing import list_parallel
 from framework.offsets import OffsetManager
+from framework.pace import CallPace
+from framework.retry import RetryPolicy
 from framework.spark import bundles, packages
 from framework.spark.group import SparkGroup
 from framework.spark.line import DriverLine, held
 from framework.task import iterator_of
 from framework.testing import fake_gcs
 from framework.testing.faults import FaultProxy
+from framework.testing.memory import MemoryStore
 from framework.testing.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from transformers import LocalFileInput
@@ -139,6 +144,38 @@ def test_a_message_that_cannot_be_taken_is_a_failure_and_no_wait_for_ever(caplog
     assert isinstance(worker.failure, FatalError)
     assert "no module of that name" in str(worker.failure)
     assert "could not be taken" in caplog.text
+
+
+def test_a_worker_whose_collector_writes_to_the_log_while_it_tells_something_does_not_wait_for_itself():
+    told = []
+
+    def send(message):
+        if not told:
+            voice.tell("said", "never retrieved")  # a finalizer runs wherever something is made
+        told.append(message)
+
+    voice = _Voice(SimpleNamespace(send=send))
+    in_time(lambda: voice.tell("figures", 1))
+    assert told == [("figures", 1), ("said", "never retrieved")]
+
+
+def test_a_listing_that_nobody_closed_is_ended_in_the_middle_of_a_call_of_its_pace():
+    """The collector may do it wherever something is made, also while that lock is held."""
+    pace, kept = CallPace(), []
+    kept.append(list_parallel(MemoryStore(), policy=RetryPolicy(), pace=pace))
+
+    def collect():
+        with pace._lock:
+            kept.clear()
+
+    in_time(collect)
+
+
+def in_time(work):
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for itself"
 
 
 # ---- Spark
