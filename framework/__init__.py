@@ -11,7 +11,7 @@ In reading order, one module for each stage; `task` alone wires them:
     retry  config                      trying again; the typed configuration
     store  reading                     a bucket: pages of a listing, streams that resume
     shares transformer formats         bytes -> records; the formats themselves are in `transformers`
-    naming selection cutting feed      which objects, in how many parts, in which lane, in which order
+    naming selection cutting came_back feed   which objects, in how many parts, in which lane, in which order
     ranges listing tail                keys in ranges, listed side by side; passes over the end of a bucket only
     key_rows inventory key_places      a supplied list of keys: text, CSV, an S3 Inventory; in a file, or in the store
     key_list lookups named_objects     its rows -> objects, looked up where the list does not say enough

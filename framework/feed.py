@@ -16,8 +16,9 @@ from typing import Protocol
 import attrs
 from typing_extensions import override
 
+from framework.came_back import NOT_GIVEN, CameBack
 from framework.cutting import Cutter, InHand
-from framework.errors import ObjectError
+from framework.errors import ObjectChangedError, ObjectError
 from framework.half_way import give_up
 from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, check_depends_on
 from framework.records import Lane, NativeObject
@@ -181,7 +182,7 @@ class ListingFeed(ObjectFeed):
         self._depends_on = depends_on
         self._poll_interval = poll_interval_seconds
         self._tolerant = tolerant
-        self._unroutable = 0
+        self._unfit: dict[str, int] = {}
         self._once = once
         self._start_entry = start_entry
         self._key_of = key_of
@@ -196,6 +197,7 @@ class ListingFeed(ObjectFeed):
         self._decided: Iterator[Assignment] = iter(())
         self._in_hand = InHand(offsets)
         self._released = False
+        self._came_back = CameBack(poll_interval_seconds)
         self._finished = False
         self._said_archived: set[str] = set()
         self._stopped = False
@@ -235,6 +237,7 @@ class ListingFeed(ObjectFeed):
         with self._lock:
             self._in_hand.prune()
             self._in_hand.awaited = False
+            self._came_back.begin_pass()
         self._listing_seconds = 0.0
         self._idle_before = self._idle_seconds()
         self._released = False
@@ -244,7 +247,7 @@ class ListingFeed(ObjectFeed):
         )
         self._selection.begin_pass()
         self._offsets.coverage.begin_pass()
-        self._unroutable = 0
+        self._unfit = {}
         self._pass = iter(self._listing())
         return True
 
@@ -256,8 +259,7 @@ class ListingFeed(ObjectFeed):
         self.counts.waiting = True
         self.counts.list_seconds = self._listing_seconds
         self.counts.left_out = self._selection.left_out()
-        if self._unroutable:
-            self.counts.left_out["name without a lane"] = self._unroutable
+        self.counts.left_out |= self._unfit
         rest = self._rest_seconds(self._listing_seconds)
         self._due = self._clock() + max(self._poll_interval, rest)
         if rest > max(self._poll_interval, LONG_REST_SECONDS) and not self._once:
@@ -270,7 +272,7 @@ class ListingFeed(ObjectFeed):
             with self._lock:
                 self._finished = not (self._released or self._in_hand.awaited)
             if self._released:
-                self._due = self._clock()
+                self._due = self._clock() + self._came_back.pause_seconds
 
     def keys_in_hand(self) -> list[str]:
         """The keys of the objects that were handed out and are not finished, sorted; from any thread."""
@@ -294,6 +296,7 @@ class ListingFeed(ObjectFeed):
             coverage.seen(native)
             if finished or (same is not None and same.finished and not same.split_size):
                 return _NOTHING
+            self._came_back.check(key, native)
             found = 0 if same is not None else self._offsets.records_found(native)
             # what was begun whole goes on whole, what was begun in shares goes on in them
             cut = same.split_size if same is not None else 0 if found else self._cutter.size_for(native)
@@ -301,7 +304,8 @@ class ListingFeed(ObjectFeed):
             if not self._tolerant:
                 raise
             log.warning("left out: %s", error)
-            self._unroutable += 1
+            reason = NOT_GIVEN if isinstance(error, ObjectChangedError) else "name without a lane"
+            self._unfit[reason] = self._unfit.get(reason, 0) + 1
             coverage.put_off(native)  # with another number of partitions, say, it may have a lane
             return _NOTHING
         with self._lock:
@@ -378,9 +382,11 @@ class ListingFeed(ObjectFeed):
             if gone:
                 return
             self._released = True
+            if self._once:
+                self._came_back.note(self._key_of(assignment.native), assignment.native, self.counts.passes)
             if self._once and self._finished:
                 self._finished = False
-                self._due = self._clock()
+                self._due = self._clock() + self._came_back.pause_seconds
 
     def _say_archived(self, native: NativeObject) -> None:
         """Once for each object; of very many, for the first ones."""

@@ -201,6 +201,17 @@ def test_a_read_that_is_refused_for_good_ends_the_run(program, gcs_bucket, statu
         assert len(proxy.requests) < 100
 
 
+def test_a_store_that_lists_what_it_does_not_give_ends_the_run(program_on, moto_bucket):
+    moto_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(
+            Fault(path=moto_bucket.reading("a.jsonl"), times=None, **moto_bucket.refusal(412, "PreconditionFailed"))
+        )
+        program = program_on(moto_bucket).store(endpoint=proxy.endpoint).configure(discovery={"poll_interval": "10ms"})
+        failed(program, f"s3://{moto_bucket.name}/a.jsonl", "does not give what it lists", within=60)
+        assert len(proxy.requests) < 100
+
+
 def test_no_such_bucket(plain_program):
     plain_program.store(bucket="no-such-bucket-anywhere")
     failed(plain_program, "no-such-bucket-anywhere", within=10)

@@ -5,8 +5,9 @@ import threading
 import attrs
 import pytest
 
+from framework.came_back import MOST_PASSES, NOT_GIVEN
 from framework.cutting import Cutter
-from framework.errors import ObjectError, PositionMismatchError, StoreUnavailableError
+from framework.errors import ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
 from framework.feed import LIST_SHARE, Assignment, HandedFeed, ListingFeed
 from framework.offsets import OffsetManager, OffsetManagerEntry, canonical_options
 from framework.records import Lane, NativeObject, ObjectState
@@ -246,6 +247,56 @@ def test_an_object_given_back_after_the_last_pass_makes_one_more():
     assert not rig.feed.finished
     assert rig.keys() == ["a"]
     assert rig.feed.finished
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in-the-pass", "after-it"])
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_an_object_that_comes_back_again_and_again_is_asked_for_at_growing_pauses_and_then_no_more(late, tolerant):
+    """A store may list a version that it does not give: without this a thousand requests a second, for ever."""
+    rig = Rig(native("a"), native("b"), once=True, tolerant=tolerant)
+    pauses = []
+    rig.done(native("b"))
+    for _ in range(MOST_PASSES):
+        taken = rig.feed.take()
+        assert taken.native.key == "a"
+        if not late:
+            rig.feed.release(taken)
+        assert rig.feed.take() is None
+        if late:
+            rig.feed.release(taken)
+        pauses.append(rig.feed.seconds_until_due)
+        assert not rig.feed.finished
+        rig.clock.advance(pauses[-1])
+    assert pauses == pytest.approx([0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0])
+    if tolerant:
+        assert rig.keys() == []
+        assert rig.feed.finished
+        assert rig.feed.counts.left_out == {NOT_GIVEN: 1}
+    else:
+        with pytest.raises(
+            ObjectChangedError, match=r"8 times the store said .* v1 again: it does not give what it lists"
+        ):
+            rig.feed.take()
+
+
+def test_one_that_is_overwritten_again_and_again_is_read_without_a_pause():
+    rig = Rig(native("a", "v0"), once=True)
+    for number in range(1, 3 * MOST_PASSES):
+        taken = rig.feed.take()
+        rig.objects[0] = native("a", f"v{number}", modified_ms=number)
+        rig.feed.release(taken)
+        assert rig.feed.take() is None
+        assert rig.feed.seconds_until_due == 0
+    assert rig.keys() == ["a"]
+
+
+def test_shares_of_one_object_that_come_back_count_once_a_pass():
+    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    for _ in range(MOST_PASSES - 1):
+        for taken in rig.take_all():
+            rig.feed.release(taken)
+        rig.clock.advance(rig.feed.seconds_until_due)
+    assert len(rig.take_all()) == 3
 
 
 def test_an_object_that_is_gone_makes_no_pass():
