@@ -467,7 +467,11 @@ class OwnServer:
                 return False
             return True
 
-        wait_until(answers, 60, 0.02)
+        try:
+            wait_until(answers, 60, 0.02)
+        except BaseException:
+            self.kill()  # nobody else knows it yet
+            raise
         return self
 
     @property

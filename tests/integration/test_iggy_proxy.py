@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from tests.integration import program_rig
 from tests.integration.iggy_rig import SendMessage, connect, connect_with_topic, eventually, poll, run
 from tests.integration.program_rig import OwnServer
 from tests.support.iggy_proxy import HEAD, IggyProxy, WireFault
@@ -107,3 +108,16 @@ def test_closing_ends_a_connection_that_takes_nothing_any_more():
                 sockets = [end.get_extra_info("socket") for end in proxy._ends]
                 proxy.close()
         assert [one.fileno() for one in sockets] == [-1, -1]
+
+
+def test_a_server_that_does_not_answer_in_time_is_ended(tmp_path, monkeypatch):
+    def never(*_):
+        raise AssertionError("it never became true")
+
+    monkeypatch.setattr(program_rig, "wait_until", never)
+    server = OwnServer(tmp_path / "iggy")
+    with pytest.raises(AssertionError, match="never became"):
+        server.start()
+    left = server._process.returncode is None
+    server.kill()
+    assert not left
