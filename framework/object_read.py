@@ -76,9 +76,7 @@ class ObjectRead:
             yield self._batch(held, ObjectState.DONE)
         finally:
             try:
-                give_up(
-                    runs
-                )  # of a bad record that ends it all, the traceback would keep them, and what they have open
+                give_up(runs)  # else the traceback of a bad record that ends it all keeps what they have open
             finally:
                 self._source.close()
 
