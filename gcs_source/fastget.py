@@ -1,9 +1,9 @@
-"""The short way to Google: the connections that the library's session opened, without what it does again for each request.
+"""The short way to Google: the connections of the library's session, without what it does again for each request.
 
 requests looks up proxies, netrc and certificates in the environment, parses the address three times and copies headers,
 cookies and hooks, with the same outcome for each request to one host: about as much CPU as the rest of a small object. So
-the session makes the first request; its connection pool and its headers serve the next ones. Tokens stay google-auth's. No
-vendor library in here: the pool is urllib3's, handed over by the client.
+the client asks the session for all that once, when a store is made; its connection pool and its headers then serve every
+request. Tokens stay google-auth's. No vendor library in here: the pool is urllib3's, handed over by the client.
 """
 
 from __future__ import annotations
