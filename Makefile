@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint check bench faults docs clean
+.PHONY: help demo test lint check bench faults mutants docs clean
 SHELL := /bin/sh
 export PYTHON
 unexport MAKEFLAGS MFLAGS
@@ -26,13 +26,15 @@ test: ## all tests
 	@scripts/setup test
 	@$(RUN) -m pytest $(ARGS)
 
-lint: ## style, types, and who may import whom
+lint: ## style, types, words, and who may import whom
 	@scripts/setup lint
 	@$(RUN) -m ruff check --quiet .
 	@$(RUN) -m ruff format --check --quiet . || { echo "error: run ruff format on what is listed above" >&2; exit 1; }
 	@$(RUN) -m mypy --no-error-summary
+	@$(RUN) -m codespell_lib README.md CHANGELOG.md SECURITY.md docs examples framework transformers s3_source gcs_source benchmarks scripts
+	@$(RUN) -m codespell_lib -D docs/development/vocabulary.txt README.md SECURITY.md docs/README.md docs/glossary.md docs/guides docs/tutorials docs/concepts docs/development
 	@said=$$($(RUN) -c 'from importlinter.cli import lint_imports_command as run; run()') || { echo "$$said" >&2; exit 1; }
-	@echo "lint: style, types and imports are as they should be"
+	@echo "lint: style, types, words and imports are as they should be"
 
 check: lint test ## lint, then test
 
@@ -44,10 +46,14 @@ faults: ## kills and broken connections by the hundred, and a checker that count
 	@scripts/setup test
 	@$(RUN) -m tests.faults $(ARGS)
 
+mutants: ## mistakes planted in the core, which the tests must find; ARGS="--sample 100" for a few
+	@scripts/setup mutants
+	@$(RUN) scripts/mutants.py $(ARGS)
+
 docs: ## the reference pages that are written from the code
 	@scripts/setup demo
 	@$(RUN) docs/generate.py
 
 clean: ## removes .venv, the demo's folder and every cache
-	@rm -rf .venv .setup.log .demo .demo-gcs .faults .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf .venv .setup.log .demo .demo-gcs .faults .mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,7 +25,7 @@ from typing_extensions import override
 from benchmarks.data import BUCKET, Store
 
 if TYPE_CHECKING:
-    from framework.iggy.address import IggyAddress
+    from framework.config.iggy_address import IggyAddress
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,8 +97,8 @@ def ours(props: dict[str, Any]) -> Run:
     client is made before, as the bare loops' clients are: that takes boto3 some 70 ms, once in a process's life.
     """
     from framework.engine.local import LocalEngine
-    from framework.memory import limit_arenas
-    from framework.store_task import StoreSourceTask
+    from framework.engine.memory import limit_arenas
+    from framework.task.object_store import StoreSourceTask
     from gcs_source.task import GcsSourceTask
     from s3_source.task import S3SourceTask
 
@@ -111,8 +111,7 @@ def ours(props: dict[str, Any]) -> Run:
     class TimedTask(source):  # type: ignore[misc, valid-type]
         @override
         def start(self, props: Any, **options: Any) -> None:
-            self.config = props
-            self.open_store()
+            self.open_store(self.bucket_config(props))
             gc.collect()
             mark()
             super().start(props, **options)
@@ -139,8 +138,8 @@ def ours(props: dict[str, Any]) -> Run:
 
 def transform(kind: str) -> Run:
     """Our transformer alone, over the objects in memory: what the format costs, without S3 and Iggy."""
-    from framework.formats import make_transformer
-    from framework.records import SkippedRecord
+    from framework.config.formats import make_transformer
+    from framework.model.batches import SkippedRecord
     from framework.transformer import InputOptions
     from transformers.inputs import BytesInput
 
@@ -148,7 +147,7 @@ def transform(kind: str) -> Run:
     count = 0
     with _timed() as took:
         for number, data in enumerate(_objects):
-            for run in transformer.runs(BytesInput(data, f"{number}.{kind}")):
+            for run in transformer.read(BytesInput(data, f"{number}.{kind}")):
                 assert not isinstance(run, SkippedRecord)
                 count += len(run.payloads)
     return Run(records=count, wall_seconds=took[0], cpu_seconds=took[1])
@@ -180,7 +179,7 @@ def hold(objects: int, lines: int) -> None:
 
 def check_same(kind: str) -> None:
     """Raises unless our format and every bare loop make the same bytes of the first object."""
-    from framework.formats import make_transformer
+    from framework.config.formats import make_transformer
     from framework.transformer import InputOptions
     from transformers.inputs import BytesInput
 
@@ -193,7 +192,7 @@ def check_same(kind: str) -> None:
 
 def bare_send(url: str, stream: str, topic: str, batch: int) -> Run:
     """The official client's own loop, as its documentation shows it, over payloads that are in a list already."""
-    from framework.iggy.address import IggyAddress
+    from framework.config.iggy_address import IggyAddress
 
     return asyncio.run(_bare_send(IggyAddress.parse(url), stream, topic, batch))
 
@@ -202,7 +201,7 @@ async def _bare_send(address: IggyAddress, stream: str, topic: str, batch: int) 
     import apache_iggy as iggy
 
     from framework.iggy.headers import provenance
-    from framework.records import NativeObject
+    from framework.model.objects import NativeObject
 
     client = await connect(address)
     version = "d41d8cd98f00b204e9800998ecf8427e@1795244658772"
@@ -228,7 +227,7 @@ async def connect(address: IggyAddress) -> Any:
 
 def make_topic(url: str, stream: str, topic: str) -> None:
     """A topic with one partition, as the framework makes them: its options cost the server something."""
-    from framework.iggy.address import IggyAddress
+    from framework.config.iggy_address import IggyAddress
     from framework.iggy.client import IggyConnection
     from framework.iggy.topics import ensure_topic
 
@@ -238,7 +237,7 @@ def make_topic(url: str, stream: str, topic: str) -> None:
 
 def drop_stream(url: str, stream: str) -> None:
     """Deletes a stream with its topics, so that no round finds the disk fuller than the one before."""
-    from framework.iggy.address import IggyAddress
+    from framework.config.iggy_address import IggyAddress
 
     async def drop() -> None:
         client = await connect(IggyAddress.parse(url))

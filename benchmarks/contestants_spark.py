@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.contestants import Run
 
 if TYPE_CHECKING:
-    from framework.histogram import Histogram
+    from framework.storage.listing.histogram import Histogram
 
 
 def engine_run(props: dict[str, Any]) -> Run:
@@ -22,7 +22,7 @@ def engine_run(props: dict[str, Any]) -> Run:
     """
     from benchmarks.synthetic import SyntheticTask
     from framework.engine.local import LocalEngine
-    from framework.spark.engine import SparkEngine
+    from framework.engine.spark.engine import SparkEngine
     from s3_source.task import S3SourceTask
 
     task_class = SyntheticTask if "synthetic" in props else S3SourceTask
@@ -49,7 +49,7 @@ _opened = contextlib.ExitStack()
 def open_spark(master: str, conf: dict[str, str]) -> float:
     """Starts Spark for this process; how long that took, seconds."""
     from framework.config.sections import SparkSection
-    from framework.spark.session import spark_context
+    from framework.engine.spark.session import spark_context
 
     began = time.perf_counter()
     _opened.enter_context(spark_context(SparkSection(master=master, conf=conf), name="benchmark"))
@@ -63,12 +63,13 @@ def list_on_spark(
     from pyspark import SparkContext
 
     from benchmarks.synthetic import SyntheticTask
-    from framework.listing import ListingRequest
-    from framework.pace import CallPace, set_pace
-    from framework.spark.listing import spark_lister
+    from framework.engine.spark.listing import spark_lister
+    from framework.storage.listing.limiter import CallPace, set_pace
+    from framework.storage.listing.parallel import ListingRequest
+    from framework.task import SourceContext
 
     task = SyntheticTask()
-    task.config = task.configure(
+    config = task.configure(
         {
             "source": {"name": "bench"},
             "synthetic": {"objects": pages * 50, "page_size": 50, "page_delay": page_ms / 1000},
@@ -77,10 +78,10 @@ def list_on_spark(
             "discovery": {"list_concurrency": concurrency},
         }
     )
-    iterator = task.get_iterator(task.backoff_config)
+    iterator = task.get_iterator(SourceContext(config=config))
     set_pace(iterator.store, CallPace())
     context = SparkContext.getOrCreate()
-    iterator.list_with(spark_lister(context, SyntheticTask, task.config, group="listing"))
+    iterator.list_with(spark_lister(context, SyntheticTask, config, group="listing"))
     assert iterator.lister is not None
     began = time.perf_counter()
     listing = iterator.lister(ListingRequest(prefix="", after="", histogram=histogram))
@@ -94,8 +95,8 @@ def list_on_spark(
 def peak_of_engine(url: str, objects: int) -> tuple[float, float, float]:
     """Runs so many synthetic objects through Spark: this process's highest resident size, that before, MB; seconds."""
     from benchmarks.synthetic import SyntheticTask
-    from framework.memory import limit_arenas
-    from framework.spark.engine import SparkEngine
+    from framework.engine.memory import limit_arenas
+    from framework.engine.spark.engine import SparkEngine
 
     limit_arenas()
     open_spark("local[2]", {})

@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framework.formats import make_transformer
+from framework.config.formats import make_transformer
 from framework.transformer import InputOptions
 from transformers import BytesInput
 
@@ -132,7 +132,7 @@ def main():
         transformer = make_transformer(InputOptions(format=name, **options))
 
         def ours(transformer=transformer, data=data):
-            assert sum(len(run.payloads) for run in transformer.runs(BytesInput(data))) == COUNT
+            assert sum(len(run.payloads) for run in transformer.read(BytesInput(data))) == COUNT
 
         rounds = [(cpu_seconds(ours), cpu_seconds(lambda bare=bare, data=data: bare(data))) for _ in range(ROUNDS)]
         mine, theirs = (min(column) / COUNT * 1e6 for column in zip(*rounds, strict=True))

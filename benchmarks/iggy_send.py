@@ -22,13 +22,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from framework.iggy.address import IggyAddress
+from framework.config.iggy_address import IggyAddress
 from framework.iggy.client import IggyConnection
 from framework.iggy.headers import provenance
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
-from framework.offsets import OffsetManagerEntry
-from framework.records import Lane, NativeObject, RecordBatch
+from framework.model.batches import RecordBatch
+from framework.model.objects import NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
 
 STREAM = f"bench-{os.getpid()}"
 NATIVE = NativeObject(
@@ -65,23 +66,23 @@ async def official(address: IggyAddress, topic: str, payloads: list[bytes], batc
 
 def ours(address: IggyAddress, topic: str, payloads: list[bytes], batch: int) -> tuple[float, float]:
     """Seconds of wall and of CPU for the framework's producer."""
-    lane = Lane(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     with IggyProducer(IggyConnection(address).connect(), stream=STREAM, source="bench") as producer:
-        producer.send(lane, [])  # nothing, but asks nothing either
+        producer.send(topic_partition, [])  # nothing, but asks nothing either
         wall, cpu = time.perf_counter(), time.process_time()
         last = None
         for start in range(0, len(payloads), batch):
             part = payloads[start : start + batch]
             last = producer.send(
-                lane,
+                topic_partition,
                 [
                     RecordBatch(
                         native=NATIVE,
-                        lane=lane,
+                        topic_partition=topic_partition,
                         first_record=start + 1,
                         payloads=part,
                         size_bytes=0,
-                        entry=OffsetManagerEntry.start(NATIVE, lane),
+                        entry=OffsetManagerEntry.start(NATIVE, topic_partition),
                     )
                 ],
             )
@@ -101,7 +102,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         if arguments.url is None:
-            from framework.iggy.embedded import EmbeddedServer
+            from framework.iggy.embedded.launcher import EmbeddedServer
 
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             server = stack.enter_context(EmbeddedServer.start(Path(folder)))

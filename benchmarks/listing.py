@@ -23,10 +23,10 @@ from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from framework.listing import list_parallel
-from framework.pace import CallPace
-from framework.records import NativeObject
-from framework.retry import RetryPolicy
+from framework.model.objects import NativeObject
+from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.parallel import list_parallel
+from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
 from tests.support.listing import BUCKETS, even, simulate
 

@@ -33,10 +33,10 @@ import google.cloud.storage  # noqa: F401
 from google.oauth2.credentials import Credentials
 from typing_extensions import override
 
+from framework.config.formats import make_transformer
 from framework.config.loading import structure
-from framework.formats import make_transformer
+from framework.iterator.object_store import StoreRecordIterator
 from framework.store import ObjectStore
-from framework.store_iterator import StoreRecordIterator
 from gcs_source.client import GcsStore
 from gcs_source.iterator import GcsSourceRecordIterator
 from gcs_source.task import GcsSourceConfig

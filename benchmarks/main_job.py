@@ -6,7 +6,7 @@
     python -m benchmarks --rows memory --data FOLDER      keeps the large objects for the next time
 
 Ours and theirs run in turn, in processes of their own, on the same servers: ratios can be believed on a busy machine,
-absolute numbers cannot. The S3 server is SeaweedFS. What each row means: docs/explanation/speed.md.
+absolute numbers cannot. The S3 server is SeaweedFS. What each row means: docs/concepts/speed.md.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _store(stack: contextlib.ExitStack, address: str | None, folder: Path) -> St
         parts = urlsplit(address)
         endpoint = f"{parts.scheme}://{parts.hostname}:{parts.port}"
         return Store(endpoint=endpoint, access_key=parts.username or "", secret_key=parts.password or "")
-    from framework.testing.seaweedfs import SeaweedFs
+    from framework.testing.servers.seaweedfs import SeaweedFs
 
     folder.mkdir(parents=True, exist_ok=True)
     server = stack.enter_context(SeaweedFs.start(folder))
@@ -102,7 +102,7 @@ def _store(stack: contextlib.ExitStack, address: str | None, folder: Path) -> St
 
 
 def _servers(stack: contextlib.ExitStack, folder: Path, real: str | None) -> Iterator[Server]:
-    from framework.iggy.embedded import EmbeddedServer
+    from framework.iggy.embedded.launcher import EmbeddedServer
 
     yield Server(name="embedded Iggy", url=stack.enter_context(EmbeddedServer.start(folder / "iggy")).url)
     if real:

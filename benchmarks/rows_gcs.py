@@ -56,7 +56,7 @@ def running_gcs() -> Iterator[GcsServer]:
     """A server that keeps everything in memory, as SeaweedFS keeps it in the page cache."""
     import requests
 
-    from framework.testing.fake_gcs import FakeGcs
+    from framework.testing.servers.fake_gcs import FakeGcs
 
     with FakeGcs.start() as server:
         requests.post(

@@ -17,7 +17,7 @@ from benchmarks.data import ensure_many
 from benchmarks.program import Program
 from benchmarks.rows_speed import Bench, Server, config
 from benchmarks.table import Row, spread
-from framework.testing.ports import free_port
+from framework.testing.servers.ports import free_port
 
 IDLE_SECONDS = 30.0
 IDLE_SHARE = 0.01
@@ -124,12 +124,12 @@ async def _wait_for_record(url: str | None, folder: Path, stream: str) -> float:
     from apache_iggy import Consumer, PollingStrategy
 
     from benchmarks.contestants import connect
-    from framework.iggy.address import IggyAddress
+    from framework.config.iggy_address import IggyAddress
 
     while url is None:
         try:
             address = json.loads((folder / "server.json").read_bytes())
-            url = f"iggy://iggy:iggy@127.0.0.1:{address['port']}"
+            url = f"iggy://iggy:{address['password']}@127.0.0.1:{address['port']}"
         except (OSError, ValueError):
             await asyncio.sleep(LOOK_SECONDS)
     client = await connect(IggyAddress.parse(url))

@@ -18,7 +18,7 @@ from benchmarks.data import Large, ensure_large, forget_large
 from benchmarks.program import Program
 from benchmarks.rows_speed import Bench, config
 from benchmarks.table import Row
-from framework.iggy.embedded import EmbeddedServer
+from framework.iggy.embedded.launcher import EmbeddedServer
 
 MB = 1_000_000
 LIMIT_MB = 150

@@ -80,7 +80,7 @@ def position_rows(bench: Bench) -> Iterator[Row]:
 
 
 def _rows(home: Path, objects: int) -> Iterator[Row]:
-    from framework.iggy.embedded import EmbeddedServer
+    from framework.iggy.embedded.launcher import EmbeddedServer
 
     with EmbeddedServer.start(home / "iggy") as server:
         with contestant() as keeper:
@@ -127,7 +127,7 @@ def _rows(home: Path, objects: int) -> Iterator[Row]:
 
 
 def _window_rows(home: Path, objects: int) -> Iterator[Row]:
-    from framework.iggy.embedded import EmbeddedServer
+    from framework.iggy.embedded.launcher import EmbeddedServer
 
     with EmbeddedServer.start(home / "window") as server:
         with contestant() as keeper:
@@ -152,7 +152,7 @@ def _window_rows(home: Path, objects: int) -> Iterator[Row]:
 
 
 def _folded_rows(home: Path, objects: int) -> Iterator[Row]:
-    from framework.iggy.embedded import EmbeddedServer
+    from framework.iggy.embedded.launcher import EmbeddedServer
 
     with EmbeddedServer.start(home / "folding") as server:
         with contestant() as folder:
@@ -191,7 +191,7 @@ def _config(url: str, objects: int, *, window: str = "forever") -> Any:
         {
             "source": {"name": "positions"},
             # one chain of pages: what a listing reads ahead is no position
-            "discovery": {"late_arrival_window": window, "list_concurrency": 1 if window == "24h" else 16},
+            "discovery": {"allowed_lateness": window, "list_concurrency": 1 if window == "24h" else 16},
             "synthetic": {"objects": objects},
             "input": {"format": "jsonl"},
             "iggy": {"url": url, "stream": "bench", "topic": "positions", "partitions": 16},
@@ -201,24 +201,30 @@ def _config(url: str, objects: int, *, window: str = "forever") -> Any:
 
 def keep_positions(url: str, objects: int, window: str = "forever") -> Kept:
     """Lists and finishes every object; then lists them again."""
+    from framework.engine.memory import limit_arenas
     from framework.engine.session import IggyTarget, Session
-    from framework.memory import limit_arenas
-    from framework.records import Acknowledgement, ObjectState, RecordBatch
+    from framework.model.batches import Acknowledgement, RecordBatch
+    from framework.model.objects import ObjectState
 
     limit_arenas()
     config = _config(url, objects, window=window)
     with IggyTarget(config) as target:
-        session = Session(target.connect(), config)
+        session = Session.begin(target.connect(), config)
         iterator = _iterator(config, session)
         gc.collect()
         before, began, longest, done = _resident_mb("VmRSS"), time.perf_counter(), 0.0, 0
         while (assignment := iterator.feed.take()) is not None:
             entry = assignment.entry.advanced(1, state=ObjectState.DONE)
             end = RecordBatch(
-                native=assignment.native, lane=entry.lane, first_record=2, payloads=(), size_bytes=0, entry=entry
+                native=assignment.native,
+                topic_partition=entry.topic_partition,
+                first_record=2,
+                payloads=(),
+                size_bytes=0,
+                entry=entry,
             )
-            session.lanes.open_lane(entry.lane)
-            session.offsets.commit(Acknowledgement(lane=entry.lane, batches=(end,), anchor=None))
+            session.partitions.open_one(entry.topic_partition)
+            session.offsets.commit(Acknowledgement(topic_partition=entry.topic_partition, batches=(end,), anchor=None))
             done += 1
             if done % AT_ONCE == 0:
                 longest = max(longest, _save(session))
@@ -247,14 +253,16 @@ def fold_positions(url: str, objects: int) -> Kept:
     """Lists and finishes every object, with the window as it is by default: all of them are older."""
     import numpy  # noqa: F401, ICN001 - the table of positions loads it; it is code, not positions
 
+    from framework.engine.memory import limit_arenas
     from framework.engine.session import IggyTarget, Session
-    from framework.memory import limit_arenas
-    from framework.records import Acknowledgement, ObjectState, RecordBatch
+    from framework.iggy.offset_log.loading import newest_snapshot
+    from framework.model.batches import Acknowledgement, RecordBatch
+    from framework.model.objects import ObjectState
 
     limit_arenas()
     config = _config(url, objects, window="24h")
     with IggyTarget(config) as target:
-        session = Session(target.connect(), config)
+        session = Session.begin(target.connect(), config)
         iterator = _iterator(config, session)
         began, most, done = time.perf_counter(), 0, 0
         assignment = iterator.feed.take()  # the listing is under way, with what it reads ahead
@@ -263,10 +271,15 @@ def fold_positions(url: str, objects: int) -> Kept:
         while assignment is not None:
             entry = assignment.entry.advanced(1, state=ObjectState.DONE)
             end = RecordBatch(
-                native=assignment.native, lane=entry.lane, first_record=2, payloads=(), size_bytes=0, entry=entry
+                native=assignment.native,
+                topic_partition=entry.topic_partition,
+                first_record=2,
+                payloads=(),
+                size_bytes=0,
+                entry=entry,
             )
-            session.lanes.open_lane(entry.lane)
-            session.offsets.commit(Acknowledgement(lane=entry.lane, batches=(end,), anchor=None))
+            session.partitions.open_one(entry.topic_partition)
+            session.offsets.commit(Acknowledgement(topic_partition=entry.topic_partition, batches=(end,), anchor=None))
             done += 1
             if done % AT_ONCE == 0:
                 most = max(most, len(session.offsets))
@@ -277,8 +290,10 @@ def fold_positions(url: str, objects: int) -> Kept:
         seconds = time.perf_counter() - began
         if done != objects or len(session.offsets):
             raise RuntimeError(f"{done} objects were handed out and {len(session.offsets)} positions are left")
-        parts = [one for one in session.log.messages() if one is not None and one.kind == "snapshot"]
-        last = [one for one in parts if one.offset > parts[-1].offset - parts[-1].parts]
+        session.log.rewind()
+        messages = list(session.log.follow())
+        heads = newest_snapshot([message.head for message in messages])
+        last = [message for message in messages if message.offset in {head.offset for head in heads}]
         session.close()
     return Kept(
         before_mb=before,
@@ -292,15 +307,15 @@ def fold_positions(url: str, objects: int) -> Kept:
 
 def start_folded(url: str, objects: int) -> Kept:
     """A start after that, and a pass that finds nothing to do."""
+    from framework.engine.memory import limit_arenas
     from framework.engine.session import IggyTarget, Session
-    from framework.memory import limit_arenas
 
     limit_arenas()
     config = _config(url, objects, window="24h")
     with IggyTarget(config) as target:
         connection = target.connect()
         before, began = _resident_mb("VmRSS"), time.perf_counter()
-        session = Session(connection, config)
+        session = Session.begin(connection, config)
         seconds, again = time.perf_counter() - began, time.perf_counter()
         if _iterator(config, session).feed.take() is not None:
             raise RuntimeError("a finished object was handed out")
@@ -318,29 +333,29 @@ def start_folded(url: str, objects: int) -> Kept:
 def _iterator(config: Any, session: Any) -> Any:
     """A task's iterator over these positions: its feed begins with a pass."""
     from benchmarks.synthetic import SyntheticTask
+    from framework.task import SourceContext
 
-    task = SyntheticTask()
-    task.config, task.offsets = config, session.offsets
-    return task.get_iterator(task.backoff_config)
+    return SyntheticTask().get_iterator(SourceContext(config=config, offsets=session.offsets))
 
 
 def _save(session: Any) -> float:
     began = time.perf_counter()
-    session.saved(session.offsets.flush())
+    session.offsets.flush()
+    session.look_when_due()
     return time.perf_counter() - began
 
 
 def start_again(url: str, objects: int, window: str = "forever") -> Kept:
     """A start: everything is recovered, and a new epoch begun."""
+    from framework.engine.memory import limit_arenas
     from framework.engine.session import IggyTarget, Session
-    from framework.memory import limit_arenas
 
     limit_arenas()
     config = _config(url, objects, window=window)
     with IggyTarget(config) as target:
         connection = target.connect()
         before, began, busy = _resident_mb("VmRSS"), time.perf_counter(), time.process_time()
-        session = Session(connection, config)
+        session = Session.begin(connection, config)
         seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - busy
         if len(session.offsets) != objects:
             raise RuntimeError(f"{len(session.offsets)} positions were recovered, and {objects} are there")

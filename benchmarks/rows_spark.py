@@ -114,7 +114,11 @@ def cluster_rows(bench: Bench) -> Iterator[Row]:
                                 runner={"engine": "spark", "tasks_max": workers},
                             )
                             if what == "waiting":
-                                props = {**props, "synthetic": waiting, "input": {"format": "jsonl", "fetch_ahead": 8}}
+                                props = {
+                                    **props,
+                                    "synthetic": waiting,
+                                    "input": {"format": "jsonl", "prefetch_objects": 8},
+                                }
                                 del props["s3"]
                             run = driver(engine_run, props)
                         if number:

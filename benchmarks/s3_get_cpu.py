@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 import boto3
 from botocore.config import Config
 
-from framework.reading import StoreInput
-from framework.testing.seaweedfs import SeaweedFs
+from framework.storage.resuming_stream import StoreInput
+from framework.testing.servers.seaweedfs import SeaweedFs
 from s3_source import S3Config, S3Store
 
 THREADS = (8, 16, 32)

@@ -12,22 +12,18 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections.abc import Mapping
-from typing import Any
 
 import attrs
 from typing_extensions import override
 
-from framework.config.loading import structure
+from framework.config.formats import make_transformer
 from framework.config.option import Seconds, option
 from framework.config.sections import SourceCommonConfig
-from framework.errors import ConfigError
-from framework.formats import make_transformer
-from framework.records import NativeObject
-from framework.retry import BackoffConfig, RetryPolicy
+from framework.iterator.object_store import StoreRecordIterator
+from framework.model.objects import NativeObject
+from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
-from framework.store_iterator import StoreRecordIterator
-from framework.task import AbstractSourceTask
+from framework.task import AbstractSourceTask, SourceContext
 from framework.transformer import ReadStream
 
 KEY = "lake/events/2026/11/part-{:09d}-c000.snappy.jsonl"
@@ -121,24 +117,16 @@ class SyntheticTask(AbstractSourceTask):
     config_class = SyntheticConfig
 
     @override
-    def configure(self, props: Mapping[str, Any]) -> SyntheticConfig:
-        return structure(props, SyntheticConfig)
-
-    @override
-    def get_iterator(self, backoff_config: BackoffConfig) -> StoreRecordIterator:
-        if not isinstance(self.config, SyntheticConfig):
-            raise ConfigError("[synthetic]: missing")
+    def get_iterator(self, context: SourceContext) -> StoreRecordIterator:
+        config = context.config
+        assert isinstance(config, SyntheticConfig)
         return StoreRecordIterator(
-            self.config,
-            make_transformer(self.config.input.options()),
-            self.offsets,
-            store=SyntheticStore(self.config.synthetic),
+            config,
+            make_transformer(config.input.options()),
+            context.offsets,
+            store=SyntheticStore(config.synthetic),
             policy=RetryPolicy(),
-            page_size=self.config.synthetic.page_size,
-            feed=self.feed,
-            once=self.once,
+            page_size=config.synthetic.page_size,
+            feed=context.feed,
+            once=context.once,
         )
-
-    @override
-    def close_resources(self) -> None:
-        pass

@@ -10,21 +10,18 @@ framework's. `tests/conformance/test_local_folder.py` runs the conformance kit o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import attrs
 from typing_extensions import override
 
-from framework import AbstractSourceRecordIterator, AbstractSourceTask, BackoffConfig, NativeObject, ObjectInput
+from framework import AbstractSourceRecordIterator, AbstractSourceTask, NativeObject, ObjectInput
 from framework.cli import leave, run
-from framework.config.loading import structure
 from framework.config.option import option
 from framework.config.sections import SourceCommonConfig
-from framework.errors import BucketNotFoundError, ConfigError, ObjectChangedError, ObjectNotFoundError
-from framework.formats import make_transformer
+from framework.errors import BucketNotFoundError, ObjectChangedError, ObjectNotFoundError
 from framework.transformer import ReadStream
 from transformers import LocalFileInput
 
@@ -110,21 +107,7 @@ class FolderTask(AbstractSourceTask):
     """Reads one folder."""
 
     config_class = FolderConfig
-
-    @override
-    def configure(self, props: Mapping[str, Any]) -> FolderConfig:
-        return structure(props, FolderConfig)
-
-    @override
-    def get_iterator(self, backoff_config: BackoffConfig) -> FolderIterator:
-        if self.config is None:
-            raise ConfigError("[folder]: missing")
-        transformer = make_transformer(self.config.input.options())
-        return FolderIterator(self.config, transformer, self.offsets, feed=self.feed, once=self.once)
-
-    @override
-    def close_resources(self) -> None:
-        """A folder holds nothing open; each stream is closed by the one who reads it."""
+    iterator_class = FolderIterator
 
 
 def version_of(stat: os.stat_result) -> str:

@@ -1,33 +1,29 @@
-"""A framework for sources that read cloud storage and write Apache Iggy: every record once, in order.
+"""A framework for sources that read cloud storage and deliver every record to Apache Iggy exactly once, in order.
 
-    bucket -> listing -> iterator -> transformer -> bounded queue -> sender -> Iggy data topic
-              feed       iterator    transformer    queue            pipeline       |
-                 ^                                                                  | confirmed, then
-                 +------------------ offsets  <--------- Iggy offsets topic <-------+
+    bucket -> listing -> discovery -> iterator -> transformer -> bounded queue -> sender -> Iggy data topic
+                            ^                                                        | confirmed, then
+                            +---------------- offsets  <------- Iggy offsets topic <-+
 
-In reading order, one module for each stage; `task` alone wires them:
+The four contracts lie on the surface; every mechanism is one package deeper. Imports go one way, from the bottom of
+this list to its top:
 
-    errors records                     what everything stands on
-    retry  config                      trying again; the typed configuration
-    store  reading                     a bucket: pages of a listing, streams that resume
-    shares transformer formats         bytes -> records; the formats themselves are in `transformers`
-    naming selection cutting came_back feed   which objects, in how many parts, in which lane, in which order
-    ranges listing tail                keys in ranges, listed side by side; passes over the end of a bucket only
-    key_rows inventory key_places      a supplied list of keys: text, CSV, an S3 Inventory; in a file, or in the store
-    key_list lookups named_objects     its rows -> objects, looked up where the list does not say enough
-    prefetch object_read iterator store_iterator   objects -> batches
-    http_stream store_errors store_time store_task   what the stores of vendors share: a body that owes bytes, sentences, a task
-    finished_rows finished position_map   millions of finished positions in little memory
-    entries offsets                    one position and the merge law; all of them
-    queue  task                        the reader thread, poll, commit
-    producer pipeline                  acknowledge, then commit
-    skip_limits dead_letters           what is left out: how much of it may be, and where it is kept
-    iggy/                              the one door to Iggy: client, wire, log of positions, recovery, embedded server
-    engine/                            an epoch of work: one process, or one per task
-    cli/                               the program
-    testing/                           for authors of sources: the conformance kit, fakes, faults
+    errors         every error, grouped by how to react to it
+    model/         values: objects, batches, positions, splits, key ranges, message ids
+    transformer    contract: bytes of an object -> records; the formats themselves are in `transformers`
+    store          contract: a bucket's pages, and ranged streams of an object
+    storage/       access to a store: retries, resuming streams, checks; `storage/listing`: parallel listing
+    config/        the typed configuration: sections, options, substitution, templates, formats by name
+    offsets/       OffsetManager, the table of positions, watermark, listing hints
+    discovery/     which objects, in which order, to which partition; `discovery/key_list`: supplied lists
+    pipeline/      object reader, bounded queue, sender, error budget, dead letters
+    iterator/      contract: objects -> batches, resumable; `iterator.object_store` over any object store
+    task/          contract: one reader, one queue; it alone wires the stages; `task.object_store` for any object store
+    iggy/          access to Iggy: connection, wire, producer; `iggy/offset_log`, `iggy/dead_letters`, `iggy/embedded`
+    engine/        an epoch of work: one process, or one per task; `engine/spark`
+    cli/           the program
+    testing/       for authors of sources: the conformance kit, fakes, servers, faults
 
-Importing this package loads no vendor's library.
+Importing this package loads no vendor library.
 """
 
 from __future__ import annotations
@@ -36,56 +32,71 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from framework.feed import Assignment, HandedFeed, ObjectFeed
-    from framework.formats import make_transformer
+    from framework.cli import main
+    from framework.config.bucket import BucketConfig
+    from framework.config.formats import make_transformer
+    from framework.config.option import option
+    from framework.config.sections import SourceCommonConfig
+    from framework.discovery.feed import Assignment, HandedFeed, ObjectFeed
+    from framework.errors import ObjectChangedError, ObjectNotFoundError
     from framework.iterator import AbstractSourceRecordIterator
-    from framework.offsets import MemoryOffsetStore, OffsetManager, OffsetManagerEntry, OffsetManagerKey, OffsetStore
-    from framework.producer import Producer
-    from framework.records import Acknowledgement, Anchor, Lane, Mark, NativeObject, RecordBatch, SourceRecord
-    from framework.retry import BackoffConfig, RetryPolicy
-    from framework.shares import Share
+    from framework.iterator.object_store import StoreRecordIterator
+    from framework.model.batches import Acknowledgement, RecordBatch, SkippedRecord, SourceRecord
+    from framework.model.objects import Anchor, NativeObject, ResumePoint, TopicPartition
+    from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+    from framework.model.splits import Share
+    from framework.offsets.manager import MemoryOffsetStore, OffsetManager, OffsetStore
+    from framework.pipeline.producer import Producer
+    from framework.storage.retry import BackoffConfig, RetryPolicy
     from framework.store import ListPage, ObjectStore
-    from framework.store_iterator import StoreRecordIterator
-    from framework.store_task import StoreSourceTask
-    from framework.task import AbstractSourceTask
-    from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, ReadStream, Transformer
+    from framework.task import AbstractSourceTask, SourceContext
+    from framework.task.object_store import StoreSourceTask
+    from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadBatch, ReadStream, Transformer
 
 _HOMES = {
-    "AbstractSourceRecordIterator": "iterator",
-    "AbstractSourceTask": "task",
-    "Acknowledgement": "records",
-    "Anchor": "records",
-    "Assignment": "feed",
-    "BackoffConfig": "retry",
-    "BatchLimits": "transformer",
-    "HandedFeed": "feed",
-    "InputOptions": "transformer",
-    "Lane": "records",
-    "ListPage": "store",
-    "Mark": "records",
-    "MemoryOffsetStore": "offsets",
-    "NativeObject": "records",
-    "ObjectFeed": "feed",
-    "ObjectInput": "transformer",
-    "ObjectStore": "store",
-    "OffsetManager": "offsets",
-    "OffsetManagerEntry": "offsets",
-    "OffsetManagerKey": "offsets",
-    "OffsetStore": "offsets",
-    "PayloadRun": "transformer",
-    "Producer": "producer",
-    "ReadStream": "transformer",
-    "RecordBatch": "records",
-    "RetryPolicy": "retry",
-    "Share": "shares",
-    "SourceRecord": "records",
-    "StoreRecordIterator": "store_iterator",
-    "StoreSourceTask": "store_task",
-    "Transformer": "transformer",
-    "make_transformer": "formats",
+    "AbstractSourceRecordIterator": "framework.iterator",
+    "AbstractSourceTask": "framework.task",
+    "Acknowledgement": "framework.model.batches",
+    "Anchor": "framework.model.objects",
+    "Assignment": "framework.discovery.feed",
+    "BackoffConfig": "framework.storage.retry",
+    "BatchLimits": "framework.transformer",
+    "BucketConfig": "framework.config.bucket",
+    "HandedFeed": "framework.discovery.feed",
+    "InputOptions": "framework.transformer",
+    "ListPage": "framework.store",
+    "ResumePoint": "framework.model.objects",
+    "MemoryOffsetStore": "framework.offsets.manager",
+    "NativeObject": "framework.model.objects",
+    "ObjectChangedError": "framework.errors",
+    "ObjectFeed": "framework.discovery.feed",
+    "ObjectInput": "framework.transformer",
+    "ObjectNotFoundError": "framework.errors",
+    "ObjectStore": "framework.store",
+    "OffsetManager": "framework.offsets.manager",
+    "OffsetManagerEntry": "framework.model.positions",
+    "OffsetManagerKey": "framework.model.positions",
+    "OffsetStore": "framework.offsets.manager",
+    "PayloadBatch": "framework.transformer",
+    "Producer": "framework.pipeline.producer",
+    "ReadStream": "framework.transformer",
+    "RecordBatch": "framework.model.batches",
+    "RetryPolicy": "framework.storage.retry",
+    "Share": "framework.model.splits",
+    "SkippedRecord": "framework.model.batches",
+    "SourceCommonConfig": "framework.config.sections",
+    "SourceContext": "framework.task",
+    "SourceRecord": "framework.model.batches",
+    "StoreRecordIterator": "framework.iterator.object_store",
+    "StoreSourceTask": "framework.task.object_store",
+    "TopicPartition": "framework.model.objects",
+    "Transformer": "framework.transformer",
+    "main": "framework.cli",
+    "make_transformer": "framework.config.formats",
+    "option": "framework.config.option",
 }
 
-__all__ = [  # written out: a type checker cannot work it out
+__all__ = [  # explicit: a type checker cannot compute it
     "AbstractSourceRecordIterator",
     "AbstractSourceTask",
     "Acknowledgement",
@@ -93,36 +104,44 @@ __all__ = [  # written out: a type checker cannot work it out
     "Assignment",
     "BackoffConfig",
     "BatchLimits",
+    "BucketConfig",
     "HandedFeed",
     "InputOptions",
-    "Lane",
     "ListPage",
-    "Mark",
     "MemoryOffsetStore",
     "NativeObject",
+    "ObjectChangedError",
     "ObjectFeed",
     "ObjectInput",
+    "ObjectNotFoundError",
     "ObjectStore",
     "OffsetManager",
     "OffsetManagerEntry",
     "OffsetManagerKey",
     "OffsetStore",
-    "PayloadRun",
+    "PayloadBatch",
     "Producer",
     "ReadStream",
     "RecordBatch",
+    "ResumePoint",
     "RetryPolicy",
     "Share",
+    "SkippedRecord",
+    "SourceCommonConfig",
+    "SourceContext",
     "SourceRecord",
     "StoreRecordIterator",
     "StoreSourceTask",
+    "TopicPartition",
     "Transformer",
+    "main",
     "make_transformer",
+    "option",
 ]
 
 
 def __getattr__(name: str) -> object:
-    """Loads a public name from its module when it is first asked for."""
+    """Load a public name from its module on first access."""
     if name in _HOMES:
-        return getattr(importlib.import_module(f"framework.{_HOMES[name]}"), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

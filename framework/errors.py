@@ -1,61 +1,86 @@
-"""Every error of the framework, split by what to do about it.
+"""Every error of the framework, grouped by how to react to it.
 
     SourceError
-    |-- RetriableError                 try again: the same call may succeed
+    |-- RetriableError                 retry: the same call may succeed (exit code 1)
     |   |-- ThrottledError             the store asks to slow down (503 SlowDown, 429)
     |   |-- StoreUnavailableError      5xx, reset, timeout, name not resolved  (ConnectionError)
-    |   `-- IggyUnavailableError       server away, connection broken, no answer in time  (ConnectionError)
+    |   |-- SparkUnavailableError      Spark's master or its executors did not answer in time  (ConnectionError)
+    |   `-- IggyUnavailableError       server down, connection broken, no answer in time  (ConnectionError)
     |       `-- UnknownOutcomeError    a send whose records may or may not be stored: recover, never just send again
-    |-- SkippableError                 this record or object is bad; `errors.tolerance` decides
-    |   |-- RecordError                one record; the rest of the object can be read  (ValueError)
+    |-- SkippableError                 a bad record or object; `errors.tolerance` decides
+    |   |-- RecordError                a bad record; the rest of the object is readable  (ValueError)
     |   |   `-- RecordTooLargeError    longer than `input.max_record_bytes` or than Iggy can store
-    |   `-- ObjectError                the rest of the object cannot be read
-    |       |-- CorruptObjectError     not what its format says  (ValueError)
+    |   `-- ObjectError                the rest of the object is unreadable
+    |       |-- CorruptObjectError     does not match its format  (ValueError)
     |       |   `-- TruncatedObjectError   shorter than listed, or its end is missing  (EOFError)
-    |       |-- ObjectNotFoundError    gone between list and read  (FileNotFoundError)
+    |       |-- ObjectNotFoundError    deleted between list and read  (FileNotFoundError)
     |       |-- ObjectChangedError     overwritten between list and read
-    |       `-- ObjectArchivedError    in a storage class that must be restored first
+    |       |-- ObjectArchivedError    in a storage class that requires a restore first
+    |       `-- ObjectDeniedError      read denied, while other objects are readable  (PermissionError)
     `-- FatalError                     stop: a person must change something
-        |-- ConfigError                every mistake of a configuration at once  (ValueError)
-        |-- CredentialsError           no credentials, or wrong ones  (PermissionError)
-        |-- AccessDeniedError          right credentials, no permission  (PermissionError)
+        |-- ConfigError                all mistakes of a configuration together  (ValueError)
+        |-- CredentialsError           missing or wrong credentials  (PermissionError)
+        |-- AccessDeniedError          valid credentials without the permission  (PermissionError)
         |-- BucketNotFoundError        no such bucket  (FileNotFoundError)
         |-- ListingError               a listing that makes no progress or is out of order
-        |-- KeyListError               a supplied list of keys that cannot be used as it is  (ValueError)
+        |-- KeyListError               a supplied list of keys that is unusable as it is  (ValueError)
         |-- IggyAuthError              wrong user, password or token  (PermissionError)
         |-- IggyTopicError             stream or topic missing, or not as configured
         |-- IggyProtocolError          the server speaks another protocol, or refuses a command
-        |-- PositionError              positions that cannot be used as they are
+        |-- PositionError              positions that are unusable as they are
         |   |-- PositionMismatchError  a position made with other options (format, chunk size ...)
-        |   |-- SourceRunningError     another instance of this source is at work
-        |   `-- SourceTakenOverError   another instance of this source was started in place of this one
-        |-- TooManySkippedError        more bad data than `[errors]` allows: a wrong format, most likely
-        |-- ReaderFailedError          the reader thread ended; its cause is in `__cause__`
+        |   |-- SourceRunningError     another instance of this source is running
+        |   `-- SourceTakenOverError   another instance of this source took over from this one
+        |-- TooManySkippedError        more bad data than `[errors]` allows: most likely a wrong format
+        |-- ReaderFailedError          the reader thread failed; its cause is in `__cause__`
         |-- TaskClosedError            used before start or after stop  (ValueError)
-        `-- NotAcknowledgedError       commit of what was not handed out or not confirmed  (ValueError)
+        `-- NotAcknowledgedError       commit of batches that were not polled or not confirmed  (ValueError)
 
-A message says what failed, where (`s3://bucket/key`, record 41), and what to do. It never holds a credential, a signed
-address or the content of a record.
+A message says what failed, where (`s3://bucket/key`, record 41), and what to do. It never contains a credential, a
+signed address or the content of a record.
+
+Each class defines the exit code of the program in `exit_code`: `EXIT_TRY_AGAIN`, `EXIT_CONFIGURATION` or `EXIT_PERSON`.
+A supervisor restarts after the first and leaves the other two to a person.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 
 from typing_extensions import override
 
+EXIT_DONE = 0
+"""The work is complete, or a continuous source was stopped on request."""
+
+EXIT_TRY_AGAIN = 1
+"""The same command may succeed later: a server was down, or `--once` was interrupted."""
+
+EXIT_CONFIGURATION = 2
+"""The configuration or the command line has a mistake."""
+
+EXIT_PERSON = 3
+"""A person must act: wrong credentials, a missing permission, a bad object."""
+
 
 class SourceError(Exception):
-    """The root: anything that the framework raises on purpose."""
+    """The root of all errors that the framework raises on purpose.
+
+    Attributes:
+        exit_code: the exit code of the program after this error.
+    """
+
+    exit_code: int = EXIT_PERSON
 
 
 class RetriableError(SourceError):
-    """The same call may succeed when it is made again.
+    """The same call may succeed when retried.
 
     Attributes:
-        retry_after_seconds: how long the other side asked to wait, when it said so.
+        retry_after_seconds: the wait that the server asked for; None when it asked for none.
     """
 
+    exit_code = EXIT_TRY_AGAIN
     retry_after_seconds: float | None = None
 
 
@@ -64,24 +89,28 @@ class ThrottledError(RetriableError):
 
 
 class StoreUnavailableError(RetriableError, ConnectionError):
-    """The store did not answer, or answered with a failure of its own (5xx, reset, timeout)."""
+    """The store did not answer, or answered with a server error (5xx, reset, timeout)."""
+
+
+class SparkUnavailableError(RetriableError, ConnectionError):
+    """Spark's master or its executors did not answer in time."""
 
 
 class IggyUnavailableError(RetriableError, ConnectionError):
-    """The Iggy server is away, or the connection to it broke; nothing was sent by the call that raised it."""
+    """The Iggy server is down, or its connection broke; the failed call sent nothing."""
 
 
 class UnknownOutcomeError(IggyUnavailableError):
-    """A send was under way when the connection broke: its records may be stored, even later. Recover before sending."""
+    """The connection broke during a send: its records may be stored, even later. Recover before sending."""
 
 
 class SkippableError(SourceError):
-    """A record or an object is bad; `errors.tolerance` decides whether the source goes on without it.
+    """A record or an object is bad; `errors.tolerance` decides whether the source skips it.
 
     Attributes:
         location: the object, as `s3://bucket/key`.
-        record_number: the record that failed, counted from 1; None when it is not known.
-        byte_offset: where in the object the record starts, when it is known.
+        record_number: the record that failed, counted from 1; None when unknown.
+        byte_offset: where the record starts in the object; None when unknown.
     """
 
     def __init__(
@@ -114,47 +143,60 @@ def _rebuild_skippable(
 
 
 class RecordError(SkippableError, ValueError):
-    """One record is bad; the records after it can be read."""
+    """A record is bad; the records after it are readable."""
 
 
 class RecordTooLargeError(RecordError):
-    """A record is longer than `input.max_record_bytes`, or than an Iggy message can be (64,000,000 bytes)."""
+    """A record exceeds `input.max_record_bytes` or the limit of an Iggy message (64,000,000 bytes)."""
 
 
 class ObjectError(SkippableError):
-    """The rest of an object cannot be read."""
+    """The rest of an object is unreadable."""
 
 
 class CorruptObjectError(ObjectError, ValueError):
-    """The object is not what its format says: wrong magic bytes, a broken block, text that is not text."""
+    """The object does not match its format: wrong magic bytes, a broken block, invalid text."""
 
 
 class TruncatedObjectError(CorruptObjectError, EOFError):
-    """The object ends too early: fewer bytes than listed, or a format whose end is missing."""
+    """The object ends too early: it has fewer bytes than listed, or its format's end is missing."""
 
 
 class ObjectNotFoundError(ObjectError, FileNotFoundError):
     """The object was deleted between list and read."""
 
+    exit_code = EXIT_TRY_AGAIN
+
 
 class ObjectChangedError(ObjectError):
     """The object was overwritten between list and read; the new version is read from its first record."""
 
+    exit_code = EXIT_TRY_AGAIN
+
 
 class ObjectArchivedError(ObjectError):
-    """The object lies in a storage class that must be restored before it can be read."""
+    """The object is in a storage class that requires a restore before a read."""
+
+
+class ObjectDeniedError(ObjectError, PermissionError):
+    """Access to this object is denied, while other objects of the bucket are readable.
+
+    Its KMS key, its tags or its owner forbid the read.
+    """
 
 
 class FatalError(SourceError):
-    """A person must change something before this can work."""
+    """A person must change something before the source can run."""
 
 
 class ConfigError(FatalError, ValueError):
-    """A configuration with mistakes, all of them at once.
+    """All mistakes of a configuration, reported together.
 
     Attributes:
-        mistakes: one sentence each, with the place in the file and the nearest known name.
+        mistakes: one sentence per mistake, with its place in the file and the nearest known name.
     """
+
+    exit_code = EXIT_CONFIGURATION
 
     def __init__(self, mistakes: Sequence[str] | str, *, origin: str = "") -> None:
         self.mistakes: tuple[str, ...] = (mistakes,) if isinstance(mistakes, str) else tuple(mistakes)
@@ -180,19 +222,19 @@ class CredentialsError(FatalError, PermissionError):
 
 
 class AccessDeniedError(FatalError, PermissionError):
-    """The credentials are known but do not allow this."""
+    """The credentials are valid but do not permit this action."""
 
 
 class BucketNotFoundError(FatalError, FileNotFoundError):
-    """There is no bucket of that name."""
+    """No bucket has this name."""
 
 
 class ListingError(FatalError):
-    """A listing made no progress, or came out of order where order is relied on."""
+    """A listing made no progress, or came out of order where the framework relies on order."""
 
 
 class KeyListError(FatalError, ValueError):
-    """A supplied list of keys (`[discovery] keys`) is missing, cut short, other than its checksums say, or senseless."""
+    """A supplied list of keys (`[discovery] keys`) is missing, truncated, invalid, or fails its checksums."""
 
 
 class IggyAuthError(FatalError, PermissionError):
@@ -200,7 +242,7 @@ class IggyAuthError(FatalError, PermissionError):
 
 
 class IggyTopicError(FatalError):
-    """A stream or topic is missing, or is not as the configuration says."""
+    """A stream or topic is missing, or does not match the configuration."""
 
 
 class IggyProtocolError(FatalError):
@@ -208,27 +250,52 @@ class IggyProtocolError(FatalError):
 
 
 class PositionError(FatalError):
-    """Positions that cannot be used as they are; the message names the way out."""
+    """Positions are unusable as they are; the message says how to resolve that."""
 
 
 class PositionMismatchError(PositionError):
-    """A position was made with options that count records in another way (format, chunk size, delimiter ...)."""
+    """A position was made with options that number records differently (format, chunk size, delimiter ...)."""
 
 
 class SourceRunningError(PositionError):
-    """Another instance of this source is at work."""
+    """Another instance of this source is running, or ended so recently that Iggy has not noticed."""
+
+    exit_code = EXIT_TRY_AGAIN
 
 
 class SourceTakenOverError(PositionError):
-    """Another instance of this source was started with `--take-over`; this one ends."""
+    """Another instance of this source was started with `--take-over`; this instance ends."""
 
 
 class TooManySkippedError(FatalError):
-    """More records or objects are bad than `errors.max_skipped` and `errors.max_skipped_per_hour` allow."""
+    """Bad records or objects exceed `errors.max_bad_records` or `errors.max_bad_records_per_hour`."""
 
 
 class ReaderFailedError(FatalError):
-    """The reader thread ended with an error, which is the cause of this one."""
+    """The reader thread failed; the original error is the cause.
+
+    Attributes:
+        unexpected: the class name of an unexpected cause; empty for a `SourceError`.
+        trace: the traceback of such a cause. Both cross process boundaries, which a cause does not.
+    """
+
+    unexpected: str = ""
+    trace: str = ""
+
+    @classmethod
+    def of(cls, cause: BaseException) -> ReaderFailedError:
+        """Build the error for a reader that failed with `cause`, with the same message and exit code."""
+        error = cls(str(cause))
+        error.exit_code = exit_code_of(cause)
+        if not isinstance(cause, SourceError):
+            error.unexpected = type(cause).__name__
+            error.trace = "".join(traceback.format_exception(cause))
+        return error
+
+    @override
+    def __str__(self) -> str:
+        said = super().__str__()
+        return f"{self.unexpected}: {said}" if self.unexpected else said
 
 
 class TaskClosedError(FatalError, ValueError):
@@ -236,4 +303,9 @@ class TaskClosedError(FatalError, ValueError):
 
 
 class NotAcknowledgedError(FatalError, ValueError):
-    """A commit of batches that were not handed out, not confirmed, or are out of order."""
+    """A commit of batches that were not polled, not confirmed, or out of order."""
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of the program for an error. Unexpected errors may be retried."""
+    return error.exit_code if isinstance(error, SourceError) else EXIT_TRY_AGAIN

@@ -1,7 +1,7 @@
 """The contract of an object store: pages of a listing, and ranged streams of an object.
 
-A store's package supplies one `ObjectStore`; listing, choosing, reading ahead and resuming are built on it once, here in
-the framework. A source that is no object store subclasses `AbstractSourceRecordIterator` instead and needs none of this.
+A store's package supplies an `ObjectStore`; the framework builds listing, selection, prefetch and resuming on it. A
+source that is not an object store subclasses `AbstractSourceRecordIterator` instead and needs none of this.
 """
 
 from __future__ import annotations
@@ -12,43 +12,74 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 from framework.errors import ListingError, ObjectNotFoundError
-from framework.records import NativeObject, length_only
+from framework.model.objects import NativeObject, length_only
 from framework.transformer import ReadStream
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class ListPage:
-    """One answer of a listing.
+    """A page of a listing.
 
     Attributes:
-        objects: in the store's order; may be empty although more follow.
-        continuation: what the next call needs to go on; None after the last page. Opaque.
-        server_time_ms: the store's clock when it answered, milliseconds since 1970 UTC; None when it does not tell.
+        objects: in the store's order; may be empty although more pages follow.
+        continuation: opaque token for the next call; None after the last page.
+        server_time_ms: the store's clock when it answered, milliseconds since 1970 UTC; None when not reported.
+        exact: whether keys are shown unchanged. After a changed key a listing resumes by continuation only.
     """
 
     objects: Sequence[NativeObject] = attrs.field(repr=length_only)
     continuation: str | None = None
     server_time_ms: int | None = None
+    exact: bool = True
+
+
+class Chain:
+    """Detect a cycle of pages, of any length, while remembering a single page (Brent, 1980)."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._kept: tuple[str | None, str, str] | None = None
+        self._last: str | None = None
+        self._pages = 0
+
+    def check(self, page: ListPage) -> None:
+        """Check the next page.
+
+        Raises:
+            ListingError: the page repeats an earlier page.
+        """
+        first, last = (page.objects[0].key, page.objects[-1].key) if page.objects else ("", "")
+        one = (page.continuation, first, last)
+        again = self._kept is not None and (one == self._kept or (first != "" and one[1:] == self._kept[1:]))
+        if again or (page.continuation is not None and page.continuation == self._last):
+            shown = f"{first!r} to {last!r}" if page.objects else "without objects"
+            raise ListingError(
+                f"{self._where}: a page of the listing, {shown}, repeats itself: the store's paging is broken"
+            )
+        self._pages += 1
+        self._last = page.continuation
+        if self._pages & (self._pages - 1) == 0:  # 1, 2, 4, 8 ... pages
+            self._kept = one
 
 
 class ObjectStore(abc.ABC):
-    """One bucket of one store. Threads may share it; a process makes its own.
+    """A bucket of a store. Threads may share it; each process makes its own.
 
-    Every method maps the vendor's errors to those of `framework.errors` and makes one attempt only: trying again is done
-    once, by the callers in the framework, with one policy.
+    Every method maps the vendor's errors to those of `framework.errors` and makes a single attempt. The framework's
+    callers retry, in one place and with one policy.
 
     Attributes:
-        scheme: the store, as it stands in an address: `s3`, `gs`.
+        scheme: the store's scheme in an address: `s3`, `gs`.
         bucket: the bucket's name.
-        ordered: whether listings come in the order of the keys' UTF-8 bytes.
-        address: where it answers, for messages; empty when that is the vendor's own place.
-        order_is_documented: whether `ordered` is what the store promises, not only what most of its kind do. Then positions of
-            finished objects can be folded while the first pass is still under way; else once the store has shown its order, in
-            one more listing of very many objects, or at the end of the pass. See `framework.coverage`.
-        bounds_pages: whether `list_page` takes `until` too, a key: what lies behind it, but for a few keys, is left out of the
-            page. Ranges of keys are asked for so. Whoever says so promises the order: see `order_is_documented`.
-        lists_milliseconds: whether last-modified in its listings may have parts of a second. A supplied row that shows none
-            is looked up then before it is believed.
+        ordered: whether listings are in the order of the keys' UTF-8 bytes.
+        address: the store's endpoint, for messages; empty for the vendor's own endpoint.
+        order_is_documented: whether the store guarantees `ordered`, rather than merely behaves so. Then positions of
+            finished objects can be compacted during a listing; otherwise only at its end. See
+            `framework.offsets.watermark_tracker`.
+        bounds_pages: whether `list_page` also accepts `until`, a key: the page omits keys after it, except for a few.
+            Key ranges are requested with it. A store that sets it guarantees the order, too: see `order_is_documented`.
+        lists_milliseconds: whether last-modified in its listings may have fractions of a second. If so, a row of a
+            supplied list without fractions is looked up before it is trusted.
     """
 
     scheme: str
@@ -63,15 +94,15 @@ class ObjectStore(abc.ABC):
     def list_page(
         self, *, prefix: str = "", after: str = "", continuation: str | None = None, page_size: int = 1000
     ) -> ListPage:
-        """One page of the objects whose keys begin with `prefix` and come strictly after `after`.
+        """Return a page of the objects whose keys begin with `prefix` and sort strictly after `after`.
 
-        Blocks for one request. May be called again with the same arguments.
+        Blocks for a single request. May be called again with the same arguments.
 
         Args:
-            prefix: compared as a plain string, nothing is a folder.
-            after: exclusive; need not exist. Used for the first page of a chain only.
-            continuation: from the page before, with the same `prefix`.
-            page_size: at most this many objects; the store may give fewer.
+            prefix: compared as a plain string; it is not a folder.
+            after: exclusive; need not exist. Used only for the first page of a chain.
+            continuation: from the previous page, with the same `prefix`.
+            page_size: maximum number of objects; the store may return fewer.
 
         Raises:
             RetriableError, BucketNotFoundError, AccessDeniedError, CredentialsError: as their names say.
@@ -79,71 +110,78 @@ class ObjectStore(abc.ABC):
 
     @abc.abstractmethod
     def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
-        """A stream of the bytes `start .. end - 1` of exactly the version that was listed. One request; blocks.
+        """Open a stream of the bytes `start .. end - 1` of exactly the listed version. Makes a single request; blocks.
 
-        The stream's `read` raises `RetriableError` when the connection breaks or ends before the promised length.
+        The stream's `read` raises `RetriableError` when the connection breaks or ends before the promised length. It
+        raises an `ObjectError` when more bytes arrive than listed. The stream may have a `checksum` of the whole
+        object: see `framework.storage.checksum`.
+
+        An object counts as deleted, and is not read again, only after two proofs. The store reports it in its own
+        words, *and* a check such as a listing confirms it. A 404, 403 or 5xx from an intermediary (an ingress, a
+        firewall) is a `StoreUnavailableError`.
 
         Raises:
-            ObjectNotFoundError: it was deleted.
-            ObjectChangedError: another version is there now.
-            ObjectArchivedError: it must be restored first.
+            ObjectNotFoundError: the object was deleted.
+            ObjectChangedError: another version has replaced it.
+            ObjectArchivedError: the object must be restored first.
             RetriableError, AccessDeniedError, CredentialsError: as their names say.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Gives all connections back, within a second. May be called twice."""
+        """Release all connections, within a second. May be called twice."""
 
     def identity(self) -> str:
-        """Where the credentials come from, in some words for the command `check`; never one of them.
+        """Describe the source of the credentials, for the command `check`; never return a credential.
 
         Raises:
-            CredentialsError: there are none.
+            CredentialsError: no credentials were found.
         """
         return "not told"
 
     def stat(self, key: str) -> NativeObject:
-        """The object of that key exactly as a listing would show it now, its version included.
+        """Return the object of that key exactly as a listing would show it now, including its version.
 
-        Blocks; by default for one page of a listing. A store with a cheaper request for it says more with that one.
+        Blocks, by default for a page of a listing. A store with a cheaper request may override this.
 
         Raises:
-            ObjectNotFoundError: there is none.
+            ObjectNotFoundError: no such object.
             RetriableError, BucketNotFoundError, AccessDeniedError, CredentialsError: as their names say.
         """
         for native in self.list_all(prefix=key, page_size=1 if self.ordered else 1000):
             if native.key == key:
                 return native
-            if self.ordered:  # a key comes before all longer ones that begin with it
+            if self.ordered:  # a key sorts before all longer keys that begin with it
                 break
         raise ObjectNotFoundError("there is no such object", location=f"{self.scheme}://{self.bucket}/{key}")
 
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
-        """The `version` that a listing gives an object with this etag and last-modified; None when they do not tell it.
+        """Return the `version` that a listing gives an object with this etag and last-modified.
 
-        It lets a supplied list that names both, such as an S3 Inventory, stand for a listing. By default they do not.
+        None, the default, means that etag and last-modified do not determine the version. An override lets a supplied
+        list with both columns, such as an S3 Inventory, replace a listing.
 
         Args:
-            etag: as the store gives it, with or without quotes.
+            etag: as the store returns it, with or without quotes.
             modified_ms: last-modified, milliseconds since 1970 UTC.
         """
         del etag, modified_ms
         return None
 
     def list_all(self, *, prefix: str = "", after: str = "", page_size: int = 1000) -> Iterator[NativeObject]:
-        """Every object under `prefix` after `after`, page after page. For small uses; the framework lists with retries.
+        """Yield every object under `prefix` after `after`, page by page.
+
+        For small uses; the framework lists with retries.
 
         Raises:
-            ListingError: a page brought the listing no further.
+            ListingError: the pages repeat.
         """
         continuation: str | None = None
+        chain = Chain(f"{self.scheme}://{self.bucket}/{prefix}")
         while True:
             page = self.list_page(prefix=prefix, after=after, continuation=continuation, page_size=page_size)
+            chain.check(page)
             yield from page.objects
             if page.continuation is None:
                 return
-            if page.continuation == continuation:
-                raise ListingError(
-                    f"{self.scheme}://{self.bucket}/{prefix}: a page of the listing repeats itself: the store's paging is broken"
-                )
             continuation = page.continuation

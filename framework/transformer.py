@@ -1,7 +1,7 @@
 """The contract of a format: the bytes of an object -> its records.
 
-A transformer knows nothing of buckets, retries or Iggy. It is given an `ObjectInput` and yields runs of payloads, with
-bad records between them. The formats that ship are in the package `transformers`; others register under the entry point
+A transformer knows nothing of buckets, retries or Iggy. It reads an `ObjectInput` and yields batches of payloads, with
+bad records between them. The built-in formats are in the package `transformers`; others register under the entry point
 group `iggy_cloud_sources.transformers`.
 """
 
@@ -13,15 +13,17 @@ from typing import ClassVar, Protocol
 
 import attrs
 
-from framework.errors import RecordError
-from framework.records import Mark, SkippedRecord, length_only
-from framework.shares import Share
+from framework.errors import CorruptObjectError, RecordError, SourceError
+from framework.model.batches import SkippedRecord
+from framework.model.closing import give_up
+from framework.model.objects import ResumePoint, length_only
+from framework.model.splits import Share
 
 MAX_MESSAGE_BYTES = 64_000_000
-"""The longest payload that an Iggy message can have (iggy 0.9)."""
+"""The maximum payload of an Iggy message, in bytes (iggy 0.9)."""
 
 MAX_LETTER_BYTES = 1 << 20
-"""The longest piece of a bad record that is kept, for a dead letter."""
+"""The maximum number of bytes of a bad record that are kept for a dead letter."""
 
 COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy", "bzip2", "xz")
 """The values of `input.compression`."""
@@ -29,24 +31,31 @@ COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy", "bzip2", "xz")
 
 @attrs.frozen(kw_only=True, slots=True)
 class InputOptions:
-    """How the bytes of an object become records: the part of the `[input]` section that a transformer is made from.
+    """Options for reading records: the part of the `[input]` section that configures a transformer.
 
     Attributes:
-        format: name of a format, shipped or registered; `auto` goes by the key's suffix.
-        compression: what the whole object is packed in; `auto` goes by magic bytes, then by the key's suffix.
+        format: name of a format, built-in or registered; `auto` uses the key's suffix.
+        compression: compression of the whole object; `auto` uses magic bytes, then the key's suffix.
         validate: check that every line of `jsonl` is JSON.
-        max_record_bytes: a longer record is a bad one; at most `MAX_MESSAGE_BYTES`.
-        chunk_size: bytes in a record of `bytes`; the last may be shorter.
-        whole_object: `bytes` makes one record of the whole object.
+        max_record_bytes: a longer record is bad; at most `MAX_MESSAGE_BYTES`.
+        max_block_bytes: a longer block of an Avro file, stored or decompressed, fails the object.
+        max_expansion: an object whose records exceed its stored bytes by this factor fails. Small objects are exempt; 0
+            disables the limit.
+        max_temporary_bytes: maximum decompressed size of an outer-compressed Parquet file, in a temporary file.
+        chunk_size: bytes per record of `bytes`; the last record may be shorter.
+        whole_object: `bytes` makes the whole object a single record.
         csv_header: the first row names the fields; without it a row becomes a JSON array.
-        csv_delimiter: one ASCII character between fields.
-        csv_quote: one ASCII character around fields; within a field it stands twice. Empty: no quoting.
+        csv_delimiter: the ASCII character between fields.
+        csv_quote: the ASCII character around fields; it is doubled within a field. Empty: no quoting.
     """
 
     format: str = "auto"
     compression: str = "auto"
     validate: bool = True
     max_record_bytes: int = MAX_MESSAGE_BYTES
+    max_block_bytes: int = 1 << 26
+    max_expansion: int = 1000
+    max_temporary_bytes: int = 1 << 30
     chunk_size: int = 4096
     whole_object: bool = False
     csv_header: bool = True
@@ -54,7 +63,7 @@ class InputOptions:
     csv_quote: str = '"'
 
     def mistakes(self) -> tuple[str, ...]:
-        """What is wrong with these options, one sentence each; the format's name is checked by `make_transformer`."""
+        """Return a message for each invalid option; `make_transformer` checks the format's name."""
         found = []
         if self.compression not in COMPRESSIONS:
             found.append(f"input.compression: {self.compression!r} is none of {', '.join(COMPRESSIONS)}")
@@ -62,6 +71,12 @@ class InputOptions:
             value = getattr(self, name)
             if not 1 <= value <= MAX_MESSAGE_BYTES:
                 found.append(f"input.{name}: {value} is not between 1 and {MAX_MESSAGE_BYTES}")
+        if self.max_block_bytes < 1:
+            found.append(f"input.max_block_bytes: {self.max_block_bytes} is less than 1")
+        if self.max_expansion < 0:
+            found.append(f"input.max_expansion: {self.max_expansion} is less than 0")
+        if self.max_temporary_bytes < 1:
+            found.append(f"input.max_temporary_bytes: {self.max_temporary_bytes} is less than 1")
         if not _is_csv_character(self.csv_delimiter):
             found.append("input.csv_delimiter: must be one ASCII character and no line end")
         if self.csv_quote and not _is_csv_character(self.csv_quote):
@@ -79,21 +94,21 @@ class ReadStream(Protocol):
     """A forward-only stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At least one byte and at most `size`; `b""` at the true end only. Blocks. A failure raises, never ends."""
+        """Return 1 to `size` bytes; `b""` only at the true end. Blocks. Raises on failure, never returns `b""` then."""
 
     def close(self) -> None:
-        """Gives the connection back. May be called twice."""
+        """Release the connection. May be called twice."""
 
 
 class ObjectInput(Protocol):
-    """The stored bytes of one object version.
+    """The stored bytes of an object version.
 
-    Every stream checks what it delivers: when the object is shorter than listed, or is not the listed version, `read`
-    raises an `ObjectError`. A transformer therefore must read to the end to know that it saw the whole object.
+    Every stream checks the bytes that it delivers. When the object is shorter than listed, or is not the listed
+    version, `read` raises an `ObjectError`. So a transformer must read to the end to know that it saw the whole object.
 
     Attributes:
         location: the address for messages, `s3://bucket/key`.
-        key: the key, for what depends on a suffix.
+        key: the key, for rules that depend on a suffix.
         size: bytes, as listed.
     """
 
@@ -103,23 +118,23 @@ class ObjectInput(Protocol):
 
     @property
     def key(self) -> str:
-        """The key, for what depends on a suffix."""
+        """The key, for rules that depend on a suffix."""
 
     @property
     def size(self) -> int:
-        """Bytes, as listed."""
+        """Size in bytes, as listed."""
 
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        """Opens the stored bytes `start .. end - 1` (to the object's end by default). Each call is a request."""
+        """Open the stored bytes `start .. end - 1` (by default to the object's end). Each call is a request."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class BatchLimits:
-    """When a run of records is long enough. The first limit reached ends it; a single larger record goes alone.
+    """Limits of a batch. The first limit reached ends the batch; a single larger record forms its own batch.
 
     Attributes:
-        records: at most this many.
-        size_bytes: at most about this many bytes of payload.
+        records: maximum number of records.
+        size_bytes: approximate maximum of payload bytes.
     """
 
     records: int = 5000
@@ -127,34 +142,81 @@ class BatchLimits:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class PayloadRun:
+class PayloadBatch:
     """Consecutive good records.
 
     Attributes:
-        first_record: number of the first, counted from 1.
+        first_record: number of the first record, counted from 1.
         payloads: 1 byte to `MAX_MESSAGE_BYTES` each.
         size_bytes: the sum of their lengths.
-        mark: where the next record can be found without reading what is before; None when the format or an outer
-            compression cannot say.
+        mark: where to find the next record without reading the bytes before it; None when the format or an outer
+            compression does not allow it.
     """
 
     first_record: int
     payloads: Sequence[bytes] = attrs.field(repr=length_only)
     size_bytes: int
-    mark: Mark | None = None
+    mark: ResumePoint | None = None
+
+
+def explained(failure: Exception, location: str, record: int) -> Exception:
+    """Return the exception to raise in place of an exception that ended the reading of an object.
+
+    An exception that is not a framework error becomes an error of the object: the format's code cannot handle the
+    object. Low memory, a missing module and system errors (a full disk) say nothing about the object and are kept.
+
+    Args:
+        failure: the original exception.
+        location: the object's address.
+        record: the number of the next record.
+    """
+    if isinstance(failure, MemoryError):
+        return MemoryError(f"{location}, record {record}: there is not enough memory to read it ({failure})")
+    system = isinstance(failure, OSError) and failure.errno is not None
+    if isinstance(failure, SourceError | ImportError) or system:
+        return failure
+    return CorruptObjectError(
+        f"it cannot be read further: its format failed with {type(failure).__name__}, which is either damage of the object or "
+        "a defect of the format's code",
+        location=location,
+        record_number=record,
+    )
+
+
+def guarded(
+    runs: Iterator[PayloadBatch | SkippedRecord], location: str, done: int
+) -> Iterator[PayloadBatch | SkippedRecord]:
+    """Yield a transformer's batches, and map every exception to an error that the framework knows; see `explained`.
+
+    Args:
+        runs: the transformer's batches; closed with this iterator.
+        location: the object's address.
+        done: number of records before the first batch.
+    """
+    try:
+        for run in runs:
+            yield run
+            done = run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
+    except Exception as failure:
+        error = explained(failure, location, done + 1)
+        if error is failure:
+            raise
+        raise error from failure
+    finally:
+        give_up(runs)
 
 
 class Transformer(abc.ABC):
-    """Splits one object into records, lazily, from any position.
+    """Read an object's records, lazily, from any position.
 
-    One instance serves many objects, also from several threads at once: it holds options, never the state of a read.
+    An instance serves many objects, also from several threads at once: it holds options, never the state of a read.
 
     Attributes:
         name: the value of `input.format`.
-        reads_forward: it opens one stream from the start (or from the mark's byte) and reads to the end, so that stream can
-            be opened ahead. False for formats that begin at the end, as Parquet does.
-        needs_modules: modules that reading imports besides the framework's, `("pyarrow",)`: looked for on Spark's executors
-            before a run.
+        reads_forward: whether it opens a single stream from the start (or from the mark's byte) and reads to the end,
+            so that the stream can be prefetched. False for formats that start at the end, such as Parquet.
+        needs_modules: modules that reading imports besides the framework's, such as `("pyarrow",)`: checked on Spark's
+            executors before a run.
     """
 
     name: ClassVar[str]
@@ -162,84 +224,85 @@ class Transformer(abc.ABC):
     needs_modules: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod
-    def runs(
-        self, source: ObjectInput, *, skip: int = 0, mark: Mark | None = None, limits: BatchLimits | None = None
-    ) -> Iterator[PayloadRun | SkippedRecord]:
-        """The records after the first `skip`, in order: runs of good ones, and every bad one by itself.
+    def read(
+        self, source: ObjectInput, *, skip: int = 0, mark: ResumePoint | None = None, limits: BatchLimits | None = None
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Yield the records after the first `skip`, in order: good records in batches, bad records individually.
 
-        The object is opened at the first `next`, and closed when the iterator is exhausted, closed or fails. Memory is
-        bounded by the limits, whatever the object's size.
+        The object is opened at the first `next`, and closed when the iterator is exhausted, closed or fails. The limits
+        bound memory, whatever the object's size.
 
         Args:
             source: the stored bytes.
-            skip: records to leave out, good and bad ones alike; those at or below it are not yielded.
-            mark: a mark of an earlier run over this version with `mark.record <= skip`; may be ignored.
-            limits: how long a run may get.
+            skip: number of records to skip, good and bad alike; records up to this number are not yielded.
+            mark: a mark of an earlier batch of this version with `mark.record <= skip`; may be ignored.
+            limits: maximum size of a batch.
 
         Yields:
-            Runs, and `SkippedRecord`s for records that are bad while those after them can be read (its error is a
-            `RecordError` with location, number and byte offset when known). Numbers go up by one from `skip + 1`, over
+            Batches, and a `SkippedRecord` for each bad record after which reading can continue. Its error is a
+            `RecordError` with location, number and byte offset when known. Numbers increase by one from `skip + 1` over
             both: a bad record keeps its number.
 
         Raises:
-            ObjectError: the rest cannot be read: a broken block, an end that is missing. What stood before it has been
-                yielded.
+            ObjectError: the rest is unreadable: a broken block, a missing end. The records before it have been yielded.
+                The framework converts any other exception to an `ObjectError`, except low memory (`MemoryError`), a
+                missing module and system errors.
         """
 
     @abc.abstractmethod
-    def depends_on(self) -> Mapping[str, str]:
-        """The options that decide which record has which number: `{"format": "bytes", "chunk_size": "4096"}`.
+    def numbering_options(self) -> Mapping[str, str]:
+        """Return the options that determine the record numbers: `{"format": "bytes", "chunk_size": "4096"}`.
 
-        They are saved with every position. A position is only used when they are the same.
+        They are saved with every position. A position is valid only under the same options.
         """
 
     def can_split(self, key: str) -> bool:
-        """Whether an object of that key may be cut into shares, each read by itself with `share_runs`. No, by default.
+        """Return whether an object of that key may be split; False by default.
 
-        A fixed function of the options and the key: nothing is read to decide it.
+        Each split is then read separately with `read_split`. A pure function of options and key: it reads nothing.
         """
         del key
         return False
 
-    def share_runs(
+    def read_split(
         self,
         source: ObjectInput,
         share: Share,
         *,
         skip: int = 0,
-        mark: Mark | None = None,
+        mark: ResumePoint | None = None,
         limits: BatchLimits | None = None,
-    ) -> Iterator[PayloadRun | SkippedRecord]:
-        """The records of one share, as `runs` gives those of an object; numbers count from 1 in each share.
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Yield the records of a split, as `read` does for an object; numbers count from 1 in each split.
 
-        A record belongs to the share in whose bytes it begins, and may end behind them: all shares in their order give what
-        `runs` gives. Only for formats that say so with `can_split`. What `share.window(source.size, mark)` names is fetched
-        ahead: open those bytes first.
+        A record belongs to the split in whose bytes it begins, and may end beyond it. All splits in order yield the
+        records of `read`. Only for formats whose `can_split` allows it. The bytes `share.window(source.size, mark)` are
+        prefetched: open those bytes first.
 
         Raises:
-            ObjectError: as `runs`.
+            ObjectError: as `read`.
             NotImplementedError: by default.
         """
         raise NotImplementedError(f"{self.name} reads {source.location} whole, not share {share.number} of it")
 
-    def remake(self, raw: bytes, *, key: str) -> bytes:
-        """The payload of a record from its own bytes alone, as a dead letter holds them, under the options as they are now.
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
+        """Return the payload of a record, decoded from its own bytes alone, under the current options.
 
-        For letters whose object is gone. By default there is no way back: a record may need what stands around it.
+        For dead letters whose object is gone. By default it fails: a record may depend on the bytes around it.
 
         Args:
-            raw: the bytes that `SkippedRecord.raw` had, all of them.
-            key: of its object, for what depends on a suffix.
+            raw: the complete bytes of `SkippedRecord.raw`.
+            key: key of the object, for rules that depend on a suffix.
 
         Raises:
-            RecordError: it is still bad, or cannot be made so.
+            RecordError: the record is still bad, or cannot be decoded alone.
         """
         del raw, key
         raise RecordError(f"a record of {self.name} cannot be made from its bytes alone")
 
     def records(self, source: ObjectInput, *, skip: int = 0) -> Iterator[bytes]:
-        """The payloads one by one, for library use. The first bad record raises its error."""
-        for run in self.runs(source, skip=skip):
+        """Yield the payloads individually, for library use. The first bad record raises its error."""
+        for run in self.read(source, skip=skip):
             if isinstance(run, SkippedRecord):
                 raise run.error
             yield from run.payloads

@@ -2,8 +2,8 @@
 
 Credentials, tokens and their renewal, emulator and endpoint are google-cloud-storage's and google-auth's; requests go over
 the session that they authorise, to the JSON API (https://cloud.google.com/storage/docs/json_api/v1). The library's objects
-and its own retries are left out: `framework.retry` makes those, and a page of a listing needs five fields of forty. Requests
-take a short way past that session, over its connections: `gcs_source.fastget`.
+and its own retries are left out: `framework.storage.retry` makes those, and a page of a listing needs five fields of forty.
+Requests take a short way past that session, over its connections: `gcs_source.fastget`.
 
 Google's libraries are imported when a store is made, not before: that takes half a second. The file is longer than others for
 the same reason as S3's: who may talk to the vendor can be checked, and every place that uses something private of it is in sight.
@@ -16,14 +16,18 @@ import contextlib
 import hashlib
 import importlib
 import json
+import logging
 import os
+import re
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import (
@@ -31,27 +35,34 @@ from framework.errors import (
     ConfigError,
     CredentialsError,
     ObjectChangedError,
+    ObjectError,
     ObjectNotFoundError,
     SourceError,
     StoreUnavailableError,
     TaskClosedError,
 )
-from framework.http_stream import EMPTY, HttpStream, expected_bytes
-from framework.records import NativeObject
+from framework.model.objects import NativeObject
+from framework.storage.checksum import Checksum, checksum_of
+from framework.storage.error_messages import innermost, is_loopback
+from framework.storage.http_body import EMPTY, HttpStream, announces_length, expected_bytes
 from framework.store import ListPage, ObjectStore
-from framework.store_errors import innermost
 from framework.transformer import ReadStream
 from gcs_source.config import LARGEST_PAGE, GcsConfig, customer_key
 from gcs_source.errors_map import Failed, from_answer, translate
-from gcs_source.fastget import ShortWay, kept_headers
+from gcs_source.fastget import REDIRECTS, ShortWay, give_back, kept_headers
 from gcs_source.pages import FIELDS, ITEM_FIELDS, offsets, parse_object, parse_page, resume
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
 
+log = logging.getLogger(__name__)
+
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 _CLOUD = "https://www.googleapis.com/auth/cloud-platform"
 _LONGEST_ERROR_BYTES = 65_536
+MAX_REDIRECTS = 4
+_SOCKET_OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+_CRC32C = re.compile(r"\bcrc32c=([A-Za-z0-9+/=]+)")
 
 CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
 
@@ -89,6 +100,7 @@ class GcsStore(ObjectStore):
         except Exception as error:
             raise translate(error, self._failed("buckets.get")) from error
         self.address = "" if _is_google(endpoint) else endpoint
+        _warn_in_the_clear(endpoint, self._http.credentials)
         bucket = quote(self.bucket, safe="")
         self._objects = f"{endpoint}/storage/v1/b/{bucket}/o"
         self._media = f"{endpoint}/download/storage/v1/b/{bucket}/o"
@@ -141,12 +153,17 @@ class GcsStore(ObjectStore):
         stop = native.size if end is None or end > native.size else end
         if start >= stop:
             return EMPTY
+        if self._short.whole_address and native.key in {".", ".."}:
+            raise ObjectError(
+                "its key is a part of a path that an HTTP proxy takes out; read it without gcs.proxy, or over https",
+                location=native.location,
+            )
         # gzip is accepted, so that an object stored with that encoding comes as it is stored, in its listed size.
         headers = {"Accept-Encoding": "gzip", **self._key_headers}
         if start or stop < native.size:
             headers["Range"] = f"bytes={start}-{stop - 1}"
         asked = {"alt": "media", "generation": native.version, **self._payer}
-        failed = self._failed("objects.get", native.key)
+        failed = attrs.evolve(self._failed("objects.get", native.key), media=True)
         answer = self._send(f"{self._media}/{quote(native.key, safe='')}", asked, failed, headers=headers)
         try:
             if answer.status not in (200, 206):
@@ -155,7 +172,15 @@ class GcsStore(ObjectStore):
         except BaseException:
             answer.close()
             raise
-        stream = HttpStream(answer, expected, native=native, translate=self._translate, on_close=self._streams.discard)
+        stream = HttpStream(
+            answer,
+            expected,
+            native=native,
+            translate=self._translate,
+            on_close=self._streams.discard,
+            ends_there=not announces_length(answer.headers),
+            checksum=self._checksum(answer.headers) if "Range" not in headers else None,
+        )
         self._streams.add(stream)
         return stream
 
@@ -167,12 +192,23 @@ class GcsStore(ObjectStore):
                 f"it was overwritten after it was listed (generation {generation}, listed {native.version})",
                 location=native.location,
             )
-        if "gunzipped" in (headers.get("x-guploader-response-body-transformations") or ""):
-            raise StoreUnavailableError(
-                f"{native.location}: the store unpacked the object on the way, so that its bytes are not those that were "
-                f"listed; a proxy that takes out Accept-Encoding does that: check gcs.proxy"
+        stored = headers.get("x-goog-stored-content-encoding") or "identity"
+        unpacked = stored != "identity" and (headers.get("content-encoding") or "") != stored
+        if unpacked or "gunzipped" in (headers.get("x-guploader-response-body-transformations") or ""):
+            raise ObjectError(
+                "the store unpacks it on the way, so that its bytes are not those that were listed. Google does that to objects "
+                "whose metadata say that they are packed twice (Content-Encoding: gzip with a Content-Type of packed data): "
+                "take one of the two off. A proxy that takes out Accept-Encoding does it to all: check gcs.proxy",
+                location=native.location,
             )
         return expected_bytes(native, start, stop, status=answer.status, headers=headers)
+
+    def _checksum(self, headers: Mapping[str, str]) -> Checksum | None:
+        """That of the whole object: every object has a CRC32C, composite ones no MD5."""
+        if not self.config.verify_checksums:
+            return None
+        found = _CRC32C.search(headers.get("x-goog-hash") or "")
+        return checksum_of("crc32c", found[1]) if found is not None else None
 
     def _refused(self, answer: Any, failed: Failed, native: NativeObject) -> None:
         """Raises what a refused read means. A generation that is gone was overwritten, or deleted: the key tells which.
@@ -182,6 +218,7 @@ class GcsStore(ObjectStore):
         error = _error_of(answer, failed)
         if not isinstance(error, (ObjectNotFoundError, ObjectChangedError)):
             raise error
+        # by its description, which is refused in a document of the store's own
         now = self.stat(native.key)  # raises when there is none
         if (now.version, now.size) == (native.version, native.size):
             raise StoreUnavailableError(
@@ -209,21 +246,19 @@ class GcsStore(ObjectStore):
     def _send(self, url: str, asked: Mapping[str, str], failed: Failed, *, headers: Mapping[str, str]) -> Any:
         """urllib3's answer, its body unread."""
         self._check_open()
-        config = self.config
-        try:
-            answer = self._short.get(url, asked, headers)
-            if answer is not None:
-                return answer
-            return self._http.get(
-                url,
-                params=asked,
-                headers=headers,
-                stream=True,
-                timeout=(config.connect_timeout_seconds, config.read_timeout_seconds),
-            ).raw
-        except Exception as error:
-            self._check_open()
-            raise translate(error, failed) from error
+        for _ in range(MAX_REDIRECTS):
+            try:
+                answer = self._short.get(url, asked, headers)
+                if answer.status not in REDIRECTS:
+                    return answer
+                give_back(answer)
+            except Exception as error:
+                self._check_open()
+                raise translate(error, failed) from error
+            url, asked = _redirected(url, answer.headers.get("location") or "", failed)
+        raise StoreUnavailableError(
+            f"{failed.location}: the store redirects in a circle; check gcs.endpoint and gcs.proxy"
+        )
 
     @override
     def close(self) -> None:
@@ -255,13 +290,40 @@ class GcsStore(ObjectStore):
     def _failed(self, operation: str, key: str = "") -> Failed:
         config = self.config
         return Failed(
-            operation=operation, bucket=self.bucket, key=key, endpoint=self.address, anonymous=config.anonymous
+            operation=operation,
+            bucket=self.bucket,
+            key=key,
+            endpoint=self.address,
+            secrets=(config.customer_key,) if config.customer_key else (),
+            anonymous=config.anonymous,
         )
 
     def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
         if isinstance(error, TaskClosedError) or self._closed:
             return TaskClosedError(f"{native.location}: the store was closed while reading")
         return translate(error, self._failed("objects.get", native.key))
+
+
+def _redirected(url: str, location: str, failed: Failed) -> tuple[str, Mapping[str, str]]:
+    """Where the same store wants to be asked.
+
+    Raises:
+        ConfigError: that is another place: neither a token nor a key of encrypted objects is sent there.
+    """
+    there, here = urlsplit(urljoin(url, location)), urlsplit(url)
+    if not location or (there.scheme, there.netloc) != (here.scheme, here.netloc):
+        raise ConfigError(
+            f"{failed.location}: the store sends the request on to {there.scheme}://{there.hostname or '?'}, where nothing is "
+            f"sent: it would get the token and the key; check gcs.endpoint"
+        )
+    return there._replace(query="", fragment="").geturl(), dict(parse_qsl(there.query, keep_blank_values=True))
+
+
+def _warn_in_the_clear(endpoint: str, credentials: Any) -> None:
+    parts = urlsplit(endpoint)
+    anonymous = type(credentials).__name__ == "AnonymousCredentials"
+    if parts.scheme == "http" and not anonymous and not is_loopback(parts.hostname or ""):
+        log.warning("%s: the identity's token is sent unencrypted with every request; use https", endpoint)
 
 
 def _is_google(endpoint: str) -> bool:
@@ -371,7 +433,19 @@ def _session(client: Any, config: GcsConfig) -> Any:
     from requests.adapters import HTTPAdapter  # noqa: PLC0415
 
     session = client._http  # noqa: SLF001 - the library's own modules use it the same way
-    adapter = HTTPAdapter(pool_connections=4, pool_maxsize=config.max_connections, max_retries=0)
+
+    class Adapter(HTTPAdapter):
+        """With keep-alive: a firewall drops a connection that is silent for long, and tells nobody."""
+
+        @override
+        def init_poolmanager(self, *args: Any, **more: Any) -> None:
+            super().init_poolmanager(*args, **more, socket_options=_SOCKET_OPTIONS)
+
+        @override
+        def proxy_manager_for(self, proxy: Any, **more: Any) -> Any:
+            return super().proxy_manager_for(proxy, **more, socket_options=_SOCKET_OPTIONS)
+
+    adapter = Adapter(pool_connections=4, pool_maxsize=config.max_connections, max_retries=0)
     session.mount("https://", adapter)
     session.mount("http://", adapter)
     # With each request, because those of the environment come before a session's; and tokens have a session of their own.
@@ -441,7 +515,7 @@ def _short_way(session: Any, endpoint: str, config: GcsConfig) -> ShortWay:
         adapter.cert_verify(pool, request.url, found["verify"], found["cert"])
     except OSError as error:
         raise ConfigError(f"gcs.ca_bundle, or REQUESTS_CA_BUNDLE of the environment: {error}") from error
-    connect, read = config.connect_timeout_seconds, config.read_timeout_seconds
+    connect, read = config.connect_timeout, config.read_timeout
     return ShortWay(
         pool=pool,
         whole_address=adapter.request_url(request, found["proxies"]).startswith("http"),

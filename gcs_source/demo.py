@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.demo.run import demo_command
-from framework.demo.store import BUCKET, DemoStore
+from framework.cli.demo.run import demo_command
+from framework.cli.demo.store import BUCKET, DemoStore
 from gcs_source.task import GcsSourceTask
 
 if TYPE_CHECKING:
-    from framework.testing.fake_gcs import FakeGcs
+    from framework.testing.servers.fake_gcs import FakeGcs
 
 
 class GcsDemoStore(DemoStore):
@@ -27,7 +27,7 @@ class GcsDemoStore(DemoStore):
 
     @override
     def start(self, folder: Path) -> FakeGcs:
-        from framework.testing.fake_gcs import FakeGcs  # noqa: PLC0415
+        from framework.testing.servers.fake_gcs import FakeGcs  # noqa: PLC0415
 
         return FakeGcs.start(folder)
 

@@ -26,7 +26,7 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
-from framework.store_errors import StoreCall, innermost, make_error, redact, retry_after_seconds
+from framework.storage.error_messages import NO_DOCUMENT, StoreCall, innermost, make_error, redact, retry_after_seconds
 
 _Kind = type[SourceError]
 
@@ -160,10 +160,12 @@ class Failed(StoreCall):
 
     Attributes:
         anonymous: whether the request had no identity.
+        media: whether it asked for an object's bytes, which are refused in plain text.
     """
 
     scheme: ClassVar[str] = "gs"
     anonymous: bool = False
+    media: bool = False
 
 
 class _Said(msgspec.Struct):
@@ -206,15 +208,18 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
         headers: looked up in lower case.
         failed: the place.
     """
-    reason, said = _read(body)
+    reason, said, document = _read(body)
     meant = next((meant for words, meant in WORDS.items() if words in said.lower()), reason)
-    kind = _status_kind(status, meant, failed, said)
+    foreign = not document and not meant and not _is_googles(headers) and _needs_document(status, failed)
+    kind = StoreUnavailableError if foreign else _status_kind(status, meant, failed, said)
     advice = _REASON_ADVICE.get(meant) or _STATUS_ADVICE.get(status)
     advice = advice or _KIND_ADVICE.get(kind, "the store refuses the request")
     if kind is CredentialsError and failed.anonymous:
         kind, advice = AccessDeniedError, _NOT_OPEN
+    if foreign:
+        advice = f"{NO_DOCUMENT}; when that stays so, check gcs.endpoint and gcs.proxy"
     advice = advice.format(action=f"storage.{failed.operation}")
-    if kind is BucketNotFoundError and failed.endpoint:
+    if (foreign or kind is BucketNotFoundError) and failed.endpoint:
         advice = f"{advice}; asked was {failed.endpoint}"
     words = [word for word in (reason, f"HTTP {status}", said) if word]
     made = make_error(kind, failed, f"{advice} ({', '.join(words)})")
@@ -223,12 +228,28 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
     return made
 
 
-def _read(body: bytes) -> tuple[str, str]:
+def _read(body: bytes) -> tuple[str, str, bool]:
+    """(reason, words, whether it is a document of the JSON API)."""
     try:
         answer = msgspec.json.decode(body, type=_Answer).error
     except msgspec.DecodeError:
-        return "", redact(body[:1000].decode("utf-8", "replace")) if body[:1] != b"<" else ""
-    return answer.errors[0].reason if answer.errors else "", redact(answer.message)
+        return "", redact(body[:1000].decode("utf-8", "replace")) if body[:1] != b"<" else "", False
+    return answer.errors[0].reason if answer.errors else "", redact(answer.message), True
+
+
+def _is_googles(headers: Mapping[str, str]) -> bool:
+    """Every answer of Google's storage has this field, also what is no JSON: a read is refused in plain text."""
+    return headers.get("x-guploader-uploadid") is not None
+
+
+def _needs_document(status: int, failed: Failed) -> bool:
+    """Whether a refusal of that status means something only when the store itself made it.
+
+    An ingress whose route is being reloaded answers "404 page not found" to everything: that is no news of an object.
+    """
+    if failed.media and status == 404:  # noqa: PLR2004  # the description of the object tells: see `GcsStore._refused`
+        return False
+    return status >= 500 or status in (403, 404)  # noqa: PLR2004
 
 
 def _status_kind(status: int, reason: str, failed: Failed, said: str) -> _Kind:

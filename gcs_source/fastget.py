@@ -16,7 +16,7 @@ import attrs
 
 _OF_ONE_REQUEST = frozenset(("accept-encoding", "authorization", "range"))
 
-_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _REFUSED = 401
 
 RENEWALS = 2
@@ -56,7 +56,7 @@ class ShortWay:
     timeout: Any
 
     def get(self, address: str, asked: Mapping[str, str], headers: Mapping[str, str]) -> Any:
-        """urllib3's answer with its body unread; None when there is a redirect to follow, which the session does.
+        """urllib3's answer with its body unread, a redirect too.
 
         A token that is refused is renewed, and the request made again. Raises whatever urllib3 and google-auth do.
 
@@ -70,12 +70,9 @@ class ShortWay:
         for _ in range(RENEWALS):
             if answer.status != _REFUSED:
                 break
-            _give_back(answer)
+            give_back(answer)
             self.tokens.renew(token)
             answer, token = self._send(url, headers)
-        if answer.status in _REDIRECTS:
-            _give_back(answer)
-            return None
         return answer
 
     def close(self) -> None:
@@ -99,7 +96,8 @@ class ShortWay:
         return answer, sent.get("authorization", "")
 
 
-def _give_back(answer: Any) -> None:
+def give_back(answer: Any) -> None:
+    """Reads a short answer off, so that its connection can serve again."""
     answer.drain_conn()
     answer.release_conn()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from framework.store_iterator import StoreRecordIterator
+from framework.iterator.object_store import StoreRecordIterator
 
 
 class GcsSourceRecordIterator(StoreRecordIterator):

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 
 import msgspec
 
-from framework.errors import StoreUnavailableError
-from framework.keyspace import MAX_KEY_BYTES
-from framework.records import NativeObject
+from framework.errors import ListingError, StoreUnavailableError
+from framework.model.objects import NativeObject
+from framework.storage.listing.keyspace import MAX_KEY_BYTES
+from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
-from framework.store_time import milliseconds, server_time_ms
 
 ITEM_FIELDS = "name,size,generation,timeCreated,storageClass"
+
+APPENDABLE = "RAPID"
 
 _BY_KEY, _BY_TOKEN = "k", "t"
 
@@ -57,6 +59,7 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
 
     Raises:
         StoreUnavailableError: the body is cut short, or no listing.
+        ListingError: the objects are of a zonal bucket.
     """
     try:
         page = _decode_page(body)
@@ -109,6 +112,11 @@ def parse_object(body: bytes, bucket: str) -> NativeObject:
 
 
 def _native(item: Item, bucket: str) -> NativeObject:
+    if item.storage_class == APPENDABLE:
+        raise ListingError(
+            f"gs://{bucket}/{item.name}: objects of zonal buckets (class {APPENDABLE}) are not supported: they grow without "
+            f"becoming another generation, and what is appended after the first read would never be read"
+        )
     return NativeObject(
         scheme="gs",
         bucket=bucket,

@@ -8,7 +8,7 @@ import attrs
 from typing_extensions import override
 
 from framework.config.sections import SourceCommonConfig
-from framework.store_task import StoreSourceTask
+from framework.task.object_store import StoreSourceTask
 from gcs_source.config import GcsConfig
 from gcs_source.iterator import GcsSourceRecordIterator
 
@@ -34,15 +34,15 @@ class GcsSourceTask(StoreSourceTask):
     needs_modules: ClassVar[tuple[str, ...]] = ("google.cloud.storage", "requests")
 
     @override
-    def make_store(self, bucket: str | None = None) -> GcsStore:
+    def make_store(self, config: GcsConfig) -> GcsStore:
         from gcs_source.client import GcsStore  # noqa: PLC0415 - Google's libraries take a good part of a start
 
-        config = self.bucket_config
-        assert isinstance(config, GcsConfig)
-        if bucket is not None:
-            # The key of encrypted objects is that of the source's bucket: with it a list that is not encrypted is refused.
-            config = attrs.evolve(config, bucket=bucket, customer_key="")
         return GcsStore(config, self.make_credentials())
+
+    @override
+    def config_of_bucket(self, config: GcsConfig, bucket: str) -> GcsConfig:
+        # the key of encrypted objects is that of the source's bucket: with it a list that is not encrypted is refused
+        return attrs.evolve(config, bucket=bucket, customer_key="")
 
     def make_credentials(self) -> Credentials | None:
         """Credentials of one's own, which no option of `[gcs]` can name; None takes what is configured.

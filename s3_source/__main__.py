@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+# `python -m` puts the working directory first: a folder there that is called like one of our packages would hide it.
+if sys.path and sys.path[0] == str(Path.cwd()) and Path(__file__).resolve().parents[1] != Path.cwd():
+    sys.path.append(sys.path.pop(0))
+
 from framework.cli import leave, run
 from s3_source.demo import demo
 from s3_source.task import S3SourceTask

@@ -1,7 +1,7 @@
 """The one door to boto3 and botocore: an S3 bucket as an `ObjectStore`.
 
 Listing, credentials, roles, addressing, signing and connections are boto3's and botocore's. boto3's own retries are
-off: `framework.retry` makes them. Reading has a short way of its own from the second object on: `s3_source.fastget`.
+off: `framework.storage.retry` makes them. Reading has a short way of its own from the second object on: `s3_source.fastget`.
 
 boto3 is imported when a store is made, not before: that takes half a second. The file is longer than others because one
 door means one file: who may talk to boto3 can be checked, and every place that uses something private of it is in sight.
@@ -9,6 +9,8 @@ door means one file: who may talk to boto3 can be checked, and every place that 
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import socket
 import threading
 from collections.abc import Mapping
@@ -21,19 +23,22 @@ from typing_extensions import override
 from framework.errors import (
     AccessDeniedError,
     ListingError,
+    ObjectChangedError,
+    ObjectError,
     ObjectNotFoundError,
     SourceError,
+    StoreUnavailableError,
     TaskClosedError,
 )
-from framework.http_stream import EMPTY, Body, HttpStream, expected_bytes
-from framework.records import NativeObject
+from framework.model.objects import NativeObject
+from framework.storage.error_messages import is_loopback, redact
+from framework.storage.http_body import EMPTY, Body, HttpStream, announces_length, expected_bytes
 from framework.store import ListPage, ObjectStore
-from framework.store_errors import redact
 from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key
-from s3_source.errors_map import Failed, from_code, translate
+from s3_source.errors_map import MAKING, Failed, from_code, translate
 from s3_source.fastget import Pattern, error_fields, pattern_of
-from s3_source.pages import EMPTY_ANSWER, check_etag, parse_page, version_of
+from s3_source.pages import EMPTY_ANSWER, REPLACEMENT, check_version, checksum_in, condition_of, parse_page, version_of
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -42,6 +47,11 @@ if TYPE_CHECKING:
     from botocore.httpsession import URLLib3Session
     from botocore.session import Session as BotocoreSession
 
+SHORTEST_SECRET = 8
+"""Shorter ones could be part of any word."""
+MAX_PINS = 4096
+log = logging.getLogger(__name__)
+
 DEFAULT_REGION = "us-east-1"
 DEFAULT_ROLE_SESSION = "iggy-s3-source"
 _REDIRECTS = frozenset((301, 302, 307, 308, 400))
@@ -49,13 +59,36 @@ _LONGEST_ERROR_BYTES = 65_536
 
 
 _BODY = "_Body"
+_ACCEPT_ENCODING = "Accept-Encoding"
+_CHECKSUM_MODE = "x-amz-checksum-mode"
 
 
 def _keep_body(*, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
     """Called by botocore before it parses a listing: the body is kept as it is, its parser gets an empty one."""
-    if response_dict["status_code"] == HTTPStatus.OK and b"<ListBucketResult" in response_dict["body"][:1000]:
+    if response_dict["status_code"] == HTTPStatus.OK and b"ListBucketResult" in response_dict["body"][:1000]:
         customized_response_dict[_BODY] = response_dict["body"]
         response_dict["body"] = EMPTY_ANSWER
+
+
+class Pins:
+    """What the first answer said of objects whose listing tells no ETag, so that a read that is resumed stays with it.
+
+    Threads share it. The oldest are forgotten: each is needed while its object is being read.
+    """
+
+    def __init__(self) -> None:
+        self._conditions: dict[tuple[str, str], dict[str, str]] = {}
+
+    def of(self, native: NativeObject) -> dict[str, str]:
+        """The conditions of the next request; empty before the first answer."""
+        return self._conditions.get((native.key, native.version), {})
+
+    def pin(self, native: NativeObject, headers: Mapping[str, str]) -> None:
+        """Keeps what an answer said, unless an earlier one has."""
+        if len(self._conditions) >= MAX_PINS:
+            with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread does the same
+                del self._conditions[next(iter(self._conditions))]
+        self._conditions.setdefault((native.key, native.version), condition_of(headers))
 
 
 class S3Store(ObjectStore):
@@ -76,15 +109,20 @@ class S3Store(ObjectStore):
     def __init__(self, config: S3Config, session: Session | None = None) -> None:
         self.config = config
         self.bucket = config.bucket
-        self.address = config.endpoint
         # Directory buckets (S3 Express) list in no order.
-        self.ordered = not config.bucket.endswith("--x-s3")
+        self.ordered = not config.bucket.endswith(("--x-s3", "--xa-s3"))
+        secrets = (config.secret_access_key, config.session_token, config.sse_customer_key, config.access_key_id)
+        self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
         self._closed = False
         self._bucket_seen = False
         self._streams: set[HttpStream] = set()
         self._pattern: Pattern | None = None
+        self._pins = Pins()
+        self._accepts_gzip: bool | None = None
         self._learnt = threading.local()
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
+        self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
+        self._options |= self._owner
         key = sse_customer_key(config)
         self._get_options = dict(self._options)
         if key:
@@ -92,14 +130,24 @@ class S3Store(ObjectStore):
         try:
             self._session = session if session is not None else _session(config)
             self._client = _s3_client(self._session, config)
-            self._http = _http_session(self._session, config)
+            endpoint: str = self._client.meta.endpoint_url
+            self._http = _http_session(self._session, config, endpoint)
         except Exception as error:
-            raise translate(error, self._failed("CreateClient")) from error
+            raise translate(error, self._failed(MAKING)) from error
         # Other stores list milliseconds, which their answer to a HEAD rounds away: only a listing shows their versions.
-        self.lists_milliseconds = not _is_aws(self._client.meta.endpoint_url)
+        self.lists_milliseconds = not _is_aws(endpoint)
+        self.address = (
+            "" if _is_aws(endpoint) and not config.endpoint else endpoint
+        )  # the environment may name one, too
+        self._folds_dots = endpoint.startswith("http:") and bool(_proxies(config, endpoint))
         # Only AWS promises the order. Some of the others (SeaweedFS) list folder by folder, and that may show late.
-        self.order_is_documented = self.ordered and _is_aws(self._client.meta.endpoint_url)
+        self.order_is_documented = self.ordered and _is_aws(endpoint)
+        if config.endpoint:
+            # Elsewhere than at AWS there is no region to find: botocore would ask the same address again, without an end.
+            self._client.meta.events.register("before-call.s3", _stay)
+        _warn_in_the_clear(config, endpoint)
         self._client.meta.events.register("before-sign.s3.GetObject", self._learn)
+        self._client.meta.events.register("before-send.s3.GetObject", self._accept)
         # Under this name it comes before botocore's own: one of those parses each answer to see whether it is an error.
         self._client.meta.events.register("before-parse.*.ListObjectsV2", _keep_body)
 
@@ -129,8 +177,9 @@ class S3Store(ObjectStore):
     def stat(self, key: str) -> NativeObject:
         """One HEAD; of a store that lists milliseconds, one page of a listing."""
         self._check_open()
-        if self.lists_milliseconds:
-            return super().stat(key)
+        return super().stat(key) if self.lists_milliseconds else self._head(key)
+
+    def _head(self, key: str) -> NativeObject:
         try:
             answer: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=key, **self._get_options)
         except Exception as error:
@@ -157,7 +206,7 @@ class S3Store(ObjectStore):
         if self._bucket_seen:
             return
         try:
-            self._client.head_bucket(Bucket=self.bucket)
+            self._client.head_bucket(Bucket=self.bucket, **self._owner)
         except Exception as error:
             made = translate(error, self._failed("HeadBucket"))
             if not isinstance(made, AccessDeniedError):  # who may not ask about it knows at least that it is there
@@ -176,29 +225,112 @@ class S3Store(ObjectStore):
         stop = size if end is None or end > size else end
         if start >= stop:
             return EMPTY
+        if self._folds_dots and _has_dots(native.key):
+            raise ObjectError(
+                "its key has a part that is '.' or '..', which an HTTP proxy takes out: another object would be asked for. "
+                "Read it without s3.proxy, or over https",
+                location=native.location,
+            )
         etag = native.version.rpartition("@")[0]
+        conditions = {"If-Match": f'"{etag}"'} if etag else self._pins.of(native)
         wanted = None if start == 0 and stop == size else f"bytes={start}-{stop - 1}"
-        pattern = self._pattern
-        answer = None if pattern is None else self._get_fast(pattern, native, etag, wanted)
-        status, headers, body = answer or self._get_slowly(native, etag, wanted)
+        if wanted is None and self.config.verify_checksums:
+            conditions = {**conditions, _CHECKSUM_MODE: "ENABLED"}
+        status, headers, body = self._get(native, conditions, wanted)
         try:
-            check_etag(native, etag, headers)
+            check_version(native, etag, headers)
             expected = expected_bytes(native, start, stop, status=status, headers=headers)
         except BaseException:
             body.close()
             raise
-        stream = HttpStream(body, expected, native=native, translate=self._translate, on_close=self._streams.discard)
+        if not etag:
+            self._pins.pin(native, headers)
+        stream = HttpStream(
+            body,
+            expected,
+            native=native,
+            translate=self._translate,
+            on_close=self._streams.discard,
+            ends_there=not announces_length(headers),
+            checksum=checksum_in(headers) if wanted is None and self.config.verify_checksums else None,
+        )
         self._streams.add(stream)
         return stream
 
-    def _get_slowly(self, native: NativeObject, etag: str, wanted: str | None) -> tuple[int, Mapping[str, str], Body]:
+    def _get(
+        self, native: NativeObject, conditions: Mapping[str, str], wanted: str | None
+    ) -> tuple[int, Mapping[str, str], Body]:
+        """The answer to a GET: status, head, and the body unread.
+
+        Cloudflare R2 and Google's S3 interface unpack objects with `Content-Encoding: gzip` for who does not accept gzip, and
+        then announce no length. So the first answer without a length is asked for again, accepting it, and whichever of the
+        two announces one is how it is done from then on. It is not the first choice: what compresses on the way, such as a
+        network of caches, does so for who accepts it.
+        """
+        if self._accepts_gzip:
+            conditions = {**conditions, _ACCEPT_ENCODING: "gzip"}
+        answer = self._get_once(native, conditions, wanted)
+        if self._accepts_gzip is None and not announces_length(answer[1]):
+            answer[2].close()
+            packed = self._get_once(native, {**conditions, _ACCEPT_ENCODING: "gzip"}, wanted)
+            self._accepts_gzip = announces_length(packed[1])
+            if self._accepts_gzip:
+                return packed
+            packed[2].close()
+            answer = self._get_once(native, conditions, wanted)
+        return answer
+
+    def _get_once(
+        self, native: NativeObject, conditions: Mapping[str, str], wanted: str | None
+    ) -> tuple[int, Mapping[str, str], Body]:
+        pattern = self._pattern
+        try:
+            answer = None if pattern is None else self._get_fast(pattern, native, conditions, wanted)
+            return answer or self._get_slowly(native, conditions, wanted)
+        except ObjectNotFoundError as error:
+            raise self._missing(native, error) from error
+
+    def _missing(self, native: NativeObject, error: ObjectNotFoundError) -> SourceError:
+        """What "no such key" means for an object that was listed: gone only if a listing does not show it either.
+
+        A server whose node or index is behind says it for a moment of objects that are there.
+        """
+        try:
+            now = self._look(native.key)
+        except ObjectNotFoundError:
+            if REPLACEMENT in native.key:
+                return ObjectError(
+                    f"the listing shows it and there is no such key: its {REPLACEMENT!r} stands for characters that the store "
+                    f"does not show in a listing. Rename the object",
+                    location=native.location,
+                )
+            return error
+        if (now.version, now.size) == (native.version, native.size):
+            return StoreUnavailableError(
+                f"{native.location}: the store lists it and says that there is no such key; when that stays so, the store has "
+                f"lost its content, or what answers is not one store: check s3.endpoint"
+            )
+        return ObjectChangedError("it was overwritten after it was listed", location=native.location)
+
+    def _look(self, key: str) -> NativeObject:
+        if self.ordered:
+            try:
+                return super().stat(key)
+            except AccessDeniedError:  # who supplies a list of keys need not be allowed to list
+                pass
+        return self._head(key)
+
+    def _get_slowly(
+        self, native: NativeObject, conditions: Mapping[str, str], wanted: str | None
+    ) -> tuple[int, Mapping[str, str], Body]:
         """Through boto3, which follows redirects; its request becomes the pattern of the next ones."""
         options = dict(self._get_options)
-        if etag:
-            options["IfMatch"] = f'"{etag}"'
+        options |= {name.replace("-", ""): value for name, value in conditions.items() if name.startswith("If-")}
         if wanted is not None:
             options["Range"] = wanted
         self._learnt.request = None
+        self._learnt.encoding = conditions.get(_ACCEPT_ENCODING)
+        self._learnt.checksum_mode = conditions.get(_CHECKSUM_MODE)
         try:
             answer: dict[str, Any] = self._client.get_object(Bucket=self.bucket, Key=native.key, **options)
         except Exception as error:
@@ -216,6 +348,10 @@ class S3Store(ObjectStore):
         """Called by botocore just before it signs a GetObject, again after a redirect."""
         from botocore import UNSIGNED  # noqa: PLC0415
 
+        if self._learnt.checksum_mode is not None and _CHECKSUM_MODE not in request.headers:
+            request.headers[_CHECKSUM_MODE] = (
+                self._learnt.checksum_mode
+            )  # not by its parameter: botocore would compute, too
         if signature_version is UNSIGNED:
             self._learnt.request = (request.url, dict(request.headers.items()), "", "")
         elif signature_version == "s3v4":
@@ -223,12 +359,17 @@ class S3Store(ObjectStore):
         else:  # S3 Express and multi-region access points sign in other ways: leave them to boto3
             self._learnt.request = None
 
+    def _accept(self, *, request: Any, **_: Any) -> None:
+        """Called by botocore just before it sends a GetObject, which is signed by then."""
+        if self._learnt.encoding is not None:
+            request.headers[_ACCEPT_ENCODING] = self._learnt.encoding
+
     def _get_fast(
-        self, pattern: Pattern, native: NativeObject, etag: str, wanted: str | None
+        self, pattern: Pattern, native: NativeObject, conditions: Mapping[str, str], wanted: str | None
     ) -> tuple[int, Mapping[str, str], Body] | None:
         """The same request without boto3's machinery; None when boto3 must find the bucket again."""
         try:
-            request = self._sign(pattern, pattern.url(native.key), pattern.request_headers(etag, wanted))
+            request = self._sign(pattern, pattern.url(native.key), pattern.request_headers(conditions, wanted))
             answer = self._http.send(request)
             if answer.status_code in (200, 206):
                 return answer.status_code, answer.raw.headers, answer.raw
@@ -244,6 +385,7 @@ class S3Store(ObjectStore):
         from botocore.awsrequest import AWSRequest  # noqa: PLC0415
         from botocore.exceptions import NoCredentialsError  # noqa: PLC0415
 
+        encoding = headers.pop(_ACCEPT_ENCODING, None)
         request = AWSRequest(method="GET", url=url, headers=headers, stream_output=True)
         if pattern.service:
             credentials = self._session.get_credentials()
@@ -251,7 +393,10 @@ class S3Store(ObjectStore):
                 raise NoCredentialsError
             # Frozen anew for every request: keys of a role renew themselves.
             S3SigV4Auth(credentials.get_frozen_credentials(), pattern.service, pattern.region).add_auth(request)
-        return request.prepare()
+        prepared = request.prepare()
+        if encoding is not None:  # not signed: caches and Google change it on the way
+            prepared.headers[_ACCEPT_ENCODING] = encoding
+        return prepared
 
     def _refused(self, answer: Any, native: NativeObject) -> None:
         headers: Mapping[str, str] = answer.raw.headers
@@ -303,7 +448,13 @@ class S3Store(ObjectStore):
     def _failed(self, operation: str, key: str = "") -> Failed:
         config = self.config
         return Failed(
-            operation=operation, bucket=self.bucket, key=key, endpoint=config.endpoint, role_arn=config.role_arn
+            operation=operation,
+            bucket=self.bucket,
+            key=key,
+            endpoint=self.address,
+            role_arn=config.role_arn,
+            secrets=self._secrets,
+            owner=config.expected_bucket_owner,
         )
 
     def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
@@ -326,9 +477,45 @@ _SOURCES = {
 }
 
 
+AWS_SUFFIXES = (
+    "amazonaws.com",
+    "api.aws",
+    "amazonaws.com.cn",
+    "api.amazonwebservices.com.cn",
+    "amazonaws.eu",
+    "api.amazonwebservices.eu",
+    "c2s.ic.gov",
+    "api.aws.ic.gov",
+    "sc2s.sgov.gov",
+    "api.aws.scloud",
+    "cloud.adc-e.uk",
+    "api.cloud-aws.adc-e.uk",
+    "csp.hci.ic.gov",
+    "api.aws.hci.ic.gov",
+)
+"""Of all partitions, as botocore knows them; a test compares."""
+
+
 def _is_aws(endpoint: str) -> bool:
     host = urlsplit(endpoint).hostname or ""
-    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws"))
+    return host.endswith(tuple(f".{suffix}" for suffix in AWS_SUFFIXES))
+
+
+def _stay(*, context: dict[str, Any], **_: object) -> None:
+    """Called by botocore before each request: it takes this one for redirected already."""
+    context.setdefault("s3_redirect", {})["redirected"] = True
+
+
+def _has_dots(key: str) -> bool:
+    return not {".", ".."}.isdisjoint(key.split("/"))
+
+
+def _warn_in_the_clear(config: S3Config, endpoint: str) -> None:
+    parts = urlsplit(endpoint)
+    secret = "the session token" if config.session_token or config.role_arn else ""
+    secret = "the key of encrypted objects" if config.sse_customer_key else secret
+    if parts.scheme == "http" and secret and not is_loopback(parts.hostname or ""):
+        log.warning("%s: %s is sent unencrypted with every request; use https", endpoint, secret)
 
 
 def _session(config: S3Config) -> Session:
@@ -362,7 +549,7 @@ def _role_resolver(identity: Session, config: S3Config) -> CredentialResolver:
         create_assume_role_refresher,
     )
 
-    duration = int(config.role_duration_seconds)
+    duration = int(config.role_duration)
     request: dict[str, object] = {
         "RoleArn": config.role_arn,
         "RoleSessionName": config.role_session_name or DEFAULT_ROLE_SESSION,
@@ -415,8 +602,8 @@ def _client_config(config: S3Config, **more: Any) -> Config:
     from botocore.config import Config  # noqa: PLC0415
 
     return Config(
-        connect_timeout=config.connect_timeout_seconds,
-        read_timeout=config.read_timeout_seconds,
+        connect_timeout=config.connect_timeout,
+        read_timeout=config.read_timeout,
         retries={"total_max_attempts": 1, "mode": "standard"},
         max_pool_connections=config.max_connections,
         proxies={"http": config.proxy, "https": config.proxy} if config.proxy else None,
@@ -433,7 +620,7 @@ def _s3_client(session: Session, config: S3Config) -> Any:
         style = "path"
     more: dict[str, Any] = {
         "s3": {"addressing_style": style},
-        # Checksums that nobody asked for: the length and the ETag are checked here.
+        # Checksums are compared in framework.storage.resuming_stream, which knows where a read was resumed.
         "request_checksum_calculation": "when_required",
         "response_checksum_validation": "when_required",
     }
@@ -448,20 +635,26 @@ def _s3_client(session: Session, config: S3Config) -> Any:
     )
 
 
-def _http_session(session: Session, config: S3Config) -> URLLib3Session:
-    """Connections for the short way, with the settings that botocore gives its own."""
-    from botocore.httpsession import URLLib3Session  # noqa: PLC0415
+def _proxies(config: S3Config, endpoint: str) -> dict[str, str]:
+    """The proxies that boto3 uses for this address: those of the environment, less what NO_PROXY names."""
     from botocore.utils import get_environ_proxies  # noqa: PLC0415
 
     if config.proxy:
-        proxies = {"http": config.proxy, "https": config.proxy}
-    else:
-        proxies = get_environ_proxies(config.endpoint or f"https://{config.bucket}.s3.amazonaws.com")
+        return {"http": config.proxy, "https": config.proxy}
+    found: dict[str, str] = get_environ_proxies(endpoint)
+    return found if urlsplit(endpoint).scheme in found or "all" in found else {}
+
+
+def _http_session(session: Session, config: S3Config, endpoint: str) -> URLLib3Session:
+    """Connections for the short way, with the settings that botocore gives its own."""
+    from botocore.httpsession import URLLib3Session  # noqa: PLC0415
+
+    proxies = _proxies(config, endpoint)
     # A dict, because the types that are published for this class are narrower than what botocore itself passes.
     options: dict[str, Any] = {
         "verify": config.ca_bundle or session._session.get_config_variable("ca_bundle") or True,  # noqa: SLF001
         "proxies": proxies,
-        "timeout": (config.connect_timeout_seconds, config.read_timeout_seconds),
+        "timeout": (config.connect_timeout, config.read_timeout),
         "max_pool_connections": config.max_connections,
         "socket_options": [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)],
     }

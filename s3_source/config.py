@@ -42,6 +42,9 @@ class S3Config(BucketConfig):
     session_token: str = option("", secret=True, doc="Token of temporary static keys.")
     profile: str = option("", doc="Name of a profile of the shared AWS configuration files.")
     anonymous: bool = option(default=False, doc="Sends unsigned requests: for public buckets.")
+    expected_bucket_owner: str = option(
+        "", doc="Account that must own the bucket, 12 digits. With another owner every request is denied."
+    )
     requester_pays: bool = option(default=False, doc="Accepts the costs of requests to a requester-pays bucket.")
     sse_customer_key: str = option(
         "", secret=True, doc="Key of objects encrypted with a key of one's own (SSE-C, AES256): 32 bytes in base64."
@@ -51,11 +54,12 @@ class S3Config(BucketConfig):
         "", doc="Name of the role's session, as it stands in audit logs; empty = iggy-s3-source."
     )
     role_external_id: str = option("", doc="External id that the role's trust policy asks for.")
-    role_duration_seconds: Seconds = option(
+    role_duration: Seconds = option(
         3600,
         minimum=ROLE_SECONDS[0],
         maximum=ROLE_SECONDS[1],
         doc="Life of the role's temporary keys; they renew themselves.",
+        former_names={"role_duration_seconds": ""},
     )
     sts_endpoint: str = option("", doc="Address of the token service, with its scheme; empty = the region's.")
 
@@ -72,6 +76,9 @@ def check(config: S3Config) -> list[str]:
     """
     addresses = address_mistakes(endpoint=config.endpoint, sts_endpoint=config.sts_endpoint, proxy=config.proxy)
     mistakes = [*_names(config), *addresses, *_identity(config), *_role(config)]
+    owner = config.expected_bucket_owner
+    if owner and re.fullmatch(r"\d{12}", owner, re.ASCII) is None:
+        mistakes.append("expected_bucket_owner: an account's number, 12 digits")
     if config.sse_customer_key and _customer_key(config.sse_customer_key) is None:
         mistakes.append("sse_customer_key: must be the base64 form of exactly 32 bytes")
     return mistakes
@@ -151,12 +158,12 @@ def _role(config: S3Config) -> list[str]:
             "sts_endpoint": config.sts_endpoint,
         }
         mistakes.extend(f"{name}: has no effect without role_arn" for name, value in lonely.items() if value)
-        if config.role_duration_seconds != attrs.fields(S3Config).role_duration_seconds.default:
-            mistakes.append("role_duration_seconds: has no effect without role_arn")
+        if config.role_duration != attrs.fields(S3Config).role_duration.default:
+            mistakes.append("role_duration: has no effect without role_arn")
     elif re.fullmatch(r"arn:[\w-]+:iam::\d{12}:role/.+", config.role_arn) is None:
         mistakes.append("role_arn: must look like arn:aws:iam::123456789012:role/name")
     if config.role_session_name and re.fullmatch(r"[\w+=,.@-]{2,64}", config.role_session_name, re.ASCII) is None:
         mistakes.append("role_session_name: 2 to 64 of letters, digits and _+=,.@-")
-    if not ROLE_SECONDS[0] <= config.role_duration_seconds <= ROLE_SECONDS[1]:
-        mistakes.append(f"role_duration_seconds: {ROLE_SECONDS[0]} to {ROLE_SECONDS[1]}")
+    if not ROLE_SECONDS[0] <= config.role_duration <= ROLE_SECONDS[1]:
+        mistakes.append(f"role_duration: {ROLE_SECONDS[0]} to {ROLE_SECONDS[1]}")
     return mistakes

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.demo.run import demo_command
-from framework.demo.store import BUCKET, DemoStore
+from framework.cli.demo.run import demo_command
+from framework.cli.demo.store import BUCKET, DemoStore
 from s3_source.task import S3SourceTask
 
 if TYPE_CHECKING:
-    from framework.testing.seaweedfs import SeaweedFs
+    from framework.testing.servers.seaweedfs import SeaweedFs
 
 
 class S3DemoStore(DemoStore):
@@ -27,7 +27,7 @@ class S3DemoStore(DemoStore):
 
     @override
     def start(self, folder: Path) -> SeaweedFs:
-        from framework.testing.seaweedfs import SeaweedFs  # noqa: PLC0415
+        from framework.testing.servers.seaweedfs import SeaweedFs  # noqa: PLC0415
 
         return SeaweedFs.start(folder)
 

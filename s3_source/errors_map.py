@@ -26,9 +26,12 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
-from framework.store_errors import StoreCall, innermost, make_error, redact, retry_after_seconds
+from framework.storage.error_messages import NO_DOCUMENT, StoreCall, innermost, make_error, redact, retry_after_seconds
 
 _Kind = type[SourceError]
+
+MAKING = "CreateClient"
+"""The operation that is none: what fails then is the configuration."""
 
 
 def _codes(kind: _Kind, text: str) -> dict[str, _Kind]:
@@ -84,12 +87,14 @@ CLASSES: Mapping[str, _Kind] = {
         "HTTPClientError ConnectionError EndpointConnectionError ConnectionClosedError ReadTimeoutError ConnectTimeoutError"
         " ProxyConnectionError ResponseStreamingError IncompleteReadError ChecksumError FlexibleChecksumError"
         " AwsChunkedWrapperError CapacityNotAvailableError ResponseParserError MetadataRetrievalError HTTPError"
+        # an agent or a program that gives credentials out was away, or failed this time
+        " CredentialRetrievalError"
         " HTTPException IncompleteRead TimeoutError OSError",
     ),
     **_codes(
         CredentialsError,
         "NoCredentialsError NoAuthTokenError TokenRetrievalError UnknownTokenProviderError PartialCredentialsError"
-        " CredentialRetrievalError UnknownCredentialError RefreshWithMFAUnsupportedError SSOError LoginError"
+        " UnknownCredentialError RefreshWithMFAUnsupportedError SSOError LoginError"
         " UnauthorizedSSOTokenError",
     ),
     # A certificate that is not trusted stays so; what a reset looks like inside TLS is told apart in `_class_kind`.
@@ -128,6 +133,7 @@ _ADVICE: Mapping[str, str] = {
     "EndpointConnectionError": "the store cannot be reached; check s3.endpoint, s3.region and the network",
     "ConnectTimeoutError": "the store did not take the connection in time; check s3.endpoint and the network",
     "ReadTimeoutError": "the store did not answer in time",
+    "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
 }
 _KIND_ADVICE: Mapping[_Kind, str] = {
     ThrottledError: "the store asks for fewer requests",
@@ -149,10 +155,12 @@ class Failed(StoreCall):
 
     Attributes:
         role_arn: the role to assume, when there is one.
+        owner: the account that must own the bucket, when one is configured.
     """
 
     scheme: ClassVar[str] = "s3"
     role_arn: str = ""
+    owner: str = ""
 
 
 def translate(error: BaseException, failed: Failed) -> SourceError:
@@ -167,6 +175,8 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if isinstance(response, Mapping) and "Error" in response:
         return _from_response(error, response, failed)
     kind, name = _class_kind(error)
+    if isinstance(error, ValueError) and kind is FatalError and failed.operation != MAKING:
+        kind = StoreUnavailableError  # botocore found a number or a date in the head that is none
     advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
     detail = innermost(error)
     where = f"; asked was {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
@@ -188,25 +198,42 @@ def _from_response(error: BaseException, response: Mapping[str, Any], failed: Fa
         said=said,
         region=str(told["region"]),
         retry_after=headers.get("retry-after"),
+        signed=not headers or any(name.startswith("x-amz") for name in headers),
     )
 
 
 def from_code(
-    code: str, status: int, failed: Failed, *, said: str = "", region: str = "", retry_after: str | None = None
+    code: str,
+    status: int,
+    failed: Failed,
+    *,
+    said: str = "",
+    region: str = "",
+    retry_after: str | None = None,
+    signed: bool = True,
 ) -> SourceError:
     """The error for an answer of S3.
 
     Args:
-        code: S3's own code; empty or the status when the answer had no body.
+        code: S3's own code; empty or the status when the answer was no document of S3's.
         status: of HTTP.
         failed: the place.
         said: S3's sentence, already free of secrets.
         region: the bucket's region, when the answer tells it.
         retry_after: the header of that name.
+        signed: whether the head has a field of S3's. All that tells its answer to a HEAD from a proxy's: it has no body.
     """
-    kind = _code_kind(code, status, failed)
+    foreign = _is_foreign(code, status, failed, signed=signed)
+    kind = StoreUnavailableError if foreign else _code_kind(code, status, failed, said)
     advice = _ADVICE.get(code) or _KIND_ADVICE.get(kind, "the store refuses the request")
+    if foreign:
+        where = f"; asked was {failed.endpoint}" if failed.endpoint else ""
+        advice = f"{NO_DOCUMENT}; when that stays so, check s3.endpoint and s3.proxy{where}"
     advice = advice.format(action=_ACTIONS.get(failed.operation, "s3:ListBucket"))
+    if kind is AccessDeniedError and "kms:" in said:
+        advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
+    if kind is AccessDeniedError and failed.owner:
+        advice = f"{advice}; or the bucket's owner is not s3.expected_bucket_owner, {failed.owner}"
     if failed.operation == "AssumeRole" and not issubclass(kind, (ThrottledError, StoreUnavailableError)):
         kind, advice = (
             CredentialsError,
@@ -215,8 +242,14 @@ def from_code(
     elif kind is ConfigError and code != "InvalidBucketName":
         there = f"it lies in region {region}; set s3.region to that" if region else "it lies elsewhere"
         advice = f"{there}{'' if region else '; check s3.region and s3.endpoint'}"
-    elif _wants_customer_key(code, said):
-        kind, advice = AccessDeniedError, "it is encrypted with a customer's key; check s3.sse_customer_key"
+    elif _about_customer_key(code, said):
+        needless = "not applicable" in said
+        kind, advice = (
+            AccessDeniedError,
+            "it is not encrypted with a customer's key; leave s3.sse_customer_key out"
+            if needless
+            else "it is encrypted with a customer's key; check s3.sse_customer_key",
+        )
     words = [word for word in (code, f"HTTP {status}" if status and code != str(status) else "", said) if word]
     made = make_error(kind, failed, f"{advice} ({', '.join(words)})" if words else advice)
     if isinstance(made, (ThrottledError, StoreUnavailableError)):
@@ -224,9 +257,21 @@ def from_code(
     return made
 
 
-def _code_kind(code: str, status: int, failed: Failed) -> _Kind:
+def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool:
+    """Whether a refusal is none of S3's own: S3 names a code, save in its answer to a HEAD.
+
+    An ingress whose route is being reloaded answers "404 page not found" to everything: that is no news of an object.
+    """
+    if signed if failed.operation.startswith("Head") else code not in ("", str(status)):
+        return False
+    return status >= 500 or status in (403, 404)  # noqa: PLR2004
+
+
+def _code_kind(code: str, status: int, failed: Failed, said: str) -> _Kind:
     if code in ("404", "NotFound", "") and status == 404:  # noqa: PLR2004  # HEAD: no body, so no code
         return ObjectNotFoundError if failed.key else BucketNotFoundError
+    if code == "InvalidIdentityToken" and "verification key" in said:  # STS could not reach the identity provider
+        return StoreUnavailableError
     kind = CODES.get(code) or CODES.get(str(status))
     if kind is None:
         if status >= 500:  # noqa: PLR2004  # a failure of the server's own
@@ -238,7 +283,7 @@ def _code_kind(code: str, status: int, failed: Failed) -> _Kind:
     return kind
 
 
-def _wants_customer_key(code: str, said: str) -> bool:
+def _about_customer_key(code: str, said: str) -> bool:
     return code in ("InvalidRequest", "InvalidArgument", "400") and "ncrypt" in said
 
 

@@ -22,8 +22,11 @@ _OF_ONE_REQUEST = frozenset(
         "amz-sdk-request",
         "authorization",
         "host",
+        "accept-encoding",
         "if-match",
+        "if-unmodified-since",
         "range",
+        "x-amz-checksum-mode",
         "x-amz-content-sha256",
         "x-amz-date",
         "x-amz-security-token",
@@ -53,11 +56,9 @@ class Pattern:
         """The address of an object. The same characters stay as they are as in botocore."""
         return self.base + quote(key, safe="/~")
 
-    def request_headers(self, etag: str, wanted: str | None) -> dict[str, str]:
+    def request_headers(self, conditions: Mapping[str, str], wanted: str | None) -> dict[str, str]:
         """The headers of one request, before it is signed."""
-        headers = dict(self.headers)
-        if etag:
-            headers["If-Match"] = f'"{etag}"'
+        headers = {**self.headers, **conditions}
         if wanted is not None:
             headers["Range"] = wanted
         return headers
@@ -82,4 +83,6 @@ def error_fields(body: bytes) -> dict[str, str]:
     By pattern and not by an XML parser: the document is short and flat, and nothing in it must be followed.
     """
     text = body.decode("utf-8", "replace")
+    if "<Error" not in text:
+        return {}
     return {name: html.unescape(value) for name, value in _ERROR_FIELD.findall(text)}

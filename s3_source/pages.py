@@ -8,6 +8,7 @@ as usual, which takes a seventeenth of the time, else by the standard library's 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from sys import intern
 from urllib.parse import unquote_plus
@@ -16,10 +17,22 @@ from urllib.parse import unquote_plus
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from framework.errors import ListingError, ObjectChangedError, StoreUnavailableError
-from framework.records import NativeObject
+from framework.model.objects import NativeObject
+from framework.storage.checksum import Checksum, checksum_of
+from framework.storage.http_body import announces_length, other_bytes
+from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
-from framework.store_time import milliseconds, server_time_ms
 from s3_source.plain_items import PlainItems, plain_items
+
+ROUNDING_MS = 1000
+"""A listing may show milliseconds, and the head of an answer shows seconds, rounded either way."""
+
+REPLACEMENT = "\ufffd"
+"""In a key: a byte that is no UTF-8, or what a server that ignores `encoding-type=url` writes where XML takes no character."""
+
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+_START_AFTER = re.compile(rb"<(?:\w+:)?StartAfter>[^<]*</(?:\w+:)?StartAfter>")
 
 EMPTY_ANSWER = b"<ListBucketResult/>"
 """What botocore's parser is given in place of the body."""
@@ -37,31 +50,82 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
     """
     try:
         plain = plain_items(body)
-        root = fromstring(body if plain is None else plain.rest)  # noqa: S314 - see the import
-        items, namespace = _items_of(root)
+        fields, items = _fields_of(body if plain is None else plain.rest)
         if plain is not None and len(items) != 1:  # the run of items lies in a comment, or deeper than items do
-            plain, root = None, fromstring(body)  # noqa: S314
-            items, namespace = _items_of(root)
-        encoded = root.findtext(f"{namespace}EncodingType") == "url"
+            plain = None
+            fields, items = _fields_of(body)
+        encoded = fields.get("EncodingType") == "url"
         if plain is None:
-            objects = [_object(item, namespace, bucket, encoded=encoded) for item in items]
+            objects = [_object(item, bucket, encoded=encoded) for item in items]
         else:
             objects = _plain_objects(plain, bucket, encoded=encoded)
-        truncated = root.findtext(f"{namespace}IsTruncated") == "true"
-        continuation = root.findtext(f"{namespace}NextContinuationToken") if truncated else None
+        truncated = _truth(fields["IsTruncated"])
+        _check_count(fields.get("KeyCount"), len(objects) + int(fields.get("CommonPrefixes", "0")))
     except (ParseError, KeyError, TypeError, ValueError) as exc:
-        raise StoreUnavailableError(f"s3://{bucket}: a page of the listing cannot be read ({exc})") from exc
+        missing = f"no {exc.args[0]}" if isinstance(exc, KeyError) else str(exc)
+        raise StoreUnavailableError(f"s3://{bucket}: a page of the listing cannot be read ({missing})") from exc
+    continuation = fields.get("NextContinuationToken") if truncated else None
     if truncated and not continuation:
         raise ListingError(
             f"s3://{bucket}: a page says that more follows but not how to get it; the store's paging is broken"
         )
-    return ListPage(objects=objects, continuation=continuation, server_time_ms=server_time_ms(headers.get("date")))
+    return ListPage(
+        objects=objects,
+        continuation=continuation,
+        server_time_ms=server_time_ms(headers.get("date")),
+        exact=encoded or not any(REPLACEMENT in native.key for native in objects),
+    )
 
 
-def _items_of(root: Element) -> tuple[list[Element], str]:
-    """The items of a page, and its namespace as it stands before every tag."""
-    namespace = root.tag[: root.tag.rindex("}") + 1] if root.tag.startswith("{") else ""
-    return root.findall(f"{namespace}Contents"), namespace
+def _fields_of(body: bytes) -> tuple[dict[str, str], list[Element]]:
+    """What a page says of itself, and its items. By local names: a gateway may leave a namespace out, or add one."""
+    try:
+        root = fromstring(body)  # noqa: S314 - see the import
+    except ParseError:
+        # Some servers repeat in it, unencoded, the key that was asked for, and XML takes no control characters.
+        bare = _START_AFTER.sub(b"", body)
+        if bare == body:
+            raise
+        root = fromstring(bare)  # noqa: S314
+    if _local(root.tag) != "ListBucketResult":
+        raise ValueError(f"it is a {_local(root.tag)}")
+    fields: dict[str, str] = {}
+    items: list[Element] = []
+    for part in root:
+        name = _local(part.tag)
+        if name == "Contents":
+            items.append(part)
+        elif name == "CommonPrefixes":
+            fields[name] = str(int(fields.get(name, "0")) + 1)
+        else:
+            fields[name] = part.text or ""
+    return fields, items
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]
+
+
+def _truth(text: str) -> bool:
+    """A boolean of XML.
+
+    Raises:
+        ValueError: it is none. A missing one must not end a listing in its middle.
+    """
+    word = text.strip().lower()
+    if word not in _TRUTH:
+        raise ValueError(f"IsTruncated is {text!r}")
+    return _TRUTH[word]
+
+
+def _check_count(said: str | None, found: int) -> None:
+    """Compares what a page announces with what it shows.
+
+    Raises:
+        ValueError: they differ.
+    """
+    if said is not None and said.strip() and int(said) != found:
+        raise ValueError(f"KeyCount says {said.strip()}, {found} objects are shown")
 
 
 def _plain_objects(items: PlainItems, bucket: str, *, encoded: bool) -> list[NativeObject]:
@@ -84,10 +148,9 @@ def _plain_objects(items: PlainItems, bucket: str, *, encoded: bool) -> list[Nat
     ]
 
 
-def _object(item: Element, namespace: str, bucket: str, *, encoded: bool) -> NativeObject:
+def _object(item: Element, bucket: str, *, encoded: bool) -> NativeObject:
     """The same from an item of any form that XML allows."""
-    start = len(namespace)
-    fields = {part.tag[start:]: part.text or "" for part in item}
+    fields = {_local(part.tag): part.text or "" for part in item}
     key = fields["Key"]
     if encoded and ("%" in key or "+" in key):
         key = unquote_plus(key)
@@ -113,14 +176,46 @@ def bare_etag(etag: str) -> str:
     return etag.removeprefix("W/").strip('"')
 
 
-def check_etag(native: NativeObject, etag: str, headers: Mapping[str, str]) -> None:
-    """Compares the ETag of an answer with the listed one, for stores that ignore `If-Match`.
+def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -> None:
+    """Compares an answer with what was listed, for stores that ignore conditions, and for objects listed without an ETag.
 
     Raises:
         ObjectChangedError: they differ.
+        ObjectError: the answer is another form of the object: a weak ETag says so, and so does an encoding where no length is
+            announced. With the listed length the bytes are the stored ones, whatever their encoding.
     """
-    theirs = bare_etag(headers.get("etag") or "")
-    if etag and theirs and theirs != etag:
+    theirs = headers.get("etag") or ""
+    encoding = headers.get("content-encoding") or "identity"
+    if not announces_length(headers) and (theirs.startswith("W/") or encoding not in ("identity", "aws-chunked")):
+        raise other_bytes(native, f"the answer has ETag {theirs or 'none'} and encoding {encoding}")
+    if etag and theirs and bare_etag(theirs) != etag:
         raise ObjectChangedError(
-            f"it was overwritten after it was listed (ETag {theirs}, listed {etag})", location=native.location
+            f"it was overwritten after it was listed (ETag {bare_etag(theirs)}, listed {etag})",
+            location=native.location,
         )
+    modified_ms = server_time_ms(headers.get("last-modified")) if not etag else None
+    if modified_ms is not None and abs(modified_ms - native.modified_ms) > ROUNDING_MS:
+        raise ObjectChangedError(
+            f"it was overwritten after it was listed (last modified {headers.get('last-modified')})",
+            location=native.location,
+        )
+
+
+def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
+    """The checksum of the whole object in the head of an answer; None when there is none of a kind that is compared."""
+    if (headers.get("x-amz-checksum-type") or "FULL_OBJECT") != "FULL_OBJECT":
+        return None
+    for name in ("crc64nvme", "crc32c", "crc32"):
+        encoded = headers.get(f"x-amz-checksum-{name}")
+        if encoded:
+            return checksum_of(name, encoded)
+    return None
+
+
+def condition_of(headers: Mapping[str, str]) -> dict[str, str]:
+    """The condition that keeps the next request at the version of this answer; empty when it tells none."""
+    etag = headers.get("etag") or ""
+    if etag and not etag.startswith("W/"):  # a weak one never matches
+        return {"If-Match": f'"{bare_etag(etag)}"'}
+    modified = headers.get("last-modified")
+    return {"If-Unmodified-Since": modified} if modified else {}

@@ -34,7 +34,8 @@ _READ = {
 _NEEDED = ("Key", "LastModified", "Size")
 
 _SKIPPED = (
-    f"(?:<ChecksumAlgorithm>{_TEXT}*</ChecksumAlgorithm>|<ChecksumType>{_TEXT}*</ChecksumType>"
+    f"(?:<ChecksumAlgorithm>{_TEXT}*</ChecksumAlgorithm>|<ChecksumType>{_TEXT}*</ChecksumType>|<Type>{_TEXT}*</Type>"
+    f"|<Generation>{_TEXT}*</Generation>|<MetaGeneration>{_TEXT}*</MetaGeneration>"
     f"|<Owner>(?:<ID>{_TEXT}*</ID>|<DisplayName>{_TEXT}*</DisplayName>|<ID/>|<DisplayName/>)*</Owner>)*"
 )
 """What else stores put into an item; in some and not in others of one page, as the checksums are of newer objects only."""

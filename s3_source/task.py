@@ -8,7 +8,7 @@ import attrs
 from typing_extensions import override
 
 from framework.config.sections import SourceCommonConfig
-from framework.store_task import StoreSourceTask
+from framework.task.object_store import StoreSourceTask
 from s3_source.config import S3Config
 from s3_source.iterator import S3SourceRecordIterator
 
@@ -34,15 +34,15 @@ class S3SourceTask(StoreSourceTask):
     needs_modules: ClassVar[tuple[str, ...]] = ("boto3",)
 
     @override
-    def make_store(self, bucket: str | None = None) -> S3Store:
+    def make_store(self, config: S3Config) -> S3Store:
         from s3_source.client import S3Store  # noqa: PLC0415 - boto3 takes a good part of a start
 
-        config = self.bucket_config
-        assert isinstance(config, S3Config)
-        if bucket is not None:
-            # The key of encrypted objects is that of the source's bucket: with it a list that is not encrypted is refused.
-            config = attrs.evolve(config, bucket=bucket, sse_customer_key="")
         return S3Store(config, self.make_session())
+
+    @override
+    def config_of_bucket(self, config: S3Config, bucket: str) -> S3Config:
+        # the key of encrypted objects is that of the source's bucket: with it a list that is not encrypted is refused
+        return attrs.evolve(config, bucket=bucket, sse_customer_key="")
 
     def make_session(self) -> Session | None:
         """A boto3 session of one's own, for credentials that no option of `[s3]` can name; None takes what is configured.

@@ -41,8 +41,8 @@ SHIPPED_FORMATS: Mapping[str, str] = {
 
 
 def make_transformer(options: InputOptions) -> Transformer:
-    """The transformer of `options.format`; see `framework.formats.make_transformer`."""
-    from framework import formats  # noqa: PLC0415 - it imports this package
+    """The transformer of `options.format`; see `framework.config.formats.make_transformer`."""
+    from framework.config import formats  # noqa: PLC0415 - it imports this package
 
     return formats.make_transformer(options)
 

@@ -22,11 +22,13 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import ObjectError
-from framework.records import Mark, SkippedRecord
-from framework.shares import Share
-from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadRun, Transformer
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.model.splits import Share
+from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadBatch, Transformer
+from transformers.batches import SHARED_MODULES
 from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
-from transformers.runs import SHARED_MODULES
+from transformers.compression import unsupported_compression
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -64,7 +66,7 @@ class AutoTransformer(Transformer):
         self._made: dict[str, Transformer] = {}
 
     @override
-    def depends_on(self) -> Mapping[str, str]:
+    def numbering_options(self) -> Mapping[str, str]:
         """All that any of the formats depends on, since which one it is differs from key to key."""
         options = self.options
         return {
@@ -76,15 +78,17 @@ class AutoTransformer(Transformer):
         }
 
     @override
-    def runs(
-        self, source: ObjectInput, *, skip: int = 0, mark: Mark | None = None, limits: BatchLimits | None = None
-    ) -> Iterator[PayloadRun | SkippedRecord]:
-        yield from self._choose(source).runs(source, skip=skip, mark=mark, limits=limits)
+    def read(
+        self, source: ObjectInput, *, skip: int = 0, mark: ResumePoint | None = None, limits: BatchLimits | None = None
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        yield from self._choose(source).read(source, skip=skip, mark=mark, limits=limits)
 
     @override
-    def remake(self, raw: bytes, *, key: str) -> bytes:
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
         found = format_of_key(key)
-        return super().remake(raw, key=key) if found is None else self._made_for(found).remake(raw, key=key)
+        return (
+            super().decode_record(raw, key=key) if found is None else self._made_for(found).decode_record(raw, key=key)
+        )
 
     @override
     def can_split(self, key: str) -> bool:
@@ -92,19 +96,25 @@ class AutoTransformer(Transformer):
         return found is not None and self._made_for(found).can_split(key)
 
     @override
-    def share_runs(
+    def read_split(
         self,
         source: ObjectInput,
         share: Share,
         *,
         skip: int = 0,
-        mark: Mark | None = None,
+        mark: ResumePoint | None = None,
         limits: BatchLimits | None = None,
-    ) -> Iterator[PayloadRun | SkippedRecord]:
-        yield from self._choose(source).share_runs(source, share, skip=skip, mark=mark, limits=limits)
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        yield from self._choose(source).read_split(source, share, skip=skip, mark=mark, limits=limits)
 
     def _choose(self, source: ObjectInput) -> Transformer:
         found = format_of_key(source.key)
+        if found is None and (packed := unsupported_compression(source.key)) is not None:
+            raise ObjectError(
+                f"its name says {packed}, a compression that is not supported; unpack it, or set input.format to read it "
+                "as it is",
+                location=source.location,
+            )
         if found is None:
             raise ObjectError(
                 f"the name does not say which format this is (known suffixes: {', '.join(SUFFIXES)}, each also with "
@@ -115,7 +125,7 @@ class AutoTransformer(Transformer):
 
     def _made_for(self, found: str) -> Transformer:
         if found not in self._made:
-            from framework.formats import make_transformer  # noqa: PLC0415 - it imports this package
+            from framework.config.formats import make_transformer  # noqa: PLC0415 - it imports this package
 
             # Two threads may both make one: either is as good.
             self._made[found] = make_transformer(attrs.evolve(self.options, format=found))

@@ -22,44 +22,65 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
-from framework.records import Mark, SkippedRecord
-from framework.transformer import ObjectInput, PayloadRun
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.transformer import ObjectInput, PayloadBatch
 from transformers.avro_codecs import unpack_block
-from transformers.avro_json import JsonEncoder, plain_schema
+from transformers.avro_json import JsonEncoder, NoJsonFormError, plain_schema
+from transformers.avro_limits import (
+    EMPTY_DATA,
+    UnusableDatumError,
+    UnusableSchemaError,
+    Walker,
+    Weight,
+    check_parts,
+    weigh,
+)
+from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream
-from transformers.runs import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.unpack import ExactReader, ShortRead
 
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
-_LONGEST_BLOCK = 1 << 28
 _HEADER_BYTES = 1 << 16
+_LONGEST_HEADER = 1 << 22
+"""Of the whole header, with the schema."""
 _RECORDS_AT_ONCE = 500
 
 
 @attrs.frozen(slots=True)
 class _Header:
     schema: Any
+    weight: Weight
     codec: str
     sync: bytes
 
 
 class _BlockSource:
-    """The file that fastavro reads: a header without a codec, then one checked block at a time."""
+    """The file that fastavro reads: a header without a codec, then one checked block at a time, which is not copied."""
 
     def __init__(self, schema: object) -> None:
         meta = json.dumps(schema).encode()
         header = _MAGIC + _long(1) + _bytes(b"avro.schema") + _bytes(meta) + _long(0) + bytes(_SYNC_BYTES)
-        self._data = io.BytesIO(header)
-        self.read = self._data.read
-        self.tell = self._data.tell
+        self._around = io.BytesIO(header)
+        self._block = b""
+        self.tell = self._around.tell
+
+    def read(self, size: int = -1) -> bytes:
+        """What stands around the block, until its bytes are asked for."""
+        if self._block and size == len(self._block):
+            block, self._block = self._block, b""
+            return block
+        return self._around.read(size)
 
     def put(self, count: int, data: bytes) -> None:
         """The next block; the one before must have been read."""
-        self._data.seek(0)
-        self._data.truncate()
-        self._data.write(b"".join((_long(count), _long(len(data)), data, bytes(_SYNC_BYTES))))
-        self._data.seek(0)
+        small = len(data) <= _SYNC_BYTES  # as long as a sync marker or a number: not to be told apart by its length
+        self._block = b"" if small else data
+        self._around.seek(0)
+        self._around.truncate()
+        self._around.write(b"".join((_long(count), _long(len(data)), data if small else b"", bytes(_SYNC_BYTES))))
+        self._around.seek(0)
 
 
 class AvroTransformer(ShippedTransformer):
@@ -69,18 +90,18 @@ class AvroTransformer(ShippedTransformer):
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro")
 
     @override
-    def depends_on(self) -> Mapping[str, str]:
+    def numbering_options(self) -> Mapping[str, str]:
         # Not the compression: read with a wrong one, a file has no record at all, so no number can change its meaning.
         return {"format": self.name}
 
     @override
-    def remake(self, raw: bytes, *, key: str) -> bytes:
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
         return self._fitting(raw)  # a letter holds the JSON that was too long
 
     @override
     def _read(
-        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         try:
             header, start, done = None, 0, 0
             if mark is not None and 0 < mark.record <= skip:
@@ -119,14 +140,23 @@ class AvroTransformer(ShippedTransformer):
         start: int,
         stream: UnpackedStream,
         builder: RunBuilder,
-    ) -> Iterator[PayloadRun | SkippedRecord]:
-        location = stream.location
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        location, longest = stream.location, self.options.max_block_bytes
         decoder: _Decoder | None = None
         while not packed.at_end():
             byte = start + packed.taken
             count, size = _read_long(packed), _read_long(packed)
-            if count < 0 or not 0 <= size <= _LONGEST_BLOCK:
+            if count < 0 or size < 0:
                 raise CorruptObjectError("a block of the Avro file has an impossible size", location=location)
+            if size > longest:
+                raise CorruptObjectError(
+                    f"a block of the Avro file is longer than input.max_block_bytes ({longest} bytes)",
+                    location=location,
+                )
+            if not header.weight.least and done + count > EMPTY_DATA:
+                raise CorruptObjectError(
+                    f"the Avro file has more than {EMPTY_DATA} records without a single byte", location=location
+                )
             if done + count <= skip:
                 packed.drop(size)
                 _check_sync(packed, header, location)
@@ -134,8 +164,8 @@ class AvroTransformer(ShippedTransformer):
                 continue
             data = packed.take(size)
             _check_sync(packed, header, location)
-            data = unpack_block(header.codec, data, location)
-            decoder = decoder or _Decoder(header.schema, location, self.options.max_record_bytes)
+            data = unpack_block(header.codec, data, longest, location)
+            decoder = decoder or _Decoder(header, location, self.options.max_record_bytes)
             drop = max(0, skip - done)
             if not drop and not stream.packed:
                 builder.border(byte)
@@ -146,53 +176,65 @@ class AvroTransformer(ShippedTransformer):
 class _Decoder:
     """Blocks of one file -> JSON."""
 
-    def __init__(self, schema: object, location: str, limit: int) -> None:
+    def __init__(self, header: _Header, location: str, limit: int) -> None:
         import fastavro  # noqa: PLC0415 - only who reads Avro pays for it
 
         self._location = location
         self._limit = limit
+        self._schema, self._weight = header.schema, header.weight
+        self._at_once = min(_RECORDS_AT_ONCE, self._weight.at_once)
+        self._walker: Walker | None = None
         try:
-            plain = plain_schema(schema)
-            self._encoder = JsonEncoder(schema)
+            plain = plain_schema(self._schema)
+            self._encoder = JsonEncoder(self._schema)
             self._source = _BlockSource(plain)
             # Strings that are not UTF-8 become half surrogate pairs and fail when encoded: one bad record, not the rest.
             self._blocks = fastavro.block_reader(
                 cast("IO[bytes]", self._source), handle_unicode_errors="surrogateescape"
             )
+        except MemoryError:
+            raise
         except Exception as exc:  # fastavro and the schema's shape raise many kinds
-            raise CorruptObjectError(f"the Avro schema cannot be used ({exc})", location=location) from exc
+            raise _unusable_schema(exc, location) from exc
 
-    def decode(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Iterator[PayloadRun | SkippedRecord]:
+    def decode(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
+        walker = self._walker_of(data)
         self._source.put(count, data)
         block = next(self._blocks)
         records = iter(block)
         left = count
         while left:
-            batch: list[Any] = []
-            failure: Exception | None = None
+            here = min(left, self._at_once)
             try:
-                # What was decoded before an error stays in the list.
-                batch.extend(islice(records, min(left, _RECORDS_AT_ONCE)))
-            except Exception as exc:  # noqa: BLE001 - damaged data makes fastavro raise anything
-                failure = exc
+                batch, failed = _some(records, here if walker is None else walker.count(here))
+            except UnusableDatumError as exc:
+                raise CorruptObjectError(str(exc), location=self._location) from None
             left -= len(batch)
             if drop:
-                here = min(drop, len(batch))
-                drop -= here
-                batch = batch[here:]
+                dropped = min(drop, len(batch))
+                drop -= dropped
+                del batch[:dropped]
             if batch:
                 yield from self._encode(batch, builder)
-            if failure is not None or (left and not batch and not drop):
+            if failed:
                 raise CorruptObjectError(
                     "a record cannot be decoded, and so the rest of its block cannot either", location=self._location
                 ) from None
         if cast("Any", block).bytes_.read(1):
             raise CorruptObjectError("a block holds more than its records", location=self._location)
 
-    def _encode(self, batch: list[Any], builder: RunBuilder) -> Iterator[PayloadRun | SkippedRecord]:
+    def _walker_of(self, data: bytes) -> Walker | None:
+        """What goes through the block before it is decoded, when that is needed."""
+        if not self._weight.must_walk(len(data)):
+            return None
+        self._walker = self._walker or Walker(self._schema)
+        self._walker.put(data)
+        return self._walker
+
+    def _encode(self, batch: list[Any], builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
         try:
             payloads = self._encoder.encode_all(batch)
-        except (TypeError, ValueError, OverflowError, RecursionError):
+        except (TypeError, ValueError, ArithmeticError, RecursionError):
             payloads = []
         size = sum(map(len, payloads))
         if payloads and (size <= self._limit or max(map(len, payloads)) <= self._limit):
@@ -202,11 +244,9 @@ class _Decoder:
             number = builder.next_record
             try:
                 payload = self._encoder.encode(datum)
-            except (TypeError, ValueError, OverflowError, RecursionError):
+            except (TypeError, ValueError, ArithmeticError, RecursionError) as exc:
                 error = RecordError(
-                    "the datum has no JSON form (text that is not UTF-8, or a date beyond every calendar)",
-                    location=self._location,
-                    record_number=number,
+                    f"the datum has no JSON form ({_no_form(exc)})", location=self._location, record_number=number
                 )
                 yield from builder.bad(error)
                 continue
@@ -215,6 +255,34 @@ class _Decoder:
                 yield from builder.bad(large, payload, length=len(payload))
             else:
                 yield from builder.add([payload], len(payload))
+
+
+def _some(records: Iterator[Any], count: int) -> tuple[list[Any], bool]:
+    """The next data of a block, and whether decoding failed behind them."""
+    batch: list[Any] = []
+    try:
+        # What was decoded before an error stays in the list.
+        batch.extend(islice(records, count))
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - damaged data makes fastavro raise anything
+        return batch, True
+    return batch, not batch
+
+
+def _no_form(failure: Exception) -> str:
+    """Why a datum has no JSON form, without what it holds."""
+    if isinstance(failure, NoJsonFormError):
+        return str(failure)
+    if isinstance(failure, UnicodeError):
+        return "text that is not UTF-8"
+    if isinstance(failure, RecursionError):
+        return "nested too deeply"
+    return type(failure).__name__
+
+
+def _unusable_schema(failure: Exception, location: str) -> CorruptObjectError:
+    return CorruptObjectError(f"the Avro schema cannot be used ({failure})", location=location)
 
 
 def _read_header(packed: ExactReader, location: str) -> _Header:
@@ -229,20 +297,26 @@ def _read_header(packed: ExactReader, location: str) -> _Header:
             location=location,
         )
     meta: dict[bytes, bytes] = {}
+    ends = packed.taken + _LONGEST_HEADER
     while (entries := _read_long(packed)) != 0:
         if entries < 0:
             entries = -entries
             _read_long(packed)
         for _ in range(entries):
-            name = _read_bytes(packed, location)
-            meta[name] = _read_bytes(packed, location)
+            name = _read_bytes(packed, ends, location)
+            meta[name] = _read_bytes(packed, ends, location)
     sync = packed.take(_SYNC_BYTES)
     try:
         schema = json.loads(meta[b"avro.schema"])
-    except (KeyError, ValueError) as exc:
+    except (KeyError, ValueError, RecursionError) as exc:
         raise CorruptObjectError("the Avro file's header holds no schema that can be read", location=location) from exc
+    try:
+        check_parts(schema)
+        weight = weigh(schema)
+    except (UnusableSchemaError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
+        raise _unusable_schema(exc, location) from exc
     codec = meta.get(b"avro.codec", b"null").decode("ascii", "replace") or "null"
-    return _Header(schema, codec, sync)
+    return _Header(schema, weight, codec, sync)
 
 
 def _check_sync(packed: ExactReader, header: _Header, location: str) -> None:
@@ -263,10 +337,14 @@ def _read_long(packed: ExactReader) -> int:
             return -1 << 63
 
 
-def _read_bytes(packed: ExactReader, location: str) -> bytes:
+def _read_bytes(packed: ExactReader, ends: int, location: str) -> bytes:
     size = _read_long(packed)
-    if not 0 <= size <= _LONGEST_BLOCK:
+    if size < 0:
         raise CorruptObjectError("the Avro file's header is damaged", location=location)
+    if packed.taken + size > ends:
+        raise CorruptObjectError(
+            f"the Avro file's header has more than {_LONGEST_HEADER} bytes: it is damaged", location=location
+        )
     return packed.take(size)
 
 

@@ -1,20 +1,28 @@
-"""The codecs of Avro blocks: null, deflate, snappy, zstandard, bzip2, xz."""
+"""The codecs of Avro blocks: null, deflate, snappy, zstandard, bzip2, xz. None gives more than it is allowed to."""
 
 from __future__ import annotations
 
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from framework.errors import CorruptObjectError
+from transformers.unpack import XZ_MEMORY_BYTES
+
+_ZSTD_STEP_BYTES = 1 << 10
+"""A zstd block of 4 bytes holds 128 KiB: of that much at a time come 32 MiB at most."""
 
 
-def unpack_block(codec: str, data: bytes, location: str) -> bytes:
-    """The bytes of one block.
+class _TooLongError(Exception):
+    """A block that unpacks to more than is allowed; never leaves this module."""
+
+
+def unpack_block(codec: str, data: bytes, limit: int, location: str) -> bytes:
+    """The bytes of one block, at most `limit`.
 
     Raises:
-        CorruptObjectError: they cannot be unpacked, or the codec is not known.
+        CorruptObjectError: they cannot be unpacked, are more, or the codec is not known.
     """
     unpack = _CODECS.get(codec)
     if unpack is None:
@@ -22,48 +30,105 @@ def unpack_block(codec: str, data: bytes, location: str) -> bytes:
             f"the Avro codec {codec!r} is not known; known: {', '.join(_CODECS)}", location=location
         )
     try:
-        return unpack(data)
+        return unpack(data, limit)
+    except _TooLongError:
+        raise CorruptObjectError(
+            f"a block unpacks to more than input.max_block_bytes ({limit} bytes) with the Avro codec {codec}",
+            location=location,
+        ) from None
+    except MemoryError:
+        raise
     except Exception as exc:  # each library raises kinds of its own
         raise CorruptObjectError(f"a block cannot be unpacked with the Avro codec {codec}", location=location) from exc
 
 
-def _null(data: bytes) -> bytes:
-    return data
+def _within(out: bytes, limit: int) -> bytes:
+    if len(out) > limit:
+        raise _TooLongError
+    return out
 
 
-def _deflate(data: bytes) -> bytes:
+def _null(data: bytes, limit: int) -> bytes:
+    return _within(data, limit)
+
+
+def _deflate(data: bytes, limit: int) -> bytes:
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    out = inflate.decompress(data)
+    out = _within(inflate.decompress(data, limit + 1), limit)
     if not inflate.eof:
         raise ValueError("the deflate stream has no end")
     return out
 
 
-def _snappy(data: bytes) -> bytes:
+def _snappy(data: bytes, limit: int) -> bytes:
     from cramjam import snappy  # noqa: PLC0415
 
-    out = bytes(snappy.decompress_raw(data[:-4]))
+    packed = data[:-4]
+    size = 0
+    for at, byte in enumerate(packed[:5]):  # what it says first: how long it is unpacked
+        size |= (byte & 0x7F) << 7 * at
+        if byte < 0x80:  # noqa: PLR2004
+            break
+    if size > limit:
+        raise _TooLongError
+    out = bytes(snappy.decompress_raw(packed))
     if zlib.crc32(out) != int.from_bytes(data[-4:], "big"):
         raise ValueError("CRC")
     return out
 
 
-def _zstandard(data: bytes) -> bytes:
+def _zstandard(data: bytes, limit: int) -> bytes:
     import zstandard  # noqa: PLC0415
 
     # Writers do not all put the size into the frame, and without it only a stream can be unpacked.
     unpacker = zstandard.ZstdDecompressor().decompressobj()
-    out = unpacker.decompress(data)
-    if not unpacker.eof:
-        raise ValueError("the zstd frame has no end")
-    return out
+    parts, size = [], 0
+    for at in range(0, len(data), _ZSTD_STEP_BYTES):
+        part = unpacker.decompress(data[at : at + _ZSTD_STEP_BYTES])
+        size += len(part)
+        if size > limit:
+            raise _TooLongError
+        parts.append(part)
+        if unpacker.eof:
+            return b"".join(parts)
+    raise ValueError("the zstd frame has no end")
 
 
-_CODECS: dict[str, Callable[[bytes], bytes]] = {
+def _bzip2(data: bytes, limit: int) -> bytes:
+    return b"".join(_streams(bz2.BZ2Decompressor, data, limit))
+
+
+def _xz(data: bytes, limit: int) -> bytes:
+    return b"".join(_streams(lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES), data, limit))
+
+
+def _streams(
+    start: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor], data: bytes, limit: int
+) -> Iterator[bytes]:
+    """The streams of a block, one behind the other; what follows the last is no part of it, as `bz2.decompress` has it."""
+    first = True
+    while data:
+        unpacker = start()
+        try:
+            out = unpacker.decompress(data, limit + 1)
+        except (OSError, lzma.LZMAError):
+            if first:
+                raise
+            return
+        limit -= len(out)
+        if limit < 0:
+            raise _TooLongError
+        if not unpacker.eof:
+            raise ValueError("the stream has no end")
+        yield out
+        data, first = unpacker.unused_data, False
+
+
+_CODECS: dict[str, Callable[[bytes, int], bytes]] = {
     "null": _null,
     "deflate": _deflate,
     "snappy": _snappy,
     "zstandard": _zstandard,
-    "bzip2": bz2.decompress,
-    "xz": lzma.decompress,
+    "bzip2": _bzip2,
+    "xz": _xz,
 }

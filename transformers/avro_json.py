@@ -36,12 +36,12 @@ class _Plain:
 
     def rewrite(self, schema: Any, namespace: str = "") -> Any:  # noqa: PLR0911 - one for each kind of schema
         if isinstance(schema, list):
-            several = len([branch for branch in schema if _type(branch) != "null"]) > 1
+            several = len([branch for branch in schema if type_of(branch) != "null"]) > 1
             return [
                 self._branch(branch, namespace) if several else self.rewrite(branch, namespace) for branch in schema
             ]
         if isinstance(schema, str):
-            return schema if schema in _PRIMITIVES else _full_name(schema, namespace)
+            return schema if schema in _PRIMITIVES else _plain_name(full_name(schema, namespace))
         kind = schema["type"]
         if not isinstance(kind, str):
             return self.rewrite(kind, namespace)
@@ -50,23 +50,29 @@ class _Plain:
         if kind == "map":
             return {"type": kind, "values": self.rewrite(schema["values"], namespace)}
         if kind not in _NAMED:
-            return kind if kind in _PRIMITIVES else _full_name(kind, namespace)
-        name = _name_of(schema, namespace)
+            return kind if kind in _PRIMITIVES else _plain_name(full_name(kind, namespace))
+        name = name_of(schema, namespace)
+        inner = name.rpartition(".")[0]
+        name = _plain_name(name)
         if kind == "fixed":
             return {"type": kind, "name": name, "size": schema["size"]}
         if kind == "enum":
             return {"type": kind, "name": name, "symbols": schema["symbols"]}
-        inner = name.rpartition(".")[0]
         fields = [{"name": field["name"], "type": self.rewrite(field["type"], inner)} for field in schema["fields"]]
         return {"type": "record", "name": name, "fields": fields}
 
     def _branch(self, branch: Any, namespace: str) -> Any:
-        if _type(branch) == "null":
+        if type_of(branch) == "null":
             return "null"
         self._branches += 1
         field = {"name": branch_name(branch, namespace), "type": self.rewrite(branch, namespace)}
         # A dot in the field's name is no mistake to fastavro, and its record's name cannot be one of the file's.
         return {"type": "record", "name": f"iggy_cloud_sources.branch{self._branches}", "fields": [field]}
+
+
+def _plain_name(name: str) -> str:
+    """The full name of a type, in a namespace in every case: without one it would get that of the record around it."""
+    return name if "." in name else f"iggy_cloud_sources.bare.{name}"
 
 
 class JsonEncoder:
@@ -109,7 +115,7 @@ def _float_columns(schema: Any) -> list[Convert] | None:
     for field in schema["fields"]:
         kind = field["type"]
         branches = [branch for branch in kind if branch != "null"] if isinstance(kind, list) else [kind]
-        if len(branches) == 1 and _type(branches[0]) in {"float", "double"}:
+        if len(branches) == 1 and type_of(branches[0]) in {"float", "double"}:
             columns.append(itemgetter(field["name"]))
         elif not _is_float_free(kind):
             return None
@@ -143,7 +149,7 @@ class _Converters:
     def build(self, schema: Any, namespace: str) -> Convert | None:  # noqa: PLR0911 - one for each kind of schema
         if isinstance(schema, list):
             return self._union(schema, namespace)
-        kind = _type(schema)
+        kind = type_of(schema)
         if not isinstance(kind, str):
             return self.build(kind, namespace)
         if kind == "array":
@@ -160,22 +166,22 @@ class _Converters:
             return _float if kind in {"float", "double"} else self._reference(kind, namespace)
         leaf = _leaf(schema, kind)
         if kind == "fixed":
-            self._named[_name_of(schema, namespace)] = leaf
+            self._named[name_of(schema, namespace)] = leaf
         elif kind == "enum":
-            self._named[_name_of(schema, namespace)] = None
+            self._named[name_of(schema, namespace)] = None
         return leaf if kind in _PRIMITIVES or kind in _NAMED else self._reference(kind, namespace)
 
     def _reference(self, kind: str, namespace: str) -> Convert | None:
         if kind in _PRIMITIVES or kind in _NAMED:
             return None
-        name = _full_name(kind, namespace)
+        name = full_name(kind, namespace)
         if name in self._building:
             named = self._named  # a record inside itself: looked up when it is met
             return lambda value: value if (convert := named[name]) is None else convert(value)
         return self._named.get(name)
 
     def _union(self, branches: list[Any], namespace: str) -> Convert | None:
-        several = len([branch for branch in branches if _type(branch) != "null"]) > 1
+        several = len([branch for branch in branches if type_of(branch) != "null"]) > 1
         built = [(branch_name(branch, namespace), self.build(branch, namespace)) for branch in branches]
         converts = {name: convert for name, convert in built if convert is not None}
         if not converts:
@@ -194,7 +200,7 @@ class _Converters:
         return convert_branch
 
     def _record(self, schema: Any, namespace: str) -> Convert | None:
-        name = _name_of(schema, namespace)
+        name = name_of(schema, namespace)
         inner = name.rpartition(".")[0]
         self._building.add(name)
         fields = [
@@ -219,9 +225,9 @@ class _Converters:
 
 def _leaf(schema: Any, kind: str) -> Convert | None:
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
-    if logical == "decimal" and kind in {"bytes", "fixed"}:
+    if is_decimal(schema):
         scale = schema.get("scale", 0)
-        return lambda value: format(Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _WIDE), "f")
+        return lambda value: _decimal(value, scale)
     if logical == "uuid" and kind == "fixed" and schema["size"] == 16:  # noqa: PLR2004
         return lambda value: str(uuid.UUID(bytes=value))
     if logical == "duration" and kind == "fixed" and schema["size"] == 12:  # noqa: PLR2004
@@ -249,8 +255,42 @@ def _times() -> dict[tuple[str, str | None], Convert]:
     return times
 
 
-_WIDE = Context(prec=10_000)
+_DECIMAL_BYTES = 4096
+"""Of the longest decimal: the time to write one grows with the square of its length."""
+
+_MOST_DIGITS = 10_000
+_WIDE = Context(prec=_MOST_DIGITS)
 _TIMES = _times()
+
+
+class NoJsonFormError(ValueError):
+    """A value that has no JSON form, and why."""
+
+
+def is_decimal(schema: Any) -> bool:
+    """Whether values are decimals: the logical type on bytes, with a scale and a precision as Avro demands them.
+
+    Raises:
+        ValueError: its scale is more than can be written.
+    """
+    if (
+        not isinstance(schema, dict)
+        or schema.get("logicalType") != "decimal"
+        or schema["type"] not in ("bytes", "fixed")
+    ):
+        return False
+    scale, precision = schema.get("scale", 0), schema.get("precision", 0)
+    if type(scale) is not int or type(precision) is not int or not 0 <= scale <= precision or not precision:
+        return False
+    if scale > _MOST_DIGITS:
+        raise ValueError(f"a decimal with more than {_MOST_DIGITS} digits behind the point")
+    return True
+
+
+def _decimal(value: bytes, scale: int) -> str:
+    if len(value) > _DECIMAL_BYTES:
+        raise NoJsonFormError(f"a decimal of more than {_DECIMAL_BYTES} bytes")
+    return format(Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _WIDE), "f")
 
 
 def _duration(value: bytes) -> dict[str, int]:
@@ -266,21 +306,24 @@ def _float(value: float) -> float | str:
 
 def branch_name(branch: Any, namespace: str) -> str:
     """The name of a union's branch, as in Avro's own JSON encoding: the full name of a named type, else the type."""
-    kind = _type(branch)
+    kind = type_of(branch)
     if not isinstance(kind, str):
         return branch_name(kind, namespace)
     if kind in _NAMED:
-        return _name_of(branch, namespace)
-    return kind if kind in _PRIMITIVES or kind in {"array", "map"} else _full_name(kind, namespace)
+        return name_of(branch, namespace)
+    return kind if kind in _PRIMITIVES or kind in {"array", "map"} else full_name(kind, namespace)
 
 
-def _type(schema: Any) -> Any:
+def type_of(schema: Any) -> Any:
+    """What stands for `type` in a schema: a name, or a schema again."""
     return schema["type"] if isinstance(schema, dict) else schema
 
 
-def _name_of(schema: Any, namespace: str) -> str:
-    return _full_name(schema["name"], schema.get("namespace", namespace))
+def name_of(schema: Any, namespace: str) -> str:
+    """The full name of a named type that is defined in `namespace`."""
+    return full_name(schema["name"], schema.get("namespace", namespace))
 
 
-def _full_name(name: str, namespace: str) -> str:
+def full_name(name: str, namespace: str) -> str:
+    """The full name of a type that is named in `namespace`."""
     return name if "." in name or not namespace else f"{namespace}.{name}"

@@ -11,10 +11,11 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from framework.records import Mark, SkippedRecord
-from framework.transformer import ObjectInput, PayloadRun
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.transformer import ObjectInput, PayloadBatch
+from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import PIECE_BYTES, UnpackedStream
-from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 
 
 class BytesTransformer(ShippedTransformer):
@@ -23,26 +24,26 @@ class BytesTransformer(ShippedTransformer):
     name: ClassVar[str] = "bytes"
 
     @override
-    def depends_on(self) -> Mapping[str, str]:
+    def numbering_options(self) -> Mapping[str, str]:
         size = "object" if self.options.whole_object else str(self.options.chunk_size)
         return {"format": self.name, "compression": self.options.compression, "chunk_size": size}
 
     @override
-    def remake(self, raw: bytes, *, key: str) -> bytes:
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
         return self._fitting(raw)
 
     @override
     def _read(
-        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         if self.options.whole_object:
             yield from self._whole(source, skip, builder)
         else:
             yield from self._chunks(source, skip, mark, builder)
 
     def _chunks(
-        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         size = self.options.chunk_size
         start = 0
         if mark is not None and mark.record <= skip:
@@ -72,7 +73,7 @@ class BytesTransformer(ShippedTransformer):
 
     def _add(
         self, chunks: list[bytes], size: int, stream: UnpackedStream, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         if self.options.chunk_size > self.options.max_record_bytes:
             for chunk in chunks:
                 if len(chunk) <= self.options.max_record_bytes:
@@ -85,7 +86,7 @@ class BytesTransformer(ShippedTransformer):
             builder.border((builder.next_record - 1) * self.options.chunk_size, overhead=0)
         yield from builder.add(chunks, size)
 
-    def _whole(self, source: ObjectInput, skip: int, builder: RunBuilder) -> Iterator[PayloadRun | SkippedRecord]:
+    def _whole(self, source: ObjectInput, skip: int, builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
         if skip:
             return
         limit = self.options.max_record_bytes

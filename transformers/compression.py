@@ -2,7 +2,8 @@
 
 `auto` decides by the first bytes. Where they and the key's suffix disagree the bytes are right: a `.gz` that begins
 otherwise is read as it is, and gzip without the suffix is unpacked. The suffix counts only for an object that is
-shorter than the magic bytes.
+shorter than the magic bytes, and where it names a compression and the bytes are neither that nor text: then they are
+packed in a way that is not supported, and no format of text may take them for records.
 
 | name | suffixes | more than one in a row | behind the end |
 | --- | --- | --- | --- |
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from framework.errors import CorruptObjectError
 from framework.transformer import ObjectInput
 from transformers.unpack import unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
 
@@ -39,6 +41,25 @@ SUFFIXES = {
     ".bzip2": "bzip2",
     ".xz": "xz",
 }
+
+UNSUPPORTED = {
+    ".lz4": "lz4",
+    ".br": "brotli",
+    ".zip": "zip",
+    ".7z": "7z",
+    ".deflate": "Hadoop's deflate",
+    ".zz": "zlib",
+    ".z": "compress",
+    ".lzo": "lzo",
+    ".lzma": "lzma",
+    ".lz": "lzip",
+}
+"""Compressions that are not unpacked here, by the suffixes that say so."""
+
+_TEXT_BYTES = 4096
+"""How much of the beginning is looked at to tell text from what is packed."""
+
+_CONTROLS = bytes(set(range(32)) - set(b"\b\t\n\v\f\r\x1b"))
 
 _MAGIC = {
     "gzip": (b"\x1f\x8b\x08",),
@@ -77,19 +98,69 @@ def detect_compression(head: bytes, key: str) -> str:
     return "none"
 
 
+def unsupported_compression(key: str) -> str | None:
+    """The compression that the key's suffix names, when it is none of those here."""
+    lower = key.lower()
+    return next((name for suffix, name in UNSUPPORTED.items() if lower.endswith(suffix)), None)
+
+
+def check_text(head: bytes, source: ObjectInput) -> None:
+    """Refuses what is packed in a way that is not supported, for a format of text.
+
+    Args:
+        head: the object's beginning, which is that of no compression here.
+        source: the object.
+
+    Raises:
+        CorruptObjectError: its name says that it is packed, and it begins with what text has not.
+    """
+    head, foreign = head[:_TEXT_BYTES], unsupported_compression(source.key)
+    named = foreign or compression_of_key(source.key)
+    if named == "none":
+        return
+    packed = head.translate(None, _CONTROLS) != head
+    if foreign and not packed:
+        try:
+            head.decode()
+        except UnicodeDecodeError as exc:
+            packed = exc.start < len(head) - 3  # behind that it may be a character that was cut
+    if packed:
+        known = "not supported" if foreign else "packed in another form of it, which is not supported"
+        if named == "snappy":
+            known = "not in its framed form; Hadoop's and Spark's own, and the raw one, are not supported"
+        raise CorruptObjectError(
+            f"its name says {named}, and it is {known}; unpack it, or pack it with one of {', '.join(_UNPACKERS)}",
+            location=source.location,
+        )
+
+
 class UnpackedStream:
     """The unpacked bytes of an object from `start` on. Opened at the first read; closing twice is fine.
+
+    Args:
+        source: the object.
+        compression: the option.
+        start: of the stored bytes; behind 0 nothing is unpacked.
+        piece_bytes: about how much to read at a time.
+        text: whether it must be text inside: see `check_text`.
 
     Attributes:
         location: the object's address.
     """
 
     def __init__(
-        self, source: ObjectInput, compression: str, *, start: int = 0, piece_bytes: int = PIECE_BYTES
+        self,
+        source: ObjectInput,
+        compression: str,
+        *,
+        start: int = 0,
+        piece_bytes: int = PIECE_BYTES,
+        text: bool = False,
     ) -> None:
         self._piece_bytes = min(piece_bytes, PIECE_BYTES)
         self.location = source.location
         self._source = source
+        self._text = text
         self._start = start
         self._compression = "none" if start else compression
         self._pieces: Iterator[bytes] | None = None
@@ -149,6 +220,8 @@ class UnpackedStream:
             except Exception as exc:  # noqa: BLE001 - raised behind the head
                 failure = exc
             self._compression = detect_compression(head, self._source.key)
+            if self._text and self._compression == "none":
+                check_text(head, self._source)
             size = _PACKED_READ_BYTES if self._compression != "none" else self._piece_bytes
             pieces = _after(head, failure, pieces)
         if self._compression != "none":

@@ -3,7 +3,8 @@
 The standard library's reader in strict mode decides what a row is (RFC 4180, any delimiter and quote): a line end may
 stand inside quotes, a quote inside quotes is doubled. Text is UTF-8. An empty line is no record. A row with too many or
 too few fields, with bytes that are not UTF-8, or with something between a closing quote and the delimiter is a bad
-record. Rows can only be told apart from the start, so there are no marks; skipped rows are parsed but not encoded.
+record. Where such a row, or a line that is too long, leaves a quote open, nobody can tell where the next row begins, and
+the object ends there. Rows can only be told apart from the start, so there are no marks; skipped rows are parsed but not encoded.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
-from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
-from framework.records import Mark, SkippedRecord
-from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadRun
+from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
+from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
 from transformers.row_json import encode, row_maker
-from transformers.runs import RunBuilder, ShippedTransformer, too_large
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -31,6 +33,14 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 18
 _ROWS_AT_ONCE = 256
 """Small, both: fields should still be in the processor's cache when they are encoded (2,000 rows: a tenth slower)."""
+
+_NO_LIMIT = 2 * MAX_MESSAGE_BYTES
+
+_MOST_FIELDS = 1_000_000
+"""Of a row. Each takes some 60 bytes of memory, however short it is."""
+
+_MOST_COLUMNS = 100_000
+"""Of a header."""
 
 
 class CsvTransformer(ShippedTransformer):
@@ -47,7 +57,7 @@ class CsvTransformer(ShippedTransformer):
             self._dialect |= {"quotechar": None, "quoting": csv.QUOTE_NONE}
 
     @override
-    def depends_on(self) -> Mapping[str, str]:
+    def numbering_options(self) -> Mapping[str, str]:
         options = self.options
         return {
             "format": self.name,
@@ -59,12 +69,14 @@ class CsvTransformer(ShippedTransformer):
 
     @override
     def _read(
-        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
-        # The module's limit on a field, 131,072 by default, is one for the process and knows no records.
-        if csv.field_size_limit() < MAX_MESSAGE_BYTES:
-            csv.field_size_limit(MAX_MESSAGE_BYTES)
-        with closing(UnpackedStream(source, self.options.compression)) as stream:
+        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        # The module's limit on a field, 131,072 by default, is one for the process and knows no records: behind a field that
+        # it refuses it reads on as if no quote were open. So it must lie above what ends an object here.
+        if csv.field_size_limit() < _NO_LIMIT:
+            csv.field_size_limit(_NO_LIMIT)
+        compression = self.options.compression
+        with closing(UnpackedStream(source, compression, piece_bytes=_PIECE_BYTES, text=True)) as stream:
             yield from _RowReader(self.options, self._dialect, stream, builder, skip).read()
 
 
@@ -80,18 +92,21 @@ class _RowReader:
         self._builder = builder
         self._left = skip
         self._rows: list[list[str]] = []
-        self._giant: bytes | None = None
+        self._giant: Span | None = None
+        self._delimiter, self._quote = options.csv_delimiter.encode(), options.csv_quote.encode()
+        self._text = io.StringIO()
         self._ended = False
         self._make: Callable[..., Any] | None = None
         self._width: int | None = None
         piece_bytes = min(_PIECE_BYTES, builder.limits.size_bytes)
-        self._spans: Iterator[Span] = whole_lines(stream, 0, piece_bytes, options.max_record_bytes)
+        spans = whole_lines(stream, 0, piece_bytes, options.max_record_bytes, self._quote)
+        self._spans: Iterator[Span] = self._narrow(spans)
         self._at_once = max(1, min(_ROWS_AT_ONCE, builder.limits.records))
 
-    def read(self) -> Iterator[PayloadRun | SkippedRecord]:
+    def read(self) -> Iterator[PayloadBatch | SkippedRecord]:
         for span in self._spans:
             if span.too_long:
-                yield from self._take_giant(span.data)
+                yield from self._take_giant(span)
             elif (lines := self._plain_lines(span.data)) is None:
                 # From the first quote on the csv module reads: only it knows whether a line end is inside quotes.
                 self._spans = chain((span,), self._spans)
@@ -112,7 +127,7 @@ class _RowReader:
                 return None
         return list(filter(None, _decode(data).split("\n")))
 
-    def _read_quoted(self) -> Iterator[PayloadRun | SkippedRecord]:
+    def _read_quoted(self) -> Iterator[PayloadBatch | SkippedRecord]:
         while not self._ended:
             # One reader for all lines up to one that is too long, which ends it.
             reader = csv.reader(chain.from_iterable(self._texts()), **self._dialect)
@@ -120,42 +135,72 @@ class _RowReader:
             while not exhausted:
                 problem, exhausted, failure = self._fill(reader)
                 yield from self._take(self._rows)
+                if problem is not None and self._width is None and self._options.csv_header:
+                    raise CorruptObjectError(f"the header is {problem}", location=self._stream.location)
                 if problem is not None:
                     yield from self._bad(problem, b"")
                 if failure is not None:
                     raise failure
             if self._giant is not None:
-                raw, self._giant = self._giant, None
-                yield from self._take_giant(raw)
+                giant, self._giant = self._giant, None
+                yield from self._take_giant(giant)
+
+    def _narrow(self, spans: Iterator[Span]) -> Iterator[Span]:
+        """The spans, in which a line with too many fields is one that is too long."""
+        for span in spans:
+            data = span.data
+            if span.too_long or len(data) <= _MOST_FIELDS or data.count(self._delimiter) < _MOST_FIELDS:
+                yield span
+                continue
+            at = 0
+            while at < len(data):
+                end = data.find(b"\n", at) + 1 or len(data)
+                line = data[at:end]
+                if line.count(self._delimiter) < _MOST_FIELDS:
+                    yield Span(line, span.start + at, ended=line.endswith(b"\n"))
+                else:
+                    quotes = line.count(self._quote) if self._quote else 0
+                    yield Span(line[:RAW_BYTES], span.start + at, too_long=True, length=len(line), quotes=quotes)
+                at = end
 
     def _texts(self) -> Iterator[io.StringIO]:
         """Lines with their ends, span by span, until one is too long."""
-        open_bytes, rows_before = 0, -1
+        open_bytes = open_fields = rows_before = 0
+        list_before, data_before = self._rows, b""
         for span in self._spans:
             if span.too_long:
-                self._giant = span.data
+                self._giant = span
                 return
-            # The csv module grows the list as it reads: no new row since the last span means one row spans it all.
-            open_bytes = open_bytes + len(span.data) if len(self._rows) == rows_before else len(span.data)
-            rows_before = len(self._rows)
-            if open_bytes > self._options.max_record_bytes + 2 * _PIECE_BYTES:
+            # The csv module grows the list as it reads: no new row since the last span was taken means that it is all in one.
+            if self._rows is list_before and len(self._rows) == rows_before:
+                open_bytes += len(data_before)
+                open_fields += data_before.count(self._delimiter)
+            else:
+                open_bytes = open_fields = 0
+            list_before, rows_before, data_before = self._rows, len(self._rows), span.data
+            if open_bytes > self._options.max_record_bytes or open_fields > _MOST_FIELDS:
                 raise CorruptObjectError(
-                    f"a quoted field goes on for more than {self._options.max_record_bytes} bytes (is a quote never "
-                    "closed?), so the rows behind it cannot be told apart; see input.csv_quote",
+                    f"a row goes on for more than {self._options.max_record_bytes} bytes or {_MOST_FIELDS} fields (is a "
+                    "quote never closed?), so the rows behind it cannot be told apart; see input.csv_quote",
                     location=self._stream.location,
                 )
-            yield io.StringIO(_decode(span.data), newline="\n")
+            self._text = io.StringIO(_decode(span.data), newline="\n")
+            yield self._text
         self._ended = True
 
     def _fill(self, reader: CsvReader) -> tuple[str | None, bool, Exception | None]:
         """Reads up to some rows. Returns what is wrong with the one behind them, whether all were read, a failure."""
         self._rows = []
+        lines_before = reader.line_num
         try:
             # Rows that came before an error stay in the list.
             self._rows.extend(islice(reader, self._at_once))
         except csv.Error as exc:
             if str(exc) != "unexpected end of data":
-                return f"not a row of CSV ({exc})", False, None
+                problem = str(exc) if not str(exc).startswith("new-line") else "a CR alone in it, which ends no line"
+                if not self._leaves_open(reader.line_num - lines_before):
+                    return f"not a row of CSV ({problem})", False, None
+                return f"not a row of CSV ({problem})", True, self._left_open("text behind a quoted field")
             error = TruncatedObjectError(
                 "the last row ends inside quotes: the object was cut short, or a quote is never closed",
                 location=self._stream.location,
@@ -170,6 +215,20 @@ class _RowReader:
             return None, True, exc
         return None, len(self._rows) < self._at_once, None
 
+    def _leaves_open(self, lines: int) -> bool:
+        """Whether the row that cannot be read, the last of `lines`, ends inside quotes; a quote more decides it."""
+        read = self._text.getvalue()[: self._text.tell()]
+        quotes = read.count(self._options.csv_quote, read.rfind("\n", 0, -1) + 1) if self._quote else 0
+        whole = sum(1 + sum(field.count("\n") for field in row) for row in self._rows)
+        begun_before = lines - whole > 1  # then its last line begins inside quotes
+        return (quotes + begun_before) % 2 == 1
+
+    def _left_open(self, what: str) -> CorruptObjectError:
+        return CorruptObjectError(
+            f"{what} leaves a quote open, so the rows behind it cannot be told apart; see input.csv_quote",
+            location=self._stream.location,
+        )
+
     def _take_header(self, rows: list[list[str]]) -> None:
         while rows and not rows[0]:
             del rows[0]
@@ -179,6 +238,10 @@ class _RowReader:
             self._width = len(rows[0])
             return
         names = rows.pop(0)
+        if len(names) > _MOST_COLUMNS:
+            raise CorruptObjectError(
+                f"the header names more than {_MOST_COLUMNS} columns; is this CSV?", location=self._stream.location
+            )
         if any("\0" in name or (not name.isprintable() and not _is_text(name)) for name in names):
             raise CorruptObjectError(
                 "the header is not text in UTF-8: this is not CSV; see input.format", location=self._stream.location
@@ -190,7 +253,7 @@ class _RowReader:
             )
         self._make, self._width = row_maker(tuple(names)), len(names)
 
-    def _take(self, rows: list[list[str]]) -> Iterator[PayloadRun | SkippedRecord]:
+    def _take(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
         if self._width is None and rows:
             self._take_header(rows)
         if not all(rows):
@@ -202,7 +265,7 @@ class _RowReader:
         if rows:
             yield from self._encode(rows)
 
-    def _encode(self, rows: list[list[str]]) -> Iterator[PayloadRun | SkippedRecord]:
+    def _encode(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
         try:
             payloads = self._dump(rows)
         except (TypeError, ValueError):
@@ -217,7 +280,7 @@ class _RowReader:
     def _dump(self, rows: list[list[str]]) -> list[bytes]:
         return list(map(encode, rows if self._make is None else starmap(self._make, rows)))
 
-    def _encode_one(self, row: list[str]) -> Iterator[PayloadRun | SkippedRecord]:
+    def _encode_one(self, row: list[str]) -> Iterator[PayloadBatch | SkippedRecord]:
         if self._make is not None and len(row) != self._width:
             yield from self._bad(f"{len(row)} fields where the header has {self._width}", self._raw(row))
             return
@@ -232,13 +295,20 @@ class _RowReader:
             return
         yield from self._builder.add([payload], len(payload))
 
-    def _take_giant(self, raw: bytes) -> Iterator[PayloadRun | SkippedRecord]:
+    def _take_giant(self, span: Span) -> Iterator[PayloadBatch | SkippedRecord]:
+        location, limit = self._stream.location, self._options.max_record_bytes
         if self._width is None and self._options.csv_header:
             raise CorruptObjectError(
-                "the header is longer than input.max_record_bytes; is this CSV?", location=self._stream.location
+                "the header is longer than input.max_record_bytes; is this CSV?", location=location
             )
-        error = too_large(self._stream.location, self._builder.next_record, self._options.max_record_bytes)
-        yield from self._skipped(error, raw, None)
+        error = too_large(location, self._builder.next_record, limit)
+        if span.length <= limit:
+            error = RecordTooLargeError(
+                f"more than {_MOST_FIELDS} fields", location=location, record_number=self._builder.next_record
+            )
+        yield from self._skipped(error, span.data, None)
+        if span.quotes % 2:
+            raise self._left_open("a line that is too long")
 
     def _raw(self, row: list[str]) -> bytes:
         """The row written again: its bytes are gone, and may have had quotes where none were needed."""
@@ -249,11 +319,11 @@ class _RowReader:
             for field in row
         ).encode("utf-8", "surrogateescape")
 
-    def _bad(self, message: str, raw: bytes) -> Iterator[PayloadRun | SkippedRecord]:
+    def _bad(self, message: str, raw: bytes) -> Iterator[PayloadBatch | SkippedRecord]:
         error = RecordError(message, location=self._stream.location, record_number=self._builder.next_record)
         yield from self._skipped(error, raw, len(raw))
 
-    def _skipped(self, error: RecordError, raw: bytes, length: int | None) -> Iterator[PayloadRun | SkippedRecord]:
+    def _skipped(self, error: RecordError, raw: bytes, length: int | None) -> Iterator[PayloadBatch | SkippedRecord]:
         if self._left:
             self._left -= 1
             return

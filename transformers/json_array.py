@@ -4,7 +4,8 @@ The array is read in pieces. How a piece is cut without reading it byte by byte:
 its end; if `[` + what is before it + `]` is valid JSON, the guess is right, because then the text before the comma is a
 sequence of whole elements. msgspec does that check, and gives every element's bytes, in C. A guess looks for the bytes
 that stood between the first two elements, up to the second one's first key. Where guessing fails, Python's own scanner
-finds the end of one element after the other. Either way an element is checked as a line of `jsonl` is.
+finds the end of one element after the other; it builds the values, so a long element is cut by its brackets and quotes
+alone. Either way an element is checked as a line of `jsonl` is.
 
 Between elements the syntax must be right, else the rest of the object cannot be read.
 """
@@ -21,21 +22,28 @@ import msgspec
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
-from framework.records import Mark, SkippedRecord
-from framework.transformer import ObjectInput, PayloadRun
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.transformer import ObjectInput, PayloadBatch
+from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, check_utf8, too_large
 from transformers.compression import PIECE_BYTES, UnpackedStream
-from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 
 _WHITESPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _GUESSES = 4
+_FEW_BYTES = 2000
+_GUESSED_BYTES = 1 << 21
+_SCANNED_BYTES = 1 << 21
+"""Up to this Python's scanner looks for an element's end: its values take up to 40 times the memory of their text."""
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _element = msgspec.json.Decoder(msgspec.Raw).decode
+_NOT_UTF8 = "not UTF-8"
 _whitespace = re.compile(r"[ \t\r\n]*").match
 _begun_fraction = re.compile(r"(?:\.|[eE][+-]?)\Z").match
 _separator = re.compile(r'[ \t\r\n]*,[ \t\r\n]*(?:\{[ \t\r\n]*"[^"\\]*"|[\[{"]?)').match
 _outside = re.compile(rb'["\[\]{},]').search
 _inside = re.compile(rb'["\\]').search
+_whole_escapes = re.compile(rb'[^"\\]*(?:\\.[^"\\]*){0,1000}', re.DOTALL).match
 
 
 # Numbers become floats only because their values are not looked at: `int` refuses very long ones.
@@ -50,12 +58,12 @@ class JsonArrayTransformer(ShippedTransformer):
     name: ClassVar[str] = "json"
 
     @override
-    def depends_on(self) -> Mapping[str, str]:
+    def numbering_options(self) -> Mapping[str, str]:
         # Not the compression: read with a wrong one, no object begins with `[`, so no number can change its meaning.
         return {"format": self.name}
 
     @override
-    def remake(self, raw: bytes, *, key: str) -> bytes:
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
         problem = _problem(self._fitting(raw))
         if problem is not None:
             raise RecordError(problem)
@@ -63,10 +71,11 @@ class JsonArrayTransformer(ShippedTransformer):
 
     @override
     def _read(
-        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         piece_bytes = max(len(_BOM), min(PIECE_BYTES, builder.limits.size_bytes))
-        with closing(UnpackedStream(source, self.options.compression, piece_bytes=piece_bytes)) as stream:
+        compression = self.options.compression
+        with closing(UnpackedStream(source, compression, piece_bytes=piece_bytes, text=True)) as stream:
             yield from _ArrayReader(stream, piece_bytes, self.options.max_record_bytes, skip, builder).read()
 
 
@@ -86,7 +95,7 @@ class _ArrayReader:
         self._between = b""
         self._first = True
 
-    def read(self) -> Iterator[PayloadRun | SkippedRecord]:
+    def read(self) -> Iterator[PayloadBatch | SkippedRecord]:
         if not self._begin():
             return
         closed = False
@@ -97,8 +106,8 @@ class _ArrayReader:
             closed = yield from self._take_scanned()
             if closed or (self._between and not knew):
                 continue
-            if len(self._data) > self._max_bytes + self._piece_bytes:
-                closed = yield from self._take_giant()
+            if len(self._data) > min(_SCANNED_BYTES, self._max_bytes + self._piece_bytes):
+                closed = yield from self._take_long()
             elif not self._more():
                 raise TruncatedObjectError(
                     "the JSON array has no end: the object was cut short", location=self._stream.location
@@ -131,10 +140,10 @@ class _ArrayReader:
         self._data = self._data + piece if self._data else piece
         return bool(piece)
 
-    def _take_guessed(self) -> Iterator[PayloadRun | SkippedRecord]:
+    def _take_guessed(self) -> Iterator[PayloadBatch | SkippedRecord]:
         """Hands out all elements up to a comma near the end, if a guess finds one."""
         comma = self._between.index(b",", 1)
-        end = len(self._data)
+        end = min(len(self._data), _GUESSED_BYTES)
         for _ in range(_GUESSES):
             end = self._data.rfind(self._between, 0, end)
             if end < 0:
@@ -142,8 +151,7 @@ class _ArrayReader:
             body = self._data[: end + comma]
             try:
                 raws = _elements(b"[%b]" % body)
-                if not body.isascii():
-                    body.decode()
+                check_utf8(body)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
             self._data = self._data[end + comma + 1 :]
@@ -161,7 +169,7 @@ class _ArrayReader:
                     yield from self._take_one(element)
             return
 
-    def _take_scanned(self) -> Generator[PayloadRun | SkippedRecord, None, bool]:
+    def _take_scanned(self) -> Generator[PayloadBatch | SkippedRecord, None, bool]:
         """Hands out one element after the other, as far as they are whole. Returns whether the array is closed.
 
         Stops as soon as it has seen what stands between two elements for the first time.
@@ -204,29 +212,42 @@ class _ArrayReader:
                 return None
             raise self._corrupt(f"an element of the JSON array is not JSON ({exc.msg})") from None
 
-    def _take_one(self, element: bytes) -> Iterator[PayloadRun | SkippedRecord]:
-        if self._left:
+    def _take_one(self, element: bytes, length: int = 0) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Hands out one element; `length` is that of a long one, of which there may be the beginning only."""
+        if self._left and not length:
             self._left -= 1
             return
         number, location = self._builder.next_record, self._stream.location
         error: RecordError | None = None
-        if len(element) > self._max_bytes:
-            error = too_large(location, number, self._max_bytes)
-        elif (problem := _problem(element)) is not None:
+        too_long = max(length, len(element)) > self._max_bytes
+        if not too_long and (problem := _problem(element)) is not None:
+            if length and problem != _NOT_UTF8:
+                raise self._corrupt(f"an element of the JSON array is {problem}")
             error = RecordError(problem, location=location, record_number=number)
-        if error is None:
-            yield from self._builder.add([element], len(element))
-        else:
+        if self._left:
+            self._left -= 1
+        elif too_long:
+            error = too_large(location, number, self._max_bytes)
+            yield from self._builder.bad(error, element, length=None if length > self._max_bytes else len(element))
+        elif error is not None:
             yield from self._builder.bad(error, element, length=len(element))
+        else:
+            yield from self._builder.add([element], len(element))
 
-    def _take_giant(self) -> Generator[PayloadRun | SkippedRecord, None, bool]:  # noqa: C901 - a scanner
-        """Leaves out an element that is too long, without keeping it. Returns whether the array is closed behind it."""
-        raw = self._data[:RAW_BYTES]
-        depth, quoted, at = 0, False, 0
+    def _take_long(self) -> Generator[PayloadBatch | SkippedRecord, None, bool]:  # noqa: C901 - a scanner
+        """Hands out, or leaves out, an element that is long. Returns whether the array is closed behind it."""
+        parts: list[bytes] = []
+        length = depth = at = 0
+        quoted = False
         while True:
+            if quoted and at < len(self._data) and (inside := _whole_escapes(self._data, at)) is not None:
+                at = inside.end()
+            if depth and not quoted:
+                at, depth = _without_strings(self._data, at, depth)
             found = (_inside if quoted else _outside)(self._data, at)
             if found is None:
                 at = max(0, at - len(self._data))
+                length += self._keep(parts, self._data, length)
                 self._data = b""
                 if not self._more():
                     raise TruncatedObjectError(
@@ -247,27 +268,49 @@ class _ArrayReader:
                 break
         if char == b"}":
             raise self._corrupt("an element of the JSON array is not JSON")
+        length += self._keep(parts, self._data[: at - 1], length)
         self._data = self._data[at:]
-        self._first = False
-        if self._left:
-            self._left -= 1
-        else:
-            number = self._builder.next_record
-            error = too_large(self._stream.location, number, self._max_bytes)
-            yield from self._builder.bad(error, raw)
+        element = b"".join(parts).strip(_WHITESPACE)
+        del parts
+        if element or not self._first or char != b"]" or length > self._max_bytes:
+            self._first = False
+            yield from self._take_one(element, length)
         return char == b"]"
+
+    def _keep(self, parts: list[bytes], part: bytes, length: int) -> int:
+        """Adds a part to those of a long element, of which only the beginning is kept when it is too long."""
+        if length <= self._max_bytes < length + len(part):
+            parts[:] = [b"".join((*parts, part))[:RAW_BYTES]]
+        elif length <= self._max_bytes:
+            parts.append(part)
+        return len(part)
 
     def _corrupt(self, message: str) -> CorruptObjectError:
         return CorruptObjectError(message, location=self._stream.location)
 
 
+def _without_strings(data: bytes, at: int, depth: int) -> tuple[int, int]:
+    """Goes over a long part without quotes, up to where the value closes; where it stops, and how deep it is there."""
+    end = data.find(b'"', at)
+    end = len(data) if end < 0 else end
+    if end - at < _FEW_BYTES:
+        return at, depth
+    import numpy as np  # noqa: PLC0415 - only for long elements
+
+    steps = np.zeros(256, np.int8)
+    steps[[*b"[{"]], steps[[*b"]}"]] = 1, -1
+    depths = np.cumsum(steps[np.frombuffer(data, np.uint8, end - at, at)], dtype=np.int32) + depth
+    closed = int(np.argmax(depths == 0))
+    return (at + closed + 1, 0) if depths[closed] == 0 else (end, int(depths[-1]))
+
+
 def _problem(element: bytes) -> str | None:
     """What is wrong with an element; None when it is a JSON value."""
     try:
-        element.decode()
+        check_utf8(element)
         _element(element)
     except UnicodeDecodeError:
-        return "not UTF-8"
+        return _NOT_UTF8
     except (msgspec.DecodeError, RecursionError) as exc:
         return f"not JSON ({exc})"
     return None

@@ -15,6 +15,7 @@ import msgspec
 from typing_extensions import override
 
 from framework.transformer import InputOptions
+from transformers.batches import check_utf8
 from transformers.lines import LineTransformer
 
 _check = msgspec.json.Decoder(msgspec.Raw).decode
@@ -37,7 +38,7 @@ class JsonlTransformer(LineTransformer):
             # The quickest way through an iterator that keeps nothing. A blank line is no JSON and fails here.
             deque(map(_check, lines), maxlen=0)
             if not ascii_only:
-                b"\n".join(lines).decode()
+                check_utf8(b"\n".join(lines))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         return True
@@ -47,7 +48,7 @@ class JsonlTransformer(LineTransformer):
         if not self._validate:
             return None
         try:
-            line.decode()
+            check_utf8(line)
         except UnicodeDecodeError as exc:
             return f"not UTF-8 from byte {exc.start} of the line on; is this really jsonl? See input.format"
         try:

@@ -14,11 +14,12 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import RecordError
-from framework.records import Mark, SkippedRecord
-from framework.shares import Share
-from framework.transformer import BatchLimits, ObjectInput, PayloadRun
-from transformers.compression import PIECE_BYTES, UnpackedStream, compression_of_key
-from transformers.runs import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.model.splits import Share
+from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
+from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from transformers.compression import PIECE_BYTES, UnpackedStream, compression_of_key, unsupported_compression
 from transformers.share_lines import ShareLines
 
 _BOM = b"\xef\xbb\xbf"
@@ -34,6 +35,7 @@ class Span:
         ended: whether the last line has an end; only the object's last may have none.
         too_long: this is one line, longer than allowed.
         length: of a line that is too long, how many bytes it has without its end.
+        quotes: of a line that is too long, how many quotes are in it.
     """
 
     data: bytes = attrs.field(repr=False)
@@ -41,12 +43,16 @@ class Span:
     ended: bool = True
     too_long: bool = False
     length: int = 0
+    quotes: int = 0
 
 
 def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing carried, a line begun, one too long
-    stream: UnpackedStream, start: int, piece_bytes: int, max_bytes: int
+    stream: UnpackedStream, start: int, piece_bytes: int, max_bytes: int, quote: bytes = b""
 ) -> Iterator[Span]:
-    """All bytes from `start` on, where a line begins: about a piece at a time, and each line too long by itself."""
+    """All bytes from `start` on, where a line begins: about a piece at a time, and each line too long by itself.
+
+    Where `quote` is given it is counted in lines that are too long.
+    """
     # The first piece must hold a whole byte order mark.
     piece_bytes = max(len(_BOM), piece_bytes)
     at = start  # of the first line not yielded yet
@@ -54,6 +60,7 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
     carried = 0
     giant: bytes | None = None  # the beginning of a line that is too long, once it is; its pieces are no longer kept
     giant_blank = False
+    quotes = 0
     tail = b""
     while piece := stream.read_about(piece_bytes):
         if at == 0 and not carried and piece.startswith(_BOM):
@@ -63,14 +70,16 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
         if cut:
             if giant is not None:
                 begin = piece.index(b"\n") + 1
+                quotes += piece.count(quote, 0, begin) if quote else 0
                 if not giant_blank or piece[:begin].strip():
                     before = piece[begin - 2 : begin - 1] if begin > 1 else tail[-1:]
-                    yield Span(giant, at, too_long=True, length=carried + begin - (2 if before == b"\r" else 1))
+                    length = carried + begin - (2 if before == b"\r" else 1)
+                    yield Span(giant, at, too_long=True, length=length, quotes=quotes)
                 at += carried + begin
                 giant = None
             if begin < cut:
                 data = b"".join((*carry, memoryview(piece)[begin:cut]))
-                yield from _without_giants(Span(data, at), max_bytes)
+                yield from _without_giants(Span(data, at), max_bytes, quote)
                 at += len(data)
             carry, carried = [], 0
         if cut < len(piece):
@@ -78,21 +87,23 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
             carried += len(tail)
             if giant is not None:
                 giant_blank = giant_blank and not tail.strip()
+                quotes += tail.count(quote) if quote else 0
             else:
                 carry.append(tail)
                 # One more than allowed may be a CR before the LF to come.
                 if carried > max_bytes + 1:
                     whole = b"".join(carry)
                     giant, giant_blank, carry = whole[:RAW_BYTES], not whole.strip(), []
+                    quotes = whole.count(quote) if quote else 0
                     del whole
     if giant is not None:
         if not giant_blank:
-            yield Span(giant, at, too_long=True, length=carried)
+            yield Span(giant, at, too_long=True, length=carried, quotes=quotes)
     elif carry:
-        yield from _without_giants(Span(b"".join(carry), at, ended=False), max_bytes)
+        yield from _without_giants(Span(b"".join(carry), at, ended=False), max_bytes, quote)
 
 
-def _without_giants(span: Span, max_bytes: int) -> Iterator[Span]:
+def _without_giants(span: Span, max_bytes: int, quote: bytes) -> Iterator[Span]:
     """The span, or its parts when some of its lines are too long."""
     lines = span.data.split(b"\n") if len(span.data) > max_bytes else []
     if not lines or max(map(len, lines)) <= max_bytes:
@@ -106,7 +117,8 @@ def _without_giants(span: Span, max_bytes: int) -> Iterator[Span]:
         if len(core) > max_bytes and core.strip():
             if begin < here:
                 yield Span(span.data[begin:here], span.start + begin)
-            yield Span(core[:RAW_BYTES], span.start + here, too_long=True, length=len(core))
+            quotes = core.count(quote) if quote else 0
+            yield Span(core[:RAW_BYTES], span.start + here, too_long=True, length=len(core), quotes=quotes)
             begin = here + len(line) + 1
         here += len(line) + 1
     if begin < len(span.data):
@@ -162,7 +174,7 @@ class LineTransformer(ShippedTransformer):
     """
 
     @override
-    def depends_on(self) -> Mapping[str, str]:
+    def numbering_options(self) -> Mapping[str, str]:
         return {"format": self.name, "compression": self.options.compression}
 
     @abc.abstractmethod
@@ -174,7 +186,7 @@ class LineTransformer(ShippedTransformer):
         """What is wrong with a line that is not blank. Called for each line of a block that is not all good."""
 
     @override
-    def remake(self, raw: bytes, *, key: str) -> bytes:
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
         problem = self._problem(self._fitting(raw))
         if problem is not None:
             raise RecordError(problem)
@@ -182,14 +194,16 @@ class LineTransformer(ShippedTransformer):
 
     @override
     def _read(
-        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         done, start = 0, 0
         if mark is not None and mark.record <= skip:
             done, start = mark.record, mark.byte
         if start >= source.size:
             return
-        stream = UnpackedStream(source, self.options.compression, start=start, piece_bytes=_piece_bytes(builder.limits))
+        stream = UnpackedStream(
+            source, self.options.compression, start=start, piece_bytes=_piece_bytes(builder.limits), text=True
+        )
         with closing(stream):
             yield from self._lines_of(stream, start, skip - done, builder)
 
@@ -197,24 +211,26 @@ class LineTransformer(ShippedTransformer):
     def can_split(self, key: str) -> bool:
         """Whether neither option nor key says that the object is compressed."""
         compression = self.options.compression
-        return compression == "none" or (compression == "auto" and compression_of_key(key) == "none")
+        if compression == "auto":
+            return compression_of_key(key) == "none" and unsupported_compression(key) is None
+        return compression == "none"
 
     @override
-    def share_runs(
+    def read_split(
         self,
         source: ObjectInput,
         share: Share,
         *,
         skip: int = 0,
-        mark: Mark | None = None,
+        mark: ResumePoint | None = None,
         limits: BatchLimits | None = None,
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         builder = RunBuilder(skip + 1, limits or BatchLimits())
-        yield from self._numbered(self._read_share(source, share, skip, mark, builder), builder)
+        yield from self._numbered(self._read_share(source, share, skip, mark, builder), builder, source)
 
     def _read_share(
-        self, source: ObjectInput, share: Share, skip: int, mark: Mark | None, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+        self, source: ObjectInput, share: Share, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         if mark is not None and mark.record > skip:
             mark = None
         stream = ShareLines(
@@ -227,7 +243,7 @@ class LineTransformer(ShippedTransformer):
 
     def _lines_of(
         self, stream: UnpackedStream, start: int, drop_records: int, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         """The records of a stream that begins with a line at byte `start`, without the first `drop_records`."""
         for span in whole_lines(stream, start, _piece_bytes(builder.limits), self.options.max_record_bytes):
             block = split_lines(span)
@@ -244,7 +260,7 @@ class LineTransformer(ShippedTransformer):
 
     def _take(
         self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         """Adds a block without its first `drop` records."""
         lines = block.lines
         if block.too_long:
@@ -265,7 +281,7 @@ class LineTransformer(ShippedTransformer):
 
     def _take_one_by_one(
         self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         offset = None if stream.packed else block.start
         good: list[bytes] = []
         for line in block.lines:

@@ -10,19 +10,22 @@ read with one request.
 from __future__ import annotations
 
 import io
+import logging
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, SourceError, TruncatedObjectError
-from framework.records import Mark, SkippedRecord
-from framework.transformer import ObjectInput, PayloadRun
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.transformer import MAX_MESSAGE_BYTES, ObjectInput, PayloadBatch
+from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.row_json import encode
-from transformers.runs import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,12 +33,25 @@ if TYPE_CHECKING:
 
     from transformers.parquet_json import RowEncoder
 
+log = logging.getLogger(__name__)
+
 _MAGIC = b"PAR1"
 _HEAD_BYTES = 16
 _SMALL_OBJECT_BYTES = 1 << 22
 """Up to this an object is read whole: with ranges it would take a request for each column of each row group, one by one."""
 _BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 22
+_FIRST_BYTES = 1 << 25
+"""What the first batch of a row group may take at most, if each of its rows held the longest value that there can be."""
+_SAID_CHARACTERS = 200
+_AGAIN_ROWS = 100
+_PEEKED_ROWS = 100
+_UNSURE_ROWS = 256
+_KEPT_BYTES = 1 << 25
+_GROWTH = 16
+_LONGEST_ROW = 2 * MAX_MESSAGE_BYTES
+_USUAL = 1.5
+_ABSURD_BYTES = 1 << 32
 _SPOOL_BYTES = 1 << 22
 
 
@@ -43,6 +59,7 @@ class RangedFile(io.RawIOBase):
     """A seekable file whose every read is one ranged read of the object.
 
     Attributes:
+        keeps: whether what is read is kept for the next reading of the same place.
         failure: the store's error, kept because a library may wrap or swallow it.
     """
 
@@ -50,7 +67,19 @@ class RangedFile(io.RawIOBase):
         super().__init__()
         self._source = source
         self._at = 0
+        self.keeps = False
+        self._kept: dict[tuple[int, int], bytes] = {}
         self.failure: Exception | None = None
+
+    def keep(self) -> None:
+        """What is read from now on is kept, as much as fits, for the next who reads just the same."""
+        self._kept.clear()
+        self.keeps = True
+
+    def forget(self) -> None:
+        """What was kept is not needed."""
+        self.keeps = False
+        self._kept.clear()
 
     @override
     def readable(self) -> bool:
@@ -74,6 +103,16 @@ class RangedFile(io.RawIOBase):
         end = self._source.size if size < 0 else min(self._source.size, self._at + size)
         if self._at >= end:
             return b""
+        place = self._at, end
+        if (kept := self._kept.pop(place, None)) is not None:
+            self._at = end
+            return kept
+        data = self._fetch(end)
+        if self.keeps and sum(map(len, self._kept.values())) < _KEPT_BYTES:
+            self._kept[place] = data
+        return data
+
+    def _fetch(self, end: int) -> bytes:
         try:
             with closing(self._source.open(self._at, end)) as raw:
                 parts = []
@@ -96,19 +135,19 @@ class ParquetTransformer(ShippedTransformer):
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "pyarrow")
 
     @override
-    def depends_on(self) -> Mapping[str, str]:
+    def numbering_options(self) -> Mapping[str, str]:
         # Not the compression: read with a wrong one, a file has no record at all, so no number can change its meaning.
         return {"format": self.name}
 
     @override
-    def remake(self, raw: bytes, *, key: str) -> bytes:
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
         return self._fitting(raw)  # a letter holds the JSON that was too long
 
     @override
     def _read(
-        self, source: ObjectInput, skip: int, mark: Mark | None, builder: RunBuilder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
-        with _open(source, self.options.compression) as file:
+        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        with _open(source, self.options.compression, self.options.max_temporary_bytes) as file:
             if file.seek(0, io.SEEK_END) == 0:
                 return  # a compression with nothing in it
             file.seek(0)
@@ -117,6 +156,10 @@ class ParquetTransformer(ShippedTransformer):
                 yield from _RowReader(file, source.location, self.options.max_record_bytes, builder).read(skip)
             except SourceError:
                 raise
+            except MemoryError as exc:
+                if not _is_absurd(exc):
+                    raise
+                failure = exc
             except Exception as exc:  # noqa: BLE001 - pyarrow has many kinds; explained below
                 failure = exc
             else:
@@ -127,7 +170,7 @@ class ParquetTransformer(ShippedTransformer):
 
 
 @contextmanager
-def _open(source: ObjectInput, compression: str) -> Iterator[BinaryIO | RangedFile]:
+def _open(source: ObjectInput, compression: str, most: int) -> Iterator[BinaryIO | RangedFile]:
     """The Parquet file as a seekable one."""
     if compression == "auto" and source.size > _SMALL_OBJECT_BYTES:
         with closing(source.open(0, _HEAD_BYTES)) as raw:
@@ -141,13 +184,24 @@ def _open(source: ObjectInput, compression: str) -> Iterator[BinaryIO | RangedFi
         stream = stack.enter_context(closing(UnpackedStream(source, compression)))
         file: BinaryIO = stack.enter_context(io.BytesIO())
         for piece in iter(stream.read_some, b""):
-            file.write(piece)
-            if isinstance(file, io.BytesIO) and file.tell() > _SPOOL_BYTES:
-                # Without a name from the start, or deleted when closed: nothing stays behind.
-                on_disk = stack.enter_context(tempfile.TemporaryFile())
-                on_disk.write(file.getbuffer())
-                file.close()
-                file = cast("BinaryIO", on_disk)
+            if file.tell() + len(piece) > most:
+                raise CorruptObjectError(
+                    f"the Parquet file unpacks to more than input.max_temporary_bytes ({most} bytes)",
+                    location=source.location,
+                )
+            try:
+                file.write(piece)
+                if isinstance(file, io.BytesIO) and file.tell() > _SPOOL_BYTES:
+                    # Without a name from the start, or deleted when closed: nothing stays behind.
+                    on_disk = stack.enter_context(tempfile.TemporaryFile())
+                    on_disk.write(file.getbuffer())
+                    file.close()
+                    file = cast("BinaryIO", on_disk)
+            except OSError as exc:
+                what = (
+                    f"{source.location} cannot be unpacked into a temporary file in {tempfile.gettempdir()}; see TMPDIR"
+                )
+                raise OSError(exc.errno, f"{exc.strerror}: {what}") from exc
         stream.close()
         file.seek(0)
         yield file
@@ -170,9 +224,10 @@ def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> 
         )
     if tail != _MAGIC:
         return TruncatedObjectError("the Parquet file has no footer: the object was cut short", location=location)
+    said = "".join(filter(str.isprintable, str(failure).strip().partition("\n")[0]))[:_SAID_CHARACTERS]
     return CorruptObjectError(
-        f"the Parquet file cannot be read further ({type(failure).__name__}): it is damaged, or holds something that the "
-        "installed pyarrow cannot read",
+        f"the Parquet file cannot be read further ({type(failure).__name__}: {said}): it is damaged, or holds something that "
+        "the installed pyarrow cannot read",
         location=location,
     )
 
@@ -185,48 +240,147 @@ class _RowReader:
         self._location = location
         self._limit = limit
         self._builder = builder
+        self._encoder: RowEncoder | None = None
 
-    def read(self, skip: int) -> Iterator[PayloadRun | SkippedRecord]:
+    def _open(self, **options: Any) -> pq.ParquetFile:
         import pyarrow.parquet as pq  # noqa: PLC0415 - 50 MB, only for who reads Parquet
 
-        from transformers.parquet_json import RowEncoder  # noqa: PLC0415 - imports pyarrow
+        return pq.ParquetFile(
+            self._file, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True, **options
+        )
 
-        with pq.ParquetFile(self._file, pre_buffer=False, buffer_size=_BUFFER_BYTES) as parquet:
-            encoder = RowEncoder(parquet.schema_arrow, parquet.schema, self._location)
-            counts = [parquet.metadata.row_group(index).num_rows for index in range(parquet.metadata.num_row_groups)]
-            if sum(counts) != parquet.metadata.num_rows:  # first: behind a row that is missing all numbers are wrong
+    def read(self, skip: int) -> Iterator[PayloadBatch | SkippedRecord]:
+        with self._open() as parquet:
+            meta = parquet.metadata
+            counts = [meta.row_group(index).num_rows for index in range(meta.num_row_groups)]
+            # First: behind a row that is missing all numbers are wrong. Some writers leave the sum at 0.
+            if min(counts, default=0) < 0 or meta.num_rows not in {sum(counts), 0}:
                 raise CorruptObjectError(
-                    f"the Parquet file's footer counts {parquet.metadata.num_rows} rows, its row groups {sum(counts)}",
+                    f"the Parquet file's footer counts {meta.num_rows} rows, its row groups {sum(counts)}",
                     location=self._location,
                 )
             done = 0
             for index, rows in enumerate(counts):
                 if done + rows > skip:
-                    yield from self._row_group(parquet, index, max(0, skip - done), encoder)
+                    yield from self._row_group(parquet, index, max(0, skip - done))
                 done += rows
 
-    def _row_group(
-        self, parquet: pq.ParquetFile, index: int, drop: int, encoder: RowEncoder
-    ) -> Iterator[PayloadRun | SkippedRecord]:
+    def _row_group(self, parquet: pq.ParquetFile, index: int, drop: int) -> Iterator[PayloadBatch | SkippedRecord]:
         group = parquet.metadata.row_group(index)
-        row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
-        size = max(1, min(self._builder.limits.records, _BATCH_BYTES // row_bytes))
+        row_bytes = group.total_byte_size // max(1, group.num_rows)
+        if row_bytes > _LONGEST_ROW:
+            raise CorruptObjectError(
+                f"a row of row group {index + 1} of the Parquet file has about {row_bytes} bytes, more than the "
+                f"{_LONGEST_ROW} that are read at once; an Iggy message holds {MAX_MESSAGE_BYTES}",
+                location=self._location,
+            )
+        before = self._builder.next_record - drop
+        rows = _Rows(group, self._builder.limits.records)
+        try:
+            yield from self._rows(parquet, index, drop, rows)
+        except (SourceError, MemoryError) as exc:
+            if not isinstance(exc, MemoryError) or not _is_absurd(exc):
+                raise
+        except Exception as exc:  # noqa: BLE001 - pyarrow has many kinds; what cannot be read raises again below
+            log.debug("%s: row group %d is read again, row by row: %s", self._location, index + 1, type(exc).__name__)
+        else:
+            return
+        if isinstance(self._file, RangedFile) and self._file.failure is not None:
+            raise self._file.failure
+        # The rows before what cannot be read go out, whatever was read with them: one by one from there.
+        done = self._builder.next_record - before
+        yield from self._rows(parquet, index, done, _OneByOne(done))
+
+    def _rows(
+        self, parquet: pq.ParquetFile, index: int, drop: int, rows: _Rows | _OneByOne
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
         seen = 0
-        for batch in parquet.iter_batches(batch_size=size, row_groups=[index], use_threads=False):
-            part = batch
-            if drop > seen:
-                part = batch.slice(min(drop - seen, batch.num_rows))
+        group = parquet.metadata.row_group(index)
+        for batch, seconds in self._batches(parquet, index, rows):
+            if self._encoder is None:
+                from transformers.parquet_json import RowEncoder  # noqa: PLC0415 - imports pyarrow
+
+                self._encoder = RowEncoder(batch.schema, parquet.schema, self._location)
+            cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
-            if part.num_rows:
-                yield from self._encode(part, encoder)
+            if cut < batch.num_rows:
+                part = batch.slice(cut), None if seconds is None else seconds.slice(cut)
+                yield from self._encode(*part, self._encoder)
+            if seen == batch.num_rows < group.num_rows and isinstance(rows, _Rows):
+                rows.limit(self._longest_words(parquet, index, rows.most, batch))
+                if isinstance(self._file, RangedFile):
+                    self._file.forget()
+            rows.saw(batch)
         if seen != group.num_rows:
             raise TruncatedObjectError(
                 f"row group {index + 1} of the Parquet file has {seen} rows where the footer counts {group.num_rows}",
                 location=self._location,
             )
 
-    def _encode(self, batch: pa.RecordBatch, encoder: RowEncoder) -> Iterator[PayloadRun | SkippedRecord]:
-        rows = encoder.rows(batch)
+    def _longest_words(self, parquet: pq.ParquetFile, index: int, most: int, first: pa.RecordBatch) -> int | None:
+        """How long the strings of a row can be that stand in dictionaries; None when that cannot be told.
+
+        The footer counts a dictionary once, and a string in it may be in every row. So dictionaries are looked at by
+        themselves first, where reading `most` rows at once could take too much; but not where the first rows take as much as
+        the footer says of all, because those are not made of a few long strings.
+        """
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        group = parquet.metadata.row_group(index)
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        usual = _usual_columns(chunks, group.num_rows, first)
+        paths: dict[str, int] = {
+            chunk.path_in_schema: max(1, -(-chunk.num_values // max(1, group.num_rows)))
+            for chunk in chunks
+            if chunk.physical_type == "BYTE_ARRAY"
+            and chunk.total_uncompressed_size * most > _FIRST_BYTES
+            and chunk.path_in_schema.split(".")[0] not in usual
+            and (chunk.has_dictionary_page or "DELTA_BYTE_ARRAY" in chunk.encodings)
+        }
+        if not paths:
+            return 0
+        if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks if chunk.path_in_schema in paths):
+            return None  # a string there may be all of the one before, with no byte of its own
+        found: list[int] = []
+        with self._open(metadata=parquet.metadata, read_dictionary=list(paths)) as file:
+            batches = file.iter_batches(_PEEKED_ROWS, row_groups=[index], columns=list(paths), use_threads=False)
+            for array in next(batches).columns:
+                _dictionaries(array, lambda words: found.append(pc.max(pc.binary_length(words)).as_py() or 0))
+        if len(found) < len(paths) or 0 in found:
+            return None
+        return sum(length * values for length, values in zip(found, paths.values(), strict=True))
+
+    def _batches(
+        self, parquet: pq.ParquetFile, index: int, rows: _Rows | _OneByOne
+    ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+        """The batches of a row group, and beside each the columns with INT96, in seconds, where there are any."""
+        with ExitStack() as stack:
+            files = [parquet]
+            columns: list[list[str] | None] = [None]
+            if old := _int96_columns(parquet):
+                again = self._open(metadata=parquet.metadata, coerce_int96_timestamp_unit="s")
+                files.append(stack.enter_context(again))
+                columns.append(old)
+            if isinstance(self._file, RangedFile):
+                self._file.keep()
+            size = rows.next_size()
+            iterators = [
+                file.iter_batches(batch_size=size, row_groups=[index], columns=names, use_threads=False)
+                for file, names in zip(files, columns, strict=True)
+            ]
+            while (batch := next(iterators[0], None)) is not None:
+                seconds = next(iterators[1]) if len(iterators) > 1 else None
+                if isinstance(self._file, RangedFile):
+                    self._file.keeps = False
+                yield batch, seconds
+                size = rows.next_size()
+                for file in files:
+                    file.reader.set_batch_size(size)
+
+    def _encode(
+        self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None, encoder: RowEncoder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        rows = encoder.rows(batch, seconds)
         try:
             payloads = list(map(encode, rows))
         except (TypeError, ValueError):
@@ -241,7 +395,9 @@ class _RowReader:
                 payload = encode(row)
             except (TypeError, ValueError):
                 error = RecordError(
-                    "the row has no JSON form (text that is not UTF-8)", location=self._location, record_number=number
+                    "the row has no JSON form (text that is not UTF-8, or an INT96 that is no time)",
+                    location=self._location,
+                    record_number=number,
                 )
                 yield from self._builder.bad(error)
                 continue
@@ -250,6 +406,94 @@ class _RowReader:
                 yield from self._builder.bad(large, payload, length=len(payload))
             else:
                 yield from self._builder.add([payload], len(payload))
+
+
+class _Rows:
+    """How many rows of a row group are read at a time: few at first, then by the memory that they took.
+
+    What the footer says is the size of encoded values: a dictionary counts once there, and its strings may be in every row.
+    """
+
+    def __init__(self, group: Any, most: int) -> None:
+        widest = max(1, int(group.total_byte_size))  # no single value is longer than all of them
+        self.most: int = max(1, min(most, _BATCH_BYTES // max(1, widest // max(1, group.num_rows))))
+        self._size: int = max(1, min(self.most, _FIRST_BYTES // widest))
+        self._seen = 0
+
+    def limit(self, row_bytes: int | None) -> None:
+        """What the strings of a row can take is known, or cannot be."""
+        self.most = min(self.most, _UNSURE_ROWS if row_bytes is None else max(1, _FIRST_BYTES // max(1, row_bytes)))
+        self._size = min(self._size, self.most)
+
+    def next_size(self) -> int:
+        """For the next batch. Small ones fill up a large one, so that those behind them are whole runs."""
+        return min(self._size, self.most - self._seen % self.most)
+
+    def saw(self, batch: pa.RecordBatch) -> None:
+        """A batch was read."""
+        self._seen += batch.num_rows
+        each = max(1, int(batch.get_total_buffer_size()) // max(1, batch.num_rows))
+        self._size = max(1, min(self.most, _GROWTH * self._size, _BATCH_BYTES // each))
+
+
+class _OneByOne:
+    """Rows one at a time, behind those that were read already."""
+
+    def __init__(self, done: int) -> None:
+        self._left = done
+
+    def next_size(self) -> int:
+        """For the next batch."""
+        return max(1, min(self._left, _AGAIN_ROWS))
+
+    def saw(self, batch: pa.RecordBatch) -> None:
+        """A batch was read."""
+        self._left -= batch.num_rows
+
+
+def _dictionaries(array: Any, found: Callable[[Any], None]) -> None:
+    """Calls `found` with each dictionary that a column holds, in the order of its leaves."""
+    from pyarrow import types  # noqa: PLC0415
+
+    kind = array.type
+    if types.is_dictionary(kind):
+        found(array.dictionary)
+    elif types.is_struct(kind):
+        for at in range(kind.num_fields):
+            _dictionaries(array.field(at), found)
+    elif types.is_map(kind):
+        _dictionaries(array.keys, found)
+        _dictionaries(array.items, found)
+    elif hasattr(array, "values"):
+        _dictionaries(array.values, found)
+    elif hasattr(array, "storage"):
+        _dictionaries(array.storage, found)
+
+
+def _usual_columns(chunks: list[Any], rows: int, first: pa.RecordBatch) -> set[str]:
+    """The columns of which the first rows take about as much as all of them do on the average."""
+    sizes: dict[str, int] = {}
+    for chunk in chunks:
+        name = chunk.path_in_schema.split(".")[0]
+        sizes[name] = sizes.get(name, 0) + chunk.total_uncompressed_size
+    found = set()
+    for name, array in zip(first.schema.names, first.columns, strict=True):
+        here, all_rows = array.nbytes / first.num_rows, sizes.get(name, 0) / rows
+        if all_rows / _USUAL < here < all_rows * _USUAL:
+            found.add(name)
+    return found
+
+
+def _int96_columns(parquet: pq.ParquetFile) -> list[str]:
+    """The columns at the top in which there is INT96."""
+    leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
+    return list(dict.fromkeys(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"))
+
+
+def _is_absurd(failure: MemoryError) -> bool:
+    """Whether memory was asked for that no file can need: then the file is damaged. pyarrow says how much it was."""
+    asked = re.search(r"of size (\d+) failed", str(failure))
+    return asked is not None and int(asked[1]) >= _ABSURD_BYTES
 
 
 __all__ = ["ParquetTransformer", "RangedFile"]

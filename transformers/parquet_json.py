@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import uuid
 from base64 import b64encode
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -35,23 +36,77 @@ class RowEncoder:
             raise CorruptObjectError("two columns of the Parquet file have the same name", location=location)
         self._make = row_maker(names)
         leaves = [file_schema.column(index) for index in range(len(file_schema))]
-        build = _Columns(leaves, location)
+        self._int96 = _Int96()
+        build = _Columns(leaves, location, self._int96)
         self._columns = [build.column(field.type) for field in schema]
+        self._by_name = dict(zip(names, self._columns, strict=True))
 
-    def rows(self, batch: pa.RecordBatch) -> list[Any]:
-        """One object per row."""
+    def rows(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None = None) -> list[Any]:
+        """One object per row.
+
+        Args:
+            batch: the rows.
+            seconds: of the columns with INT96, the same rows with seconds in place of nanoseconds.
+        """
         if not self._columns:
             return [{} for _ in range(batch.num_rows)]
+        if seconds is not None:
+            self._int96.begin()
+            for name, array in zip(seconds.schema.names, seconds.columns, strict=True):
+                self._by_name[name](array)
+            self._int96.collecting = False
         columns = [convert(array) for convert, array in zip(self._columns, batch.columns, strict=True)]
         return list(map(self._make, *columns))
+
+
+class _Int96:
+    """Times of the old kind, days and nanoseconds in 96 bits, of which 64 reach from 1677 to 2262 only.
+
+    pyarrow lets them go around silently. So they are read twice: the seconds always fit, and with the nanoseconds, right but
+    for multiples of 2**64, they give the whole value. First the arrays of seconds go through the columns, then the others,
+    the same leaves in the same order.
+    """
+
+    def __init__(self) -> None:
+        self.collecting = False
+        self._seconds: deque[list[Any]] = deque()
+
+    def begin(self) -> None:
+        """The arrays of seconds come next; what is left of others, after a failure, is dropped."""
+        self._seconds.clear()
+        self.collecting = True
+
+    def column(self, array: Any) -> list[Any]:
+        """The values of a leaf; something that has no JSON form for what is no time."""
+        if self.collecting:
+            self._seconds.append(_counts(array))
+            return [None] * len(array)
+        seconds = self._seconds.popleft()
+        return [
+            None if nanos is None else _int96_text(second, nanos)
+            for second, nanos in zip(seconds, _counts(array), strict=True)
+        ]
+
+
+_NO_TIME = object()
+_LAST_SECONDS = (2**31 - 2_440_588) * 86_400
+"""Behind the last day that an INT96 can hold. pyarrow takes negative days, as Spark writes them beyond 290,000, for later ones."""
+
+
+def _int96_text(seconds: int, nanos: int) -> Any:
+    rest = (nanos - seconds * 10**9) % 2**64
+    if rest >= 10**9 or seconds >= _LAST_SECONDS:
+        return _NO_TIME
+    return timestamp_text(seconds * 10**9 + rest, 9, "")
 
 
 class _Columns:
     """Builds the function for each column, taking the file's leaf columns in their order."""
 
-    def __init__(self, leaves: list[Any], location: str) -> None:
+    def __init__(self, leaves: list[Any], location: str, int96: _Int96) -> None:
         self._leaves = iter(leaves)
         self._location = location
+        self._int96 = int96
 
     def column(self, kind: pa.DataType) -> Column:  # noqa: PLR0911 - one for each kind of nesting
         types = pa.types
@@ -64,6 +119,10 @@ class _Columns:
             return self._struct(kind)
         if types.is_map(kind):
             return self._map(kind)
+        if types.is_list_view(kind) or types.is_large_list_view(kind):
+            inner, whole = self._list(kind), pa.list_ if types.is_list_view(kind) else pa.large_list
+            plain = whole(kind.value_field)
+            return lambda array: inner(array.cast(plain))
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
             return self._list(kind)
         leaf = next(self._leaves, None)
@@ -93,6 +152,8 @@ class _Columns:
             return lambda array: _each(array.to_pylist(), lambda value: format(value, "f"))
         if types.is_date32(kind):
             return lambda array: _each(array.cast(pa.int32()).to_pylist(), date_text)
+        if types.is_timestamp(kind) and leaf is not None and leaf.physical_type == "INT96":
+            return self._int96.column
         if types.is_timestamp(kind):
             digits, zone = _DIGITS[kind.unit], "Z" if kind.tz else ""
             return lambda array: _each(_counts(array), lambda value: timestamp_text(value, digits, zone))

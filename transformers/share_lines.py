@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from typing_extensions import override
 
-from framework.records import Mark
-from framework.shares import Share, count_shares
+from framework.model.objects import ResumePoint
+from framework.model.splits import Share, count_shares
 from framework.transformer import ObjectInput, ReadStream
 from transformers.compression import LONGEST_MAGIC, PIECE_BYTES, UnpackedStream, detect_compression
 
@@ -38,12 +38,12 @@ class ShareLines(UnpackedStream):
         share: Share,
         compression: str,
         *,
-        mark: Mark | None = None,
+        mark: ResumePoint | None = None,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         start, end = share.window(source.size, mark)
         outer = compression if share.number == 1 else "none"
-        super().__init__(_Part(source, share, end), outer, start=start, piece_bytes=piece_bytes)
+        super().__init__(_Part(source, share, end), outer, start=start, piece_bytes=piece_bytes, text=True)
         self._object = source
         self._share = share
         self._may_be_packed = compression == "auto"

@@ -18,6 +18,9 @@ from framework.errors import CorruptObjectError, TruncatedObjectError
 
 _OUTPUT_BYTES = 1 << 20
 
+XZ_MEMORY_BYTES = 130 << 20
+"""What unpacking xz may take: `xz -9` needs 65 MiB, a dictionary of 128 MiB as much as this."""
+
 
 class _Member(Protocol):
     """One gzip member, bzip2 stream or xz stream."""
@@ -68,16 +71,18 @@ def unpack_bzip2(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
 
 
 def unpack_xz(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
-    """Streams in a row with stream padding: zero bytes, a multiple of four."""
-    return _unpack_members(
-        pieces, location, "xz", b"\xfd7zXZ\x00", lambda: lzma.LZMADecompressor(format=lzma.FORMAT_XZ), padding=4
-    )
+    """Streams in a row with stream padding, also between them: zero bytes, a multiple of four."""
+    return _unpack_members(pieces, location, "xz", b"\xfd7zXZ\x00", _xz_member, padding=4)
+
+
+def _xz_member() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES)
 
 
 def _unpack_members(  # noqa: C901 - what may stand between members is most of it
     pieces: Iterator[bytes], location: str, name: str, magic: bytes, start: Callable[[], _Member], *, padding: int
 ) -> Iterator[bytes]:
-    """Members in a row. Zero bytes may follow the last one in multiples of `padding`; none when that is 0."""
+    """Members in a row. Zero bytes may follow one in multiples of `padding`; none when that is 0, the last when it is 1."""
     data = b""
     first = True
     while True:
@@ -87,8 +92,8 @@ def _unpack_members(  # noqa: C901 - what may stand between members is most of i
             return
         if not data.startswith(magic):
             if not first and padding and data[0] == 0:
-                _check_padding(data, pieces, location, name, padding)
-                return
+                data = _behind_padding(data, pieces, location, name, padding)
+                continue
             if data == magic[: len(data)]:
                 raise _cut(location, name)
             raise _not_packed(location, name) if first else _rubbish(location, name)
@@ -102,6 +107,12 @@ def _unpack_members(  # noqa: C901 - what may stand between members is most of i
             try:
                 out = member.decompress(data, _OUTPUT_BYTES)
             except (zlib.error, OSError, lzma.LZMAError, ValueError) as exc:
+                if "emory usage limit" in str(exc):
+                    raise CorruptObjectError(
+                        f"the {name} data needs more than {XZ_MEMORY_BYTES} bytes of memory to be unpacked (a larger "
+                        "dictionary than that of xz -9), which is not supported",
+                        location=location,
+                    ) from exc
                 raise _damaged(location, name) from exc
             data = b""
             if out:
@@ -109,16 +120,18 @@ def _unpack_members(  # noqa: C901 - what may stand between members is most of i
         data = member.unused_data
 
 
-def _check_padding(data: bytes, pieces: Iterator[bytes], location: str, name: str, multiple: int) -> None:
-    """Reads to the end; raises when anything but zero bytes comes."""
+def _behind_padding(data: bytes, pieces: Iterator[bytes], location: str, name: str, multiple: int) -> bytes:
+    """What stands behind zero bytes: nothing, or the next member where these may stand between two."""
     total = 0
     while data:
-        if data.strip(b"\0"):
-            raise _rubbish(location, name)
-        total += len(data)
-        data = next(pieces, b"")
-    if total % multiple:
+        rest = data.lstrip(b"\0")
+        total += len(data) - len(rest)
+        data = rest or next(pieces, b"")
+        if rest:
+            break
+    if total % multiple or (data and multiple == 1):
         raise _rubbish(location, name)
+    return data
 
 
 class ShortRead(Exception):  # noqa: N818 - never leaves this package
@@ -194,6 +207,11 @@ def unpack_zstd(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
     except ShortRead:
         raise _cut(location, "zstd") from None
     except zstandard.ZstdError as exc:
+        if "too much memory" in str(exc):
+            raise CorruptObjectError(
+                "the zstd data needs a window of more than 128 MiB (written with --long=28 or more), which is not supported",
+                location=location,
+            ) from exc
         raise _damaged(location, "zstd") from exc
 
 
@@ -202,7 +220,14 @@ def _zstd_frame(packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes
     flags = descriptor[0]
     single_segment, checksum = flags >> 5 & 1, flags >> 2 & 1
     header_rest = (1 - single_segment) + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
-    waiting = [magic, descriptor, packed.take(header_rest)]
+    rest = packed.take(header_rest)
+    at, named = 1 - single_segment, (0, 1, 2, 4)[flags & 3]
+    if dictionary := int.from_bytes(rest[at : at + named], "little"):
+        raise CorruptObjectError(
+            f"the zstd data was packed with a dictionary (number {dictionary}), which cannot be given here",
+            location=location,
+        )
+    waiting = [magic, descriptor, rest]
     blocks, last = 0, 0
     while not last:
         try:
@@ -227,6 +252,9 @@ def _zstd_frame(packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes
                 yield out
 
 
+_SNAPPY_CHUNK_BYTES = 76_490 + 4
+"""The longest that 64 KiB can take with their CRC: what snappy does not compress grows by a sixth and 32 bytes."""
+
 _SNAPPY_HEAD = b"\xff\x06\x00\x00sNaPpY"
 
 
@@ -248,14 +276,14 @@ def unpack_snappy(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
         while not packed.at_end():
             head = packed.take(4)
             kind, size = head[0], int.from_bytes(head[1:], "little")
-            if kind <= 1:
+            if kind <= 1 and size <= _SNAPPY_CHUNK_BYTES:
                 waiting += (head, packed.take(size))
             elif kind == 0xFF and size == 6 and packed.take(6) == _SNAPPY_HEAD[4:]:  # noqa: PLR2004 - another stream
                 pass
             elif 0x80 <= kind <= 0xFE:  # noqa: PLR2004 - padding, or to be skipped
                 packed.drop(size)
             else:
-                problem = _rubbish(location, "snappy")
+                problem = (_damaged if kind <= 1 else _rubbish)(location, "snappy")
                 break
             if len(waiting) > 32:  # noqa: PLR2004
                 yield from _snappy_chunks(snappy.decompress, waiting, location)
@@ -272,6 +300,8 @@ def _snappy_chunks(decompress: Callable[[bytes], object], waiting: list[bytes], 
         return
     try:
         out = bytes(decompress(b"".join(waiting)))  # type: ignore[call-overload]
+    except MemoryError:
+        raise
     except Exception as exc:  # cramjam has one error class, and its module path differs between versions
         raise _damaged(location, "snappy") from exc
     if out:

@@ -1,31 +1,43 @@
 """The program: options, commands, exit codes. Every source's `__main__` calls `run`.
 
-Exit codes: 0 done, 1 failed while running, 2 configuration.
+Exit codes: 0 done, 1 try again, 2 configuration, 3 a person must act; `framework.errors` knows the code of each error.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import sys
+import traceback
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import typer
 
 from framework.cli.dead_letter import dead_letter_app
 from framework.cli.offsets import JsonOption, offsets_app
 from framework.cli.prices import GET_PRICE, LIST_PRICE, TRANSFER_PRICE, Prices
-from framework.errors import ConfigError, SourceError
+from framework.errors import (
+    EXIT_CONFIGURATION,
+    EXIT_DONE,
+    EXIT_PERSON,
+    EXIT_TRY_AGAIN,
+    ConfigError,
+    ReaderFailedError,
+    SourceError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from framework.task import AbstractSourceTask
 
-EXIT_FAILED = 1
-EXIT_CONFIGURATION = 2
-
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False)
+    Path | None,
+    # readable=False: the loader says what is wrong with a file, in its own words
+    typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
 ]
 OnceOption = Annotated[bool, typer.Option("--once", help="Send everything there is now, then end.")]
 TakeOverOption = Annotated[
@@ -42,6 +54,8 @@ def run(
 ) -> int:
     """Runs the program and returns its exit code. One sentence on stderr tells of a failure, never a traceback.
 
+    A run whose configuration says `[log] format = "json"` tells it as a JSON line.
+
     Args:
         program: how it was called, `s3_source`.
         task_class: the source.
@@ -49,37 +63,118 @@ def run(
         demo: the command `demo`, for a source that has one.
     """
     app = make_app(program, task_class, demo=demo)
+    said = _Said()
+    shown_before = warnings.showwarning
+    # It is called by position only, so the names of its arguments are free.
+    warnings.showwarning = functools.partial(said.show_warning, shown_before)
     try:
         code = app(
             args=list(sys.argv[1:] if arguments is None else arguments),
             prog_name=f"python -m {program}",
             standalone_mode=False,
+            obj=said,
         )
     except typer.Abort:
-        return EXIT_FAILED
-    except ConfigError as error:
-        return fail(error, EXIT_CONFIGURATION)
-    except SourceError as error:
-        return fail(error, EXIT_FAILED)
+        return EXIT_TRY_AGAIN
     except BrokenPipeError:  # `... read | head`: the reader of our output has seen enough
         sys.stderr.close()
-        return 0
-    except Exception as error:
+        return EXIT_DONE
+    except ModuleNotFoundError as error:
+        return said.missing(error)
+    except Exception as error:  # noqa: BLE001 - the last one who can say it
         show = getattr(error, "show", None)
         if show is None:
-            raise
+            return said.failed(error)
         show()
         return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
-    return code if isinstance(code, int) else 0
+    finally:
+        warnings.showwarning = shown_before
+    return code if isinstance(code, int) else EXIT_DONE
 
 
-def fail(error: BaseException, code: int) -> int:
-    """Says what failed, in one sentence, and gives the exit code."""
-    from framework.cli.output import printable  # noqa: PLC0415 - only for a failure
+OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
-    text = "\n".join(printable(line) for line in str(error).split("\n"))
-    sys.stderr.write(f"error: {text}\n")
-    return code
+
+@attrs.define
+class _Said:
+    """What the command line said, and how its end is told.
+
+    Attributes:
+        config: the configuration's file.
+        json: the last error is a JSON line.
+    """
+
+    config: Path | None = None
+    json: bool = False
+
+    def failed(self, error: Exception) -> int:
+        """Says what failed, in one sentence, and gives the exit code."""
+        from framework.cli.output import error_text  # noqa: PLC0415 - only for a failure
+
+        if isinstance(error.__cause__, ModuleNotFoundError) and isinstance(error, ReaderFailedError):
+            return self.missing(error.__cause__)
+        if isinstance(error, ReaderFailedError) and error.unexpected:
+            return self._unexpected(error.unexpected, str(error), error.trace)
+        if not isinstance(error, SourceError):
+            name, text = type(error).__name__, str(error)
+            trace = "".join(traceback.format_exception(error))
+            return self._unexpected(name, f"{name}: {text}" if text else name, trace)
+        # a reader's error only carries another one
+        cause = error.__cause__ if isinstance(error, ReaderFailedError) and error.__cause__ is not None else error
+        told = cause if isinstance(cause, ConfigError) else error
+        self._tell(str(error), shown=error_text(told), error=type(cause).__name__, code=error.exit_code)
+        return error.exit_code
+
+    def _unexpected(self, name: str, text: str, trace: str) -> int:
+        """The same for what nobody has raised on purpose."""
+        from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
+
+        trace = traces.scrub(trace)
+        sentence = f"unexpected {traces.scrub(text)}; {traces.keep(trace)}"
+        self._tell(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
+        return EXIT_TRY_AGAIN
+
+    def missing(self, error: ModuleNotFoundError) -> int:
+        """The same for a package that is not installed."""
+        name = (error.name or "").partition(".")[0]
+        if not name or name in OWN_PACKAGES:
+            return self._unexpected(
+                type(error).__name__, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+            )
+        sentence = f'the Python package "{name}" is needed and not installed for {sys.executable}: install it with pip'
+        self._tell(sentence, error=type(error).__name__, code=EXIT_PERSON)
+        return EXIT_PERSON
+
+    def show_warning(
+        self, otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: object
+    ) -> None:
+        """Writes a former name as a line, without the line of code that Python adds; gives other warnings to `otherwise`."""
+        from framework.config.loading import ConfigWarning  # noqa: PLC0415 - only for a warning
+
+        if issubclass(category, ConfigWarning):
+            self.warn(str(message))
+        else:
+            otherwise(message, category, *place)
+
+    def warn(self, text: str) -> None:
+        """Writes a warning."""
+        self._write(logging.WARNING, text)
+
+    def _tell(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
+        """Writes the last line. `shown`: the text for people, when it has several lines."""
+        self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
+
+    def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
+        from framework.cli.output import JsonFormatter, printable  # noqa: PLC0415
+
+        name = logging.getLevelName(level)
+        if self.json:
+            record = logging.makeLogRecord(
+                {"name": __name__, "levelno": level, "levelname": name, "msg": text, **fields}
+            )
+            sys.stderr.write(f"{JsonFormatter().format(record)}\n")
+        else:
+            sys.stderr.write(f"{name.lower()}: {shown or printable(text)}\n")
 
 
 def make_app(
@@ -94,30 +189,43 @@ def make_app(
         rich_markup_mode=None,
     )
 
+    def _required(config: Path | None) -> Path:
+        if config is None:
+            more = ", or try the command demo" if demo is not None else ""
+            raise ConfigError(
+                f"no configuration: add --config FILE, a TOML file with at least {_required_options(task_class)}{more}"
+            )
+        return config
+
     @app.callback(invoke_without_command=True)
     def main(
         context: typer.Context, config: ConfigOption = None, once: OnceOption = False, take_over: TakeOverOption = False
     ) -> int | None:
         """Runs the source until it is stopped; with a command, that instead."""
-        context.obj = config
+        said: _Said = context.obj
+        said.config = config
         if context.invoked_subcommand is not None:
             return None
-        from framework.cli.run import run_source  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.run import run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
+        said.json = wants_json(_required(config))
         return run_source(task_class, _required(config), once=once, take_over=take_over)
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None) -> int:
-        """Looks whether everything is ready: configuration, credentials, bucket, Iggy; one line each."""
+        """Looks whether a run can work: configuration, engine, bucket, selection, Iggy, permissions; one line each."""
         from framework.cli.check import check_source  # noqa: PLC0415
 
-        return check_source(task_class, _required(config or context.obj))
+        return check_source(task_class, _required(config or context.obj.config))
 
     @app.command()
     def plan(
         context: typer.Context,
         config: ConfigOption = None,
-        afresh: Annotated[bool, typer.Option("--afresh", help="As if nothing had been read; asks no Iggy.")] = False,
+        ignore_offsets: Annotated[
+            bool, typer.Option("--ignore-offsets", help="As if nothing had been read; asks no Iggy.")
+        ] = False,
+        afresh: Annotated[bool, typer.Option("--afresh", hidden=True, callback=_warn_of_afresh)] = False,
         list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
         get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = GET_PRICE,
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
@@ -127,7 +235,13 @@ def make_app(
         from framework.cli.plan import show_plan  # noqa: PLC0415
 
         prices = Prices(list_per_1000=list_price, get_per_1000=get_price, transfer_per_gb=transfer_price)
-        return show_plan(task_class, _required(config or context.obj), prices=prices, afresh=afresh, as_json=json)
+        return show_plan(
+            task_class,
+            _required(config or context.obj.config),
+            prices=prices,
+            ignore_offsets=ignore_offsets or afresh,
+            as_json=json,
+        )
 
     @app.command()
     def status(
@@ -141,7 +255,7 @@ def make_app(
         """Says how far the source is: done, in progress, failed, lag; who runs it, and when it saved last."""
         from framework.cli.plan import show_status  # noqa: PLC0415
 
-        return show_status(task_class, _required(config or context.obj), no_list=no_list, as_json=json)
+        return show_status(task_class, _required(config or context.obj.config), no_list=no_list, as_json=json)
 
     @app.command()
     def read(
@@ -156,18 +270,37 @@ def make_app(
         from framework.cli.read import read_records  # noqa: PLC0415
 
         return read_records(
-            task_class, _required(config or context.obj), topic=topic, partition=partition, offset=offset, limit=limit
+            task_class,
+            _required(config or context.obj.config),
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            limit=limit,
         )
 
-    app.add_typer(offsets_app(task_class, lambda context, config: _required(config or context.obj)), name="offsets")
-    letters = dead_letter_app(task_class, lambda context, config: _required(config or context.obj))
+    app.add_typer(
+        offsets_app(task_class, lambda context, config: _required(config or context.obj.config)), name="offsets"
+    )
+    letters = dead_letter_app(task_class, lambda context, config: _required(config or context.obj.config))
     app.add_typer(letters, name="dead-letter")
     if demo is not None:
         app.command(name="demo")(demo)
     return app
 
 
-def _required(config: Path | None) -> Path:
-    if config is None:
-        raise ConfigError("no configuration: add --config FILE (examples/s3.toml shows one), or try the command demo")
-    return config
+def _warn_of_afresh(context: typer.Context, given: bool) -> bool:
+    if given:
+        context.obj.warn("plan --afresh: now called plan --ignore-offsets")
+    return given
+
+
+def _required_options(task_class: type[AbstractSourceTask]) -> str:
+    """The options that a file must have, as text: `[source] name, [input] format`."""
+    from framework.config.loading import sections_of  # noqa: PLC0415 - only for a failure
+    from framework.config.option import options_of  # noqa: PLC0415
+
+    root = task_class.config_class
+    sections = sections_of(root).items() if root is not None else ()
+    return ", ".join(
+        f"[{name}] {option.name}" for name, section in sections for option in options_of(section) if option.required
+    )

@@ -1,86 +1,240 @@
-"""The command `check`: is everything ready? One line for each thing, and what to do where it is not."""
+"""The command `check`: is everything ready? One line for each thing, and what to do where it is not.
+
+It fails where a run would, with the code that a run would end with. It sends and makes nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import socket
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from framework.checks import CheckResult
-from framework.cli.app import EXIT_FAILED
-from framework.cli.run import read_config
-from framework.errors import SourceError
+from framework.cli.run import place_of, read_config, require_pyspark
+from framework.discovery.filters import LeftOut
+from framework.engine.local import with_moment
+from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_TRY_AGAIN, ObjectError, SourceError
+from framework.model.text import counted
+from framework.storage.preflight import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from framework.config.sections import SourceCommonConfig
+    from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
+
+LOOKED_AT = 1000
+"""So many objects of the listing are decided about, and ten times as many while none is chosen."""
+
+PASSING = frozenset(
+    {LeftOut.EMPTY, LeftOut.FOLDER_MARK, LeftOut.TOO_OLD, LeftOut.TOO_YOUNG, LeftOut.GLACIER, LeftOut.DEEP_ARCHIVE}
+)
+"""Reasons that say nothing against the configuration: what comes later may be chosen."""
 
 
 def check_source(task_class: type[AbstractSourceTask], path: Path) -> int:
-    """Writes one line for each check to stdout; 0 when all are well, 1 otherwise. Sends and creates nothing.
+    """Writes one line for each check to stdout; returns 0 when all are well, else the code that a run would end with.
 
     Raises:
         ConfigError: mistakes in the file.
     """
-    config = read_config(task_class, path)
+    config = with_moment(read_config(task_class, path))
     _write(CheckResult("configuration", ok=True, detail=f"{path} is right"))
-    ok = True
-    for result in (*_store(task_class, config), *_iggy(config)):
-        _write(result)
-        ok = ok and result.ok
-    return 0 if ok else EXIT_FAILED
+    code = EXIT_DONE
+    for results in (_engine(task_class, config), _metrics(config), _store(task_class, config), _iggy(config)):
+        for result in results:
+            _write(result)
+            # what a person must act on counts more than what goes away by itself
+            code = max(code, EXIT_DONE if result.ok else result.exit_code)
+    return code
 
 
 def _write(result: CheckResult) -> None:
     from framework.cli.output import printable  # noqa: PLC0415
 
-    sys.stdout.write(f"{'ok  ' if result.ok else 'FAIL'} {result.step:<14} {printable(result.detail)}\n")
+    mark = "warn" if result.ok and result.warning else "ok  " if result.ok else "FAIL"
+    sys.stdout.write(f"{mark} {result.step:<14} {printable(result.detail)}\n")
     sys.stdout.flush()
+
+
+def _engine(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
+    """Java, Spark's master and its executors; nothing for the local engine."""
+    if config.runner.engine != "spark":
+        yield CheckResult("engine", ok=True, detail=f"local, {counted(config.runner.tasks_max or 1, 'task')}")
+        return
+    try:
+        require_pyspark()
+    except SourceError as error:
+        yield CheckResult.failed("engine", error)
+        return
+    from framework.engine.spark.check import check_spark  # noqa: PLC0415 - the only way to Spark
+
+    yield from check_spark(task_class, config)
+
+
+def _metrics(config: SourceCommonConfig) -> Iterator[CheckResult]:
+    place = config.metrics.host_and_port()
+    if place is None:
+        return
+    host, port = place
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+    except OSError as exc:
+        reason = exc.strerror or type(exc).__name__
+        detail = f"[metrics] address: cannot listen at {config.metrics.address}: {reason}"
+        in_use = exc.errno == errno.EADDRINUSE
+        yield CheckResult(
+            "metrics",
+            ok=False,
+            detail=f"{detail}; does the source run already?" if in_use else detail,
+            exit_code=EXIT_TRY_AGAIN if in_use else EXIT_CONFIGURATION,
+        )
+    else:
+        yield CheckResult("metrics", ok=True, detail=f"{config.metrics.address} is free")
 
 
 def _store(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
     task = task_class()
-    task.config = config
+    ok = True
     try:
-        yield from task.check()
+        for result in task.check(config):
+            ok = ok and result.ok
+            yield result
+        if ok:
+            yield _selection(task, config)
     except SourceError as error:
-        yield CheckResult("store", ok=False, detail=str(error))
+        yield CheckResult.failed("store", error)
     finally:
         task.close_resources()
 
 
+def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckResult:
+    """What the filters leave of the beginning of the listing."""
+    from framework.discovery.filters import RoutedSelection, Selector  # noqa: PLC0415
+
+    unfit: Counter[str] = Counter()
+    listed = chosen = 0
+    from framework.task import SourceContext  # noqa: PLC0415 - each command loads what it needs
+
+    iterator = task.get_iterator(SourceContext(config=config, once=True))
+    try:
+        from framework.discovery.routing import Router  # noqa: PLC0415
+
+        logs = list(iterator.get_table_log_keys())
+        selector = Selector(config, iterator.store_clock, prefixes=iterator.prefixes)
+        selector.remember_logs(logs)
+        selection = RoutedSelection(selector, Router(config))
+        natives = iterator.get_native_item_stream(iterator.start_key)
+        while listed < LOOKED_AT or (listed < 10 * LOOKED_AT and not chosen):
+            native = next(natives, None)
+            if native is None:
+                break
+            listed += 1
+            try:
+                chosen += selection.partition_for(native) is not None
+            except ObjectError as error:
+                unfit[error.message] += 1
+        whole = listed < LOOKED_AT
+        reasons = [f"{reason}: {count:,}" for reason, count in selection.left_out().items()]
+        reasons += [f"{message}: {count:,}" for message, count in unfit.most_common(3)]
+    except SourceError as error:
+        return CheckResult.failed("selection", error)
+    finally:
+        iterator.leave()
+        iterator.close()
+    if not listed:
+        detail = f"{place_of(config)} shows no object; a run waits for some, if the prefix is right"
+        return CheckResult("selection", ok=True, detail=detail, warning=True)
+    first = counted(listed, "object") if whole else f"the first {counted(listed, 'object')}"
+    why = f" ({', '.join(reasons)})" if reasons else ""
+    if chosen:
+        return CheckResult("selection", ok=True, detail=f"{chosen:,} of {first} chosen{why}")
+    passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)
+    detail = f"none of {first} chosen{why}; check [naming] template and [discovery]"
+    return CheckResult("selection", ok=passing or not whole, detail=detail, warning=True)
+
+
 def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
     from framework.engine.session import IggyTarget  # noqa: PLC0415
-    from framework.iggy.dead_letters import keeps_letters  # noqa: PLC0415
+
+    try:
+        with IggyTarget(config) as target:
+            folder = target.missing_folder
+            if folder is not None:
+                yield _new_folder(folder)
+                return
+            with target.connect() as connection:
+                yield from _server(connection, config)
+    except SourceError as error:
+        yield CheckResult.failed("iggy", error)
+
+
+def _new_folder(folder: Path) -> CheckResult:
+    """The embedded server's folder, which a run would make."""
+    import os  # noqa: PLC0415
+
+    parent = next(one for one in folder.absolute().parents if one.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        detail = f"[iggy] url: {folder} cannot be made, {parent} is not writable"
+        return CheckResult("iggy", ok=False, detail=detail)
+    return CheckResult("iggy", ok=True, detail=f"the embedded server is made in {folder} by the first run")
+
+
+def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[CheckResult]:
+    from framework.discovery.routing import Router  # noqa: PLC0415
+    from framework.errors import IggyAuthError  # noqa: PLC0415
+    from framework.iggy.dead_letters.topic import keeps_letters  # noqa: PLC0415
+    from framework.iggy.rights import Right  # noqa: PLC0415
     from framework.iggy.topics import topic_warnings  # noqa: PLC0415
-    from framework.naming import Router  # noqa: PLC0415
 
     iggy = config.iggy
     try:
-        with IggyTarget(config) as target, target.connect() as connection:
-            yield CheckResult("iggy", ok=True, detail=f"version {connection.server_version()} at {connection.address}")
-            letters = config.errors.dead_letter_topic
-            topics = [(Router(config).fixed_topic, iggy.partitions), (config.offsets_topic, 1)]
-            for topic, partitions in [*topics, *([(letters, 1)] if letters is not None else [])]:
-                if topic is None:
-                    yield CheckResult("topic", ok=True, detail="named by the objects, made when they come")
-                    continue
-                info = connection.get_topic(iggy.stream, topic)
-                place = f'"{topic}" of stream "{iggy.stream}"'
-                if info is None:
-                    detail = f"{place} is missing, " + ("it will be made" if iggy.create_topics else "make it first")
-                    yield CheckResult("topic", ok=iggy.create_topics, detail=detail)
-                elif len(info.partitions) != partitions:
-                    detail = f"{place} has {len(info.partitions)} partitions, the configuration needs {partitions}"
-                    yield CheckResult("topic", ok=False, detail=detail)
-                elif topic == letters and not keeps_letters(info):
-                    detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
-                    yield CheckResult("topic", ok=False, detail=detail)
-                else:
-                    warnings = topic_warnings(info)
-                    detail = f"{place} has {partitions} partitions, as configured"
-                    yield CheckResult("topic", ok=True, detail="; ".join([detail, *warnings]))
-    except SourceError as error:
-        yield CheckResult("iggy", ok=False, detail=str(error))
+        connection.clients()  # a start looks whether another instance is connected
+        version = connection.server_version()
+    except IggyAuthError as error:
+        detail = f"{error}; the user needs the permission read_servers"
+        yield CheckResult("iggy", ok=False, detail=detail)
+        return
+    yield CheckResult("iggy", ok=True, detail=f"version {version} at {connection.address}")
+    letters = config.errors.dead_letter_topic
+    topics = [(Router(config).fixed_topic, iggy.partitions), (config.offsets_topic, 1)]
+    rights: list[Right] = []
+    for topic, partitions in [*topics, *([(letters, 1)] if letters is not None else [])]:
+        if topic is None:
+            yield CheckResult("topic", ok=True, detail="named by the objects, made when they come")
+            continue
+        info = connection.get_topic(iggy.stream, topic)
+        place = f'"{topic}" of stream "{iggy.stream}"'
+        if info is None:
+            detail = f"{place} is missing, " + ("it will be made" if iggy.create_topics else "make it first")
+            yield CheckResult("topic", ok=iggy.create_topics, detail=detail)
+            rights += [Right("create", topic), Right("send", topic), Right("read", topic)]
+            continue
+        rights += [Right("send", topic, info.id), Right("read", topic, info.id)]
+        rights += [Right("manage", topic, info.id)] if topic == config.offsets_topic else []
+        if len(info.partitions) != partitions:
+            detail = f"{place} has {counted(len(info.partitions), 'partition')}, the configuration needs {partitions:,}"
+            yield CheckResult("topic", ok=False, detail=detail)
+        elif topic == letters and not keeps_letters(info):
+            detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
+            yield CheckResult("topic", ok=False, detail=detail)
+        else:
+            warnings = topic_warnings(info)
+            detail = f"{place} has {counted(partitions, 'partition')}, as configured"
+            yield CheckResult("topic", ok=True, detail="; ".join([detail, *warnings]), warning=bool(warnings))
+    missing = connection.missing_rights(iggy.stream, rights)
+    if missing is None:
+        detail = "this server does not tell what its users may do"
+        yield CheckResult("permissions", ok=True, detail=detail)
+    elif missing:
+        detail = f"{connection.address.login} may not: {', '.join(missing)}; grant that, or use another user"
+        yield CheckResult("permissions", ok=False, detail=detail)
+    else:
+        yield CheckResult("permissions", ok=True, detail=f"{connection.address.login} may do all that a run does")

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import attrs
 import typer
+
+from framework.cli.letter_choice import LetterChoice
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False)
+    Path | None,
+    # readable=False: the loader says what is wrong with a file, in its own words
+    typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
 ]
 KeyOption = Annotated[str | None, typer.Option(help="Only letters about the object of this key.", show_default=False)]
 PrefixOption = Annotated[
@@ -25,25 +28,6 @@ KindOption = Annotated[
 LetterOption = Annotated[
     int | None, typer.Option("--letter", help="Only the letter of this number.", min=0, show_default=False)
 ]
-
-
-@attrs.frozen(kw_only=True)
-class LetterChoice:
-    """Which letters a command is about; all that is None chooses nothing.
-
-    Attributes:
-        key: of the object.
-        prefix: of the object's key.
-        kind: the error's class.
-        letter: the letter's number: its offset in the topic.
-        since: a time, or a duration back from now.
-    """
-
-    key: str | None = None
-    prefix: str | None = None
-    kind: str | None = None
-    letter: int | None = None
-    since: str | None = None
 
 
 def dead_letter_app(
@@ -99,11 +83,18 @@ def dead_letter_app(
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Say which letters it would be, and change nothing.")
         ] = False,
+        may_be_lost: Annotated[
+            bool,
+            typer.Option(
+                "--may-be-lost",
+                help="Send also to a topic that may forget what it confirmed when the server is killed.",
+            ),
+        ] = False,
     ) -> int:
-        """Sends left out records again, read under the configuration as it is now. The source must not be running."""
+        """Sends skipped records again, read under the configuration as it is now. The source must not be running."""
         from framework.cli.letters import replay_letters  # noqa: PLC0415 - each command loads what it needs
 
         choice = LetterChoice(key=key, prefix=prefix, kind=kind, letter=letter)
-        return replay_letters(task_class, required(context, config), choice, dry_run=dry_run)
+        return replay_letters(task_class, required(context, config), choice, dry_run=dry_run, may_be_lost=may_be_lost)
 
     return app

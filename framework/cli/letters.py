@@ -10,16 +10,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from framework.cli.run import read_config
-from framework.errors import ConfigError
-from framework.iggy.dead_letters import StoredLetter, raw_of
-from framework.iggy.stored_letters import Letters, topic_of
-from framework.task import iterator_of
+from framework.cli.output import json_text, printable
+from framework.cli.run import reached, read_config
+from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
+from framework.iggy.dead_letters.log import Letters, is_current, topic_of
+from framework.iggy.dead_letters.topic import StoredLetter, raw_of
+from framework.model.text import counted
+from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
-    from framework.cli.dead_letter import LetterChoice
+    from framework.cli.letter_choice import LetterChoice
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
@@ -77,11 +77,9 @@ def show_letters(
         ConfigError: mistakes in the file or the options; `--payload` for more or less than one letter.
         IggyTopicError: no such topic.
     """
-    from framework.engine.session import IggyTarget  # noqa: PLC0415
-
     config = read_config(task_class, path)
     topic_of(config)
-    with IggyTarget(config) as target, target.connect() as connection:
+    with reached(config) as connection:
         letters = Letters.read(connection, config)
         found = chosen(letters.stored, choice)
         if not with_replayed and choice.letter is None:
@@ -92,7 +90,7 @@ def show_letters(
     if as_json:
         for letter in found:
             line = as_line(letter, replayed=letter.offset in letters.replayed)
-            sys.stdout.buffer.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+            sys.stdout.buffer.write(f"{json_text(line)}\n".encode())
         sys.stdout.buffer.flush()
     else:
         _write_table(found, letters.replayed)
@@ -116,8 +114,8 @@ def as_line(letter: StoredLetter, *, replayed: bool) -> dict[str, Any]:
         "length": letter.length,
         "payload": letter.payload,
         "format": letter.format,
-        "topic": letter.lane.topic,
-        "partition": letter.lane.partition,
+        "topic": letter.topic_partition.topic,
+        "partition": letter.topic_partition.partition,
         "replayed": replayed,
     }
 
@@ -139,8 +137,6 @@ def _write_payload(
 
 
 def _write_table(found: Sequence[StoredLetter], replayed: frozenset[int]) -> None:
-    from framework.cli.output import printable  # noqa: PLC0415
-
     rows = [("letter", "stored (UTC)", "bytes", "replayed", "error", "place")]
     for letter in found:
         stored = datetime.fromtimestamp(letter.timestamp_us / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
@@ -150,7 +146,7 @@ def _write_table(found: Sequence[StoredLetter], replayed: frozenset[int]) -> Non
                 stored,
                 "" if letter.length is None else f"{letter.length:,}",
                 "yes" if letter.offset in replayed else "",
-                letter.error,
+                printable(letter.error),
                 printable(_where(letter)),
             )
         )
@@ -160,7 +156,7 @@ def _write_table(found: Sequence[StoredLetter], replayed: frozenset[int]) -> Non
         sys.stdout.write(f"{line}\n")
         if at:
             sys.stdout.write(f"    {printable(found[at - 1].text)}\n")
-    sys.stdout.write(f"{len(found):,} letters\n")
+    sys.stdout.write(f"{counted(len(found), 'letter')}\n")
 
 
 def _where(letter: StoredLetter) -> str:
@@ -172,40 +168,45 @@ def _where(letter: StoredLetter) -> str:
     )
 
 
-def replay_letters(task_class: type[AbstractSourceTask], path: Path, choice: LetterChoice, *, dry_run: bool) -> int:
-    """Sends what is open and chosen again; returns 1 when some of it is still bad.
+def replay_letters(
+    task_class: type[AbstractSourceTask], path: Path, choice: LetterChoice, *, dry_run: bool, may_be_lost: bool = False
+) -> int:
+    """Sends what is open and chosen again; returns 3 when some of it is still bad.
 
     Raises:
         ConfigError: mistakes in the file.
         SourceRunningError: the source, or another replay, is at work.
         SourceError: what the store or Iggy says.
     """
-    from framework.engine.letter_replay import LetterReplay  # noqa: PLC0415
-    from framework.engine.session import IggyTarget, Session  # noqa: PLC0415
+    from framework.engine.dead_letter_replay import LetterReplay  # noqa: PLC0415
+    from framework.engine.session import Session  # noqa: PLC0415
 
     config = read_config(task_class, path)
     topic_of(config)
-    with IggyTarget(config) as target, target.connect() as connection:
+    with reached(config) as connection:
         if dry_run:
             letters = Letters.read(connection, config)
             found = [letter for letter in chosen(letters.stored, choice) if letter.offset not in letters.replayed]
             _write_table(found, frozenset())
             return 0
-        session = Session(connection, config)
+        session = Session.begin(connection, config)
         letters = Letters.read(connection, config)  # after the fence: nobody adds to them now
-        found = [letter for letter in chosen(letters.stored, choice) if letter.offset not in letters.replayed]
-        task = task_class()
-        task.config, task.offsets = config, session.offsets
-        with iterator_of(task) as iterator:
-            counts = LetterReplay(session, iterator).run(found, letters.notes)
-    lines = [f"{counts.sent + counts.found:,} records were sent again"]
+        found = [
+            letter
+            for letter in chosen(letters.stored, choice)
+            if letter.offset not in letters.replayed and is_current(letter, session.offsets)
+        ]
+        with iterator_of(task_class, SourceContext(config=config, offsets=session.offsets)) as iterator:
+            counts = LetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, letters.notes)
+    lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that did not come to its end"
     if counts.reopened:
-        lines.append(f"{counts.reopened:,} objects are read on by the next run, from where they were given up")
-    lines += [f"{count:,} stay: {sentence}" for sentence, count in counts.bad.items()]
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 1 if counts.stayed else 0
+        objects = counted(counts.reopened, "object")
+        lines.append(f"the next run goes on with {objects}, from where reading was given up")
+    lines += [f"{count:,} still failing: {sentence}" for sentence, count in counts.bad.items()]
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+    return EXIT_PERSON if counts.stayed else EXIT_DONE
 
 
 __all__ = ["as_line", "chosen", "replay_letters", "show_letters"]

@@ -1,4 +1,4 @@
-"""The commands `offsets show`, `export`, `reset` and `accept`: their options; `framework.cli.positions` does the work."""
+"""The commands of the group `offsets`: their options; `framework.cli.positions` does the work."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from framework.errors import ConfigError
-from framework.reset import Reset
+from framework.offsets.reset import Reset
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False)
+    Path | None,
+    # readable=False: the loader says what is wrong with a file, in its own words
+    typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
 ]
 KeyOption = Annotated[str | None, typer.Option(help="Only the object of this key.", show_default=False)]
 PrefixOption = Annotated[str | None, typer.Option(help="Only objects whose keys begin so.", show_default=False)]
@@ -43,7 +45,7 @@ def offsets_app(
         prefix: PrefixOption = None,
         json: JsonOption = False,
     ) -> int:
-        """Counts positions by state and lane; with --key or --prefix, shows each."""
+        """Counts positions by state and partition; with --key or --prefix, shows each."""
         from framework.cli.positions import show_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return show_offsets(task_class, required(context, config), _choice(key, prefix), as_json=json)
@@ -76,11 +78,17 @@ def offsets_app(
         return reset_offsets(task_class, required(context, config), choice, yes=yes, dry_run=dry_run)
 
     @app.command()
-    def accept(context: typer.Context, config: ConfigOption = None, yes: YesOption = False) -> int:
+    def accept_data_loss(context: typer.Context, config: ConfigOption = None, yes: YesOption = False) -> int:
         """Goes on after topics were purged or made anew: what positions call done stays done, and is not sent again."""
         from framework.cli.positions import accept_topics  # noqa: PLC0415 - each command loads what it needs
 
         return accept_topics(task_class, required(context, config), yes=yes)
+
+    @app.command(hidden=True)
+    def accept(context: typer.Context, config: ConfigOption = None, yes: YesOption = False) -> int:
+        """The former name of `accept-data-loss`."""
+        context.obj.warn("offsets accept: now called offsets accept-data-loss")
+        return accept_data_loss(context, config, yes)
 
     return app
 

@@ -9,9 +9,11 @@ bar, how far the run is becomes a line of its own every few seconds, when someth
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -19,11 +21,15 @@ from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+import orjson
 from typing_extensions import Self, override
 
+from framework.cli import trace as traces
 from framework.cli.progress import Rate, progress_text, seconds_left
 from framework.config.loading import ConfigWarning
-from framework.progress import Progress
+from framework.engine.log_forwarding import TRACE, fields_of
+from framework.engine.progress import Progress
+from framework.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +41,6 @@ OWN_LOGGERS = ("framework", "transformers", "s3_source", "gcs_source")
 
 _LINE_EVERY_SECONDS = 10.0
 _BAR_REFRESHES_PER_SECOND = 8
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 log = logging.getLogger(__name__)
 
 
@@ -69,12 +74,13 @@ class Output:
         self._bar: Bar | None = None
         self._task: TaskID | None = None
         self._last: Progress | None = None
-        self._lined: tuple[int, ...] | None = None
+        self._lined = _figures(Progress())  # a run that did nothing has nothing to show
         self._line_at = clock() + _LINE_EVERY_SECONDS
         self._restore: list[Callable[[], None]] = []
 
     def __enter__(self) -> Self:
         self._restore = _take_over_logging(self._handler(), self._level)
+        self._rate.add(self._clock(), Progress())  # a run that ends at once has a speed, too
         return self
 
     def __exit__(
@@ -121,7 +127,7 @@ class Output:
             self._console = Console(file=self._stream, force_terminal=True, highlight=False)
             handler = _ConsoleHandler(self._console)
         else:
-            handler = logging.StreamHandler(self._stream)
+            handler = _LineHandler(self._stream)
         handler.setFormatter(self._formatter)
         return handler
 
@@ -169,18 +175,27 @@ class Output:
 
 
 class PlainFormatter(logging.Formatter):
-    """`2024-05-31T12:00:00.123Z INFO    message  name=value`: one line a record, whatever its text holds."""
+    """`2024-05-31T12:00:00.123Z INFO    message  name=value`: one line a record, whatever its text holds.
+
+    Of an exception it has class and message; its trace goes to a file, which the line names.
+    """
 
     @override
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f"  {name}={_plain(value)}" for name, value in _fields(record).items())
-        line = f"{_time(record)} {record.levelname:<7} {printable(record.getMessage())}{fields}"
-        trace = self.formatException(record.exc_info) if record.exc_info else ""
-        return f"{line}\n{trace}" if trace else line
+        shown = fields_of(record)
+        trace = _trace(self, record, shown)
+        fields = "".join(f"  {name}={_plain(value)}" for name, value in shown.items())
+        error = record.exc_info[1] if record.exc_info else None
+        what = f": {type(error).__name__}: {printable(traces.scrub(str(error)))}" if error is not None else ""
+        where = f" ({traces.keep(trace)})" if trace else ""
+        return f"{_time(record)} {record.levelname:<7} {printable(record.getMessage())}{what}{where}{fields}"
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time` (UTC), `level`, `logger`, `message`, and the fields given as `extra`."""
+    """One JSON object a line: `time` (UTC), `level`, `logger`, `message`, and the fields given as `extra`.
+
+    With an exception also `error`, its class, and `traceback`.
+    """
 
     @override
     def format(self, record: logging.LogRecord) -> str:
@@ -190,10 +205,20 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        content |= {name: value for name, value in _fields(record).items() if name not in content}
-        if record.exc_info:
-            content["traceback"] = self.formatException(record.exc_info)
+        shown = fields_of(record)
+        trace = _trace(self, record, shown)
+        content |= {name: value for name, value in shown.items() if name not in content}
+        if record.exc_info and record.exc_info[0] is not None:
+            content.setdefault("error", record.exc_info[0].__name__)
+        if trace:
+            content["traceback"] = trace
         return json.dumps(content, default=str)
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict[str, Any]) -> str:
+    """The trace of a record, of this process or of another one's; it is taken out of the fields."""
+    told = str(fields.pop(TRACE, ""))
+    return traces.scrub(formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else told)
 
 
 def printable(text: str) -> str:
@@ -203,7 +228,48 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-class _ConsoleHandler(logging.Handler):
+def error_text(error: BaseException) -> str:
+    """What failed, for people: one line, and one more for each of several mistakes, whatever keys stand in them."""
+    mistakes = error.mistakes if isinstance(error, ConfigError) else ()
+    if len(mistakes) < 2:  # noqa: PLR2004
+        return printable(str(error))
+    head, *_ = str(error).split("\n")
+    return "\n".join([printable(head), *(f"  - {printable(mistake)}" for mistake in mistakes)])
+
+
+def json_text(value: object, *, indent: bool = False) -> str:
+    r"""The value as JSON, with every character escaped that a terminal may obey (`\u009b`): the same JSON to a program.
+
+    Raises:
+        RecursionError: it is nested too deeply.
+    """
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0).decode()
+    except (
+        TypeError
+    ):  # numbers of more than 64 bits, text that is no valid Unicode, deep nesting: what others have written
+        text = json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":"))
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+
+
+class _OneSentence:
+    """A line that cannot be written ends nothing, and is one sentence where logging would print a trace."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Called by `emit` while the error is being handled."""
+        error = sys.exc_info()[1]
+        with contextlib.suppress(Exception):
+            what = f"{type(error).__name__}: {printable(str(error))}"
+            sys.stderr.write(f"error: a line of the log {record.name} could not be written: {what}\n")
+
+
+class _LineHandler(_OneSentence, logging.StreamHandler):  # type: ignore[type-arg]  # no subscript before 3.11
+    """Writes lines to a stream."""
+
+
+class _ConsoleHandler(_OneSentence, logging.Handler):
     """Prints lines above the bar."""
 
     def __init__(self, console: Console) -> None:
@@ -238,6 +304,12 @@ def _take_over_logging(handler: logging.Handler, level: int) -> list[Callable[[]
     with_level(root, max(level, logging.WARNING))
     for name in OWN_LOGGERS:
         with_level(logging.getLogger(name), level)
+    thread_before = threading.excepthook
+    threading.excepthook = _log_thread_error
+    undo.append(lambda: setattr(threading, "excepthook", thread_before))
+    unraisable_before = sys.unraisablehook
+    sys.unraisablehook = _log_unraisable
+    undo.append(lambda: setattr(sys, "unraisablehook", unraisable_before))
     shown_before = warnings.showwarning
     # It is called by position only, so the names of its arguments are free.
     warnings.showwarning = _log_warning  # type: ignore[assignment]
@@ -251,8 +323,19 @@ def _log_warning(message: Warning | str, category: type[Warning], *_: object) ->
     log.warning("%s%s", name, message)
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+def _log_thread_error(args: threading.ExceptHookArgs) -> None:
+    """What a thread raised and nobody waits for: a line, where Python would print its trace."""
+    if args.exc_value is None or args.exc_type is SystemExit:
+        return
+    name = args.thread.name if args.thread is not None else "unknown"
+    log.error("the thread %s ended", name, exc_info=(args.exc_type, args.exc_value, args.exc_traceback))
+
+
+def _log_unraisable(args: sys.UnraisableHookArgs) -> None:
+    """The same for what cannot be raised anywhere."""
+    if args.exc_value is not None:
+        text = args.err_msg or "an error that nobody can catch"
+        log.warning("%s", text, exc_info=(args.exc_type, args.exc_value, args.exc_traceback))
 
 
 def _plain(value: object) -> str:

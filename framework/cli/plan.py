@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import orjson
 
-from framework.cli.output import printable
+from framework.cli.output import json_text, printable
 from framework.cli.positions import moment, summary, summary_lines
-from framework.cli.run import read_config
+from framework.cli.run import is_new, reached, read_config
+from framework.engine.dry_run import Outlook, Part, look_ahead
 from framework.engine.inspection import inspect
 from framework.engine.local import with_moment
-from framework.engine.outlook import Outlook, Part, look_ahead
-from framework.engine.session import IggyTarget
+from framework.model.text import counted
 
 if TYPE_CHECKING:
     from framework.cli.prices import Prices
@@ -24,10 +23,12 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 MOST_ROWS = 20
-"""Lanes and folders that a table for people shows; `--json` has all."""
+"""Partitions and folders that a table for people shows; `--json` has all."""
 
 
-def show_plan(task_class: type[AbstractSourceTask], path: Path, *, prices: Prices, afresh: bool, as_json: bool) -> int:
+def show_plan(
+    task_class: type[AbstractSourceTask], path: Path, *, prices: Prices, ignore_offsets: bool, as_json: bool
+) -> int:
     """Writes to stdout what the next pass would read, what it would take, and about what that costs.
 
     Raises:
@@ -36,8 +37,8 @@ def show_plan(task_class: type[AbstractSourceTask], path: Path, *, prices: Price
     """
     config = with_moment(read_config(task_class, path))
     found = None
-    if not afresh:
-        with IggyTarget(config) as target, target.connect() as connection:
+    if not ignore_offsets and not is_new(config):
+        with reached(config) as connection:
             found = inspect(connection, config)
     outlook = look_ahead(task_class, config, found)
     cost = prices.cost(outlook)
@@ -58,7 +59,7 @@ def show_status(task_class: type[AbstractSourceTask], path: Path, *, no_list: bo
         SourceError: as `show_plan`.
     """
     config = with_moment(read_config(task_class, path))
-    with IggyTarget(config) as target, target.connect() as connection:
+    with reached(config) as connection:
         found = inspect(connection, config)
     figures = {**summary(found), **_log_json(found)}
     table = [*summary_lines(found), *_log_lines(found)]  # before the positions are given away
@@ -69,7 +70,8 @@ def show_status(task_class: type[AbstractSourceTask], path: Path, *, no_list: bo
         return 0
     _write(table)
     if outlook is not None:
-        _write([f"lag: {outlook.total.objects:,} objects, {outlook.total.size_bytes:,} bytes are listed and not done"])
+        objects, size = counted(outlook.total.objects, "object"), counted(outlook.total.size_bytes, "byte")
+        _write([f"lag: {objects}, {size} listed and not done"])
         _write(_left_out(outlook))
     return 0
 
@@ -86,7 +88,7 @@ def _log_json(found: Inspection) -> dict[str, Any]:
             }
             for claim in found.running
         ],
-        "log": {"messages": found.log_messages, "bytes": found.log_bytes, "epochs": found.epochs},
+        "log": {"messages": found.log_messages, "bytes": found.log_bytes},
     }
 
 
@@ -94,13 +96,13 @@ def _log_lines(found: Inspection) -> Iterator[str]:
     runners = [claim for claim in found.running if claim.leader]
     workers = len(found.running) - len(runners)
     for claim in runners:
-        yield f"running on {claim.who}" + (f", with {workers} more connections" if workers else "")
+        yield f"running on {claim.who}" + (f", with {counted(workers, 'more connection')}" if workers else "")
     if not runners:
         yield "not running"
     saved = f"saved last at {moment(found.last_saved_us // 1000)}" if found.last_saved_us else "never saved"
     yield (
-        f"{saved}; as of {moment(found.as_of_ms)}; the log: {found.log_messages:,} messages, {found.log_bytes:,} bytes, "
-        f"{found.epochs:,} epochs"
+        f"{saved}; as of {moment(found.as_of_ms)}; the log: {counted(found.log_messages, 'message')}, "
+        f"{counted(found.log_bytes, 'byte')}"
     )
 
 
@@ -113,7 +115,7 @@ def _outlook_json(outlook: Outlook) -> dict[str, Any]:
         "list_requests": outlook.list_requests,
         "get_requests": outlook.get_requests,
         "endings": _shares_json(outlook.endings),
-        "lanes": _shares_json(outlook.lanes),
+        "partitions": _shares_json(outlook.topic_partitions),
         "prefixes": _shares_json(outlook.prefixes),
     }
 
@@ -125,9 +127,14 @@ def _shares_json(shares: Mapping[str, Part]) -> dict[str, Any]:
 def _outlook_lines(outlook: Outlook) -> Iterator[str]:
     total = outlook.total
     begun = f", {outlook.begun:,} of them begun before" if outlook.begun else ""
-    yield f"to read: {total.objects:,} objects, {total.size_bytes:,} bytes{begun}; {outlook.listed:,} listed"
+    objects, size = counted(total.objects, "object"), counted(total.size_bytes, "byte")
+    yield f"to read: {objects}, {size}{begun}; {outlook.listed:,} listed"
     yield from _left_out(outlook)
-    for title, shares in (("ending", outlook.endings), ("lane", outlook.lanes), ("folder", outlook.prefixes)):
+    for title, shares in (
+        ("ending", outlook.endings),
+        ("partition", outlook.topic_partitions),
+        ("folder", outlook.prefixes),
+    ):
         if shares:
             yield f"{title:<40} {'objects':>12} {'bytes':>20}"
         largest = sorted(shares.items(), key=lambda item: (-item[1].size_bytes, item[0]))
@@ -140,11 +147,11 @@ def _outlook_lines(outlook: Outlook) -> Iterator[str]:
 
 def _left_out(outlook: Outlook) -> Iterator[str]:
     for reason, count in sorted(outlook.left_out.items()):
-        yield f"left out, {reason}: {count:,} objects"
+        yield f"left out, {reason}: {counted(count, 'object')}"
 
 
 def _json(value: Mapping[str, Any]) -> None:
-    sys.stdout.write(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode() + "\n")
+    sys.stdout.write(f"{json_text(value, indent=True)}\n")
 
 
 def _write(lines: Iterable[str]) -> None:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import orjson
 import typer
 
-from framework.cli.output import printable
-from framework.cli.run import read_config
-from framework.engine.by_hand import begin_epoch_by_hand
+from framework.cli.output import json_text, printable
+from framework.cli.run import reached, read_config
+from framework.engine.admin import accept_changes, reset_positions
 from framework.engine.inspection import inspect
-from framework.engine.session import IggyTarget
 from framework.errors import ConfigError
+from framework.model.text import counted
 
 if TYPE_CHECKING:
     from framework.engine.inspection import Inspection
-    from framework.offsets import OffsetManagerEntry
-    from framework.reset import Reset
+    from framework.model.positions import OffsetManagerEntry
+    from framework.offsets.reset import Reset
     from framework.task import AbstractSourceTask
 
 
@@ -37,7 +37,7 @@ def show_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset
     entries = sorted(_chosen(found, choice), key=_place) if choice is not None else None
     if as_json:
         more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
-        _write(orjson.dumps({**summary(found), **more}, option=orjson.OPT_INDENT_2).decode())
+        sys.stdout.write(f"{json_text({**summary(found), **more}, indent=True)}\n")
         return 0
     for line in summary_lines(found) if entries is None else _entry_lines(entries):
         _write(line)
@@ -54,7 +54,7 @@ def export_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Res
     """
     out = sys.stdout.buffer
     for entry in _chosen(read_log(task_class, path), choice):
-        out.write(orjson.dumps(as_row(entry), option=orjson.OPT_APPEND_NEWLINE))
+        out.write(f"{json_text(as_row(entry))}\n".encode())
     out.flush()
     return 0
 
@@ -68,29 +68,25 @@ def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Rese
         SourceError: as `show_offsets`.
     """
     config = read_config(task_class, path)
-    with IggyTarget(config) as target, target.connect() as connection:
+    with reached(config) as connection:
         found = inspect(connection, config)
         objects, records = _count(_chosen(found, choice))
         watermark = found.watermark
         opened = choice.opened(watermark) != watermark
         if choice.everything:
             objects, records = objects + watermark.objects, records + watermark.records
-        what = f"{objects:,} objects, {records:,} records will be sent again by the next run"
-        if choice.everything and found.unclaimed:
-            what += f"; {sum(found.unclaimed.values()):,} more records of objects that are not known by name yet"
+        what = f"the next run sends again: {counted(objects, 'object')}, {counted(records, 'record')}"
         if opened and not choice.everything:
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         _write(what)
         if not objects and not opened and not choice.everything:
             _write("nothing to reset: no object of that name has a position")
-            if found.reset is not None and not dry_run:  # it was killed, perhaps, before it had marked its dead letters
-                begin_epoch_by_hand(connection, config)
             return 0
         if dry_run:
             return 0
-        if not _confirmed("Forget these positions?", yes=yes):
+        if not _confirmed("Forget these positions?", yes=yes, dry_run=True):
             return 1
-        epoch = begin_epoch_by_hand(connection, config, reset=choice).epoch
+        epoch = reset_positions(connection, config, choice).epoch
     _write(f"forgotten, in epoch {epoch}; what the topics hold stays there")
     return 0
 
@@ -102,20 +98,20 @@ def accept_topics(task_class: type[AbstractSourceTask], path: Path, *, yes: bool
         ConfigError, SourceRunningError, SourceError: as `reset_offsets`.
     """
     config = read_config(task_class, path)
-    with IggyTarget(config) as target, target.connect() as connection:
+    with reached(config) as connection:
         if not _confirmed(
             "Go on with the topics as they are? Records that were taken away are not sent again.", yes=yes
         ):
             return 1
-        recovered = begin_epoch_by_hand(connection, config, accept=True)
-    _write(f"accepted, in epoch {recovered.epoch}: {len(recovered.entries):,} positions stay as they are")
+        done = accept_changes(connection, config)
+    _write(f"accepted, in epoch {done.epoch}: kept {counted(done.positions, 'position')} as before")
     return 0
 
 
 def read_log(task_class: type[AbstractSourceTask], path: Path) -> Inspection:
     """The log of the source that a file describes."""
     config = read_config(task_class, path)
-    with IggyTarget(config) as target, target.connect() as connection:
+    with reached(config) as connection:
         return inspect(connection, config)
 
 
@@ -137,22 +133,22 @@ def _count(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int]:
 
 
 def as_row(entry: OffsetManagerEntry) -> dict[str, Any]:
-    """One position as `export` writes it; docs/how-to/positions-by-hand.md explains each field."""
+    """One position as `export` writes it; docs/guides/positions-by-hand.md explains each field."""
     row = {"bucket": entry.bucket, "key": entry.key, **entry.get_properties()}
-    if entry.depends_on:
-        row["depends_on"] = orjson.loads(entry.depends_on)
+    if entry.numbering_options:
+        row["depends_on"] = orjson.loads(entry.numbering_options)
     return row
 
 
 def summary(found: Inspection) -> dict[str, Any]:
-    """Counts by state and lane, as `show --json` writes them."""
+    """Counts by state and partition, as `show --json` writes them."""
     states: Counter[str] = Counter()
-    lanes: dict[str, Counter[str]] = defaultdict(Counter)
+    topic_partitions: dict[str, Counter[str]] = defaultdict(Counter)
     for entry in found.entries.view():
-        lane = lanes[str(entry.lane)]
+        topic_partition = topic_partitions[str(entry.topic_partition)]
         states[entry.state.value] += 1
-        lane[entry.state.value] += 1
-        lane["records"] += entry.records_done
+        topic_partition[entry.state.value] += 1
+        topic_partition["records"] += entry.records_done
     return {
         "source": found.source,
         "offsets_topic": found.topic,
@@ -160,16 +156,15 @@ def summary(found: Inspection) -> dict[str, Any]:
         "last_saved": moment(found.last_saved_us // 1000) if found.last_saved_us else None,
         "epoch": found.epoch,
         "positions": {state: states[state] for state in ("done", "reading", "failed")},
-        "records": sum(lane["records"] for lane in lanes.values()),
-        "unclaimed_records": sum(found.unclaimed.values()),
+        "records": sum(topic_partition["records"] for topic_partition in topic_partitions.values()),
         "folded": {
             "objects": found.watermark.objects,
             "records": found.watermark.records,
             "ranges": len(found.watermark),
         },
-        "lanes": {
-            name: {field: lanes[name][field] for field in ("done", "reading", "failed", "records")}
-            for name in sorted(lanes)
+        "partitions": {
+            name: {field: topic_partitions[name][field] for field in ("done", "reading", "failed", "records")}
+            for name in sorted(topic_partitions)
         },
     }
 
@@ -178,18 +173,16 @@ def summary_lines(found: Inspection) -> Iterator[str]:
     """The same as a table for people."""
     counts = summary(found)
     yield f'source "{found.source}", positions in topic "{found.topic}", epoch {found.epoch}'
-    yield f"{'lane':<32} {'done':>12} {'reading':>12} {'failed':>12} {'records':>16}"
-    rows = {**counts["lanes"], "all": {**counts["positions"], "records": counts["records"]}}
+    yield f"{'topic_partition':<32} {'done':>12} {'reading':>12} {'failed':>12} {'records':>16}"
+    rows = {**counts["partitions"], "all": {**counts["positions"], "records": counts["records"]}}
     for name, row in rows.items():
         yield f"{name:<32} {row['done']:>12,} {row['reading']:>12,} {row['failed']:>12,} {row['records']:>16,}"
     folded = counts["folded"]
     if folded["objects"]:
         yield (
-            f"{folded['objects']:,} more objects, {folded['records']:,} records, were done long ago and have no position any "
-            f"more: {folded['ranges']:,} ranges of keys stand for them"
+            f"done long ago, without a position of their own: {counted(folded['objects'], 'object')}, "
+            f"{counted(folded['records'], 'record')}, in {counted(folded['ranges'], 'range')} of keys"
         )
-    if counts["unclaimed_records"]:
-        yield f"{counts['unclaimed_records']:,} records of objects that only the next listing can name"
 
 
 def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
@@ -198,12 +191,12 @@ def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
         shown += 1
         share = f"  share {entry.share}" if entry.share else ""
         yield f"{entry.bucket}/{entry.key}{share}"
-        yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  lane {entry.lane}"
+        yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  partition {entry.topic_partition}"
         if entry.skipped:
-            yield f"  left out: {', '.join(f'{a}' if a == b else f'{a}-{b}' for a, b in entry.skipped)}"
-        if entry.depends_on:
-            yield f"  depends on {entry.depends_on}"
-    yield f"{shown:,} positions"
+            yield f"  skipped {counted(entry.skipped, 'bad record')}"
+        if entry.numbering_options:
+            yield f"  depends on {entry.numbering_options}"
+    yield counted(shown, "position")
 
 
 def moment(milliseconds: int) -> str:
@@ -211,14 +204,15 @@ def moment(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _confirmed(question: str, *, yes: bool) -> bool:
+def _confirmed(question: str, *, yes: bool, dry_run: bool = False) -> bool:
+    """Asks, unless the answer was given. `dry_run`: the command has that option."""
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise ConfigError("there is no terminal to ask on: add --yes (or --dry-run to see what would happen)")
+        more = " (or --dry-run to see what would happen)" if dry_run else ""
+        raise ConfigError(f"there is no terminal to ask on: add --yes{more}")
     return typer.confirm(question)
 
 
 def _write(line: str) -> None:
-
-    sys.stdout.write("".join(f"{printable(one)}\n" for one in line.split("\n")))
+    sys.stdout.write(f"{printable(line)}\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from framework.engine.outlook import Outlook
+    from framework.engine.dry_run import Outlook
 
 LIST_PRICE = 0.005
 GET_PRICE = 0.0004

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from framework.progress import Progress
+from framework.engine.progress import Progress
+from framework.model.text import counted
 
 _WINDOW_SECONDS = 10.0
 _MINUTE, _HOUR = 60, 3600
@@ -57,13 +58,14 @@ def seconds_left(progress: Progress, rate: Rate) -> float | None:
 
 def progress_text(progress: Progress, rate: Rate) -> str:
     """`12/40 objects  3.1/9.0 MB  120,000 records  41,000/s  0:12 left`."""
-    objects = f"{progress.objects_done:,}" + (f"/{progress.objects_total:,}" if progress.objects_total else "")
-    parts = [f"{objects} objects", _bytes(progress), f"{progress.records:,} records"]
+    total = f"/{counted(progress.objects_total, 'object')}" if progress.objects_total else ""
+    objects = f"{progress.objects_done:,}{total}" if total else counted(progress.objects_done, "object")
+    parts = [objects, _bytes(progress), counted(progress.records, "record")]
     parts.append(f"{rate.records_per_second:,.0f}/s")
     if progress.skipped:
-        parts.append(f"{progress.skipped:,} bad records")
+        parts.append(counted(progress.skipped, "bad record"))
     if progress.failed:
-        parts.append(f"{progress.failed:,} bad objects")
+        parts.append(counted(progress.failed, "bad object"))
     left = seconds_left(progress, rate)
     if left:
         parts.append(f"{duration_text(left)} left")

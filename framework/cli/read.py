@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from framework.cli.run import read_config
+from framework.cli.run import reached, read_config
 from framework.errors import ConfigError, IggyTopicError
 
 if TYPE_CHECKING:
@@ -32,15 +32,14 @@ def read_records(
         ConfigError: mistakes in the file; no topic to read.
         IggyTopicError: no such topic or partition.
     """
-    from framework.engine.session import IggyTarget  # noqa: PLC0415
+    from framework.discovery.routing import Router  # noqa: PLC0415
     from framework.iggy.reader import read_topic  # noqa: PLC0415
-    from framework.naming import Router  # noqa: PLC0415
 
     config = read_config(task_class, path)
     name = topic or Router(config).fixed_topic
     if name is None:
         raise ConfigError("the topic comes from the objects' names: say which one to read with --topic NAME")
-    with IggyTarget(config) as target, target.connect() as connection:
+    with reached(config) as connection:
         info = connection.get_topic(config.iggy.stream, name)
         if info is None:
             raise IggyTopicError(f'there is no topic "{name}" in stream "{config.iggy.stream}": run the source first')
@@ -58,9 +57,16 @@ def read_records(
 
 
 def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int) -> None:
+    from framework.cli.output import json_text  # noqa: PLC0415
+
     out = sys.stdout.buffer
     for number, (partition, message) in enumerate(messages, 1):
-        out.write(orjson.dumps(as_json(topic, partition, message), option=orjson.OPT_APPEND_NEWLINE))
+        line = as_json(topic, partition, message)
+        try:
+            text = json_text(line)
+        except RecursionError:  # JSON of others that goes deeper than we can follow: as it is
+            text = json_text({**line, "payload": message.payload.decode()})
+        out.write(f"{text}\n".encode())
         if number == limit:
             break
     out.flush()
@@ -68,8 +74,8 @@ def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int
 
 def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:
     """One message as the object that `read` writes."""
-    from framework.ids import parse_message_id  # noqa: PLC0415
     from framework.iggy.headers import join_provenance, share_of  # noqa: PLC0415
+    from framework.model.message_ids import parse_message_id  # noqa: PLC0415
 
     parts, provenance = parse_message_id(message.message_id), join_provenance(message.headers)
     cut = share_of(provenance)

@@ -3,31 +3,46 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 import attrs
+from typing_extensions import Self
 
 from framework.cli.output import Output
+from framework.config.bucket import BucketConfig
 from framework.config.loading import load_config
-from framework.errors import ConfigError, SourceError
-from framework.memory import limit_arenas
-from framework.progress import Progress
+from framework.engine.memory import limit_arenas
+from framework.engine.progress import Progress
+from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError, IggyTopicError, SourceError
+from framework.model.text import counted
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from framework.config.sections import SourceCommonConfig
     from framework.engine.local import LocalEngine
-    from framework.metrics import Counters
+    from framework.engine.metrics import Counters, MetricsServer
+    from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
+
+TAKEN_OVER_SECONDS = 5.0
+"""How long the port of an instance that was taken over is waited for: it ends within that time."""
 
 
 def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommonConfig:
@@ -36,7 +51,7 @@ def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommo
     Raises:
         ConfigError: every mistake, each with its place.
     """
-    from framework.formats import make_transformer  # noqa: PLC0415 - formats are found when they are used
+    from framework.config.formats import make_transformer  # noqa: PLC0415 - formats are found when they are used
 
     root = task_class.config_class
     if root is None:
@@ -51,8 +66,42 @@ def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommo
     return config
 
 
+def is_new(config: SourceCommonConfig) -> bool:
+    """Whether nothing can have been read yet: the folder of the embedded server is not there."""
+    from framework.engine.session import IggyTarget  # noqa: PLC0415 - loads the door to Iggy
+
+    return IggyTarget(config).missing_folder is not None
+
+
+@contextlib.contextmanager
+def reached(config: SourceCommonConfig) -> Iterator[IggyConnection]:
+    """A connection for a command that looks at what is there. It makes nothing, also not the embedded server's folder.
+
+    Raises:
+        IggyTopicError: the folder is not there.
+        SourceError: what connecting raises.
+    """
+    from framework.engine.session import IggyTarget  # noqa: PLC0415 - loads the door to Iggy
+
+    with IggyTarget(config) as target:
+        if target.missing_folder is not None:
+            raise IggyTopicError(f"[iggy] url: there is no folder {target.missing_folder} yet: run the source first")
+        with target.connect() as connection:
+            yield connection
+
+
+def wants_json(path: Path) -> bool:
+    """Whether a file asks for a log of JSON lines; also of a file with mistakes, which are told that way, too."""
+    try:
+        found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except (OSError, ValueError):  # the loader says what is wrong
+        return False
+    section = found.get("log")
+    return isinstance(section, dict) and section.get("format") == "json"
+
+
 def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool, take_over: bool = False) -> int:
-    """Runs a source; returns 0 when it ended as asked.
+    """Runs a source; returns 0 when it ended as asked, and 1 when `--once` was interrupted.
 
     Raises:
         ConfigError: mistakes in the file.
@@ -61,8 +110,11 @@ def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool, 
     config = read_config(task_class, path)
     limit_arenas()
     with Output(format=config.log.format, level=config.log.level) as output:
-        run_engine(task_class, config, output, once=once, take_over=take_over)
-    return 0
+        last = run_engine(task_class, config, output, once=once, take_over=take_over)
+        if once and last.state == "stopped":
+            log.warning("interrupted before everything was sent: start it again, and it goes on from here")
+            return EXIT_TRY_AGAIN
+    return EXIT_DONE
 
 
 def run_engine(
@@ -74,49 +126,117 @@ def run_engine(
     take_over: bool = False,
 ) -> Progress:
     """Runs the configured engine below an output that is open; returns the figures of the run."""
-    from framework.engine.local import LocalEngine  # noqa: PLC0415 - loads the door to Iggy
+    engine_class = _engine_class(config)
+    watch = EmptyWatch(config)
 
-    engine_class: type[LocalEngine] = LocalEngine
-    if config.runner.engine == "spark":
-        from framework.spark.engine import SparkEngine  # noqa: PLC0415 - the only way to Spark
+    def report(progress: Progress) -> None:
+        output.update(progress)
+        watch.see(progress)
 
-        engine_class = SparkEngine
-    engine = engine_class(task_class, config, once=once, take_over=take_over, report=output.update)
+    metrics = _Metrics(config, take_over=take_over)
+    engine = engine_class(
+        task_class,
+        config,
+        once=once,
+        take_over=take_over,
+        report=report,
+        on_claimed=lambda: metrics.start(engine),
+    )
     log.info('source "%s": %s', config.source.name, "everything there is now" if once else "until stopped")
-    with _stopped_by_signals(engine), _metrics(config, engine):
+    with _stopped_by_signals(engine), metrics:
         try:
             last = engine.run()
         except SourceError:
-            _summary(engine.progress(), config.errors.dead_letter_topic)
+            progress = engine.progress()
+            if progress.began:
+                _summary(progress, config.errors.dead_letter_topic)
             raise
     _summary(last, config.errors.dead_letter_topic)
     # a signal that came with the last record stops what comes after, too
     return attrs.evolve(last, state="stopped") if engine.stop_requested else last
 
 
-def _summary(progress: Progress, letters: str | None) -> None:
-    log.info(
-        "%s records of %s objects are in Iggy",
-        f"{progress.records:,}",
-        f"{progress.objects_done - progress.failed - progress.vanished - progress.archived:,}",
-    )
-    if progress.skipped or progress.failed or progress.vanished:
-        log.warning(
-            "left out: %d bad records, the rest of %d objects; %d objects were deleted between list and read",
-            progress.skipped,
-            progress.failed,
-            progress.vanished,
+def _engine_class(config: SourceCommonConfig) -> type[LocalEngine]:
+    if config.runner.engine != "spark":
+        from framework.engine.local import LocalEngine  # noqa: PLC0415 - loads the door to Iggy
+
+        return LocalEngine
+    require_pyspark()
+    from framework.engine.spark.engine import SparkEngine  # noqa: PLC0415 - the only way to Spark
+
+    return SparkEngine
+
+
+def require_pyspark() -> None:
+    """Looks whether the engine "spark" is installed.
+
+    Raises:
+        FatalError: it is not.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise FatalError(
+            'engine "spark" needs the package pyspark: pip install "pyspark>=4", or set [runner] engine = "local"'
         )
+
+
+class EmptyWatch:
+    """Warns once when the first complete listing finds nothing to read: a prefix or a filter is wrong, most likely."""
+
+    def __init__(self, config: SourceCommonConfig) -> None:
+        self._config = config
+        self._done = False
+
+    def see(self, progress: Progress) -> None:
+        """Takes the figures, from one thread."""
+        if self._done or not progress.passes or progress.state not in {"waiting", "done", "stopped"}:
+            return
+        self._done = True
+        skipped = sum(progress.left_out.values())
+        if progress.objects_total or progress.done_before or progress.objects_done or progress.listed > skipped:
+            return
+        if not progress.listed:
+            log.warning("nothing to read: %s shows no object; check the prefix", place_of(self._config))
+            return
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.left_out.items())
+        log.warning(
+            "nothing to read: none of the %s that %s shows is chosen (%s); check [naming] template and [discovery]",
+            counted(progress.listed, "object"),
+            place_of(self._config),
+            reasons,
+        )
+
+
+def place_of(config: SourceCommonConfig) -> str:
+    """What is listed, as an address."""
+    for field in attrs.fields(type(config)):
+        section = getattr(config, field.name)
+        if isinstance(section, BucketConfig):
+            bucket = getattr(section, "bucket", "")
+            return ", ".join(f"{section.scheme}://{bucket}/{prefix}" for prefix in section.all_prefixes)
+    return "the source"
+
+
+def _summary(progress: Progress, letters: str | None) -> None:
+    objects = progress.objects_done - progress.failed - progress.vanished - progress.archived
+    before = f"; {counted(progress.done_before, 'object')} done before" if progress.done_before else ""
+    log.info("sent %s of %s%s", counted(progress.records, "record"), counted(objects, "object"), before)
+    if progress.skipped or progress.failed or progress.vanished:
+        parts = [
+            *([f"{counted(progress.skipped, 'bad record')}"] if progress.skipped else []),
+            *([f"the rest of {counted(progress.failed, 'object')}"] if progress.failed else []),
+            *([f"{counted(progress.vanished, 'object')} deleted between list and read"] if progress.vanished else []),
+        ]
+        log.warning("left out: %s", ", ".join(parts))
     if letters is not None and progress.letters:
         log.warning(
-            '%d dead letters more in topic "%s": "dead-letter show" lists them, "dead-letter replay" sends them again',
-            progress.letters,
+            'stored %s in topic "%s": "dead-letter show" lists them, "dead-letter replay" sends them again',
+            counted(progress.letters, "dead letter"),
             letters,
         )
     if progress.archived:
-        log.warning("archived and waited for: %d objects, each counted in each pass", progress.archived)
+        log.warning("archived and waited for: %s, each counted in each pass", counted(progress.archived, "object"))
     for reason, count in progress.left_out.items():
-        log.info("not read, %s: %d objects", reason, count)
+        log.info("not read, %s: %s", reason, counted(count, "object"))
 
 
 @contextlib.contextmanager
@@ -153,21 +273,46 @@ def _stopped_by_signals(engine: LocalEngine) -> Iterator[None]:
         stopper.join()  # a signal that came with the last record counts
 
 
-@contextlib.contextmanager
-def _metrics(config: SourceCommonConfig, engine: LocalEngine) -> Iterator[None]:
-    place = config.metrics.host_and_port()
-    if place is None:
-        yield
-        return
-    from framework.metrics import serve  # noqa: PLC0415 - only when it is switched on
+class _Metrics:
+    """The port for Prometheus, open from the moment at which this instance is the one at work. A context manager."""
 
-    with serve(place, lambda: counters_of(engine.progress()), source=config.source.name):
-        yield
+    def __init__(self, config: SourceCommonConfig, *, take_over: bool) -> None:
+        self._config = config
+        self._take_over = take_over
+        self._server: MetricsServer | None = None
+
+    def start(self, engine: LocalEngine) -> None:
+        """Listens, if an address is configured; once.
+
+        Raises:
+            ConfigError: the address cannot be listened at.
+        """
+        place = self._config.metrics.host_and_port()
+        if place is None or self._server is not None:
+            return
+        from framework.engine.metrics import serve  # noqa: PLC0415 - only when it is switched on
+
+        self._server = serve(
+            place,
+            lambda: counters_of(engine.progress()),
+            source=self._config.source.name,
+            state=lambda: engine.progress().state,
+            patience_seconds=TAKEN_OVER_SECONDS if self._take_over else 0.0,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
 
 
 def counters_of(progress: Progress) -> Counters:
     """The figures of a run as metrics."""
-    from framework.metrics import Counters  # noqa: PLC0415
+    from framework.engine.metrics import Counters  # noqa: PLC0415
 
     return Counters(
         records=progress.records,
@@ -185,6 +330,8 @@ def counters_of(progress: Progress) -> Counters:
         blocked_seconds=progress.blocked_seconds,
         queue_records=progress.queue_records,
         queue_bytes=progress.queue_bytes,
+        iggy_up=int(progress.iggy_up),
+        store_up=int(not progress.store_away),
         lag_objects=max(0, progress.objects_total - progress.objects_done),
         lag_bytes=max(0, progress.bytes_total - progress.bytes_done),
         left_out=dict(progress.left_out),

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from framework.config.option import Seconds, option
-from framework.retry import RetryPolicy
+from framework.storage.retry import RetryPolicy
 
 
 @attrs.frozen(kw_only=True)
@@ -26,23 +26,54 @@ class BucketConfig:
     prefix: str = option("", doc="Only keys that begin with it; compared as plain text, nothing is a folder.")
     prefixes: tuple[str, ...] = option((), doc="Several prefixes, in place of `prefix`. None may begin with another.")
     page_size: int = option(1000, minimum=1, maximum=1000, doc="Keys in one page of a listing.")
-    native_start_key: str = option("", doc="The first listing begins after this key; it need not exist.")
+    start_after: str = option(
+        "",
+        doc="The first listing begins after this key; it need not exist.",
+        former_names={"native_start_key": ""},
+    )
     ca_bundle: str = option(
         "", doc="Path of a PEM file with the certificate authorities to trust, in place of the usual ones."
     )
     proxy: str = option("", secret=True, doc="Address of an HTTP proxy, `http://host:port`; empty = environment.")
-    connect_timeout_seconds: Seconds = option(5.0, minimum=0.1, maximum=300, doc="Limit of one connection attempt.")
-    read_timeout_seconds: Seconds = option(
-        30.0, minimum=0.1, maximum=3600, doc="Limit of silence while waiting for bytes."
+    connect_timeout: Seconds = option(
+        5.0,
+        minimum=0.1,
+        maximum=300,
+        doc="Limit of one connection attempt.",
+        former_names={"connect_timeout_seconds": ""},
+    )
+    read_timeout: Seconds = option(
+        30.0,
+        minimum=0.1,
+        maximum=3600,
+        doc="Limit of silence while waiting for bytes.",
+        former_names={"read_timeout_seconds": ""},
     )
     max_attempts: int = option(8, minimum=1, maximum=100, doc="Tries of one call in all, the first included.")
-    retry_base_seconds: Seconds = option(0.2, minimum=0, maximum=60, doc="Wait after the first failed try; doubles.")
-    retry_cap_seconds: Seconds = option(10.0, minimum=0, maximum=600, doc="The longest wait between two tries.")
-    retry_budget_seconds: Seconds = option(
+    retry_base: Seconds = option(
+        0.2,
+        minimum=0,
+        maximum=60,
+        doc="Wait after the first failed try; doubles.",
+        former_names={"retry_base_seconds": ""},
+    )
+    retry_cap: Seconds = option(
+        10.0,
+        minimum=0,
+        maximum=600,
+        doc="The longest wait between two tries, whatever a store asks for.",
+        former_names={"retry_cap_seconds": ""},
+    )
+    retry_budget: Seconds = option(
         60.0,
         minimum=0,
         maximum=86_400,
         doc="Tries and waits of one call together; a read that gets on starts anew.",
+        former_names={"retry_budget_seconds": ""},
+    )
+    verify_checksums: bool = option(
+        default=True,
+        doc="Compares what is read with the checksum that the store keeps of the whole object, when it keeps one.",
     )
     max_connections: int = option(64, minimum=1, maximum=4096, doc="Connections kept open at most.")
 
@@ -56,9 +87,9 @@ class BucketConfig:
         """How patiently each single call is tried."""
         return RetryPolicy(
             attempts=self.max_attempts,
-            base_seconds=self.retry_base_seconds,
-            cap_seconds=self.retry_cap_seconds,
-            budget_seconds=self.retry_budget_seconds,
+            base_seconds=self.retry_base,
+            cap_seconds=self.retry_cap,
+            budget_seconds=self.retry_budget,
         )
 
 
@@ -71,15 +102,13 @@ def bucket_mistakes(config: BucketConfig, bucket: str) -> Iterator[str]:
     if config.prefix and config.prefixes:
         yield "prefix, prefixes: give one of them"
     for one in (config.prefix, *config.prefixes):
-        if one.startswith("/"):
-            yield f"prefix: {one!r} begins with a slash, and keys do not; leave it out"
         if one.startswith(f"{config.scheme}://{bucket}"):
             yield f"prefix: {one!r} is an address; give what follows the bucket's name"
     for first, second in itertools.pairwise(sorted(config.prefixes)):
         if second.startswith(first):
             yield f"prefixes: {second!r} lies within {first!r}; its objects would be read twice"
-    if config.retry_base_seconds > config.retry_cap_seconds:
-        yield "retry_base_seconds: must not be above retry_cap_seconds"
+    if config.retry_base > config.retry_cap:
+        yield "retry_base: must not be above retry_cap"
 
 
 def address_mistakes(**addresses: str) -> Iterator[str]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib.util
 import json
+import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -38,7 +40,7 @@ _SHORTEST_MASKED = 4
 
 
 class ConfigWarning(FutureWarning):
-    """An option under a former name: it works now, and will not for ever."""
+    """A former name of an option, a choice or a command: it works now, and a later version will refuse it."""
 
 
 def load_config(path: str | Path, cls: type[T], *, environment: Mapping[str, str] | None = None) -> T:
@@ -63,8 +65,25 @@ def load_config(path: str | Path, cls: type[T], *, environment: Mapping[str, str
     except UnicodeDecodeError:
         raise ConfigError("not UTF-8 text; a TOML file must be", origin=origin) from None
     except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"not valid TOML: {exc}", origin=origin) from None
+        raise ConfigError(f"not valid TOML: {exc}{_toml_hint(data.decode('utf-8-sig'), exc)}", origin=origin) from None
     return structure(mapping, cls, origin=origin, environment=environment)
+
+
+def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
+    """What the line most likely should be. It shows no value: that may be a secret."""
+    found = re.search(r"\(at line (\d+)", str(error))
+    lines = text.splitlines()
+    line = lines[int(found[1]) - 1].strip() if found is not None and int(found[1]) <= len(lines) else ""
+    name = line.partition("=")[0].strip()
+    if re.match(r"[\w.-]+\s*:(\s|$)", line):
+        return "; this looks like YAML: TOML writes a section as [name], and an option as name = value"
+    if re.fullmatch(r"[\w-]+(\.[\w-]+)+", name):
+        return (
+            f'; this looks like a .properties file: TOML writes sections as [name], and texts in quotes, {name} = "..."'
+        )
+    if "=" in line and re.fullmatch(r"[\w-]+", name):
+        return f'; a text stands in quotes: {name} = "..."'
+    return ""
 
 
 def structure(
@@ -115,9 +134,12 @@ class _Reading:
         self._substitution = Substitution(environment)
         self._secrets: set[str] = set()
         self._owners: dict[str, str] = {}
+        self._words: frozenset[str] = frozenset()
 
     def root(self, mapping: Mapping[str, object], cls: type[T]) -> T:
         sections = sections_of(cls)
+        kind: type = cls
+        self._words = _own_words(kind)
         self._owners = {option.name: name for name, section in sections.items() for option in options_of(section)}
         self._unknown(mapping, sections, place="")
         values: dict[str, Any] = {}
@@ -150,9 +172,10 @@ class _Reading:
         if len(self.mistakes) > known:
             return _UNUSABLE
         if option.metadata.secret and isinstance(value, str):
-            self._secrets.add(str(value))
+            self._secrets.update(_secret_parts(str(value)))
         try:
             result = _CONVERTER.structure(value, option.type)
+            result = _current_value(result, option, place)
             _check_limits(result, option)
         except ValueMistake as mistake:
             self.mistakes.append(f"{place}{option.name}{_shown(value, option)}: {mistake}")
@@ -193,6 +216,8 @@ class _Reading:
                 advice = f"did you mean {guess if place else f'[{guess}]'}?"
             elif name in self._owners:
                 advice = f"{name} belongs to [{self._owners[name]}]"
+            elif not place and importlib.util.find_spec(f"{name}_source") is not None:
+                advice = f"it belongs to another program: python -m {name}_source"
             else:
                 advice = f"known are {', '.join(known)}"
             self.mistakes.append(f"{place}{shown}: unknown {what}; {advice}")
@@ -215,9 +240,14 @@ class _Reading:
         return made
 
     def masked(self, mistake: str) -> str:
-        """The sentence without any text that was brought in or belongs to a secret option."""
-        for secret in sorted(self._secrets | self._substitution.secrets, key=len, reverse=True):
-            if len(secret) >= _SHORTEST_MASKED:
+        """The sentence without any text that was brought in or belongs to a secret option.
+
+        A secret that is a word of our own sentences, such as Iggy's default password `iggy`, is not masked: that would only
+        tell the reader what it is.
+        """
+        secrets = self._secrets | self._substitution.secrets
+        for secret in sorted(secrets, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_MASKED and secret not in self._words:
                 mistake = mistake.replace(secret, "***")
         return mistake
 
@@ -231,6 +261,42 @@ def sections_of(cls: type) -> dict[str, type]:
 def _sections(cls: type) -> dict[str, type]:
     hints = get_type_hints(cls)
     return {field.name: hints[field.name] for field in attrs.fields(cls)}
+
+
+@functools.cache
+def _own_words(cls: type) -> frozenset[str]:
+    """The words that sections, options and what is said of them are made of."""
+    texts = ["iggy embedded tcp user password host token address localhost"]
+    for name, section in sections_of(cls).items():
+        texts.append(name)
+        texts += [f"{option.name} {option.metadata.doc}" for option in options_of(section)]
+    return frozenset(re.findall(r"\w+", " ".join(texts)))
+
+
+def _secret_parts(value: str) -> Iterator[str]:
+    """What of a secret option's value must stay out of messages; of an address, what is in front of the `@`, and a token."""
+    scheme, mark, rest = value.partition("://")
+    if not mark:
+        if not scheme.startswith("embedded:"):
+            yield value
+        return
+    login, at, _ = rest.rpartition("@")
+    if at:
+        yield value
+        yield login
+        yield login.partition(":")[2]
+    if "token=" in rest:
+        yield value
+        yield rest.partition("token=")[2].partition("&")[0]
+
+
+def _current_value(value: object, option: Option, place: str) -> object:
+    """The value under its name of today."""
+    current = option.metadata.former_values.get(value) if isinstance(value, str) else None
+    if current is None:
+        return value
+    warnings.warn(f'{place}{option.name} = "{value}": now called "{current}".', ConfigWarning, stacklevel=2)
+    return current
 
 
 def _check_limits(value: object, option: Option) -> None:

@@ -58,6 +58,7 @@ class OptionMetadata:
     choices: tuple[str, ...] | None = None
     unit: str = ""
     former_names: Mapping[str, str] = attrs.field(factory=dict)
+    former_values: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -94,6 +95,7 @@ def option(
     choices: Sequence[str] | None = None,
     unit: str = "",
     former_names: Mapping[str, str] | None = None,
+    former_values: Mapping[str, str] | None = None,
 ) -> Any:
     """An attrs field that the loader checks and the reference page documents.
 
@@ -106,6 +108,7 @@ def option(
         choices: the texts that are allowed.
         unit: what a plain number counts, for the reference.
         former_names: names that it had once -> what to tell their users. They work and warn.
+        former_values: names that a choice had once -> its name now. They work and warn.
     """
     metadata = OptionMetadata(
         doc=doc,
@@ -115,6 +118,7 @@ def option(
         choices=None if choices is None else tuple(choices),
         unit=unit,
         former_names=dict(former_names or {}),
+        former_values=dict(former_values or {}),
     )
     if isinstance(default, list):
         default = tuple(default)
@@ -165,4 +169,6 @@ def type_text(kind: Any) -> str:
 
 
 def _hidden(value: object) -> str:
+    if isinstance(value, Mapping):
+        return repr(dict.fromkeys(value, "***"))
     return "***" if value else repr(value)

@@ -13,20 +13,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from urllib.parse import quote
 
 import attrs
 
+from framework.config.formats import is_format, known_formats
+from framework.config.globs import compile_globs
+from framework.config.iggy_address import IggyAddress
+from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_mistake
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
-from framework.formats import is_format, known_formats
-from framework.globs import compile_globs
-from framework.iggy.address import IggyAddress
-from framework.naming import TOPIC_PLACEHOLDER, NameTemplate
 from framework.transformer import COMPRESSIONS, MAX_LETTER_BYTES, MAX_MESSAGE_BYTES, InputOptions
 
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _LONGEST_IGGY_NAME = 255
+_MASTER = re.compile(r"local|local(-cluster)?\[.+\]|yarn|\w+://.+")
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +70,20 @@ class NamingSection:
         doc='Which partition of its topic an object goes to. `"object_hash"`: a fixed hash of bucket and key. '
         '`"partition"`: the number at `{{partition}}`.',
     )
+    topics: tuple[str, ...] = option(
+        (),
+        doc="Topics that keys may name, by their whole names in Iggy. An object of any other one is a bad object, see "
+        "`[errors] tolerance`. Empty: every name, except those of the topics of positions and dead letters, and any that ends in "
+        "`-offsets`.",
+    )
+    max_topics: int = option(
+        1000,
+        minimum=1,
+        maximum=100_000,
+        unit="topics",
+        doc="Topics that keys may name, in all: those that hold records of this source already, and new ones. An object of one "
+        "more is a bad object. Whoever may put objects makes topics with their names.",
+    )
 
     def parsed(self) -> NameTemplate | None:
         """The template, ready to match; None when every key is to be read."""
@@ -84,6 +100,10 @@ class NamingSection:
         template = self.parsed()  # its ConfigError is gathered by the loader
         if self.distribution == "partition" and (template is None or not template.has_partition):
             yield 'distribution = "partition": needs {{partition}} in the template'
+        for topic in self.topics:
+            mistake = topic_name_mistake(topic)
+            if mistake is not None:
+                yield f'topics: "{topic}" {mistake}'
 
 
 _READ_WHOLE = ("avro", "bytes", "csv", "json", "parquet")
@@ -112,6 +132,27 @@ class InputSection:
         unit="bytes",
         doc="A longer record is a bad record. Iggy cannot store more than 64,000,000 bytes in one message.",
     )
+    max_block_bytes: Bytes = option(
+        64 * _MIB,
+        minimum=1024,
+        unit="bytes",
+        doc="`avro`: a block that is longer than this, as it is stored or unpacked, ends its object. A block is held in "
+        "memory whole.",
+    )
+    max_expansion: int = option(
+        1000,
+        minimum=0,
+        unit="times",
+        doc="An object of which come more than 1 GiB of records, and more than this many times its stored bytes, ends there "
+        "(each record counts as 100 bytes more than it has). 0: there is no such limit.",
+    )
+    max_temporary_bytes: Bytes = option(
+        1024 * _MIB,
+        minimum=_MIB,
+        unit="bytes",
+        doc="How much a Parquet file in an outer compression may unpack to: it goes to a temporary file "
+        "(`TMPDIR`). More ends the object.",
+    )
     split_size: Bytes | None = option(
         None,
         minimum=1024,
@@ -135,14 +176,20 @@ class InputSection:
         doc="`csv`: one ASCII character around a field that holds a delimiter or a line break; doubled inside. "
         "Empty: no quoting.",
     )
-    fetch_ahead: int = option(
-        32, minimum=1, maximum=1000, unit="objects", doc="Objects being read at once; they are handed on in order."
+    prefetch_objects: int = option(
+        32,
+        minimum=1,
+        maximum=1000,
+        unit="objects",
+        doc="Objects being read at once; they are handed on in order.",
+        former_names={"fetch_ahead": ""},
     )
-    fetch_ahead_bytes: Bytes = option(
+    prefetch_bytes: Bytes = option(
         8 * _MIB,
         minimum=_MIB,
         unit="bytes",
-        doc="Memory for what was fetched ahead; reaching it is what limits `fetch_ahead` for large objects.",
+        doc="Memory for what was fetched ahead; reaching it is what limits `prefetch_objects` for large objects.",
+        former_names={"fetch_ahead_bytes": ""},
     )
     queue_records: int = option(
         50_000,
@@ -179,9 +226,17 @@ class IggySection:
     url: str = option(
         secret=True,
         doc="`iggy://user:password@host:8090`, `iggy+tls://...` for TLS, `iggy://host:8090?token=TOKEN` for an access "
-        "token; or `embedded:PATH`: a small server for development that keeps its data in a folder. `@`, `:` and `/` "
-        "in a password are written `%40`, `%3A` and `%2F`.",
+        "token; or `embedded:PATH`: a small server for development that keeps its data in a folder. A `%` in a password is "
+        "written `%25`; `@`, `:`, `/`, `?` and `#` may be written `%40`, `%3A`, `%2F`, `%3F` and `%23`.",
         minimum=1,
+    )
+    username: str | None = option(
+        None,
+        doc="Who logs in, when `url` names nobody: `iggy://host:8090`. Taken as it is, nothing in it is encoded.",
+        minimum=1,
+    )
+    password: str | None = option(
+        None, secret=True, doc="Password of `username`, as it is: `${env:IGGY_PASSWORD}` or `${file:PATH}`.", minimum=1
     )
     stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_LONGEST_IGGY_NAME)
     topic: str | None = option(
@@ -228,17 +283,38 @@ class IggySection:
         unit="seconds",
         doc="How long Iggy may take to answer. After it the outcome is unknown, and the source recovers.",
     )
+    startup_timeout: Seconds = option(
+        3.0,
+        maximum=3600,
+        unit="seconds",
+        doc="How long a start waits for an Iggy that has not answered yet, before it ends with exit code 1. Longer where Iggy "
+        "and the source start together. An Iggy that goes away later is waited for five minutes.",
+    )
 
     def address(self) -> IggyAddress:
-        """The address, taken apart.
+        """The address, taken apart, with the user and the password.
 
         Raises:
             ConfigError: it is none; the loader finds it earlier.
         """
-        return IggyAddress.parse(self.url)
+        if self.username is None and self.password is None:
+            return IggyAddress.parse(self.url)
+        scheme, mark, rest = self.url.strip().partition("://")
+        if not mark:
+            raise ConfigError("it takes no username and no password; leave the two out")
+        if self.username is None or self.password is None:
+            raise ConfigError("username and password belong together: give both, or have url hold them")
+        if "@" in rest.partition("?")[0] or "token=" in rest:
+            raise ConfigError("it says who logs in, and so do username and password; leave one of the two out")
+        login = f"{quote(self.username, safe='')}:{quote(self.password, safe='')}"
+        return IggyAddress.parse(f"{scheme}{mark}{login}@{rest}")
 
     def mistakes(self) -> Iterator[str]:
-        """An address that is none. Its sentences hold no password."""
+        """An address that is none, and names that Iggy cannot have. Its sentences hold no password."""
+        for option_name, name in (("stream", self.stream), ("topic", self.topic)):
+            mistake = topic_name_mistake(name) if name is not None else None
+            if mistake is not None:
+                yield f'{option_name} = "{name}": {mistake}'
         try:
             self.address()
         except ConfigError as exc:
@@ -271,8 +347,9 @@ class DiscoverySection:
 
     mode: str = option(
         "list",
-        choices=("list", "after", "keys"),
-        doc='`"list"`: list everything under the prefix, each pass. `"after"`: for keys that rise: most passes list only '
+        choices=("list", "incremental", "keys"),
+        former_values={"after": "incremental"},
+        doc='`"list"`: list everything under the prefix, each pass. `"incremental"`: for keys that rise: most passes list only '
         "what lies behind the highest keys; needs a store that lists in the order of its keys. "
         '`"keys"`: read what a supplied list names, see `keys`.',
     )
@@ -281,13 +358,13 @@ class DiscoverySection:
         minimum=0,
         maximum=1_000_000,
         unit="keys",
-        doc='Mode `"after"`: so many of the highest keys are listed again in each pass, for those that come late.',
+        doc='Mode `"incremental"`: so many of the highest keys are listed again in each pass, for those that come late.',
     )
     full_pass_interval: Seconds = option(
         3600.0,
         minimum=0.01,
         unit="seconds",
-        doc='Mode `"after"`: how often everything is listed. For so long a late key below the look-back, or an object that '
+        doc='Mode `"incremental"`: how often everything is listed. For so long a late key below the look-back, or an object that '
         "was overwritten there, may go unnoticed.",
     )
     keys: str | None = option(
@@ -357,12 +434,14 @@ class DiscoverySection:
         'Retrieval and Deep Archive, and the archive tiers of Intelligent-Tiering). `"skip"`: left out, and counted by class. '
         '`"wait"`: tried again in each pass, with one request each, until they are restored; they hold nothing else up.',
     )
-    late_arrival_window: SecondsOrForever = option(
+    allowed_lateness: SecondsOrForever = option(
         86400.0,
         unit="seconds",
         doc="How much later than its last-modified an object may appear: a multipart upload carries the time of its beginning. "
-        "Finished objects older than that lose their positions, and what appears older is not read. "
+        "**Objects that appear with a last-modified time older than this are not read**: finished objects of that age lose their "
+        "positions. "
         'Longer than the longest upload takes; `"forever"` keeps every position.',
+        former_names={"late_arrival_window": ""},
     )
     ignore_hidden: bool = option(
         True,
@@ -418,13 +497,20 @@ class SparkSection:
 
     master: str = option("local[*]", minimum=1, doc="Spark's master: `local[*]`, `spark://host:7077`, `yarn` ...")
     conf: Mapping[str, str] = option(
-        attrs.Factory(dict), doc='Options of the session that is made, `spark.executor.memory = "2g"` and so on.'
+        attrs.Factory(dict),
+        secret=True,
+        doc='Options of the session that is made, `spark.executor.memory = "2g"` and so on. Some are secrets: their values stand '
+        "in no message, and on no command line.",
     )
 
     def mistakes(self) -> Iterator[str]:
-        """Speculation, which gives a lane two senders."""
+        """A master that is none; speculation, which gives a partition two senders."""
+        if not _MASTER.fullmatch(self.master):
+            yield (
+                f'master = "{self.master}": must be local, local[N], spark://host:7077, yarn or k8s://https://host:port'
+            )
         if self.conf.get("spark.speculation", "false").lower() == "true":
-            yield "conf: spark.speculation must be off; it runs one task twice at the same time, and a lane has one sender"
+            yield "conf: spark.speculation must be off; it runs one task twice at the same time, and a partition has one sender"
 
 
 @attrs.frozen(kw_only=True)
@@ -452,19 +538,21 @@ class ErrorsSection:
         unit="bytes",
         doc="How much of a bad record a dead letter holds; of a longer one it holds the beginning.",
     )
-    max_skipped: int = option(
+    max_bad_records: int = option(
         1000,
         minimum=0,
         unit="records",
         doc="Bad records of one object that may be skipped. At one more the source stops: a wrong `format` must not turn a bucket "
         "into dead letters.",
+        former_names={"max_skipped": ""},
     )
-    max_skipped_per_hour: int = option(
+    max_bad_records_per_hour: int = option(
         10_000,
         minimum=0,
         unit="records and objects",
         doc="Bad records, and objects whose rest cannot be read, that may be skipped within an hour. At one more the source "
         "stops. The log of positions remembers them, so a restart allows no more; `offsets reset` forgets them.",
+        former_names={"max_skipped_per_hour": ""},
     )
 
 
@@ -481,6 +569,11 @@ class LogSection:
     level: str = option(
         "info", choices=("debug", "info", "warning", "error"), doc="The least important kind of line that is written."
     )
+    objects: bool = option(
+        False,
+        doc="Write a line for each finished object: key, version, records, topic, partition, seconds. The level `debug` "
+        "writes them, too.",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -488,7 +581,10 @@ class MetricsSection:
     """Numbers for Prometheus."""
 
     address: str | None = option(
-        None, doc="`host:port` to answer Prometheus at, for instance `127.0.0.1:9464`. Absent: off.", minimum=1
+        None,
+        doc="`host:port` to answer Prometheus at, for instance `127.0.0.1:9464`: `/metrics`, and `/healthz` and `/readyz` for "
+        "probes. Absent: off.",
+        minimum=1,
     )
 
     def host_and_port(self) -> tuple[str, int] | None:
@@ -532,7 +628,7 @@ class SourceCommonConfig:
     @property
     def offsets_topic(self) -> str:
         """The topic that keeps the positions."""
-        return self.offsets.topic or f"{self.source.name}-offsets"
+        return self.offsets.topic or f"{self.source.name}{OFFSETS_SUFFIX}"
 
     def mistakes(self) -> Iterator[str]:
         """What sections get wrong together."""
@@ -549,6 +645,7 @@ class SourceCommonConfig:
                 '[input] split_size: shares go to several partitions, but [naming] distribution = "partition" has each object '
                 "in the one that its name says; leave one of the two out"
             )
+        yield from self._name_mistakes()
         if topic == self.offsets_topic:
             yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
         letters = self.errors.dead_letter_topic
@@ -565,3 +662,15 @@ class SourceCommonConfig:
                 f"[runner] tasks_max = {tasks}: must not be more than [iggy] partitions "
                 f"({self.iggy.partitions}), since a partition belongs to one task"
             )
+
+    def _name_mistakes(self) -> Iterator[str]:
+        """Names of topics that Iggy cannot have; topics to be named by keys that no key can or may name."""
+        topic, letters = self.iggy.topic, self.errors.dead_letter_topic
+        for place, name in (("[offsets] topic", self.offsets.topic), ("[errors] dead_letter_topic", letters)):
+            mistake = topic_name_mistake(name) if name is not None else None
+            if mistake is not None:
+                yield f'{place} = "{name}": {mistake}'
+        if self.naming.topics and topic is not None and TOPIC_PLACEHOLDER not in topic:
+            yield f'[naming] topics: has no effect, since every record goes to [iggy] topic = "{topic}"; leave one of the two out'
+        for reserved in {self.offsets_topic, letters}.intersection(self.naming.topics):
+            yield f'[naming] topics: "{reserved}" is the topic of positions or dead letters, where records never go'

@@ -1,1 +1,1 @@
-"""What does the work: the local engine, one process or several. Spark's engine has its own package."""
+"""Engines: the local engine, with one process or several. Spark's engine has its own package."""

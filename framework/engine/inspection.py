@@ -1,69 +1,65 @@
-"""The positions of a source as its log tells them, read beside a source that may be running: no claim, nothing written."""
+"""The positions of a source, read from its log while the source may be running: no claim, nothing written."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.iggy.checkpoints import CheckpointLoader
-from framework.iggy.position_log import PositionLog, arrange
-from framework.offsets import position_map, settle_shares
-from framework.records import Anchor, Lane, length_only
-from framework.watermark import Watermark
+from framework.iggy.offset_log.loading import load
+from framework.iggy.offset_log.log import OffsetLog
+from framework.model.objects import Anchor, TopicPartition, length_only
+from framework.offsets.table import position_map
+from framework.offsets.watermark import Watermark
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
-    from framework.iggy.log_codec import Claim, LogMessage
-    from framework.past_listing import PastListing
-    from framework.position_map import PositionMap
-    from framework.reset import Reset
+    from framework.iggy.offset_log.codec import Claim
+    from framework.offsets.listing_hints import PastListing
+    from framework.offsets.selection_scope import SelectedObjects
+    from framework.offsets.table import PositionMap
 
 
 @attrs.frozen(kw_only=True)
 class Inspection:
-    """What a log says.
+    """The contents of a log.
 
     Attributes:
-        source: whose it is.
+        source: name of the source.
         topic: the offsets topic.
         as_of_ms: when it was read, by this machine's clock, milliseconds since 1970 UTC.
-        entries: every position, as saved. What was sent since the last save is not in it: at most `commit_interval`.
-        anchors: every known lane and its last accounted message.
-        unclaimed: records found in the topics whose objects only a listing can name.
-        listings: prefix -> what its last listing left.
-        watermark: what stands for the finished objects that have no position any more.
-        epoch: the last one that anybody claimed; 0 for an empty log.
-        epochs: how many epochs began in what the log still holds.
+        entries: every position, as saved. Excludes what was sent since the last save: at most `commit_interval`.
+        anchors: every known partition and its last accounted message.
+        listings: prefix -> hints that its last listing left.
+        watermark: represents the finished objects that no longer have a position.
+        selected: which objects are read.
+        epoch: the last epoch that was claimed; 0 for an empty log.
         last_saved_us: when positions were last written, by the server's clock; 0 for never.
         log_messages: messages of this source in the log.
         log_bytes: their size.
-        reset: with which the last epoch began, if with any: dead letters of it may not be marked yet.
-        running: the claims of the last epochs whose connections the server lists now: who runs.
+        running: claims whose connections the server lists now: the running instances.
     """
 
     source: str
     topic: str
     as_of_ms: int
     entries: PositionMap = attrs.field(factory=position_map, repr=length_only)
-    anchors: Mapping[Lane, Anchor | None] = attrs.field(factory=dict)
-    unclaimed: Mapping[int, int] = attrs.field(factory=dict, repr=length_only)
+    anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     listings: Mapping[str, PastListing] = attrs.field(factory=dict, repr=length_only)
     watermark: Watermark = attrs.field(factory=Watermark)
+    selected: SelectedObjects | None = None
     epoch: int = 0
-    epochs: int = 0
     last_saved_us: int = 0
     log_messages: int = 0
     log_bytes: int = 0
-    reset: Reset | None = None
     running: tuple[Claim, ...] = ()
 
 
 def inspect(connection: IggyConnection, config: SourceCommonConfig) -> Inspection:
-    """Reads the log of a source. Looks at no data topic: a start checks what the log says against them, this does not.
+    """Read the log of a source. Unlike a start, this does not check the log against the data topics.
 
     Raises:
         PositionError: the log cannot be read.
@@ -72,49 +68,22 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig) -> Inspectio
     as_of_ms = int(time.time() * 1000)
     if connection.get_topic(config.iggy.stream, topic) is None:
         return Inspection(source=source, topic=topic, as_of_ms=as_of_ms)
-    position_log = PositionLog(connection, stream=config.iggy.stream, topic=topic, source=source)
-    size = _Size()
-    view = arrange(size.measured(position_log.messages(), source), source)
-    loader = CheckpointLoader(position_log, view.checkpoints)
-    loader.accepted.update(loader.lanes)
-    loaded = loader.load()
-    settle_shares(loaded.entries)
-    since = view.checkpoints[-1].epoch if view.checkpoints else 0
+    offset_log = OffsetLog(connection, stream=config.iggy.stream, topic=topic, source=source)
+    state = load(offset_log)
     listed = {(client.client_id, client.address) for client in connection.clients()}
-    claims = [claim for _, claim in view.claims if claim.epoch >= since and listed.intersection(claim.clients)]
+    claims = [claim for claim in state.claims.values() if claim.client in listed]
     return Inspection(
         source=source,
         topic=topic,
         as_of_ms=as_of_ms,
-        entries=loaded.entries,
-        anchors=loaded.anchors,
-        unclaimed=loaded.unclaimed,
-        listings=loaded.listings,
-        watermark=loaded.watermark,
-        epoch=view.last_epoch,
-        epochs=len({checkpoint.epoch for checkpoint in view.checkpoints}),
-        last_saved_us=size.last_saved_us,
-        log_messages=size.messages,
-        log_bytes=size.size_bytes,
-        reset=loader.last_reset,
+        entries=state.positions,
+        anchors=state.anchors,
+        listings=state.listings,
+        watermark=state.watermark,
+        selected=state.selected,
+        epoch=state.last_epoch,
+        last_saved_us=state.saved_us,
+        log_messages=offset_log.messages,
+        log_bytes=offset_log.sizes.total,
         running=tuple(sorted(claims, key=lambda claim: not claim.leader)),
     )
-
-
-@attrs.define
-class _Size:
-    messages: int = 0
-    size_bytes: int = 0
-    last_saved_us: int = 0
-
-    def measured(self, messages: Iterator[LogMessage | None], source: str) -> Iterator[LogMessage | None]:
-        """The same, without the bodies: a log may hold more than memory does."""
-        for message in messages:
-            if message is None or message.source != source:
-                yield None
-                continue
-            self.messages += 1
-            self.size_bytes += len(message.body)
-            if message.kind != "claim":
-                self.last_saved_us = max(self.last_saved_us, message.timestamp_us)
-            yield message if message.kind == "claim" else attrs.evolve(message, body=b"")

@@ -1,6 +1,6 @@
 """The local engine: everything in this process, or one process per task. No JVM.
 
-connect -> recover -> one epoch of work -> (connection broke: connect, recover, go on)
+connect -> recover -> one epoch of work -> (connection broke: connect, recover, continue)
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from framework.engine.patience import FIRST_ANSWER_SECONDS, Patience
+from framework.engine.progress import Progress
 from framework.engine.report import Reporter
+from framework.engine.restart_policy import Patience
 from framework.engine.session import IggyTarget, Session
 from framework.errors import IggyUnavailableError, TaskClosedError
-from framework.pipeline import Pipeline
-from framework.progress import Progress
+from framework.pipeline.sender import Pipeline
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -30,30 +30,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 3.0
-"""How long after a stop an answer of Iggy is waited for."""
+"""Time after a stop before requests that Iggy has not answered are ended."""
 
 Report = Callable[[Progress], None]
 
 
 class Stoppable(Protocol):
-    """What an epoch runs, on this engine or another one."""
+    """Work of one epoch, on this or another engine."""
 
     def stop(self) -> None:
-        """Ends it soon; returns at once, and may be called twice, from any thread or a signal handler."""
+        """End the work soon. Returns at once; idempotent; callable from any thread or a signal handler."""
 
 
 class LocalEngine:
-    """Runs a source on this machine until it is stopped, or once.
+    """Run a source on this machine until it is stopped, or once.
 
-    Guarantee: with one running instance every record is stored once, in the order of its object, also across kills of this
-    process and of Iggy.
+    Guarantee: with one running instance every record is stored once, in the order of its object, also across kills of
+    this process and of Iggy.
 
     Args:
         task_class: the source.
-        config: its configuration, checked.
-        once: everything there is now, then return.
-        take_over: begin although another instance of the source is at work; it ends then.
-        report: told of the progress about twice a second, from another thread.
+        config: its validated configuration.
+        once: read everything that exists now, then return.
+        take_over: begin although another instance of the source is running; that instance then ends.
+        report: called with the progress about twice a second, from another thread.
+        on_claimed: called when this instance has begun an epoch, and again after each recovery.
     """
 
     def __init__(
@@ -64,21 +65,23 @@ class LocalEngine:
         once: bool = False,
         take_over: bool = False,
         report: Report | None = None,
+        on_claimed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_claimed = on_claimed
         self._take_over = take_over
         self._task_class = task_class
         self._config = with_moment(config)
         self._once = once
         self._stopping = threading.Event()
-        # What `run` waits on: an event's lock is held by who waits for it, at times, and a signal handler runs in that thread.
+        # `run` waits on this. A waiting thread may hold an event's lock, and a signal handler runs in that thread.
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._running: Stoppable | None = None
         self._connection: IggyConnection | None = None
         self._patience: threading.Timer | None = None
-        self._reporter = Reporter(report, skipped_per_hour=config.errors.max_skipped_per_hour)
+        self._reporter = Reporter(report, skipped_per_hour=config.errors.max_bad_records_per_hour)
 
     def stop(self) -> None:
-        """Ends `run` within some seconds, positions saved. May be called twice, from any thread or a signal handler."""
+        """End `run` within some seconds, positions saved. Idempotent; callable from any thread or a signal handler."""
         self._stopping.set()
         self._woken.put(None)
         running = self._running
@@ -90,28 +93,29 @@ class LocalEngine:
             self._patience.start()
 
     def _give_up(self) -> None:
-        """Ends whatever request Iggy still has not answered: their own time limits are longer than a stop may take."""
+        """Abort requests that Iggy has not answered: their own timeouts exceed the time a stop may take."""
         connection = self._connection
         if connection is not None:
             connection.close()
 
     @property
     def stop_requested(self) -> bool:
-        """Whether `stop` was called, also when everything was done by then."""
+        """Whether `stop` was called, even if everything was done by then."""
         return self._stopping.is_set()
 
     def progress(self) -> Progress:
-        """The figures as of now; from any thread."""
+        """Return the current figures. Thread-safe."""
         return self._reporter.progress()
 
     def run(self) -> Progress:
-        """Runs to the end; returns the figures of the run.
+        """Run to the end; return the figures of the run.
 
         Raises:
-            SourceError: what ended it. Everything before the failure is in the topic, positions saved.
-            FatalError: it broke off again and again and got no further.
+            SourceError: the failure that ended the run. Everything before it is in the topic, positions saved.
+            FatalError: the run failed repeatedly without progress.
         """
         with self._reporter, IggyTarget(self._config) as target:
+            target.warn_of_open_network()
             try:
                 self._run_epochs(target)
             finally:
@@ -121,9 +125,10 @@ class LocalEngine:
         return self._reporter.last
 
     def _run_epochs(self, target: IggyTarget) -> None:
-        # an embedded server that cannot be started at all will not be in a second, either
+        # an embedded server that cannot start now cannot start a second later, either
         patience = Patience(
-            self._reporter.work_done, first_answer_seconds=0.0 if target.embedded else FIRST_ANSWER_SECONDS
+            self._reporter.work_done,
+            first_answer_seconds=0.0 if target.embedded else self._config.iggy.startup_timeout,
         )
         own_epochs: set[int] = set()
         while not self._stopping.is_set():
@@ -138,7 +143,7 @@ class LocalEngine:
             except TaskClosedError as error:
                 if not self._stopping.is_set():
                     raise
-                # `_give_up` closed the connection under what was still to be asked or saved
+                # `_give_up` closed the connection during the last requests or saves
                 log.warning(
                     "stopped before Iggy had answered everything; the next start finds it in the topic: %s", error
                 )
@@ -159,19 +164,35 @@ class LocalEngine:
                 return
 
     def _live(self, connection: IggyConnection, patience: Patience, own_epochs: set[int]) -> None:
-        """One epoch. Its millions of positions go with it, before the next recovery loads them again."""
+        """Run one epoch. Its positions, perhaps millions, are freed before the next recovery loads them again."""
         take_over = self._take_over and not patience.began
-        session = Session(connection, self._config, own_epochs=own_epochs, take_over=take_over)
-        own_epochs.add(session.recovered.epoch)
+        session = Session.begin(
+            connection,
+            self._config,
+            own_epochs=own_epochs,
+            take_over=take_over,
+            several_writers=self._several_writers,
+        )
+        own_epochs.add(session.epoch.number)
+        self._on_claimed()
+        if self._several_writers:
+            session.open_forgetful_partitions()
+        else:
+            session.open_partitions()
         if patience.began:
             self._reporter.recovered()
         else:
-            self._reporter.expect_left_out(session.recovered.left_out)
-        patience.connected(session.recovered.stored_records)
+            self._reporter.expect_left_out(session.skipped_lately())
+        patience.connected(session.stored_records)
         self._run_epoch(session)
 
+    @property
+    def _several_writers(self) -> bool:
+        """Whether other processes send, and this process only leads."""
+        return (self._config.runner.tasks_max or 1) > 1
+
     def _run_epoch(self, session: Session) -> None:
-        if (self._config.runner.tasks_max or 1) > 1:
+        if self._several_writers:
             from framework.engine.processes import ProcessGroup  # noqa: PLC0415 - one task needs no processes
 
             group = ProcessGroup(self._task_class, self._config, session, once=self._once)
@@ -183,17 +204,17 @@ class LocalEngine:
 
     @contextlib.contextmanager
     def _stops(self, running: Stoppable) -> Iterator[None]:
-        """For as long as it is at work, `stop` stops it, too."""
+        """Let `stop` also stop this work while it runs."""
         self._running = running
         try:
-            if self._stopping.is_set():  # it was asked for before there was anything to stop
+            if self._stopping.is_set():  # stop was called before there was anything to stop
                 running.stop()
             yield
         finally:
             self._running = None
 
     def _finish(self, session: Session) -> None:
-        """After everything was done, and while the connection is there."""
+        """Finish the session after everything was done, while the connection is open."""
         if not self._stopping.is_set():
             session.finish()
 
@@ -206,11 +227,9 @@ class LocalEngine:
                 task,
                 producer,
                 self._config,
-                open_lane=session.lanes.open_lane,
-                on_saved=session.saved,
-                on_idle=session.lanes.verify_when_due,
+                open_partition=session.partitions.open_one,
                 dead_letters=session.dead_letters(),
-                on_turn=session.watch.look_when_due,
+                on_turn=session.look_when_due,
             )
             self._reporter.watch(task, pipeline)
             with self._stops(pipeline):
@@ -223,7 +242,7 @@ class LocalEngine:
 
 
 def with_moment(config: SourceCommonConfig) -> SourceCommonConfig:
-    """`modified_after = "now"` as the time of this start, so that a recovery later on means the same moment."""
+    """Replace `modified_after = "now"` by the time of this start, so that a later recovery means the same moment."""
     if config.discovery.modified_after != "now":
         return config
     moment = datetime.now(timezone.utc).isoformat()

@@ -1,8 +1,8 @@
-"""Several tasks, each in a process of its own: this process lists and hands out, they read and send.
+"""Several tasks, each in its own process: this process lists and assigns objects, the workers read and send.
 
-A worker owns lanes (`framework.naming.task_of`), has its own connections and appends its own deltas. It tells what it
-saved over a pipe, so that this process can write snapshots. Workers are spawned, never forked: a client of Iggy does not
-survive a fork.
+A worker owns partitions (`framework.discovery.routing.task_of`) and has its own connection. It appends its progress to
+the log, and this process learns of it only by following the log. Workers are spawned, never forked: an Iggy client does
+not survive a fork.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from framework.discovery.feed import Assignment
+from framework.discovery.routing import task_of
 from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter, TaskFigures
 from framework.engine.task_run import WorkerPlan
 from framework.engine.worker import work
 from framework.errors import FatalError, SourceError, TooManySkippedError, UnknownOutcomeError
-from framework.feed import Assignment
-from framework.naming import task_of
-from framework.offsets import PositionDelta
-from framework.task import iterator_of
+from framework.iggy.offset_log.log import DuePolls
+from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -39,12 +39,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OUTSTANDING_OBJECTS = 4000
-"""Objects handed out and not finished, over all workers: enough to keep each busy, little enough to hold in memory."""
+"""Maximum of assigned but unfinished objects over all workers: enough to keep each busy, few enough for memory."""
 
 HAND_OUT = 64
-"""Objects in one message to a worker."""
+"""Maximum of objects in one message to a worker."""
 
 WAIT_SECONDS = 0.05
+
+FOLLOW_SECONDS = 0.2
+"""Interval at which the log is polled for the workers' progress."""
 
 STOP_SECONDS = 3.5
 
@@ -61,13 +64,13 @@ class _Worker:
 
 
 class ProcessGroup:
-    """The workers of one epoch. One use.
+    """The workers of one epoch. Single use.
 
     Args:
         task_class: the source.
         config: its configuration.
         session: the leader's side of the epoch.
-        once: end after one complete pass.
+        once: end after one complete listing.
     """
 
     def __init__(
@@ -81,17 +84,15 @@ class ProcessGroup:
         self._task_class = task_class
         self._config = config
         self._session = session
-        session.expect_other_writers()
-        self._address = session.connection.address
+        self._due = DuePolls(FOLLOW_SECONDS)
         self._once = once
         self._workers: list[_Worker] = []
         self._changed = threading.Condition()
-        self._deltas: list[PositionDelta] = []
         self._failure: SourceError | None = None
         self._told_at = math.inf
 
     def stop(self) -> None:
-        """Tells the workers to end, from a thread of its own: `run` may be waiting for an answer of Iggy, as they may."""
+        """Stop the workers, from a separate thread: `run`, and they, may be waiting for an answer of Iggy."""
         threading.Thread(target=self._tell_to_stop, name="stop", daemon=True).start()
 
     def _tell_to_stop(self) -> None:
@@ -100,14 +101,13 @@ class ProcessGroup:
             self._tell(worker, ("stop", None))
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
-        """Works until everything is done (once), `stopping` is set, or a worker fails.
+        """Work until everything is done (once), `stopping` is set, or a worker fails.
 
         Raises:
-            SourceError: of the first worker that failed; the others have saved what was confirmed.
+            SourceError: of the first worker that failed; the other workers have saved what was confirmed.
         """
-        lister = self._task_class()
-        lister.config, lister.offsets, lister.once = self._config, self._session.offsets, self._once
-        with iterator_of(lister) as iterator:
+        context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
+        with iterator_of(self._task_class, context) as iterator:
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             try:
                 self._start_workers(discovery)
@@ -117,11 +117,11 @@ class ProcessGroup:
                 )
                 discovery.start()
                 while not stopping.is_set() and not self._failed():
-                    self._keep_books()
+                    self._checkpoint(discovery)
                     self._check_skipped(reporter)
                     if not self._hand_out(discovery.take()):
                         if discovery.finished:
-                            self._keep_books()
+                            self._checkpoint(discovery)
                             break
                         with self._changed:
                             self._changed.wait(WAIT_SECONDS)
@@ -140,23 +140,15 @@ class ProcessGroup:
         tasks = self._config.runner.tasks_max or 1
         for number in range(tasks):
             ours, theirs = context.Pipe()
-            plan = WorkerPlan(
-                task_class=self._task_class,
-                config=self._config,
-                address=self._address,
-                epoch=self._session.recovered.epoch,
-                base=self._session.recovered.base,
-                log_from=self._session.recovered.base,
-                anchors={
-                    lane: anchor
-                    for lane, anchor in self._session.offsets.snapshot_anchors().items()
-                    if task_of(lane, tasks) == number
-                },
-                left_out=self._session.left_out_lately(),
-            )
+            owned = {
+                topic_partition
+                for topic_partition in self._session.known_partitions()
+                if task_of(topic_partition, tasks) == number
+            }
+            plan = WorkerPlan.of(self._session, self._task_class, owned, once=self._once)
             process = context.Process(target=work, args=(plan, theirs), name=f"task-{number}", daemon=True)
             try:
-                process.start()  # fails over a class that cannot be pickled
+                process.start()  # fails for a class that cannot be pickled
             except BaseException:
                 ours.close()
                 raise
@@ -170,7 +162,7 @@ class ProcessGroup:
             self._workers.append(worker)
 
     def _listen(self, worker: _Worker, discovery: Discovery) -> None:
-        """One thread per worker: takes its messages until its pipe ends."""
+        """Handle a worker's messages until its pipe ends. One thread per worker."""
         try:
             while True:
                 kind, value = worker.pipe.recv()
@@ -194,14 +186,7 @@ class ProcessGroup:
             self._changed.notify_all()
 
     def _take_message(self, worker: _Worker, discovery: Discovery, kind: str, value: Any) -> None:
-        if kind == "saved":
-            delta, worker.figures = value
-            self._session.offsets.merge_saved(delta)
-            self._deltas.append(delta)
-            for entry in delta.entries:
-                if entry.finished:
-                    discovery.settle(entry.get_manager_key(), entry.version)
-        elif kind == "figures":
+        if kind == "figures":
             worker.figures = value
         elif kind == "released":
             assignment, gone = value
@@ -221,20 +206,24 @@ class ProcessGroup:
         except TooManySkippedError as error:
             self._failure = error
 
-    def _keep_books(self) -> None:
-        """In this thread: what needs the leader's connection."""
-        with self._changed:
-            deltas, self._deltas = self._deltas, []
-        for delta in deltas:
-            self._session.saved(delta)
-        self._session.keep_books()
+    def _checkpoint(self, discovery: Discovery) -> None:
+        """Do what needs the leader's connection, in this thread: follow the workers' progress in the log, and save."""
+        if self._due.take():
+            self._session.follow()
+        for _, entry in self._session.take_changed():
+            if entry.finished:
+                discovery.settle(entry)
+        self._session.save()
 
     # ---- handing out
 
     def _hand_out(self, taken: Sequence[Assignment]) -> bool:
+        for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
+            self._session.partitions.ensure_topic(topic)
+        self._session.offsets.store_begun()
         by_worker: dict[int, list[Assignment]] = defaultdict(list)
         for assignment in taken:
-            by_worker[task_of(assignment.entry.lane, len(self._workers))].append(assignment)
+            by_worker[task_of(assignment.entry.topic_partition, len(self._workers))].append(assignment)
         for number, given in by_worker.items():
             for start in range(0, len(given), HAND_OUT):
                 self._tell(self._workers[number], ("give", given[start : start + HAND_OUT]))
@@ -245,7 +234,7 @@ class ProcessGroup:
             with worker.tells:
                 worker.pipe.send(message)
         except OSError:
-            log.debug("%s has ended already", worker.process.name)  # its listener says why
+            log.debug("%s has ended already", worker.process.name)  # its listener reports why
 
     def _end_workers(self, *, orderly: bool) -> None:
         if orderly:

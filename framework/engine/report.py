@@ -1,4 +1,4 @@
-"""Figures of a run, gathered from whatever is at work and told about twice a second."""
+"""Figures of a run, gathered from its tasks and reported about twice a second."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import Self
 
-from framework.engine.patience import WorkDone
+from framework.engine.progress import Progress
+from framework.engine.restart_policy import WorkDone
 from framework.errors import ObjectArchivedError
-from framework.iterator import ReadCounts, add_counts
-from framework.progress import Progress
-from framework.skip_limits import LeftOut, SkipWatch
+from framework.offsets.skipped import SkippedCount
+from framework.pipeline.error_budget import SkipWatch
+from framework.pipeline.read_counts import ReadCounts, add_counts
 
 if TYPE_CHECKING:
-    from framework.feed import FeedCounts
-    from framework.pipeline import Pipeline
+    from framework.discovery.feed import FeedCounts
+    from framework.pipeline.sender import Pipeline
     from framework.task import AbstractSourceTask
 
 REPORT_SECONDS = 0.5
@@ -27,20 +28,20 @@ REPORT_SECONDS = 0.5
 
 @attrs.define(kw_only=True)
 class TaskFigures:
-    """What one task has done; a process sends this as it is.
+    """Figures of one task; worker processes send this value.
 
     Attributes:
         reads: the iterator's counts.
         records: records that Iggy confirmed.
-        objects: objects of which everything is confirmed, or the rest was left out.
+        objects: objects that are fully confirmed, or whose rest was skipped.
         object_bytes: their listed sizes.
         commits: deltas saved.
         letters: dead letters stored.
-        record_bytes: their payload bytes.
+        record_bytes: payload bytes of the confirmed records.
         send_requests: confirmed requests that held records.
-        queue_records: records that wait to be sent.
+        queue_records: records waiting to be sent.
         queue_bytes: their payload bytes.
-        blocked_seconds: how long a full queue held the reader back.
+        blocked_seconds: time that a full queue blocked the reader.
         first_record_at: `time.time()` of the first confirmation.
     """
 
@@ -59,7 +60,7 @@ class TaskFigures:
 
     @classmethod
     def of(cls, task: AbstractSourceTask, pipeline: Pipeline) -> TaskFigures:
-        """The figures of a task at work."""
+        """Return the figures of a running task."""
         queue, iterator = task.queue, task.iterator
         return cls(
             reads=iterator.counts.copy() if iterator is not None else ReadCounts(),
@@ -78,7 +79,7 @@ class TaskFigures:
 
 
 class Reporter:
-    """Adds up figures over epochs and tasks, and tells them from a thread of its own."""
+    """Sum figures over epochs and tasks, and report them from a separate thread."""
 
     def __init__(self, report: Callable[[Progress], None] | None, *, skipped_per_hour: int) -> None:
         self._report = report
@@ -91,6 +92,7 @@ class Reporter:
         self._source: Callable[[], list[TaskFigures]] | None = None
         self._feed: Callable[[], FeedCounts | None] | None = None
         self._past_passes = 0
+        self._done_before: int | None = None  # from the first epoch: later epochs also see what this run has done
         self._recoveries = 0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -98,7 +100,7 @@ class Reporter:
 
     @property
     def state(self) -> str:
-        """What the run is doing, in a word."""
+        """The run's state, in a word."""
         return self._state
 
     @state.setter
@@ -106,30 +108,32 @@ class Reporter:
         self._state = state
 
     def recovered(self) -> None:
-        """The connection broke."""
+        """Count a recovery after a break of the connection."""
         self._recoveries += 1
         self._idle = False
 
     def watch(self, task: AbstractSourceTask, pipeline: Pipeline) -> None:
-        """One task in this process is at work."""
+        """Watch the task that runs in this process."""
         self.watch_figures(
             lambda: [TaskFigures.of(task, pipeline)],
             lambda: task.iterator.feed_counts if task.iterator is not None else None,
         )
 
     def watch_figures(self, source: Callable[[], list[TaskFigures]], feed: Callable[[], FeedCounts | None]) -> None:
-        """Several tasks are at work elsewhere."""
+        """Watch tasks that run elsewhere."""
         self._source, self._feed = source, feed
         self._epoch, self._idle = len(self._past), False
         self._state = "sending"
 
     def unwatch(self) -> None:
-        """The epoch is over: its figures are kept."""
+        """Keep the figures of an epoch that is over."""
         if self._source is not None:
             self._past.extend(self._source())
             feed = self._feed() if self._feed is not None else None
             if feed is not None:
                 self._past_passes += feed.passes
+                if self._done_before is None:
+                    self._done_before = feed.done_before
             done, _ = _finished(self._past[self._epoch :])
             self._idle = feed is not None and feed.passes > 0 and done >= feed.total_chosen
             self._last_feed = feed
@@ -138,37 +142,41 @@ class Reporter:
     _last_feed: FeedCounts | None = None
 
     def work_done(self) -> WorkDone:
-        """What was done up to the end of the last epoch."""
+        """Return what was done up to the end of the last epoch."""
         objects, _ = _finished(self._past)
         return WorkDone(count=sum(f.records for f in self._past) + objects, idle=self._idle)
 
-    def expect_left_out(self, before: Iterable[LeftOut]) -> None:
-        """What earlier runs left out within the last hour: once, before the first task begins."""
+    def expect_left_out(self, before: Iterable[SkippedCount]) -> None:
+        """Add what earlier runs skipped within the last hour; call once, before the first task begins."""
         self._skips.expect(before)
 
     def check_skipped(self) -> None:
-        """Looks whether all tasks together have left out too much: each of them counts its own only.
+        """Check the skip limit over all tasks together: each task counts only its own.
 
         Raises:
-            TooManySkippedError: they have.
+            TooManySkippedError: the limit is exceeded.
         """
         source = self._source
         reads = [f.reads for f in (*self._past, *(source() if source is not None else []))]
         self._skips.see(sum(r.skipped + r.objects_failed - r.kinds.get(ObjectArchivedError.__name__, 0) for r in reads))
 
     def progress(self) -> Progress:
-        """The figures as of now."""
+        """Return the current figures."""
         source = self._source
         figures = [*self._past, *(source() if source is not None else [])]
         feed = self._feed() if source is not None and self._feed is not None else self._last_feed
         live = feed if source is not None else None
-        # What a broken epoch read and did not get confirmed, the next one chooses and reads again: it must not count twice.
+        # The next epoch chooses and reads again what a broken epoch left unconfirmed: it must not count twice.
         chosen, size = _finished(self._past)
         done, done_bytes = _finished(figures)
         firsts = [f.first_record_at for f in figures if f.first_record_at is not None]
         state = self._state
         if state == "sending" and live is not None and done >= chosen + live.total_chosen:
             state = "waiting" if live.waiting else "listing"
+        # current epoch only: earlier outages are over
+        away = sum(f.reads.store_away for f in figures[len(self._past) :])
+        if away and state in {"sending", "waiting", "listing"}:
+            state = "store away"
         return Progress(
             state=state,
             objects_done=done,
@@ -179,6 +187,11 @@ class Reporter:
             skipped=sum(f.reads.skipped for f in figures),
             failed=sum(f.reads.objects_failed for f in figures),
             vanished=sum(f.reads.objects_vanished for f in figures),
+            done_before=self._done_before
+            if self._done_before is not None
+            else feed.done_before
+            if feed is not None
+            else 0,
             archived=sum(f.reads.objects_archived for f in figures),
             kinds=add_counts(*(f.reads.kinds for f in figures)),
             letters=sum(f.letters for f in figures),
@@ -195,6 +208,7 @@ class Reporter:
             blocked_seconds=sum(f.blocked_seconds for f in figures),
             position_commits=sum(f.commits for f in figures),
             recoveries=self._recoveries,
+            store_away=away,
             first_record_seconds=min(firsts) - self._began if firsts else None,
         )
 
@@ -222,7 +236,7 @@ class Reporter:
 
 
 def _finished(figures: list[TaskFigures]) -> tuple[int, int]:
-    """Objects that are over and done with, and their listed sizes."""
+    """Return the number of finished objects, and their listed sizes."""
     return (
         sum(f.objects + f.reads.objects_vanished + f.reads.objects_archived for f in figures),
         sum(f.object_bytes + f.reads.bytes_vanished + f.reads.bytes_archived for f in figures),

@@ -1,100 +1,130 @@
-"""One epoch: a connection to Iggy, recovered positions, and lanes that are ready to be written.
+"""One epoch: a connection to Iggy, recovered positions, and partitions that are ready to be written.
 
-Everything here ends with the connection. After a break a new session recovers and begins a new epoch.
+    claim, fence, load -> check -> open the epoch -> open partitions -> send, save, write snapshots
+
+A session ends with its connection. After a break a new session begins a new epoch.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Iterable
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import attrs
 from typing_extensions import Self
 
-from framework.engine.snapshots import SnapshotWriter
-from framework.errors import ConfigError, IggyUnavailableError, UnknownOutcomeError
-from framework.ids import object_hash64
-from framework.iggy.address import IggyAddress
+from framework.config.iggy_address import IggyAddress
+from framework.discovery.routing import Router
+from framework.errors import EXIT_PERSON, ConfigError, IggyTopicError, IggyUnavailableError, PositionError
 from framework.iggy.client import IggyConnection
-from framework.iggy.dead_letters import IggyDeadLetters, ensure_dead_letter_topic
-from framework.iggy.lane_history import emptied
-from framework.iggy.log_codec import Closing, TopicIdentity
-from framework.iggy.log_trim import trim, trim_in_steps
-from framework.iggy.position_log import EpochWatch, LogOffsetStore, PositionLog
-from framework.iggy.recovery import Recovered, Recovery
+from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
+from framework.iggy.named_topics import topic_refusal
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.epochs import Epoch, begin_epoch, check_alone
+from framework.iggy.offset_log.loading import load
+from framework.iggy.offset_log.log import DuePolls, OffsetLog
+from framework.iggy.offset_log.partitions import (
+    WAYS_OUT,
+    FoundPartition,
+    PartitionGoneError,
+    PartitionReader,
+    check_first_edition,
+    data_topics,
+    give_up_partitions,
+    lost_partitions,
+)
+from framework.iggy.offset_log.snapshots import SnapshotWriter
+from framework.iggy.offset_log.store import LogOffsetStore
 from framework.iggy.sender import IggyProducer
-from framework.iggy.stored_letters import void_letters
 from framework.iggy.topics import ensure_topic
-from framework.naming import Router
-from framework.offsets import OffsetManager, PositionDelta
-from framework.records import Anchor, Lane, NativeObject
-from framework.skip_limits import HOUR_SECONDS, LeftOut
+from framework.model.objects import TopicPartition
+from framework.offsets.manager import OffsetManager
+from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.dead_letters import DeadLetterBox
-    from framework.iggy.embedded import EmbeddedServer
-    from framework.position_map import PositionView
+    from framework.iggy.embedded.launcher import EmbeddedServer
+    from framework.iggy.offset_log.codec import SnapshotFooter
+    from framework.iggy.offset_log.state import LogState
+    from framework.iggy.values import TopicInfo
+    from framework.model.positions import OffsetManagerEntry
+    from framework.offsets.table import PositionView
+    from framework.pipeline.dead_letters import DeadLetterBox
 
 log = logging.getLogger(__name__)
 
 OFFSETS_SEGMENT_BYTES = 1 << 20
-"""The least that a server takes: only whole segments can be deleted."""
+"""The smallest segment size that a server accepts: only whole segments can be deleted."""
 
-SETTLE_SECONDS = 0.25
-SETTLE_SHARE = 20
-"""What is in hand is looked through no more often, and for no more than this part of the time."""
+COMPACT_SHARE = 8
+"""At the end of a run, a snapshot is written when more than 1/COMPACT_SHARE of the positions can be compacted."""
 
-WORTH_A_PART = 8
-"""At the end of a run, a snapshot is written when more than one in so many positions would go."""
-
-VERIFY_SECONDS = 30.0
-"""How often an idle source looks whether the server still has what it confirmed."""
+FOLLOW_SECONDS = 1.0
+"""Interval at which an otherwise idle process polls the log."""
 
 
 class IggyTarget:
-    """The configured server: its address, and with `embedded:` the server itself."""
+    """The configured server: its address and, with `embedded:`, the server itself."""
 
     def __init__(self, config: SourceCommonConfig) -> None:
         self._config = config
         try:
-            self._address = IggyAddress.parse(config.iggy.url)
+            self._address = config.iggy.address()
         except ConfigError as exc:
             raise ConfigError([f"[iggy] url: {mistake}" for mistake in exc.mistakes]) from exc
         self._server: EmbeddedServer | None = None
 
     @property
     def embedded(self) -> bool:
-        """Whether the server is one that this program starts itself."""
+        """Whether this program starts the server itself."""
         return self._address.embedded_path is not None
 
+    def warn_of_open_network(self) -> None:
+        """Warn, once per run, if the password goes over the network in the clear."""
+        if self._address.in_the_clear:
+            log.warning(
+                "[iggy] url: password and records go to %s in the clear; use iggy+tls:// where others can listen",
+                self._address.server,
+            )
+
+    @property
+    def missing_folder(self) -> Path | None:
+        """The folder that an embedded server would create; None when it exists, or the server is a real one."""
+        path = self._address.embedded_path
+        return Path(path) if path is not None and not Path(path).exists() else None
+
     def connect(self) -> IggyConnection:
-        """A new connection; starts or joins the embedded server first when that is what is configured.
+        """Open a new connection; starts or joins the embedded server first if configured.
 
         Raises:
-            IggyUnavailableError, IggyAuthError, IggyProtocolError: as their names say.
+            IggyUnavailableError, IggyAuthError, IggyProtocolError: the connection failed.
         """
         return open_connection(self.address(), self._config)
 
     def address(self) -> IggyAddress:
-        """Where a real or embedded server answers now."""
+        """Return the current address of the real or embedded server."""
         if self._address.embedded_path is None:
             return self._address
-        from framework.iggy.embedded import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415 - often a real one
+        from framework.iggy.embedded.launcher import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415 - often unused
 
         try:
             server = EmbeddedServer.start(self._address.embedded_path)
         except EmbeddedServerError as exc:
-            raise IggyUnavailableError(f"{exc}. [iggy] url needs a folder that can be made and written") from exc
+            error = IggyUnavailableError(f"{exc}. [iggy] url needs a folder that can be made and written")
+            error.exit_code = EXIT_PERSON  # a folder does not become writable by itself
+            raise error from exc
         if self._server is not None:
             self._server.stop()
         self._server = server
         return IggyAddress.parse(server.url)
 
     def close(self) -> None:
-        """Ends the embedded server, if it is ours. May be called twice."""
+        """Stop the embedded server, if this process started it. Idempotent."""
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -109,7 +139,7 @@ class IggyTarget:
 
 
 def open_connection(address: IggyAddress, config: SourceCommonConfig) -> IggyConnection:
-    """A connection with the configured time limits."""
+    """Open a connection with the configured timeouts."""
     connection = IggyConnection(
         address,
         connect_timeout_seconds=config.iggy.connect_timeout,
@@ -118,274 +148,445 @@ def open_connection(address: IggyAddress, config: SourceCommonConfig) -> IggyCon
     return connection.connect()
 
 
-class LaneKeeper:
-    """Opens lanes before their first record, and looks whether they still hold what they confirmed."""
+class PartitionOpener:
+    """Take partitions over before their first record is sent. Not thread-safe.
+
+    Args:
+        offset_log: the log, over the connection that sends.
+        config: configuration of the source.
+        state: state of the log.
+        offsets: manager of that state's positions.
+        store: the manager's store.
+        epoch: the epoch.
+        writer: token of this connection's claim.
+        leads: whether the state knows all topics; a worker's leader checks new topics.
+    """
+
+    def __init__(
+        self,
+        offset_log: OffsetLog,
+        config: SourceCommonConfig,
+        state: LogState,
+        offsets: OffsetManager,
+        store: LogOffsetStore,
+        *,
+        epoch: int,
+        writer: str,
+        leads: bool = False,
+    ) -> None:
+        self._log = offset_log
+        self._config = config
+        self._state = state
+        self._offsets = offsets
+        self._store = store
+        self._epoch = epoch
+        self._writer = writer
+        self._leads = leads
+        self._reader = PartitionReader(offset_log.connection, config.iggy.stream, state)
+        self._topics: dict[str, TopicInfo] = {}
+        self.replayed = 0
+
+    def ensure_topic(self, topic: str) -> TopicInfo:
+        """Return the data topic; create or check it on first use.
+
+        Raises:
+            IggyTopicError: it cannot be used as configured.
+            PositionError: the log with its positions was lost.
+        """
+        info = self._topics.get(topic)
+        if info is None:
+            info = ensure_data_topic(self._log.connection, self._config, topic)
+            if self._leads:
+                self._reader.check_topic(info)
+            if self._reader.is_marked(topic):
+                self._store.note_marked(topic)
+            self._topics[topic] = info
+        return info
+
+    def open(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Take over the partitions that are not open yet: read what they hold and append an `open` record.
+
+        Raises:
+            PositionError: messages that positions count as saved are gone.
+        """
+        found = [
+            self._reader.read(topic_partition, self.ensure_topic(topic_partition.topic))
+            for topic_partition in sorted(topic_partitions)
+            if not self._offsets.is_open(topic_partition)
+        ]
+        if not found:
+            return
+        openings = [one.opening for one in found]
+        self._log.append(codec.encode_open(self._log.source, self._epoch, self._writer, openings))
+        with self._offsets.lock:
+            self._state.open(openings, self._writer)
+            for one in found:
+                self._take(one)
+
+    def check(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Check saved messages in partitions that are not open here: workers open them, or they need no writer.
+
+        Raises:
+            PositionError: messages that positions count as saved are gone.
+        """
+        for topic_partition in sorted(topic_partitions):
+            if not self._offsets.is_open(topic_partition):
+                self._reader.check(topic_partition, self.ensure_topic(topic_partition.topic))
+
+    def open_one(self, topic_partition: TopicPartition) -> None:
+        """Take over a single partition, as `open` does."""
+        self.open([topic_partition])
+
+    def _take(self, found: FoundPartition) -> None:
+        topic_partition = found.opening.topic_partition
+        self.replayed += found.messages
+        self._offsets.open_partition(topic_partition, found.state, anchor=found.anchor, saved=found.saved)
+
+
+def ensure_offsets_topic(connection: IggyConnection, config: SourceCommonConfig) -> None:
+    """Create the offsets topic, or check the existing topic.
+
+    Raises:
+        IggyTopicError: it cannot be used, or may lose confirmed messages.
+    """
+    iggy, topic = config.iggy, config.offsets_topic
+    info, warnings = ensure_topic(
+        connection,
+        iggy.stream,
+        topic,
+        1,
+        create=iggy.create_topics,
+        segment_bytes=OFFSETS_SEGMENT_BYTES,
+        advice="positions need a topic with exactly that; name another one with [offsets] topic",
+    )
+    if info.messages_required_to_save not in {None, 1}:
+        raise IggyTopicError(
+            f'topic "{topic}" of stream "{iggy.stream}" saves only every {info.messages_required_to_save} messages, and positions '
+            f"must not be lost: name another one with [offsets] topic, and let the source make it, or make it with "
+            f"messages_required_to_save=1"
+        )
+    for warning in warnings:
+        log.warning("%s", warning)
+
+
+def ensure_data_topic(connection: IggyConnection, config: SourceCommonConfig, topic: str) -> TopicInfo:
+    """Create a data topic, or check the existing topic.
+
+    Raises:
+        IggyTopicError: it cannot be used as configured.
+    """
+    if topic in {config.offsets_topic, config.errors.dead_letter_topic}:
+        # last check: an earlier version's partition, or a dead letter that another program wrote, can name it
+        raise IggyTopicError(f'topic "{topic}" keeps positions or dead letters: records never go there')
+    iggy = config.iggy
+    info, warnings = ensure_topic(connection, iggy.stream, topic, iggy.partitions, create=iggy.create_topics)
+    for warning in warnings:
+        log.warning("%s", warning)
+    return info
+
+
+def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
+    """Check that the data topics match the log, before a start writes anything.
+
+    Raises:
+        PositionError: they do not; the message names the ways out.
+    """
+    check_first_edition(connection, config.iggy.stream, state)
+    _check_log(connection, config, state)
+    check_partitions(connection, config, state)
+
+
+def _check_log(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
+    stream, topic = config.iggy.stream, config.offsets_topic
+    others = [name for name in (topic, config.errors.dead_letter_topic) if name is not None]
+    try:
+        PartitionReader(connection, stream, state).check_log(others)
+    except PartitionGoneError:
+        # a mark is made after a claim: if the log is no longer empty, another instance began since it was read
+        if not load(OffsetLog(connection, stream=stream, topic=topic, source=config.source.name)).last_epoch:
+            raise
+
+
+def check_partitions(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
+    """Check that every partition in the log still exists; drop the missing partitions that are not needed.
+
+    Raises:
+        PositionError: a missing partition has objects that are partly read; or a whole topic is gone.
+    """
+    stream = config.iggy.stream
+    topics = data_topics(connection, stream, state)
+    lost = lost_partitions(state, topics, config.iggy.partitions)
+    for topic_partition, half_read in sorted(lost.items()):
+        if topics[topic_partition.topic] is None and topic_partition in state.partitions:
+            raise PositionError(
+                f'topic "{topic_partition.topic}" of stream "{stream}" was deleted since source "{state.source}" last '
+                f"ran, so what its positions call done is not there. {WAYS_OUT}; or bring the topic back"
+            )
+        if half_read:
+            raise PositionError(
+                f'partition {topic_partition.partition} of topic "{topic_partition.topic}" in stream "{stream}" is gone, with '
+                f"{half_read:,} objects that are half read. To read these from their first record into other "
+                f"partitions: `offsets accept-data-loss`. Or bring the "
+                f"partition back"
+            )
+        if topic_partition in state.partitions:
+            log.warning(
+                "%s: the partition is gone; everything in it was finished, so the source goes on without it",
+                topic_partition,
+            )
+    give_up_partitions(state, lost)
+
+
+class Session:
+    """The leader's view of one epoch. Create it with `begin`.
+
+    Attributes:
+        connection: the leader's connection.
+        config: configuration of the source.
+        log: the offsets log, over that connection.
+        epoch: the epoch.
+        state: state of the log.
+        offsets: manager of the state's positions.
+        partitions: takes partitions over.
+    """
 
     def __init__(
         self,
         connection: IggyConnection,
         config: SourceCommonConfig,
-        offsets: OffsetManager | None = None,
+        offset_log: OffsetLog,
+        epoch: Epoch,
         *,
-        on_saved: Callable[[PositionDelta], None] | None = None,
+        several_writers: bool = False,
     ) -> None:
-        self._connection = connection
-        self._config = config
-        self._on_saved = on_saved
-        self.offsets = offsets if offsets is not None else OffsetManager()
-        self._topics: dict[str, TopicIdentity] = {}
-        self._verify_at = time.monotonic() + VERIFY_SECONDS
-
-    @property
-    def topics(self) -> dict[str, TopicIdentity]:
-        """The data topics that were made or checked."""
-        return self._topics
-
-    def ensure_topic(self, topic: str) -> None:
-        """Makes or checks a data topic, once.
-
-        Raises:
-            IggyTopicError: it cannot be used as configured.
-        """
-        if topic in self._topics:
-            return
-        iggy = self._config.iggy
-        info, warnings = ensure_topic(self._connection, iggy.stream, topic, iggy.partitions, create=iggy.create_topics)
-        for warning in warnings:
-            log.warning("%s", warning)
-        self._topics[topic] = TopicIdentity(topic_id=info.id, created_at=info.created_at)
-        self.offsets.note_topic(topic, (info.id, info.created_at))
-
-    def open_lane(self, lane: Lane) -> None:
-        """Leaves the lane's end in the log, before anything of ours stands behind it.
-
-        Without that a crash after the first send and before the first delta would leave records that no replay looks for.
-        """
-        if lane in self.offsets.snapshot_anchors():
-            return
-        self.ensure_topic(lane.topic)
-        last = self._connection.poll(self._config.iggy.stream, lane.topic, lane.partition, offset="last", count=1)
-        self.offsets.set_anchor(lane, Anchor(last[-1].offset, last[-1].message_id) if last else None, save=True)
-        delta = self.offsets.flush()
-        if self._on_saved is not None:
-            self._on_saved(delta)  # a leader must know the lane before it writes a snapshot
-
-    def verify_when_due(self) -> None:
-        """Looks, now and then, whether every lane still holds its last confirmed message.
-
-        A server that was killed between two passes may have lost it without any connection breaking while we looked.
-
-        Raises:
-            UnknownOutcomeError: it does not.
-        """
-        if time.monotonic() < self._verify_at:
-            return
-        self._verify_at = time.monotonic() + VERIFY_SECONDS
-        for lane, anchor in self.offsets.snapshot_anchors().items():
-            if anchor is None:
-                continue
-            found = self._connection.poll(
-                self._config.iggy.stream, lane.topic, lane.partition, offset=anchor.offset, count=1
-            )
-            if not found and self._emptied(lane, anchor):
-                continue
-            if not found or (found[0].offset == anchor.offset and found[0].message_id != anchor.message_id):
-                raise UnknownOutcomeError(f"{lane}: the server no longer has the last message that it confirmed")
-
-    def _emptied(self, lane: Lane, anchor: Anchor) -> bool:
-        info = self._connection.get_topic(self._config.iggy.stream, lane.topic)
-        return info is not None and any(
-            emptied(one, anchor.offset) for one in info.partitions if one.id == lane.partition
+        self.connection = connection
+        self.config = config
+        self.log = offset_log
+        self.epoch = epoch
+        self.state = state = epoch.state
+        writer = epoch.claim.token
+        store = LogOffsetStore(offset_log, state, epoch=epoch.number, writer=writer, pipelined=not several_writers)
+        self.offsets = OffsetManager(
+            store,
+            positions=state.positions,
+            anchors=state.anchors,
+            watermark=state.watermark,
+            selected=state.selected,
+            skipped_lately=state.skipped_lately(),
+            known_topics={topic_partition.topic for topic_partition in state.partitions},
+            topic_refusal=lambda topic: topic_refusal(connection, config, topic),
         )
+        self.offsets.observe_listings(state.listings)
+        self.partitions = PartitionOpener(
+            offset_log, config, state, self.offsets, store, epoch=epoch.number, writer=writer, leads=True
+        )
+        self._snapshots = SnapshotWriter(
+            offset_log,
+            epoch=epoch.number,
+            state=self._state,
+            catch_up=self.follow,
+            count=self.offsets.__len__,
+            since=state.snapshot_at,
+            compactable=lambda: self.offsets.tracker.compactable,
+        )
+        self._due = DuePolls(FOLLOW_SECONDS)
+        self._changed: list[tuple[OffsetManagerEntry, OffsetManagerEntry]] = []
+        self._began = time.monotonic()
 
-
-class Session:
-    """The leader's view of one epoch."""
-
-    def __init__(
-        self,
+    @classmethod
+    def begin(
+        cls,
         connection: IggyConnection,
         config: SourceCommonConfig,
         *,
         own_epochs: Collection[int] = (),
         take_over: bool = False,
-    ) -> None:
-        """Recovers over a new connection. Raises what `Recovery.run` and `ensure_topic` raise."""
-        self.connection = connection
-        self.config = config
-        iggy = config.iggy
-        _, warnings = ensure_topic(
-            connection,
-            iggy.stream,
-            config.offsets_topic,
-            1,
-            create=iggy.create_topics,
-            segment_bytes=OFFSETS_SEGMENT_BYTES,
-            advice="positions need a topic with exactly that; name another one with [offsets] topic",
-        )
-        for warning in warnings:
-            log.warning("%s", warning)
-        self._worker_topics: dict[str, TopicIdentity] = {}
-        self.log = PositionLog(connection, stream=iggy.stream, topic=config.offsets_topic, source=config.source.name)
-        self.offsets = OffsetManager()
-        self.lanes = LaneKeeper(connection, config)
-        fixed = Router(config).fixed_topic
-        topics = [fixed] if fixed is not None else []
-        for topic in topics:
-            self.lanes.ensure_topic(topic)
-        letters = config.errors.dead_letter_topic
-        if letters is not None:
-            for warning in ensure_dead_letter_topic(connection, iggy.stream, letters, create=iggy.create_topics):
-                log.warning("%s", warning)
-        self.recovered: Recovered = Recovery(
-            self.log,
-            topics=topics,
-            partitions=iggy.partitions,
-            own_epochs=own_epochs,
-            dead_letters=letters,
-            take_over=take_over,
-            on_reset=lambda reset: void_letters(connection, config, reset),
-        ).run()
-        self.watch = EpochWatch(self.log, epoch=self.recovered.epoch, since=self.recovered.base + 1)
-        store = LogOffsetStore(
-            self.log,
-            epoch=self.recovered.epoch,
-            base=self.recovered.base,
-            listings=self.recovered.listings,
-            watch=self.watch,
-        )
-        self.offsets = OffsetManager(
-            store,
-            positions=self.recovered.entries,
-            records_found=self._records_found,
-            watermark=self.recovered.watermark,
-            left_out_lately=self.recovered.left_out,
-        )
-        self._began = time.monotonic()
-        self.offsets.populate_offset_manager()
-        for lane, anchor in self.recovered.anchors.items():
-            self.offsets.set_anchor(lane, anchor)
-        self.lanes.offsets = self.offsets
-        self._snapshots = SnapshotWriter(
-            self.log,
-            epoch=self.recovered.epoch,
-            state=self._state,
-            count=self.offsets.__len__,
-            on_appended=self.watch.appended,
-            on_complete=self._begin_trim,
-            foldable=self._foldable,
-        )
-        self._settle_at = 0.0
-        self._trimming: Generator[None, None, int] | None = None
-        trim(self.log, epoch=self.recovered.epoch)
+        several_writers: bool = False,
+    ) -> Self:
+        """Begin an epoch over a new connection.
 
-    def _records_found(self, native: NativeObject) -> int:
-        unclaimed = self.recovered.unclaimed
-        if not unclaimed:
-            return 0
-        source = self.config.source.name
-        return unclaimed.get(object_hash64(source, native.bucket, native.key, native.version), 0)
-
-    def left_out_lately(self) -> list[LeftOut]:
-        """What earlier runs left out within the last hour, as of now: for a task that begins now."""
-        passed = time.monotonic() - self._began
-        return [
-            LeftOut(one.seconds_ago + passed, one.count)
-            for one in self.recovered.left_out
-            if one.seconds_ago + passed < HOUR_SECONDS
-        ]
-
-    def producer(self) -> IggyProducer:
-        """The door to the data topics, over this session's connection."""
-        return make_producer(self.connection, self.config, self.recovered.anchors)
-
-    def dead_letters(self) -> DeadLetterBox | None:
-        """The door to the dead letter topic, over this session's connection; None when none is configured."""
-        return IggyDeadLetters.of(self.connection, self.config)
-
-    def expect_other_writers(self) -> None:
-        """Says that other processes append deltas; their leader tells `saved` of each, a little later."""
-        self._snapshots.others_write = True
-
-    def saved(self, delta: PositionDelta) -> None:
-        """Called with every delta of the epoch: goes on with a snapshot that is due, so that the next start reads little."""
-        for name, (topic_id, created_at) in delta.topics.items():
-            self._worker_topics[name] = TopicIdentity(topic_id=topic_id, created_at=created_at)
-        self._snapshots.saved(delta)
-        self._advance()
-
-    def keep_books(self) -> None:
-        """Saves what this process learnt by listing while others send, and goes on with a snapshot that is due.
+        Args:
+            connection: an open connection; it stays open.
+            config: configuration of the source.
+            own_epochs: epochs that this process has led before.
+            take_over: begin although another instance is running; that instance then ends.
+            several_writers: other processes send, and this process only leads.
 
         Raises:
-            SourceTakenOverError: another instance began a later epoch.
+            SourceRunningError: another instance is running.
+            PositionError: the log and the topics do not match; the message names the ways out.
+            IggyTopicError: a topic cannot be used as configured.
+            IggyUnavailableError: the connection broke.
         """
-        self.watch.look_when_due()
+        ensure_offsets_topic(connection, config)
+        letters = config.errors.dead_letter_topic
+        if letters is not None:
+            for warning in ensure_dead_letter_topic(
+                connection, config.iggy.stream, letters, create=config.iggy.create_topics
+            ):
+                log.warning("%s", warning)
+        offset_log = OffsetLog(
+            connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name
+        )
+        epoch = begin_epoch(
+            offset_log,
+            own_epochs=own_epochs,
+            take_over=take_over,
+            check=partial(check_topics, connection, config),
+        )
+        epoch.open(offset_log)
+        session = cls(connection, config, offset_log, epoch, several_writers=several_writers)
+        if epoch.state.first_edition:
+            session.write_snapshot()
+        return session
+
+    def known_partitions(self) -> set[TopicPartition]:
+        """Return every partition that was ever written, and those of the configured topic."""
+        topic = Router(self.config).fixed_topic
+        fixed = (
+            {TopicPartition(topic, number) for number in range(self.config.iggy.partitions)}
+            if topic is not None
+            else set()
+        )
+        return fixed | self.state.partitions
+
+    def open_partitions(self) -> None:
+        """Take over every partition. For a process that is the only sender.
+
+        Raises:
+            PositionError: messages that positions count as saved are gone.
+        """
+        self._open_partitions(self.known_partitions())
+
+    def open_forgetful_partitions(self) -> None:
+        """Take over, until a worker does, partitions where a server crash may have lost sent but unsaved records.
+
+        Messages that the log counts as sent there may be gone, and a leader that trusted the log would not send those
+        objects again. The other partitions are only checked: no worker opens a finished partition, so a purge would go
+        unnoticed.
+
+        Raises:
+            PositionError: messages that positions count as saved are gone.
+        """
+        with self.offsets.lock:
+            topic_partitions = {
+                entry.topic_partition
+                for _, entry in self.state.positions.unsettled()
+                if entry.records_done > entry.records_saved
+            }
+        self._open_partitions(topic_partitions)
+        self.partitions.check(self.state.partitions)
+
+    def _open_partitions(self, topic_partitions: Collection[TopicPartition]) -> None:
+        self.partitions.open(topic_partitions)
+        if self.partitions.replayed:
+            log.info(
+                "recovered: %d messages behind the last saved positions were found in the topics",
+                self.partitions.replayed,
+            )
         if self.offsets.dirty:
-            self.saved(self.offsets.flush())
-        self._advance()
+            self.offsets.flush()
+
+    @property
+    def stored_records(self) -> int:
+        """Number of records that are stored according to positions and watermark."""
+        with self.offsets.lock:
+            return self.state.positions.records_done + self.offsets.watermark.records
+
+    def skipped_lately(self) -> list[SkippedCount]:
+        """Return what was skipped within the last hour, with ages as of now, for a task that begins now."""
+        passed = time.monotonic() - self._began
+        counts = (SkippedCount(one.seconds_ago + passed, one.count) for one in self.offsets.skipped_lately)
+        return [one for one in counts if one.seconds_ago < HOUR_SECONDS]
+
+    def producer(self) -> IggyProducer:
+        """Return a producer for the data topics, over this session's connection."""
+        return make_producer(self.connection, self.config, self.offsets)
+
+    def dead_letters(self) -> DeadLetterBox | None:
+        """Return the writer to the dead letter topic, over this session's connection; None when none is configured."""
+        return IggyDeadLetters.of(self.connection, self.config)
+
+    # ---- while it runs
+
+    def follow(self) -> None:
+        """Apply what other writers have appended. `take_changed` then returns the progress of workers.
+
+        Raises:
+            SourceTakenOverError: another instance claims the source.
+        """
+        for message in self.log.follow():
+            check_alone(self.log.source, self.epoch.number, message)
+            with self.offsets.lock:
+                if message.kind == "progress" and message.epoch == self.state.epoch:
+                    progress = codec.decode_progress(message)
+                    self._changed += self.state.advance(progress, message.writer, message.timestamp_us)
+                    self.offsets.observe_listings(progress.listings)
+                else:
+                    self.state.apply(message)
+
+    def take_changed(self) -> list[tuple[OffsetManagerEntry, OffsetManagerEntry]]:
+        """Return the positions that workers changed since the last call, before and after."""
+        changed, self._changed = self._changed, []
+        return changed
+
+    def look_when_due(self) -> None:
+        """Poll the log at intervals for claims of other instances, and write the next part of a snapshot that is due.
+
+        Raises:
+            SourceTakenOverError: another instance claims the source.
+        """
+        if self._due.take():
+            self.follow()
+        self._snapshots.advance()
+
+    def save(self) -> None:
+        """Save what this process learned by listing, while other processes send."""
+        if self.offsets.dirty:
+            self.offsets.flush()
+        self._snapshots.advance()
+
+    def write_snapshot(self) -> None:
+        """Write a snapshot at once."""
+        self._snapshots.write()
 
     def finish(self) -> None:
-        """Everything was done: folds what can be folded, if that is worth a snapshot, so that the next start reads little."""
-        self.offsets.coverage.settle()
-        if WORTH_A_PART * self.offsets.coverage.foldable > len(self.offsets):
-            positions, closing = self._state()
-            self.log.append_snapshot(self.recovered.epoch, positions, closing)
+        """Write a compacting snapshot after everything was done, if worthwhile, so that the next start reads little."""
+        if COMPACT_SHARE * self.offsets.tracker.compactable > len(self.offsets):
+            self.write_snapshot()
 
-    def _advance(self) -> None:
-        """A part of a snapshot, and a few messages on in the log: the sender waits for this."""
-        self._snapshots.advance()
-        if self._trimming is not None and next(self._trimming, True):
-            self._trimming = None
+    def _state(self) -> tuple[PositionView, SnapshotFooter]:
+        """Return the current state, without the positions that the watermark replaces."""
+        with self.offsets.lock:
+            self.offsets.compact()
+            self._drop_old_claims()
+            footer = attrs.evolve(
+                self.state.footer(),
+                watermark=self.offsets.watermark,
+                listings=self.offsets.snapshot_listings(),
+                selected=self.offsets.selected,
+            )
+            return self.offsets.entries(), footer
 
-    def _begin_trim(self) -> None:
-        if self._trimming is None:
-            # a view of its own: others read on in the log between its steps
-            view = PositionLog(self.connection, stream=self.log.stream, topic=self.log.topic, source=self.log.source)
-            self._trimming = trim_in_steps(view, epoch=self.recovered.epoch)
-
-    def _foldable(self) -> int:
-        """How many positions a snapshot would be without, now."""
-        now = time.monotonic()
-        if now >= self._settle_at:
-            self.offsets.coverage.settle()
-            self._settle_at = now + max(SETTLE_SECONDS, SETTLE_SHARE * (time.monotonic() - now))
-        return self.offsets.coverage.foldable
-
-    def _state(self) -> tuple[PositionView, Closing]:
-        """The whole state as of now, without the positions that the watermark stands for."""
-        self.offsets.coverage.settle()
-        self.offsets.fold()
-        listings = self.offsets.snapshot_listings()
-        positions, anchors = self.offsets.snapshot()
-        return positions, Closing(
-            anchors=anchors,
-            topics=self._topics(),
-            unclaimed=self.recovered.unclaimed,
-            listings=listings,
-            letters=self.recovered.letters,
-            watermark=self.offsets.watermark,
-        )
-
-    def _topics(self) -> dict[str, TopicIdentity]:
-        return {**self.recovered.topics, **self._worker_topics, **self.lanes.topics}
+    def _drop_old_claims(self) -> None:
+        """Drop claims of workers whose connections are gone: every Spark job leaves a claim."""
+        listed = {(client.client_id, client.address) for client in self.connection.clients()}
+        claims = self.state.claims
+        self.state.claims = {offset: claim for offset, claim in claims.items() if claim.client in listed}
 
     def close(self) -> None:
-        """Gives the connection back. May be called twice."""
+        """Close the connection. Idempotent."""
         self.connection.close()
 
 
-def make_producer(
-    connection: IggyConnection, config: SourceCommonConfig, anchors: Mapping[Lane, Anchor | None] | None = None
-) -> IggyProducer:
-    """A producer that knows where the lanes end."""
+def make_producer(connection: IggyConnection, config: SourceCommonConfig, offsets: OffsetManager) -> IggyProducer:
+    """Return a producer that knows the ends of the open partitions."""
     producer = IggyProducer(
         connection,
         stream=config.iggy.stream,
         source=config.source.name,
         headers="provenance" if config.iggy.headers == "provenance" else "none",
     )
-    for lane, anchor in (anchors or {}).items():
-        if anchor is not None:
-            producer.expect_above(lane, anchor.offset)
+    for topic_partition, offset in offsets.ends().items():
+        producer.expect_above(topic_partition, offset)
     return producer

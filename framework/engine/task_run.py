@@ -1,133 +1,215 @@
-"""One task under a leader: its own connection, its own lanes, its own deltas in the offsets topic.
+"""One task under a leader: its own connection, its own partitions, its own progress in the offsets log.
 
-What a worker process of the local engine and a Python worker of Spark have in common.
+Shared by the worker processes of the local engine and the Python workers of Spark.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
+from framework.config.iggy_address import IggyAddress
 from framework.engine.report import TaskFigures
-from framework.engine.session import LaneKeeper, make_producer, open_connection
-from framework.errors import FatalError, SourceError
-from framework.iggy.address import IggyAddress
-from framework.iggy.dead_letters import IggyDeadLetters
-from framework.iggy.position_log import EpochWatch, LogOffsetStore, PositionLog
-from framework.offsets import OffsetManager, PositionDelta
-from framework.pipeline import Pipeline
-from framework.records import Anchor, Lane
-from framework.skip_limits import LeftOut
+from framework.engine.session import FOLLOW_SECONDS, PartitionOpener, make_producer, open_connection
+from framework.errors import FatalError, SourceError, UnknownOutcomeError
+from framework.iggy.dead_letters.topic import IggyDeadLetters
+from framework.iggy.offset_log.codec import TopicIdentity
+from framework.iggy.offset_log.epochs import claim_partitions
+from framework.iggy.offset_log.log import DuePolls, OffsetLog
+from framework.iggy.offset_log.state import LogState
+from framework.iggy.offset_log.store import LogOffsetStore
+from framework.model.objects import Anchor, TopicPartition
+from framework.model.positions import OffsetManagerEntry
+from framework.offsets.manager import OffsetManager, PositionDelta
+from framework.offsets.skipped import SkippedCount
+from framework.offsets.table import begin_in
+from framework.pipeline.sender import Pipeline
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.feed import HandedFeed
+    from framework.discovery.feed import HandedFeed
+    from framework.engine.session import Session
     from framework.task import AbstractSourceTask
 
 
 @attrs.frozen(kw_only=True)
 class WorkerPlan:
-    """What a worker needs to begin; travels pickled.
+    """Input of a worker; pickled for transport.
 
     Attributes:
         task_class: the source.
         config: its configuration.
-        address: where Iggy answers.
+        address: address of Iggy.
         epoch: the epoch that the leader began.
-        base: its snapshot.
-        log_from: an offset up to which the leader has read the log.
-        anchors: the worker's lanes and where they end.
-        left_out: what earlier runs left out within the last hour.
+        log_from: offset up to which the leader has read the log; the fields below are the state at that offset.
+        anchors: the worker's partitions and their anchors.
+        topics: partitions that were ever opened, and their topics.
+        closed: partitions that were left in order; see `LogState.closed`.
+        entries: the unsettled positions of these partitions.
+        partitions: partitions that an earlier worker of this epoch may have written.
+        skipped_lately: what earlier runs skipped within the last hour.
+        once: whether the run ends after one complete listing; a store outage then ends it.
     """
 
     task_class: type[AbstractSourceTask]
     config: SourceCommonConfig
     address: IggyAddress
     epoch: int
-    base: int
     log_from: int
-    anchors: Mapping[Lane, Anchor | None]
-    left_out: Sequence[LeftOut] = ()
+    anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
+    topics: Mapping[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
+    closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    entries: Sequence[OffsetManagerEntry] = ()
+    partitions: Sequence[TopicPartition] = ()
+    skipped_lately: Sequence[SkippedCount] = ()
+    once: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        session: Session,
+        task_class: type[AbstractSourceTask],
+        topic_partitions: Collection[TopicPartition],
+        *,
+        shared: bool = False,
+        once: bool = False,
+    ) -> WorkerPlan:
+        """Return the plan of one worker.
+
+        Args:
+            session: the leader's session.
+            task_class: the source.
+            topic_partitions: the partitions that the worker writes, as far as they are known.
+            shared: whether an earlier worker of this epoch may have written them.
+            once: whether the run ends after one complete listing.
+        """
+        state = session.state
+        with session.offsets.lock:
+            return cls(
+                task_class=task_class,
+                config=session.config,
+                address=session.connection.address,
+                epoch=session.epoch.number,
+                log_from=session.log.next_offset,
+                anchors={
+                    topic_partition: anchor
+                    for topic_partition, anchor in state.anchors.items()
+                    if topic_partition in topic_partitions
+                },
+                topics={
+                    topic_partition: topic
+                    for topic_partition, topic in state.topics.items()
+                    if topic_partition in topic_partitions
+                },
+                closed={
+                    topic_partition: end
+                    for topic_partition, end in state.closed.items()
+                    if topic_partition in topic_partitions
+                },
+                entries=[
+                    entry for _, entry in state.positions.unsettled() if entry.topic_partition in topic_partitions
+                ],
+                partitions=sorted(topic_partitions) if shared else (),
+                skipped_lately=session.skipped_lately(),
+                once=once,
+            )
+
+    def state(self) -> LogState:
+        """Return the log's state of the worker's partitions, as of `log_from`."""
+        state = LogState(
+            source=self.config.source.name,
+            epoch=self.epoch,
+            last_epoch=self.epoch,
+            anchors=dict(self.anchors),
+            topics=dict(self.topics),
+            closed=dict(self.closed),
+        )
+        for entry in self.entries:
+            begin_in(state.positions, entry)
+        state.reindex()
+        return state
 
 
 class TaskRun:
-    """A task at work for a leader. Make it, `run` it in the same thread, `close` it; `stop` from any thread.
+    """A task that runs for a leader. Create it, `run` it in the same thread, `close` it; call `stop` from any thread.
 
     Args:
-        plan: what to run.
-        feed: the objects that the leader gives.
-        on_saved: told of every delta that was saved.
+        plan: the worker's plan.
+        feed: the objects that the leader assigns.
 
     Raises:
         IggyUnavailableError, IggyAuthError: no connection.
         UnknownOutcomeError: the epoch is over.
-        SourceError: what starting the task raises.
+        SourceError: starting the task failed.
     """
 
-    def __init__(self, plan: WorkerPlan, feed: HandedFeed, *, on_saved: Callable[[PositionDelta], None]) -> None:
+    def __init__(self, plan: WorkerPlan, feed: HandedFeed) -> None:
         config = plan.config
-        self._on_saved = on_saved
+        self._epoch = plan.epoch
         self.task: AbstractSourceTask = plan.task_class()
         self._connection = open_connection(plan.address, config)
         try:
-            position_log = PositionLog(
+            self._log = OffsetLog(
                 self._connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name
             )
-            position_log.claim(plan.epoch, leader=False)
-            position_log.check_epoch(plan.epoch, plan.log_from)
-            watch = EpochWatch(position_log, epoch=plan.epoch, since=position_log.next_offset)
-            store = LogOffsetStore(position_log, epoch=plan.epoch, base=plan.base, watch=watch)
-            offsets = OffsetManager(store, left_out_lately=plan.left_out)
-            for lane, anchor in plan.anchors.items():
-                offsets.set_anchor(lane, anchor)
-            lanes = LaneKeeper(self._connection, config, offsets, on_saved=self._lane_opened)
-            self.task.start(config, offsets=offsets, feed=feed)
+            self._log.next_offset = plan.log_from
+            self._due = DuePolls(FOLLOW_SECONDS)
+            state = plan.state()
+            claim = claim_partitions(self._log, state, plan.epoch, plan.partitions)
+            store = LogOffsetStore(self._log, state, epoch=plan.epoch, writer=claim.token, pipelined=True)
+            offsets = OffsetManager(
+                store, positions=state.positions, anchors=state.anchors, skipped_lately=plan.skipped_lately
+            )
+            opener = PartitionOpener(self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token)
+            opener.open(plan.topics.keys() | plan.anchors.keys())
+            self.task.start(config, offsets=offsets, feed=feed, once=plan.once)
             self.pipeline = Pipeline(
                 self.task,
-                make_producer(self._connection, config, plan.anchors),
+                make_producer(self._connection, config, offsets),
                 config,
-                open_lane=lanes.open_lane,
+                open_partition=opener.open_one,
                 on_saved=self._saved,
-                on_idle=lanes.verify_when_due,
                 dead_letters=IggyDeadLetters.of(self._connection, config),
-                on_turn=watch.look_when_due,
+                on_turn=self._look_when_due,
             )
         except BaseException:
             self.close()
             raise
 
-    def _lane_opened(self, delta: PositionDelta) -> None:
-        self._on_saved(delta)
-
     def _saved(self, delta: PositionDelta) -> None:
-        self._on_saved(delta)
-        self.task.offsets.forget(delta.entries)  # or a worker would hold every object that it ever read
+        self.task.offsets.forget_settled(delta.entries)  # otherwise a worker would hold every object that it ever read
+
+    def _look_when_due(self) -> None:
+        if self._due.take():
+            for message in self._log.follow():
+                if message.epoch > self._epoch and message.kind in {"claim", "opening"}:
+                    raise UnknownOutcomeError(f'another epoch of source "{self._log.source}" began')
 
     def run(self) -> None:
-        """Sends what the leader gives until it closes the feed, or `stop`. Raises what `Pipeline.run` raises."""
+        """Send the assigned objects until the leader closes the feed, or `stop`. Raises what `Pipeline.run` raises."""
         self.pipeline.run()
 
     def stop(self) -> None:
-        """Ends `run` soon, positions saved."""
+        """End `run` soon, positions saved."""
         self.pipeline.stop()
 
     def figures(self) -> TaskFigures:
-        """What was done so far."""
+        """Return the current figures."""
         return TaskFigures.of(self.task, self.pipeline)
 
     def close(self) -> None:
-        """Ends the reader and the connection. May be called twice."""
+        """Stop the reader and close the connection. Idempotent."""
         self.task.stop()
         self._connection.close()
 
 
 def portable(error: SourceError) -> SourceError:
-    """The error itself when it can be pickled, else one that says the same."""
+    """Return the error if it can be pickled, else a `FatalError` with the same message."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-    except Exception:  # noqa: BLE001 - whatever pickling raises, the sentence must get through
+    except Exception:  # noqa: BLE001 - whatever pickling raises, the message must get through
         return FatalError(str(error))
     return error

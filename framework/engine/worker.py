@@ -1,4 +1,4 @@
-"""One task in a process of its own: the other side of `framework.engine.processes`."""
+"""One task in its own process: the other side of `framework.engine.processes`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import threading
 from collections import deque
 from multiprocessing.connection import Connection
 
-from framework.engine.said import Teller
+from framework.discovery.feed import Assignment, HandedFeed
+from framework.engine.log_forwarding import Teller
+from framework.engine.memory import limit_arenas
+from framework.engine.process_exit import leave
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError
-from framework.feed import Assignment, HandedFeed
-from framework.leaving import leave
-from framework.memory import limit_arenas
-from framework.offsets import PositionDelta
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +21,9 @@ FIGURES_SECONDS = 0.5
 
 
 class _Voice:
-    """The pipe to the leader, shared by the worker's threads. A leader that is gone is told nothing.
+    """The pipe to the leader, shared by the worker's threads. If the leader is gone, messages are dropped.
 
-    What the collector ends may write to the log, at any time: also in the middle of a message, in the thread that sends it.
+    The garbage collector may run finalizers that log at any time, even while this thread is sending a message.
     """
 
     def __init__(self, pipe: Connection) -> None:
@@ -36,7 +35,7 @@ class _Voice:
     def tell(self, kind: str, value: object) -> None:
         self._waiting.append((kind, value))
         with self._lock:
-            if self._sending:  # by this thread, below: it is sent behind that message
+            if self._sending:  # by this thread, below: the loop sends it next
                 return
             self._sending = True
             try:
@@ -49,12 +48,12 @@ class _Voice:
 
 
 def work(plan: WorkerPlan, pipe: Connection) -> None:
-    """Runs one task over the objects that the leader gives, until it says that there are no more, or stop."""
+    """Run one task over the assigned objects until the leader closes the feed or stops it."""
     limit_arenas()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader stops us, in its order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader stops the workers in its own order
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     voice = _Voice(pipe)
-    # The leader writes the log, ours with it: as its options say, and above its progress bar.
+    # The leader writes the worker's log, too: with the leader's log options, and above its progress bar.
     logging.getLogger().addHandler(Teller(lambda said: voice.tell("said", said)))
     try:
         _run(plan, pipe, voice)
@@ -65,18 +64,15 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
         voice.tell("failed", FatalError(f"{type(error).__name__}: {error}"))
     finally:
         pipe.close()
-    leave(0)  # the leader knows all that it has to know
+    leave(0)  # the leader has everything it needs
 
 
 def _run(plan: WorkerPlan, pipe: Connection, voice: _Voice) -> None:
     def released(assignment: Assignment, gone: bool) -> None:
         voice.tell("released", (assignment, gone))
 
-    def saved(delta: PositionDelta) -> None:
-        voice.tell("saved", (delta, run.figures()))
-
     feed = HandedFeed(on_release=released)
-    run = TaskRun(plan, feed, on_saved=saved)
+    run = TaskRun(plan, feed)
     ended = threading.Event()
     try:
         threading.Thread(target=_listen, args=(pipe, feed, run), name="leader", daemon=True).start()
@@ -100,7 +96,7 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
                 feed.close()
             else:
                 run.stop()
-    except (EOFError, OSError, TypeError):  # TypeError: closed by ourselves while it waited
+    except (EOFError, OSError, TypeError):  # TypeError: closed by this process while it waited
         run.stop()  # the leader is gone: save what is confirmed and end
 
 

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
@@ -20,22 +20,24 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from typing_extensions import Self, override
 
+from framework.config.iggy_address import IggyAddress
 from framework.errors import (
     ConfigError,
+    IggyAuthError,
     IggyProtocolError,
     IggyTopicError,
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.ids import MAX_RECORD, MAX_SHARE
 from framework.iggy import wire
-from framework.iggy.address import IggyAddress
 from framework.iggy.errors_map import Answer, answer_of
 from framework.iggy.headers import encode_headers
 from framework.iggy.login import check_process, open_client
 from framework.iggy.loop import background_loop
 from framework.iggy.requests import RequestQueue, Start
+from framework.iggy.rights import Right, missing_rights
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
+from framework.model.message_ids import MAX_RECORD, MAX_SHARE
 
 if TYPE_CHECKING:
     import apache_iggy
@@ -54,7 +56,7 @@ class IggyConnection:
     `IggyUnavailableError`. Any other refusal (a topic that does not exist) leaves it alive.
 
     Args:
-        address: a real server, or an embedded one that is running (`framework.iggy.embedded`).
+        address: a real server, or an embedded one that is running (`framework.iggy.embedded.launcher`).
         connect_timeout_seconds: for resolving, connecting and logging in together.
         call_timeout_seconds: for each request, from the moment it goes out.
     """
@@ -93,7 +95,7 @@ class IggyConnection:
         """
         check_process()
         if self.address.embedded_path is not None:
-            raise ConfigError(f"{self.address} is no server's address: start it with framework.iggy.embedded")
+            raise ConfigError(f"{self.address} is no server's address: start it with framework.iggy.embedded.launcher")
         if self._closed or self._requests is not None:
             raise TaskClosedError("a connection to Iggy is made once; make another one")
         loop = background_loop()
@@ -154,10 +156,7 @@ class IggyConnection:
 
     def own_client(self) -> ConnectedClient:
         """This connection as the server lists it."""
-        clients = self._command("ask for the own client id", wire.OWN_CLIENT, b"", wire.parse_clients)
-        if len(clients) != 1:
-            raise IggyProtocolError(f"Iggy at {self.address.server} named {len(clients)} clients for one connection")
-        return clients[0]
+        return self._command("ask for the own client id", wire.OWN_CLIENT, b"", wire.parse_own_client)
 
     def own_client_id(self) -> int:
         """This connection's number at the server."""
@@ -170,6 +169,40 @@ class IggyConnection:
     def client_ids(self) -> frozenset[int]:
         """The numbers of every client connected to the server."""
         return frozenset(client.client_id for client in self.clients())
+
+    def missing_rights(self, stream: str, topics: Iterable[Right]) -> list[str] | None:
+        """What the user may not do of what a source does, in words; None when the server does not tell.
+
+        Asks for the user's own permissions, which needs none; changes nothing.
+
+        Args:
+            stream: its name; it need not exist.
+            topics: what is done with which topic.
+        """
+
+        def user(client: apache_iggy.IggyClient) -> Awaitable[apache_iggy.UserInfoDetails | None]:
+            return client.get_user(number)
+
+        number = self.own_client().user_id
+        try:
+            found = self._call("ask for the user's permissions", user, lambda details: details)
+        except (IggyAuthError, IggyProtocolError, IggyTopicError):
+            return None
+        permissions = found.permissions if found is not None else None
+        if permissions is None:
+            return None
+        try:
+            stream_id = self._call(
+                f'look up stream "{stream}"',
+                lambda client: client.get_stream(stream),
+                lambda details: details.id if details is not None else None,
+            )
+        except IggyAuthError:  # it may not be seen; a user of one stream is a user of this one
+            known = list(permissions.streams or {})
+            if len(known) != 1:
+                return None
+            stream_id = known[0]
+        return missing_rights(permissions, stream_id, topics)
 
     # ---- streams and topics
 
@@ -188,6 +221,15 @@ class IggyConnection:
         finish = functools.partial(_topic_info, stream)
         return self._call(
             f'look up topic "{topic}" of stream "{stream}"', lambda client: client.get_topic(stream, topic), finish
+        )
+
+    def topic_names(self, stream: str) -> list[str]:
+        """The names of a stream's topics, sorted; none when the stream is missing."""
+        wire.encode_name(stream)
+        return self._call(
+            f'list the topics of stream "{stream}"',
+            lambda client: client.get_topics(stream),
+            lambda topics: sorted(topic.name for topic in topics),
         )
 
     def create_topic(self, stream: str, topic: str, partitions: int, *, segment_bytes: int | None = None) -> None:
@@ -262,7 +304,7 @@ class IggyConnection:
 
     def send_raw(self, stream: str, topic: str, partition: int, body: bytes) -> tuple[Confirmation, ...]:
         """`submit_send`, and waits."""
-        return self._wait(self.submit_send(stream, topic, partition, body))
+        return self.wait(self.submit_send(stream, topic, partition, body))
 
     def append(
         self,
@@ -290,6 +332,19 @@ class IggyConnection:
         Raises:
             UnknownOutcomeError: the connection broke, or the server does not tell where it stored the message.
         """
+        return self.wait(self.submit_append(stream, topic, partition, payload, message_id=message_id, headers=headers))
+
+    def submit_append(
+        self,
+        stream: str,
+        topic: str,
+        partition: int,
+        payload: bytes,
+        *,
+        message_id: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Future[int]:
+        """`append` without waiting: the future holds the offset. When it fails, nothing that was submitted later goes out."""
         number = secrets.randbits(128) if message_id is None else message_id
         segment = wire.Segment(
             id_high=number >> 64,
@@ -298,12 +353,47 @@ class IggyConnection:
             payloads=[payload],
             headers=encode_headers(headers or {}),
         )
-        confirmed = self.send_raw(stream, topic, partition, wire.encode_send(stream, topic, partition, [segment]))
-        if not confirmed:
-            raise UnknownOutcomeError(
-                f"send to {_place(stream, topic, partition)}: Iggy at {self.address.server} does not tell the offset"
-            )
-        return confirmed[0].base_offset
+        body = wire.encode_send(stream, topic, partition, [segment])
+        place = _place(stream, topic, partition)
+
+        def offset_of(reply: bytes) -> int:
+            confirmed = wire.parse_confirmations(bytes(reply))
+            if not confirmed:
+                raise UnknownOutcomeError(f"send to {place}: Iggy at {self.address.server} does not tell the offset")
+            return confirmed[0].base_offset
+
+        return self._submit(
+            f"send to {place}",
+            lambda client: client.send_binary_request(wire.SEND_MESSAGES, body),
+            offset_of,
+            sending=True,
+        )
+
+    def ensure_group(self, stream: str, topic: str, group: str) -> None:
+        """Makes a consumer group when it is missing.
+
+        Raises:
+            IggyAuthError, IggyProtocolError: this user may not, or the server has no groups.
+        """
+        what = f'make consumer group "{group}" of topic "{topic}", stream "{stream}"'
+        self._create(what, lambda client: client.create_consumer_group(stream, topic, group))
+
+    def has_group(self, stream: str, topic: str, group: str) -> bool:
+        """Whether a topic has a consumer group of that name."""
+        what = f'look up consumer group "{group}" of topic "{topic}", stream "{stream}"'
+        return self._call(what, lambda client: client.get_consumer_group(stream, topic, group), bool)
+
+    def join_group(self, stream: str, topic: str, group: str) -> None:
+        """Makes this connection a member of a consumer group, made when it is missing.
+
+        A real server drops a member 61 seconds after it fell silent, and no other silent connection, ever.
+
+        Raises:
+            IggyProtocolError, IggyAuthError: the server has no groups (the embedded one), or this user may not join one.
+        """
+        self.ensure_group(stream, topic, group)
+        what = f'join consumer group "{group}" of topic "{topic}", stream "{stream}"'
+        self._call(what, lambda client: client.join_consumer_group(stream, topic, group), _nothing)
 
     def poll(self, stream: str, topic: str, partition: int, *, offset: Offset, count: int) -> list[StoredMessage]:
         """Messages of one partition, in order; none beyond the end. Stores no consumer offset.
@@ -354,9 +444,10 @@ class IggyConnection:
                 raise
 
     def _call(self, what: str, start: Start, finish: Callable[..., T]) -> T:
-        return self._wait(self._submit(what, start, finish))
+        return self.wait(self._submit(what, start, finish))
 
-    def _wait(self, future: Future[T]) -> T:
+    def wait(self, future: Future[T]) -> T:
+        """The answer to a request of this connection; every request has a time limit."""
         limit = self._requests.longest_wait_seconds if self._requests is not None else 0
         try:
             return future.result(limit + _GRACE_SECONDS)
@@ -411,5 +502,14 @@ def _stored_messages(messages: list[apache_iggy.ReceiveMessage]) -> list[StoredM
             plain = {str(name): value for name, value in headers.to_scalar_dict().items()} if headers else {}
         except (ValueError, RuntimeError):
             plain = {}  # of others, and broken: none of ours
-        stored.append(StoredMessage(message.offset(), message.id(), message.payload(), plain, message.timestamp()))
+        stored.append(
+            StoredMessage(
+                message.offset(),
+                message.id(),
+                message.payload(),
+                plain,
+                message.timestamp(),
+                message.origin_timestamp(),
+            )
+        )
     return stored

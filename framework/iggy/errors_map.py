@@ -10,6 +10,7 @@ import enum
 import re
 
 from framework.errors import (
+    EXIT_PERSON,
     IggyAuthError,
     IggyProtocolError,
     IggyTopicError,
@@ -52,13 +53,16 @@ _TABLE: tuple[tuple[re.Pattern[str], Answer], ...] = tuple(
         (r"tls (certificate|domain)|failed to add certificate", Answer.REFUSED),
         (r"invalid (command|format|identifier|configuration)|feature is unavailable", Answer.REFUSED),
         (
-            r"too big|too many|empty message|invalid (messages count|partitions count|topic|stream|header|size)",
+            r"too big|too many|empty message|invalid (messages count|partitions count|topic|stream|header|size|offset)",
             Answer.REFUSED,
         ),
         (r"topic .*full|limit reached", Answer.REFUSED),
     )
 )
 
+
+CONNECT = "connect"
+"""The call that makes a connection, for `classify`."""
 
 _NOT_STORED = re.compile(r"cannot (append|write|sync|create|save)", re.IGNORECASE)
 """The server's own disk refused. It may work again the next moment, so this is as good as a break."""
@@ -75,6 +79,28 @@ def answer_of(error: BaseException) -> Answer:
     return Answer.BROKEN
 
 
+def _not_connected(answer: Answer, text: str, *, server: str, login: str) -> SourceError:
+    """The error for a connection that did not come about, with what to look at."""
+    match answer:
+        case Answer.AUTH:
+            return IggyAuthError(
+                f"Iggy at {server} does not accept {login or 'the credentials'} ({text}); check who logs in: [iggy] username and "
+                "password, or what stands before the @ in url, where a % in a password is written %25"
+            )
+        case Answer.DENIED:
+            return IggyAuthError(f"{login or 'the user'} may not connect to Iggy at {server} ({text})")
+        case Answer.VERSION:
+            return IggyProtocolError(
+                f"Iggy at {server} speaks another version of the protocol; this needs a server 0.9 ({text})"
+            )
+        case Answer.BROKEN:
+            return IggyUnavailableError(
+                f"Iggy at {server} did not answer ({text}); check that the server runs, and host and port in [iggy] url"
+            )
+        case _:
+            return IggyProtocolError(f"refused by Iggy at {server} or its client: {text}; check [iggy] url")
+
+
 def classify(error: BaseException, what: str, *, server: str, login: str = "", sending: bool = False) -> SourceError:  # noqa: PLR0911  (a table)
     """The framework's error for a failed call.
 
@@ -88,7 +114,12 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
     if isinstance(error, SourceError):
         return error
     text = str(error).strip().rstrip(".") or type(error).__name__
-    match answer_of(error):
+    answer = answer_of(error)
+    if what == CONNECT:
+        return _not_connected(answer, text, server=server, login=login)
+    if answer is Answer.BROKEN:
+        return _broken(text, what, server=server, sending=sending)
+    match answer:
         case Answer.AUTH:
             return IggyAuthError(f"{what}: Iggy at {server} does not accept {login or 'the credentials'} ({text})")
         case Answer.DENIED:
@@ -101,14 +132,27 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
             return IggyProtocolError(
                 f"{what}: Iggy at {server} speaks another version of the protocol; this needs a server 0.9 ({text})"
             )
-        case Answer.REFUSED:
-            return IggyProtocolError(f"{what}: refused by Iggy at {server} or its client: {text}")
-        case Answer.BROKEN if _NOT_STORED.search(text):
-            kind = UnknownOutcomeError if sending else IggyUnavailableError
-            return kind(f"{what}: Iggy at {server} could not store it ({text}); is the disk of the server full?")
-        case Answer.BROKEN if sending:
-            return UnknownOutcomeError(
-                f"{what}: the connection to Iggy at {server} broke ({text}); the records may or may not be stored"
-            )
         case _:
-            return IggyUnavailableError(f"{what}: Iggy at {server} did not answer ({text})")
+            return IggyProtocolError(f"{what}: refused by Iggy at {server} or its client: {text}")
+
+
+def not_sent(what: str, failure: str, *, server: str) -> IggyUnavailableError:
+    """The error for a request that waited behind one that broke the connection."""
+    head = f"{what}: not sent, the connection to Iggy at {server} is gone"
+    if not _NOT_STORED.search(failure):
+        return IggyUnavailableError(f"{head}: {failure}")
+    error = IggyUnavailableError(f"{head}: it could not store it ({failure}); is the disk of the server full?")
+    error.exit_code = EXIT_PERSON
+    return error
+
+
+def _broken(text: str, what: str, *, server: str, sending: bool) -> IggyUnavailableError:
+    """The error for a request of which nobody knows whether it was carried out."""
+    kind = UnknownOutcomeError if sending else IggyUnavailableError
+    if _NOT_STORED.search(text):
+        error = kind(f"{what}: Iggy at {server} could not store it ({text}); is the disk of the server full?")
+        error.exit_code = EXIT_PERSON  # when it outlasts all patience
+        return error
+    if sending:
+        return kind(f"{what}: the connection to Iggy at {server} broke ({text}); the records may or may not be stored")
+    return kind(f"{what}: Iggy at {server} did not answer ({text})")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from framework.ids import message_id
 from framework.iggy.headers import decode_headers
 from framework.iggy.wire import Segment
+from framework.model.message_ids import message_id
 
 if TYPE_CHECKING:
     from apache_iggy import SendMessage

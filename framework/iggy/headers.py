@@ -14,8 +14,8 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from framework.iggy.values import HeaderScalar
-from framework.records import NativeObject
-from framework.shares import Share
+from framework.model.objects import NativeObject
+from framework.model.splits import Share
 
 MAX_VALUE_BYTES = 255
 MAX_HEADERS_BYTES = 100_000

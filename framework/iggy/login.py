@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import ssl
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from framework.errors import FatalError, IggyUnavailableError
+from framework.errors import FatalError, IggyProtocolError, IggyUnavailableError
 from framework.iggy.errors_map import Answer, answer_of, classify
 
 if TYPE_CHECKING:
     import apache_iggy
 
-    from framework.iggy.address import IggyAddress
+    from framework.config.iggy_address import IggyAddress
 
 _HEARTBEAT = timedelta(seconds=5)
+_MIN_HANDSHAKE_SECONDS = 1.0
 
 # The process that made the first client. The client's threads stay behind in a fork, and a client made in the child
 # then hangs for ever.
@@ -48,7 +51,8 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_ig
     Raises:
         IggyUnavailableError: the name is unknown, or nobody answers within the limit.
         IggyAuthError: wrong user, password or token.
-        IggyProtocolError: the server speaks another version, or the certificate file cannot be used.
+        IggyProtocolError: the server speaks another version, its certificate is not accepted, or the certificate file cannot be
+            used.
     """
     global _first_pid  # noqa: PLW0603  (one process, one runtime inside the client)
     import apache_iggy as iggy  # noqa: PLC0415  (23 MB, and threads of its own: loaded when used)
@@ -71,7 +75,45 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_ig
         failure = failed or failure
         if answer_of(failure) is not Answer.BROKEN or left <= 0:
             break
-    raise classify(failure, "connect", server=address.server, login=address.login) from failure
+    classified = classify(failure, "connect", server=address.server, login=address.login)
+    if address.tls and isinstance(classified, IggyUnavailableError):
+        await _explain_tls(address, classified, max(_MIN_HANDSHAKE_SECONDS, deadline - loop.time()))
+    raise classified from failure
+
+
+async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_seconds: float) -> None:
+    """Makes one handshake to find out why a TLS connection was not made: the client says the same words for everything.
+
+    Raises:
+        IggyProtocolError: the server's certificate is not accepted.
+        IggyUnavailableError: the handshake is cut off, or goes well.
+    """
+    try:
+        # the same default as the client's is not at hand: the machine's authorities are close to it
+        context = ssl.create_default_context(cafile=address.tls_ca_file)
+        opening = asyncio.open_connection(
+            address.host, address.port, ssl=context, server_hostname=address.tls_domain or address.host
+        )
+        _, writer = await asyncio.wait_for(opening, limit_seconds)
+    except ssl.SSLCertVerificationError as exc:
+        trusted = f"tls_ca_file = {address.tls_ca_file}" if address.tls_ca_file is not None else "no tls_ca_file"
+        raise IggyProtocolError(
+            f"connect: the certificate of Iggy at {address.server} is not accepted: {exc.verify_message} (the name asked for is "
+            f"{address.tls_domain or address.host}, with {trusted}); set tls_ca_file or tls_domain in [iggy] url"
+        ) from exc
+    except ssl.SSLError as exc:
+        raise IggyUnavailableError(
+            f"{error}; the TLS handshake fails ({exc.reason}): does this port speak TLS?"
+        ) from exc
+    except (OSError, asyncio.TimeoutError):
+        return
+    writer.close()
+    with contextlib.suppress(OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(writer.wait_closed(), _MIN_HANDSHAKE_SECONDS)
+    raise IggyUnavailableError(
+        f"{error}; a TLS handshake with this machine's authorities goes well, so the client refuses the certificate: without "
+        "tls_ca_file it knows public authorities only, and a certificate that signed itself is never accepted"
+    )
 
 
 def _config(address: IggyAddress, ip: str) -> apache_iggy.TcpConfig:

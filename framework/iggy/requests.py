@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 import attrs
 
 from framework.errors import IggyUnavailableError
-from framework.iggy.errors_map import Answer, answer_of, classify
+from framework.iggy.errors_map import Answer, answer_of, classify, not_sent
 
 if TYPE_CHECKING:
     import apache_iggy
@@ -89,9 +89,7 @@ class RequestQueue:
         return self._timeout_seconds * (len(self._waiting) + 2)
 
     def _not_sent(self, what: str) -> IggyUnavailableError:
-        return IggyUnavailableError(
-            f"{what}: not sent, the connection to Iggy at {self._server} is gone: {self.failure}"
-        )
+        return not_sent(what, str(self.failure), server=self._server)
 
     def _enqueue(self, request: _Request) -> None:
         self._waiting.append(request)

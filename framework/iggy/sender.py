@@ -1,7 +1,7 @@
 """The producer that writes Iggy: batches to requests, confirmations to acknowledgements and anchors.
 
 Encoding a request overlaps with the sending of the one before. Every confirmation is checked: its offset must lie above
-the one before in its lane, or the server has lost what it confirmed.
+the one before in its partition, or the server has lost what it confirmed.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -26,14 +27,15 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.ids import MAX_RECORD, MAX_SHARE, message_id, object_hash64
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
 from framework.iggy.fallback import client_messages
 from framework.iggy.headers import encode_headers, provenance
 from framework.iggy.values import Confirmation
-from framework.producer import Producer
-from framework.records import Acknowledgement, Anchor, Lane, RecordBatch
+from framework.model.batches import Acknowledgement, RecordBatch
+from framework.model.message_ids import MAX_RECORD, MAX_SHARE, entry_hash64, message_id
+from framework.model.objects import Anchor, TopicPartition
+from framework.pipeline.producer import Producer
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +50,7 @@ class IggyProducer(Producer):
     Args:
         connection: an open one of this producer's own; `close` closes it. After an error that is retriable it is dead:
             recover, then make a new connection and a new producer.
-        stream: name of the stream; the lanes name topic and partition.
+        stream: name of the stream; the partitions name topic and partition.
         source: the source's name, part of every message id.
         headers: `"provenance"` (bucket, key, version, share) or `"none"`.
         max_in_flight: requests under way or waiting; one more makes `send` block.
@@ -72,41 +74,49 @@ class IggyProducer(Producer):
         self._native = native
         self._slots = threading.BoundedSemaphore(max_in_flight)
         self._slot_limit_seconds = connection.call_timeout_seconds * (max_in_flight + 1)
-        self._ends: dict[Lane, int] = {}
-        self._objects: OrderedDict[tuple[str, str, str, int, int], tuple[int, bytes]] = OrderedDict()
+        self._ends: dict[TopicPartition, int] = {}
+        self._objects: OrderedDict[tuple[object, ...], tuple[int, bytes]] = OrderedDict()
         self._failure: BaseException | None = None
         self._closed = False
 
-    def expect_above(self, lane: Lane, offset: int) -> None:
-        """Says that the lane holds a message at `offset` already: confirmations must lie above it.
+    def expect_above(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Says that the partition holds a message at `offset` already: confirmations must lie above it.
 
         Called after a recovery, with the anchors it began the epoch with, before anything is sent.
         """
-        self._ends[lane] = max(offset, self._ends.get(lane, -1))
+        self._ends[topic_partition] = max(offset, self._ends.get(topic_partition, -1))
 
     @override
-    def send(self, lane: Lane, batches: Sequence[RecordBatch]) -> Future[Acknowledgement]:
+    def send(self, topic_partition: TopicPartition, batches: Sequence[RecordBatch]) -> Future[Acknowledgement]:
         self._check()
         batches = tuple(batches)
         result: Future[Acknowledgement] = Future()
-        segments = [self._segment(lane, batch) for batch in batches if batch.payloads]
-        acknowledgement = Acknowledgement(lane=lane, batches=batches, anchor=None)
+        segments = [self._segment(topic_partition, batch) for batch in batches if batch.payloads]
+        acknowledgement = Acknowledgement(topic_partition=topic_partition, batches=batches, anchor=None)
         if not segments:
             result.set_result(acknowledgement)
             return result
-        bodies = [self._encode(lane, group) for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES)]
+        sent_us = time.time_ns() // 1000
+        bodies = [
+            self._encode(topic_partition, group, sent_us) for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES)
+        ]
         if not self._slots.acquire(timeout=self._slot_limit_seconds):
-            raise IggyUnavailableError(f"{lane}: earlier sends did not end within {self._slot_limit_seconds:g} s")
+            raise IggyUnavailableError(
+                f"{topic_partition}: earlier sends did not end within {self._slot_limit_seconds:g} s"
+            )
         last = segments[-1]
         last_id = message_id(last.id_high, last.share, last.first_record + len(last.payloads) - 1)
+        origin_us = sent_us if self._speaks_native() else 0
         number = 0
         try:
             self._check()
             for number, (count, submit) in enumerate(bodies, 1):
                 finish = (
-                    functools.partial(self._acknowledge, acknowledgement, count, last_id, result, cut=len(bodies) > 1)
+                    functools.partial(
+                        self._acknowledge, acknowledgement, count, (last_id, origin_us), result, cut=len(bodies) > 1
+                    )
                     if number == len(bodies)
-                    else functools.partial(self._confirmed, lane, count)
+                    else functools.partial(self._confirmed, topic_partition, count)
                 )
                 submit().add_done_callback(finish)
         except BaseException as error:
@@ -132,9 +142,11 @@ class IggyProducer(Producer):
 
     # ---- batches to requests
 
-    def _segment(self, lane: Lane, batch: RecordBatch) -> wire.Segment:
-        if batch.lane != lane:
-            raise ValueError(f"a batch of lane {batch.lane} was given to a send to lane {lane}")
+    def _segment(self, topic_partition: TopicPartition, batch: RecordBatch) -> wire.Segment:
+        if batch.topic_partition != topic_partition:
+            raise ValueError(
+                f"a batch of partition {batch.topic_partition} was given to a send to partition {topic_partition}"
+            )
         share = batch.entry.share
         if not (0 <= share <= MAX_SHARE and batch.last_record <= MAX_RECORD):
             raise RecordError(
@@ -168,26 +180,34 @@ class IggyProducer(Producer):
     def _object(self, batch: RecordBatch) -> tuple[int, bytes]:
         """Hash and header block of the batch's object or share, worked out once for those lately seen."""
         native, entry = batch.native, batch.entry
-        name = (native.bucket, native.key, native.version, entry.share, entry.split_size)
+        name = (
+            native.bucket,
+            native.key,
+            native.version,
+            entry.generation,
+            entry.share,
+            entry.split_size,
+            entry.first_ids,
+        )
         known = self._objects.get(name)
         if known is not None:
             self._objects.move_to_end(name)
             return known
         block = encode_headers(provenance(native, share=entry.cut)) if self._headers == "provenance" else b""
-        made = object_hash64(self._source, native.bucket, native.key, native.version, entry.split_size), block
+        made = entry_hash64(self._source, entry), block
         self._objects[name] = made
         if len(self._objects) > _CACHED_OBJECTS:
             self._objects.popitem(last=False)
         return made
 
     def _encode(
-        self, lane: Lane, segments: list[wire.Segment]
+        self, topic_partition: TopicPartition, segments: list[wire.Segment], sent_us: int
     ) -> tuple[int, Callable[[], Future[tuple[Confirmation, ...]]]]:
         """How many messages, and the call that submits them."""
         count = sum(len(segment.payloads) for segment in segments)
-        place = self._stream, lane.topic, lane.partition
+        place = self._stream, topic_partition.topic, topic_partition.partition
         if self._speaks_native():
-            body = wire.encode_send(*place, segments)
+            body = wire.encode_send(*place, segments, time_us=sent_us)
             return count, lambda: self._connection.submit_send(*place, body)
         messages = client_messages(segments)
         return count, lambda: self._connection.submit_messages(*place, messages)
@@ -204,17 +224,19 @@ class IggyProducer(Producer):
 
     # ---- confirmations, in the connection's thread
 
-    def _confirmed(self, lane: Lane, count: int, future: Future[tuple[Confirmation, ...]]) -> int | None:
+    def _confirmed(
+        self, topic_partition: TopicPartition, count: int, future: Future[tuple[Confirmation, ...]]
+    ) -> int | None:
         """Offset of the last message; None after a failure, which is kept and raised by the next call."""
         if self._failure is not None:
             return None
         failure = future.exception()
         if failure is None:
-            confirmed, end = future.result(), self._ends.get(lane, -1)
-            failure = _mistrust(lane, count, confirmed, end)
+            confirmed, end = future.result(), self._ends.get(topic_partition, -1)
+            failure = _mistrust(topic_partition, count, confirmed, end)
             if failure is None:
-                self._ends[lane] = confirmed[0].base_offset + count - 1
-                return self._ends[lane]
+                self._ends[topic_partition] = confirmed[0].base_offset + count - 1
+                return self._ends[topic_partition]
         self._failure = failure
         return None
 
@@ -222,16 +244,16 @@ class IggyProducer(Producer):
         self,
         acknowledgement: Acknowledgement,
         count: int,
-        last_id: int,
+        last: tuple[int, int],
         result: Future[Acknowledgement],
         future: Future[tuple[Confirmation, ...]],
         *,
         cut: bool,
     ) -> None:
-        offset = self._confirmed(acknowledgement.lane, count, future)
+        offset = self._confirmed(acknowledgement.topic_partition, count, future)
         self._slots.release()
         if offset is not None:
-            result.set_result(attrs.evolve(acknowledgement, anchor=Anchor(offset, last_id)))
+            result.set_result(attrs.evolve(acknowledgement, anchor=Anchor(offset, *last)))
         elif cut and isinstance(self._failure, IggyUnavailableError):
             result.set_exception(_partly(self._failure))
         else:
@@ -242,15 +264,17 @@ def _partly(error: IggyUnavailableError) -> UnknownOutcomeError:
     return UnknownOutcomeError(f"some of the requests of one send may be stored: {error}")
 
 
-def _mistrust(lane: Lane, count: int, confirmed: tuple[Confirmation, ...], end: int) -> UnknownOutcomeError | None:
+def _mistrust(
+    topic_partition: TopicPartition, count: int, confirmed: tuple[Confirmation, ...], end: int
+) -> UnknownOutcomeError | None:
     """Why a confirmation is none; None when it is one."""
     if len(confirmed) != 1:
         return UnknownOutcomeError(
-            f"{lane}: the server confirmed {count} records without saying where it stored them; recover"
+            f"{topic_partition}: the server confirmed {count} records without saying where it stored them; recover"
         )
     if confirmed[0].base_offset <= end:
         return UnknownOutcomeError(
-            f"{lane}: {count} records were stored at offset {confirmed[0].base_offset}, but offset {end} was confirmed "
+            f"{topic_partition}: {count} records were stored at offset {confirmed[0].base_offset}, but offset {end} was confirmed "
             "before: the server lost confirmed messages, or the topic was purged; recover"
         )
     return None

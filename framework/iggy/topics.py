@@ -5,6 +5,7 @@ from __future__ import annotations
 from framework.errors import IggyTopicError
 from framework.iggy.client import IggyConnection
 from framework.iggy.values import TopicInfo
+from framework.model.text import counted
 
 
 def ensure_topic(
@@ -50,7 +51,7 @@ def ensure_topic(
     if len(info.partitions) != partitions:
         ways_out = advice or f"set the number to {len(info.partitions)}, name another topic"
         raise IggyTopicError(
-            f'topic "{topic}" of stream "{stream}" has {len(info.partitions)} partitions, the configuration says '
+            f'topic "{topic}" of stream "{stream}" has {counted(len(info.partitions), "partition")}, the configuration says '
             f"{partitions}: {ways_out}, or delete this one with everything in it"
         )
     return info, topic_warnings(info)

@@ -86,10 +86,11 @@ class StoredMessage:
 
     Attributes:
         offset: its place.
-        message_id: 128 bits; see `framework.ids`.
+        message_id: 128 bits; see `framework.model.message_ids`.
         payload: its bytes.
         headers: as stored; `framework.iggy.headers.join_provenance` puts long values together.
         timestamp_us: when the server stored it, microseconds since 1970.
+        origin_us: when it was sent, by its sender's clock; 0 when that is not known.
     """
 
     offset: int
@@ -97,6 +98,7 @@ class StoredMessage:
     payload: bytes = attrs.field(repr=_length)
     headers: Mapping[str, HeaderScalar] = attrs.field(factory=dict)
     timestamp_us: int = 0
+    origin_us: int = 0
 
 
 @attrs.frozen(slots=True)
@@ -106,10 +108,12 @@ class ConnectedClient:
     Attributes:
         client_id: number of the connection; numbers begin again when the server restarts.
         address: `ip:port` of the client, as the server sees it.
+        user_id: who logged in.
     """
 
     client_id: int
     address: str
+    user_id: int = 0
 
 
 @attrs.frozen(slots=True)

@@ -59,6 +59,8 @@ _FRAME = np.dtype(
     ]
 )
 _CONFIRMATION = struct.Struct("<IIIQ")
+_CLIENT_NAME = 13
+"""Where the address of a client begins."""
 
 
 def _length(value: Sequence[object] | bytes) -> str:
@@ -194,7 +196,7 @@ def encode_name(name: str) -> bytes:
     raw = name.encode()
     if not 1 <= len(raw) <= MAX_NAME_BYTES:
         raise ConfigError(f"the name of a stream or topic holds 1 to {MAX_NAME_BYTES} bytes, not {len(raw)}")
-    if name.isascii() and name.isdigit():
+    if name.isascii() and name.removeprefix("+").isdigit():  # the client's parser takes a sign, too
         raise ConfigError(
             f"a stream or topic cannot be called {name}: Iggy takes digits alone for a number, not a name"
         )
@@ -216,18 +218,30 @@ def parse_confirmations(reply: bytes) -> tuple[Confirmation, ...]:
     return tuple(Confirmation(*fields) for fields in _CONFIRMATION.iter_unpack(reply[4:]))
 
 
+def parse_own_client(reply: bytes) -> ConnectedClient:
+    """The client of command 20: as in a list, and behind it its groups, each `stream u32 | topic u32 | group u32`."""
+    try:
+        (length,) = struct.unpack_from("<I", reply, _CLIENT_NAME - 4)
+    except struct.error as error:
+        raise IggyProtocolError("the own client is not laid out as version 0.9 does it") from error
+    (client,) = parse_clients(reply[: _CLIENT_NAME + length + 4]) or (None,)
+    if client is None:
+        raise IggyProtocolError("the server does not tell the own client")
+    return client
+
+
 def parse_clients(reply: bytes) -> tuple[ConnectedClient, ...]:
-    """The clients of command 20 (one) or 22 (all): `id u32 | user u32 | transport u8 | text | groups u32 | ids`."""
+    """The clients of command 22: `id u32 | user u32 | transport u8 | text | groups u32` each."""
     clients: list[ConnectedClient] = []
     place = 0
     try:
         while place < len(reply):
-            client_id, _user, _transport, length = struct.unpack_from("<IIBI", reply, place)
+            client_id, user_id, _transport, length = struct.unpack_from("<IIBI", reply, place)
             place += 13
             address = reply[place : place + length].decode()
             (_groups,) = struct.unpack_from("<I", reply, place + length)
             place += length + 4
-            clients.append(ConnectedClient(client_id, address))
+            clients.append(ConnectedClient(client_id, address, user_id))
     except (struct.error, UnicodeDecodeError) as error:
         raise IggyProtocolError("the server's list of clients is not laid out as version 0.9 does it") from error
     return tuple(clients)

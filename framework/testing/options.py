@@ -20,7 +20,7 @@ DEFAULTS: Mapping[str, object] = {
     "partitions": 3,
     "poll_interval": 0.01,
     "commit_interval": 0.01,
-    "fetch_ahead": 3,
+    "prefetch_objects": 3,
 }
 """What tests need: a name for everything that has to have one, and waits that are short."""
 

@@ -21,12 +21,13 @@ from typing import Any, ClassVar
 import attrs
 
 from framework.config.sections import SourceCommonConfig
+from framework.discovery.feed import ObjectFeed
 from framework.errors import SourceError
-from framework.feed import ObjectFeed
 from framework.iterator import AbstractSourceRecordIterator
-from framework.offsets import MemoryOffsetStore, OffsetManager, OffsetStore
-from framework.producer import Producer
+from framework.offsets.manager import MemoryOffsetStore, OffsetManager, OffsetStore
+from framework.pipeline.producer import Producer
 from framework.task import AbstractSourceTask
+from framework.task.context import SourceContext
 from framework.testing.clock import FakeClock
 
 
@@ -230,10 +231,9 @@ class SourceRig(abc.ABC):
     ) -> Iterator[AbstractSourceRecordIterator]:
         """The iterator of a task that is not started, closed at the end."""
         task, config = self.make_task(options)
-        task.config, task.once, task.feed = config, once, feed
-        task.offsets = OffsetManager(offset_store)
-        task.offsets.populate_offset_manager()
-        iterator = task.get_iterator(task.backoff_config)
+        offsets = OffsetManager(offset_store)
+        offsets.populate_offset_manager()
+        iterator = task.get_iterator(SourceContext(config=config, offsets=offsets, feed=feed, once=once))
         try:
             yield iterator
         finally:

@@ -24,11 +24,11 @@ from functools import partial
 import attrs
 from typing_extensions import override
 
-from framework.testing.crash import CrashPoint
+from framework.testing.fakes.memory_rig import MemoryRig
 from framework.testing.kit import SEED
-from framework.testing.law import Comparing, LawBrokenError, fill
-from framework.testing.laws_crash import LOSABLE, OBJECTS, bench_for, count_events, lose_ack, run_lives
-from framework.testing.memory_rig import MemoryRig
+from framework.testing.kit.crash import CrashPoint
+from framework.testing.kit.law import Comparing, LawBrokenError, fill
+from framework.testing.kit.laws_crash import LOSABLE, OBJECTS, bench_for, count_events, lose_ack, run_lives
 from framework.testing.rig import SourceRig
 
 MakeRig = Callable[[], SourceRig]
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     parser.add_argument("--seed", type=int, default=SEED, help="chooses the pairs")
-    parser.add_argument("--rig", default="framework.testing.memory_rig:MemoryRig", help="module:Class of a rig")
+    parser.add_argument("--rig", default="framework.testing.fakes.memory_rig:MemoryRig", help="module:Class of a rig")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
     given = parser.parse_args(arguments)
     module, _, name = given.rig.partition(":")

@@ -1,10 +1,11 @@
-"""Rigs of our own. The reference, over a store in memory, is shipped: framework.testing.memory_rig."""
+"""Rigs of our own. The reference, over a store in memory, is shipped: framework.testing.fakes.memory_rig."""
 
 import json
 
 from framework.errors import PositionError
-from framework.offsets import MemoryOffsetStore, OffsetManagerEntry, OffsetManagerKey
-from framework.testing.memory_rig import MemoryRig, json_lines
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.manager import MemoryOffsetStore
+from framework.testing.fakes.memory_rig import MemoryRig, json_lines
 from framework.testing.rig import Capability
 
 __all__ = ["MemoryRig", "OwnStoreRig", "TextStore", "json_lines"]

@@ -11,7 +11,7 @@ from framework.testing.options import source_config
 from framework.testing.rig import Capability, SourceRig, Stuck
 from tests.conformance.rigs import json_lines
 
-FAST = {"retry_base_seconds": 0.001, "retry_cap_seconds": 0.001}
+FAST = {"retry_base": 0.001, "retry_cap": 0.001}
 
 CANNOT_HOLD = {
     "moto": {"\n": "it answers that there is no such path", "\x01": "it fails when a listing begins behind such a key"},
@@ -35,7 +35,8 @@ class SharedStore:
         super().__init__()
         self._shared = store
 
-    def open_store(self):
+    def open_store(self, config):
+        del config
         return self._shared
 
 

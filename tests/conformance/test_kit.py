@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from framework.testing.kit import ConformanceLaws, check, check_all
-from framework.testing.law import BATCH, LAWS, QUEUE, LawBrokenError, RigError
+from framework.testing.kit.law import BATCH, LAWS, QUEUE, LawBrokenError, RigError
 from framework.testing.rig import Capability, SourceRig
 from tests.conformance.broken import delivery, listings, reading
 from tests.conformance.broken.exhibits import EXHIBITS, NO_LESS
@@ -132,15 +132,15 @@ def test_a_source_with_positions_of_its_own_keeps_the_law_of_their_form():
 
 
 def test_without_hypothesis_histories_are_skipped_in_one_sentence(monkeypatch):
-    monkeypatch.delitem(sys.modules, "framework.testing.history", raising=False)
+    monkeypatch.delitem(sys.modules, "framework.testing.kit.history", raising=False)
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     outcome = check("H1", MemoryRig())
     assert outcome.skipped.startswith("it needs the package hypothesis")
-    assert "iggy-cloud-sources[testing]" in outcome.skipped
+    assert ".[testing]" in outcome.skipped
 
 
 def test_histories_depend_on_their_seed_and_on_nothing_else(monkeypatch):
-    from framework.testing.history import History
+    from framework.testing.kit.history import History
 
     told = []
     teardown = History.teardown

@@ -72,8 +72,8 @@ class CutFolderTask(FolderTask):
         super().__init__()
         self.cuts = cuts
 
-    def get_iterator(self, backoff_config):
-        iterator = super().get_iterator(backoff_config)
+    def get_iterator(self, context):
+        iterator = super().get_iterator(context)
         get_input_stream = iterator.get_input_stream
 
         def cut_input_stream(native):

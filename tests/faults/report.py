@@ -10,7 +10,7 @@ import attrs
 from benchmarks.table import machine
 from tests.faults.rows import BY_NAME, ROOT, ROWS
 
-PAGE = ROOT / "docs" / "explanation" / "delivery.md"
+PAGE = ROOT / "docs" / "concepts" / "delivery.md"
 STORES = {"s3": "S3", "gcs": "Google Cloud Storage", "": "Without a store"}
 """A table for each."""
 
@@ -111,6 +111,8 @@ def page(results):
             f"\nBesides, {missed:,} faults came when there was nothing to do, and are not counted; killed servers had"
             f" forgotten {forgotten:,} confirmed\nmessages, which were sent again; the program ended with an error {ended}"
             " times and was started again."
+            f" {sum(one.get('broken', 0) for one in results)} servers did not come back whole from a kill: they did not start,"
+            "\nor gave no message behind some place, at which the program ended and said so."
         )
     return told
 

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import attrs
 
-from tests.faults.chain import Chain, HungError, Tally
+from tests.faults.chain import BrokenServerError, Chain, HungError, Tally
 from tests.faults.rows_kill import disk_full, kill_local, kill_server, kill_spark
 from tests.faults.rows_proxy import both, iggy_proxy, store_proxy
+from tests.faults.rows_silence import kill_server_twice, silent_host
+from tests.faults.rows_simulator import run_histories
+from tests.integration.program_rig import ServerEndedError
 
 ROOT = Path(__file__).resolve().parents[2]
 REAL = "IGGY_SERVER_BINARY"
@@ -38,6 +41,7 @@ class Row:
         options: of every chain.
         tests: node ids for pytest, in place of chains; each test is a round.
         sweep: arguments of `framework.testing.sweep`, in place of chains; each crash or pair of them is a round.
+        histories: of the simulator, in place of chains; each of them is a round.
         environment: of the tests.
     """
 
@@ -51,6 +55,7 @@ class Row:
     options: dict = attrs.field(factory=dict)
     tests: tuple = ()
     sweep: tuple = ()
+    histories: int = 0
     environment: dict = attrs.field(factory=dict)
 
     def is_of(self, store):
@@ -101,6 +106,49 @@ S3_ROWS = (
         kinds=("real",),
         options={"own_server": True, "defaults": True},
     ),
+    Row(
+        name="kill-tasks-defaults",
+        title="`kill -9` of a real server, three tasks, topic made with server defaults",
+        rounds=200,
+        chain=kill_server,
+        length=20,
+        kinds=("real",),
+        options={"own_server": True, "defaults": True, "tasks": 3},
+    ),
+    Row(
+        name="kill-twice-defaults",
+        title="two kills of a real server in a row, topic made with server defaults",
+        rounds=50,
+        chain=kill_server_twice,
+        length=10,
+        kinds=("real",),
+        options={"own_server": True, "defaults": True},
+    ),
+    Row(
+        name="silent-host",
+        title="the source's host falls silent, another instance takes its place, and it wakes",
+        rounds=5,
+        chain=silent_host,
+        length=5,
+        kinds=("real",),
+    ),
+    Row(
+        name="kill-source-defaults",
+        title="`kill -9` of the source, three tasks, a real server's default topic",
+        rounds=200,
+        chain=kill_local,
+        kinds=("real",),
+        options={"defaults": True, "tasks": 3},
+    ),
+    Row(
+        name="kill-spark-defaults",
+        title="`kill -9` of the source on Spark `local[2]`, a real server's default topic",
+        rounds=20,
+        chain=kill_local,
+        length=10,
+        kinds=("real",),
+        options={"defaults": True, "tasks": 2, "engine": "spark"},
+    ),
     Row(name="iggy-proxy", title="broken connections between source and Iggy", rounds=200, chain=iggy_proxy),
     Row(name="store-proxy", title="broken answers of the store, objects that change", rounds=200, chain=store_proxy),
     Row(name="both", title="both at once, and `kill -9` of the source", rounds=100, chain=both),
@@ -118,6 +166,22 @@ S3_ROWS = (
         title="SIGTERM in every state",
         tests=("tests/integration/test_program_life.py", "-k", "signal"),
         environment={"PROGRAM_TEST_STORE": "moto"},
+    ),
+)
+HOSTILE_ROWS = (
+    Row(
+        name="hostile",
+        store="",
+        title="keys that name topics, forged letters, strangers on every port, wrong certificates",
+        tests=(
+            "tests/integration/test_program_topics.py",
+            "tests/integration/test_embedded_life.py",
+            "tests/integration/test_iggy_tls.py",
+            "tests/unit/iggy/dead_letters/test_topic.py",
+            "tests/unit/iggy/test_named_topics.py",
+            "tests/unit/engine/test_metrics.py",
+            "tests/unit/engine/spark/test_line.py",
+        ),
     ),
 )
 GCS_ROWS = tuple(
@@ -139,18 +203,24 @@ STORELESS_ROWS = (
         sweep=("--pairs", "all"),
     ),
     Row(
+        name="simulator",
+        store="",
+        title="random histories of the real code over a simulated Iggy and a simulated bucket",
+        histories=100_000,
+    ),
+    Row(
         name="offsets-log",
         store="",
         title="the log of positions cut at every byte, foreign messages, two writers",
         tests=(
-            "tests/unit/test_log_cuts.py",
-            "tests/unit/test_log_codec.py",
-            "tests/unit/test_recovery.py",
-            "tests/unit/test_recovery_by_hand.py",
+            "tests/unit/iggy/offset_log/test_loading.py",
+            "tests/unit/iggy/offset_log/test_codec.py",
+            "tests/unit/iggy/offset_log/test_partitions.py",
+            "tests/unit/engine/test_admin.py",
         ),
     ),
 )
-ROWS = (*S3_ROWS, *GCS_ROWS, *STORELESS_ROWS)
+ROWS = (*S3_ROWS, *GCS_ROWS, *STORELESS_ROWS, *HOSTILE_ROWS)
 BY_NAME = {row.name: row for row in ROWS}
 
 
@@ -176,8 +246,8 @@ def why_not(row, wanted="both"):
             return f"{row.name}: not run, set {REAL} to the path of an Iggy server's binary"
         return f"{row.name}: not run, it has nothing to do on the server {wanted}"
     if row.chain is kill_spark:
+        from framework.engine.spark.jvm import require_java
         from framework.errors import FatalError
-        from framework.spark.jvm import require_java
 
         try:
             require_java()
@@ -203,6 +273,9 @@ def run_row(row, rig, *, rounds=None, wanted="both", only=None):
     if row.sweep:
         run_sweep(row, rig, tally, rounds)
         return tally, time.monotonic() - began
+    if row.histories:
+        run_histories(row, ROOT, tally, rounds or row.histories, rig.seed)
+        return tally, time.monotonic() - began
     if row.chain is None:
         run_tests(row, rig, tally)
         return tally, time.monotonic() - began
@@ -217,6 +290,15 @@ def run_row(row, rig, *, rounds=None, wanted="both", only=None):
         except HungError as error:
             tally.hung += 1
             chain.keep_evidence(str(error))
+        except (BrokenServerError, ServerEndedError) as error:
+            if kinds[number % len(kinds)] != "real":  # then it is ours, and a mistake of ours
+                chain.keep_evidence(str(error))
+                raise
+            tally.broken += 1
+            print(
+                f"{row.name}: the server did not come back whole: {str(error).strip().splitlines()[-1][:300]}",
+                flush=True,
+            )
         except Exception:
             chain.keep_evidence("the harness failed")
             raise

@@ -82,7 +82,7 @@ def kill_spark(chain, rounds):
         chain.program.configure(iggy={"partitions": chain.partitions})
     with FaultProxy(chain.bucket.endpoint) as slow:
         slow.add(Fault(method="GET", path=PROXIES[chain.section].reading, times=None, delay_seconds=0.2))
-        chain.program.configure(**{chain.section: {"endpoint": slow.endpoint}}, input={"fetch_ahead": 1})
+        chain.program.configure(**{chain.section: {"endpoint": slow.endpoint}}, input={"prefetch_objects": 1})
         chain.start()
         for number in rounds_of(chain, rounds):
             chain.look()
@@ -109,6 +109,11 @@ def kill_spark(chain, rounds):
 
 def kill_server(chain, rounds):
     """The server is killed while it stores, and started again; the source runs on."""
+    kill_servers(chain, rounds, kill_once)
+
+
+def kill_servers(chain, rounds, kill, label="server"):
+    """The same for any way to kill it: `kill` leaves it started."""
     dice = chain.dice
     chain.options()
     chain.start()
@@ -120,17 +125,21 @@ def kill_server(chain, rounds):
         chain.keep_alive()
         chain.wait_for_count(before + dice.randrange(left))
         alive, held = chain.alive(), chain.count_now()
-        chain.server.kill()
-        time.sleep(dice.choice((0, 0, 0.2)))
-        chain.server.start()
+        kill(chain)
         chain.forget()
         chain.tally.vanished += max(0, held - chain.count_now())
-        chain.strike("server", before, effective=alive, came=held - before)
+        chain.strike(label, before, effective=alive, came=held - before)
         chain.wait_until_done()
         if number % VERIFY_EVERY == 0:
             chain.verify()
     chain.stop()
     finish(chain)
+
+
+def kill_once(chain):
+    chain.server.kill()
+    time.sleep(chain.dice.choice((0, 0, 0.2)))
+    chain.server.start()
 
 
 def disk_full(chain, rounds):

@@ -11,7 +11,7 @@ REQUEST_SECONDS = 0.7
 
 
 def store_kinds(chain, proxy):
-    """Those that the chain's source can go on after: mode `after` refuses a store that was once seen without an order."""
+    """Those that the chain's source can go on after: mode `incremental` refuses a store that was once seen without an order."""
     return [kind for kind in proxy.kinds if kind != "page out of order" or chain.mode == "list"]
 
 
@@ -48,7 +48,7 @@ def arm_store(chain, proxy, kind):
 
 def through(proxy, chain):
     """The options of a source that reads through the proxy."""
-    return {proxy.section: {**proxy.options(chain.folder), "retry_base_seconds": 0.05}}
+    return {proxy.section: {**proxy.options(chain.folder), "retry_base": 0.05, "retry_cap": 0.5}}
 
 
 def iggy_proxy(chain, rounds):

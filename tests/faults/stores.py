@@ -13,6 +13,9 @@ from framework.testing.faults import Fault, FaultProxy
 
 LATE_SECONDS = 0.4
 
+AWAY_CALLS = 40
+"""So many are refused in a row: several times the tries of one call, so that listings and reads end and begin again."""
+
 KINDS = (
     "503",
     "500",
@@ -31,6 +34,14 @@ KINDS = (
     "overwritten amid",
     "deleted before",
     "deleted amid",
+    "404 of an ingress",
+    "403 of a firewall",
+    "502 of a load balancer",
+    "not found though there",
+    "asks for a minute",
+    "without a length",
+    "listing 404 of an ingress",
+    "away for minutes",
 )
 """Of every store."""
 
@@ -123,6 +134,14 @@ class StoreProxy(FaultProxy):
             "page out of order": [Fault(**listing, times=times, change=self.turned, drop_request=("accept-encoding",))],
             "overwritten amid": [cut],
             "deleted amid": [cut],
+            "404 of an ingress": [Fault(**reading, status=404, body=b"404 page not found\n")],
+            "403 of a firewall": [Fault(**reading, status=403, body=b"<html><h1>Request blocked</h1></html>")],
+            "502 of a load balancer": [Fault(**reading, status=502)],
+            "not found though there": [Fault(**reading, **self.refusal(404))],
+            "asks for a minute": [Fault(**reading, **self.refusal(503) | {"headers": {"Retry-After": "60"}})],
+            "without a length": [Fault(**reading, drop=("content-length",))],
+            "listing 404 of an ingress": [Fault(**listing, times=times, status=404, body=b"404 page not found\n")],
+            "away for minutes": [Fault(method="GET", times=AWAY_CALLS, **self.refusal(503))],
             **self.own_faults(dice, cut, times, key),
         }
         for fault in faults.get(kind, ()):
@@ -154,7 +173,7 @@ class S3Proxy(StoreProxy):
         return rf"^[^?]*/{re.escape(key.rpartition('/')[2])}"
 
     def refusal(self, status):
-        code = {429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}[status]
+        code = {404: "NoSuchKey", 429: "TooManyRequests", 500: "InternalError", 503: "SlowDown"}[status]
         return {"status": status, "body": f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode()}
 
     def turned(self, page):
@@ -178,7 +197,6 @@ class GcsProxy(StoreProxy):
         "401, no token at once",
         "412 on a range",
         "416 on a range",
-        "not found though there",
         "another generation",
         "overwritten amid, then refused",
         "overwritten amid, then deleted",
@@ -249,7 +267,6 @@ class GcsProxy(StoreProxy):
             "401, no token at once": [cut, Fault(method="POST", path="^/token", times=times, **self.refusal(503))],
             "412 on a range": [cut, Fault(**on_a_range, **self.refusal(412))],
             "416 on a range": [cut, Fault(**on_a_range, **self.refusal(416))],
-            "not found though there": [Fault(**on_a_range, times=times, **self.refusal(404))],
             "another generation": [cut, Fault(**on_a_range, headers={"x-goog-generation": "42"})],
             "overwritten amid, then refused": [
                 cut,

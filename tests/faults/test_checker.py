@@ -16,7 +16,7 @@ from tests.faults.content import FORMS, body, records_of, values
 from tests.faults.reader import Stored
 
 BUCKET = "lake"
-LANES = 3
+PARTITIONS = 3
 LONG = "in/" + "ä" * 200 + ".csv"
 
 
@@ -38,7 +38,7 @@ class Topic:
     """A topic as it must be, and what must be in it; tests break the one or the other."""
 
     def __init__(self, counts, *, split_size=None):
-        self.expected, self.lanes = {}, [[] for _ in range(LANES)]
+        self.expected, self.topic_partitions = {}, [[] for _ in range(PARTITIONS)]
         for place, (key, form, counts_of_versions) in enumerate(counts):
             self.expected[key] = []
             for number, (count, sent) in enumerate(counts_of_versions):
@@ -48,15 +48,15 @@ class Topic:
                 etag = f"{place:x}{number:x}"
                 self.expected[key].append(Version(name=etag, records=records, whole=last))
                 for share, record in list(records)[:sent]:
-                    lane = (place + max(0, share - 1)) % LANES
+                    topic_partition = (place + max(0, share - 1)) % PARTITIONS
                     number_of = (place * 100 + number + 1) << 64 | share << 40 | record
                     payload = payload_of(records[share, record])
-                    self.lanes[lane].append((number_of, headers_of(key, etag), payload))
+                    self.topic_partitions[topic_partition].append((number_of, headers_of(key, etag), payload))
 
     def stored(self):
         return [
-            Stored(partition=lane, offset=offset, id=number_of, headers=headers, payload=payload)
-            for lane, messages in enumerate(self.lanes)
+            Stored(partition=topic_partition, offset=offset, id=number_of, headers=headers, payload=payload)
+            for topic_partition, messages in enumerate(self.topic_partitions)
             for offset, (number_of, headers, payload) in enumerate(messages)
         ]
 
@@ -104,49 +104,49 @@ def test_every_form(form):
     assert verdict.records == 313
 
 
-@pytest.mark.parametrize("lane", range(LANES))
-def test_any_lost_record_is_found(lane):
-    for at in range(len(topic().lanes[lane])):
+@pytest.mark.parametrize("topic_partition", range(PARTITIONS))
+def test_any_lost_record_is_found(topic_partition):
+    for at in range(len(topic().topic_partitions[topic_partition])):
         broken = topic()
-        number_of, headers, _ = broken.lanes[lane].pop(at)
+        number_of, headers, _ = broken.topic_partitions[topic_partition].pop(at)
         # the last ones sent of versions that were overwritten need not be there
         may_be_gone = (headers["version"][:2], number_of & 0xFF) in {("10", 3), ("20", 6)}
         assert found(broken.check()) == ({} if may_be_gone else {"lost": 1})
 
 
-@pytest.mark.parametrize("lane", range(LANES))
-def test_any_repeated_record_is_found(lane):
-    for at in range(len(topic().lanes[lane])):
+@pytest.mark.parametrize("topic_partition", range(PARTITIONS))
+def test_any_repeated_record_is_found(topic_partition):
+    for at in range(len(topic().topic_partitions[topic_partition])):
         broken = topic()
-        broken.lanes[lane].append(broken.lanes[lane][at])
+        broken.topic_partitions[topic_partition].append(broken.topic_partitions[topic_partition][at])
         assert broken.check().repeated == 1
 
 
 def test_a_record_repeated_in_another_partition():
     broken = topic()
-    broken.lanes[2].append(broken.lanes[1][0])
+    broken.topic_partitions[2].append(broken.topic_partitions[1][0])
     assert broken.check().repeated == 1
 
 
 def test_two_swapped_records():
     broken = topic()
-    lane = broken.lanes[0]
-    lane[2], lane[3] = lane[3], lane[2]
+    topic_partition = broken.topic_partitions[0]
+    topic_partition[2], topic_partition[3] = topic_partition[3], topic_partition[2]
     assert found(broken.check()) == {"wrong": 1}
 
 
 def test_two_swapped_payloads():
     broken = topic()
-    lane = broken.lanes[0]
-    (one, head, first), (other, more, second) = lane[2], lane[3]
-    lane[2], lane[3] = (one, head, second), (other, more, first)
+    topic_partition = broken.topic_partitions[0]
+    (one, head, first), (other, more, second) = topic_partition[2], topic_partition[3]
+    topic_partition[2], topic_partition[3] = (one, head, second), (other, more, first)
     assert found(broken.check()) == {"wrong": 2}
 
 
 def test_a_payload_of_another_object():
     broken = topic()
-    number_of, headers, _ = broken.lanes[0][0]
-    broken.lanes[0][0] = (number_of, headers, broken.lanes[2][0][2])
+    number_of, headers, _ = broken.topic_partitions[0][0]
+    broken.topic_partitions[0][0] = (number_of, headers, broken.topic_partitions[2][0][2])
     verdict = broken.check()
     assert verdict.lost == 1
     assert verdict.wrong
@@ -155,7 +155,7 @@ def test_a_payload_of_another_object():
 @pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"of": 1}', b"in/none|0|1|", b"in/a.jsonl|7|1|"])
 def test_what_nobody_put(payload):
     broken = topic()
-    broken.lanes[1].append((1, {}, payload))
+    broken.topic_partitions[1].append((1, {}, payload))
     assert found(broken.check()) == {"wrong": 1}
 
 
@@ -163,19 +163,19 @@ def test_an_old_version_goes_on_behind_the_new_one():
     broken = topic()
     rows = values("csv", LONG, 0, 7)
     more = {name: str(value) for name, value in rows[3].items()}
-    old = broken.lanes[1][0][0] >> 64
-    broken.lanes[1].append((old << 64 | 4, headers_of(LONG, "10"), payload_of(more)))
+    old = broken.topic_partitions[1][0][0] >> 64
+    broken.topic_partitions[1].append((old << 64 | 4, headers_of(LONG, "10"), payload_of(more)))
     assert found(broken.check()) == {"mixed": 1}
 
 
 def test_the_content_of_one_version_under_the_name_of_another():
     """The download went on with the new object's bytes."""
     broken = topic()
-    lane = broken.lanes[1]
-    new = next(at for at, one in enumerate(lane) if one[1]["version"].startswith("11@"))
+    topic_partition = broken.topic_partitions[1]
+    new = next(at for at, one in enumerate(topic_partition) if one[1]["version"].startswith("11@"))
     rows = values("csv", LONG, 0, 7)
-    number_of, headers, _ = lane[new + 3]
-    lane[new + 3] = (number_of, headers, payload_of({name: str(value) for name, value in rows[3].items()}))
+    number_of, headers, _ = topic_partition[new + 3]
+    topic_partition[new + 3] = (number_of, headers, payload_of({name: str(value) for name, value in rows[3].items()}))
     verdict = broken.check()
     assert verdict.mixed >= 2
     assert verdict.lost == 1
@@ -183,51 +183,54 @@ def test_the_content_of_one_version_under_the_name_of_another():
 
 def test_one_id_for_two_versions():
     broken = topic()
-    lane = broken.lanes[1]
-    old = lane[0][0] >> 64
-    for at, (number_of, headers, payload) in enumerate(lane):
+    topic_partition = broken.topic_partitions[1]
+    old = topic_partition[0][0] >> 64
+    for at, (number_of, headers, payload) in enumerate(topic_partition):
         if headers["version"].startswith("11@"):
-            lane[at] = (old << 64 | number_of & (1 << 64) - 1, headers, payload)
+            topic_partition[at] = (old << 64 | number_of & (1 << 64) - 1, headers, payload)
     assert found(broken.check()) == {"mixed": 1}
 
 
 def test_several_ids_for_one_version():
     broken = topic()
-    number_of, headers, payload = broken.lanes[0][0]
-    broken.lanes[0][0] = (number_of + (1 << 64), headers, payload)
+    number_of, headers, payload = broken.topic_partitions[0][0]
+    broken.topic_partitions[0][0] = (number_of + (1 << 64), headers, payload)
     assert broken.check().wrong
 
 
 @pytest.mark.parametrize("change", [{"key": "in/b.jsonl"}, {"bucket": "other"}, {"key.1": "x"}, {"bucket": ""}])
 def test_headers_that_name_another_object(change):
     broken = topic()
-    number_of, headers, payload = broken.lanes[0][0]
-    broken.lanes[0][0] = (number_of, headers | change, payload)
+    number_of, headers, payload = broken.topic_partitions[0][0]
+    broken.topic_partitions[0][0] = (number_of, headers | change, payload)
     assert found(broken.check()) == {"wrong": 1}
 
 
 def test_the_name_of_a_version_is_compared_wholly():
     """S3's stands before the time of the last change, a generation alone."""
     bare = topic()
-    bare.lanes = [
+    bare.topic_partitions = [
         [
             (number_of, head | {"version": head["version"].partition("@")[0]}, payload)
-            for number_of, head, payload in lane
+            for number_of, head, payload in topic_partition
         ]
-        for lane in bare.lanes
+        for topic_partition in bare.topic_partitions
     ]
     assert bare.check(timed=False).good
     assert bare.check().mixed == topic().check(timed=False).mixed == topic().check().records
-    number_of, headers, payload = bare.lanes[0][0]
-    bare.lanes[0][0] = (number_of, headers | {"version": f"{headers['version']}0"}, payload)
+    number_of, headers, payload = bare.topic_partitions[0][0]
+    bare.topic_partitions[0][0] = (number_of, headers | {"version": f"{headers['version']}0"}, payload)
     assert found(bare.check(timed=False)) == {"mixed": 1}
 
 
 def test_headers_where_there_must_be_none():
     bare = topic()
-    bare.lanes = [[(number_of, {}, payload) for number_of, _, payload in lane] for lane in bare.lanes]
+    bare.topic_partitions = [
+        [(number_of, {}, payload) for number_of, _, payload in topic_partition]
+        for topic_partition in bare.topic_partitions
+    ]
     assert bare.check(headers=False).good
-    bare.lanes[0][0] = (*bare.lanes[0][0][:1], {"key": "x"}, bare.lanes[0][0][2])
+    bare.topic_partitions[0][0] = (*bare.topic_partitions[0][0][:1], {"key": "x"}, bare.topic_partitions[0][0][2])
     assert found(bare.check(headers=False)) == {"wrong": 1}
 
 
@@ -239,7 +242,7 @@ def test_a_deleted_object_may_end_anywhere_and_have_no_hole():
         part.expected["in/a.jsonl"] = [dataclasses.replace(version, whole=False)]
         assert part.check().good
         if sent > 1:
-            part.lanes[0].pop(0)
+            part.topic_partitions[0].pop(0)
             assert found(part.check()) == {"lost": 1}
 
 
@@ -247,7 +250,7 @@ def test_shares_of_a_split_object():
     split = Topic([("in/a.jsonl", "jsonl", [(90, 90)]), ("in/b.txt", "txt", [(70, 70)])], split_size=601)
     assert split.check().good
     assert len({one.id >> 40 & 0xFFFFFF for one in split.stored()}) > 5
-    split.lanes[1].pop(0)
+    split.topic_partitions[1].pop(0)
     assert found(split.check()) == {"lost": 1}
 
 
@@ -256,18 +259,25 @@ def test_shares_of_a_split_object():
 def test_whatever_is_taken_out_and_put_in_is_counted(data):
     """An oracle of its own: how many were taken out, and how many put in twice."""
     broken = Topic([(f"in/{n}.jsonl", "jsonl", [(11 + n, 11 + n)]) for n in range(5)])
-    sizes = [len(lane) for lane in broken.lanes]
-    gone = data.draw(st.sets(st.sampled_from([(lane, at) for lane, size in enumerate(sizes) for at in range(size)])))
+    sizes = [len(topic_partition) for topic_partition in broken.topic_partitions]
+    gone = data.draw(
+        st.sets(
+            st.sampled_from([(topic_partition, at) for topic_partition, size in enumerate(sizes) for at in range(size)])
+        )
+    )
     kept = [
-        [one for at, one in enumerate(lane) if (number, at) not in gone] for number, lane in enumerate(broken.lanes)
+        [one for at, one in enumerate(topic_partition) if (number, at) not in gone]
+        for number, topic_partition in enumerate(broken.topic_partitions)
     ]
     twice = data.draw(st.integers(0, 5))
-    broken.lanes = kept
+    broken.topic_partitions = kept
     added = 0
     for _ in range(twice):
-        lane = data.draw(st.sampled_from([lane for lane in kept if lane] or [None]))
-        if lane is not None:
-            lane.append(data.draw(st.sampled_from(lane)))
+        topic_partition = data.draw(
+            st.sampled_from([topic_partition for topic_partition in kept if topic_partition] or [None])
+        )
+        if topic_partition is not None:
+            topic_partition.append(data.draw(st.sampled_from(topic_partition)))
             added += 1
     verdict = broken.check()
     assert (verdict.lost, verdict.repeated, verdict.mixed) == (len(gone), added, 0)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from framework.iggy.embedded import EmbeddedServer
+from framework.iggy.embedded.launcher import EmbeddedServer
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +16,7 @@ def iggy_url(tmp_path_factory):
     if given:
         yield given
         return
-    with EmbeddedServer.start(tmp_path_factory.mktemp("iggy")) as server:
+    with EmbeddedServer.start(tmp_path_factory.mktemp("iggy"), password="iggy") as server:
         yield server.url
 
 

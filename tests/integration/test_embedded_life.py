@@ -6,9 +6,11 @@ import json
 import os
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,18 +18,22 @@ from pathlib import Path
 import pytest
 from apache_iggy import AutoLogin, PollingStrategy
 
-from framework.iggy import embedded
-from framework.iggy.embedded import EmbeddedServer, EmbeddedServerError
+from framework.config.iggy_address import IggyAddress
+from framework.iggy.client import IggyConnection
+from framework.iggy.embedded import connection
+from framework.iggy.embedded import launcher as embedded
+from framework.iggy.embedded.launcher import EmbeddedServer, EmbeddedServerError
+from framework.iggy.embedded.service import Service
 from tests.integration.iggy_rig import connect, connect_with_topic, poll, poll_messages, run, send, send_body
+from tests.support.iggy_batches import encode_batch
 from tests.support.stopwatch import Stopwatch
-from tests.unit.iggy_batches import encode_batch
 
 ROOT = Path(__file__).parents[2]
-MODULE = [sys.executable, "-m", "framework.iggy.server"]
+MODULE = [sys.executable, "-m", "framework.iggy.embedded"]
 
 
 @contextlib.contextmanager
-def child(folder, *arguments):
+def child(folder, *arguments, address="127.0.0.1"):
     """Start the server alone; yield its process and url."""
     process = subprocess.Popen(
         [*MODULE, str(folder), "--port", "0", *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -35,9 +41,10 @@ def child(folder, *arguments):
     try:
         line = process.stdout.readline().decode()
         assert "for development" in line, process.stderr.read().decode()
-        port = json.loads((folder / "server.json").read_bytes())["port"]
-        assert f"127.0.0.1:{port}" in line
-        yield process, f"iggy://iggy:iggy@127.0.0.1:{port}"
+        served = json.loads((folder / "server.json").read_bytes())
+        port = served["port"]
+        assert f"{address}:{port}" in line
+        yield process, f"iggy://iggy:{served['password']}@{address}:{port}"
     finally:
         process.kill()
         process.communicate()
@@ -174,8 +181,8 @@ def test_the_launcher_works_from_any_folder_and_stops_twice(tmp_path, monkeypatc
     server = EmbeddedServer.start("data")
     pid = server.pid
     assert server.path == tmp_path / "data"
-    assert server.url == f"iggy://iggy:iggy@{server.host}:{server.port}"
-    assert "iggy:iggy" not in repr(server)
+    assert server.url == f"iggy://iggy:{server.password}@{server.host}:{server.port}"
+    assert server.password not in repr(server)
     server.stop()
     server.stop()
     assert not alive(pid)
@@ -191,6 +198,120 @@ def test_credentials_are_those_the_launcher_was_given(tmp_path):
         assert server.url.startswith("iggy://ada:lovelace@")
         assert b"lovelace" not in Path(f"/proc/{server.pid}/cmdline").read_bytes()
         run(use(server.url))
+
+
+def test_the_password_is_random_for_each_folder_and_kept_there(tmp_path):
+    passwords = []
+    for folder in ("a", "a", "b"):
+        with EmbeddedServer.start(tmp_path / folder) as server:
+            passwords.append(server.password)
+            run(connect(server.url))
+    first, again, other = passwords
+    assert first == again != other
+    assert len(first) == len(other) == 32
+    kept = tmp_path / "a" / "password"
+    assert kept.read_text() == f"{first}\n"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+
+
+def test_whoever_joins_gets_the_credentials_that_the_server_was_started_with(tmp_path):
+    with (
+        EmbeddedServer.start(tmp_path, username="ada", password="l@ve/l?ce%") as owner,
+        EmbeddedServer.start(tmp_path) as joined,
+    ):
+        assert (joined.owned, joined.url) == (False, owner.url)
+        with IggyConnection(IggyAddress.parse(joined.url)) as opened:
+            assert opened.own_client_id() > 0
+
+
+def test_a_client_without_the_password_neither_fills_memory_nor_stays_nor_keeps_the_server(tmp_path):
+    def frame(code, body=b"", size=None):
+        request = bytearray(256)
+        struct.pack_into("<I", request, 48, 256 + len(body) if size is None else size)
+        request[60], request[176] = 5, 2
+        struct.pack_into("<I", request, 196, code)
+        return bytes(request) + body
+
+    with EmbeddedServer.start(tmp_path) as server:
+        place = (server.host, server.port)
+        with socket.create_connection(place, timeout=30) as peer:
+            peer.sendall(frame(1, size=60_000_000))
+            assert peer.recv(1) == b"", "dropped before anything is reserved"
+        with contextlib.ExitStack() as stack:
+            peers = [stack.enter_context(socket.create_connection(place, timeout=30)) for _ in range(200)]
+            assert peers[0].recv(1) == b"", "the oldest is dropped"
+            run(connect(server.url))
+        with socket.create_connection(place, timeout=30) as peer:
+            peer.sendall(frame(0x1EA5E, b"iggy"))
+            assert len(peer.recv(256, socket.MSG_WAITALL)) == 256
+            pid = server.pid
+            server.stop()
+            wait_until(lambda: not alive(pid), 5)
+
+
+def test_a_client_that_never_logs_in_is_dropped(monkeypatch, tmp_path):
+    monkeypatch.setattr(connection, "LOGIN_SECONDS", 0.3)
+    ours, theirs = socket.socketpair()
+    with ours, socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs.close()
+        with socket.create_connection(listener.getsockname()) as client:
+            served, _ = listener.accept()
+            thread = threading.Thread(target=connection.Connection(served, 1, None, "u", "p").serve, daemon=True)
+            thread.start()
+            for _ in range(100):
+                client.sendall(b"x")  # a byte now and then
+                thread.join(0.05)
+                if not thread.is_alive():
+                    break
+            assert not thread.is_alive()
+
+
+def test_a_process_of_the_same_number_is_no_server(tmp_path):
+    """After kill -9 the number may be given to another process, and the port to another user's: the lock is the proof."""
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        address = {"pid": os.getpid(), "host": "127.0.0.1", "port": stranger.getsockname()[1], "password": "p"}
+        (tmp_path / "server.json").write_text(json.dumps(address))
+        (tmp_path / "lock").write_text(f"{os.getpid()}\n")
+        with EmbeddedServer.start(tmp_path) as server:
+            assert server.owned
+            assert server.port != address["port"]
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+
+
+@pytest.mark.parametrize("name", ["lock", "server.json.new", "password"])
+def test_links_in_the_folder_are_not_followed(tmp_path, name):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / name).symlink_to(victim)
+    with pytest.raises(EmbeddedServerError):
+        EmbeddedServer.start(folder)
+    assert victim.read_text() == "precious"
+
+
+def test_a_folder_that_others_may_write_is_closed_to_them(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with EmbeddedServer.start(folder):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        Service(tmp_path, username="u").run("127.0.0.1", 0)
+
+
+def test_it_listens_on_ipv6_too(tmp_path):
+    with child(tmp_path, "--host", "::1", address="[::1]") as (_, url):
+        run(connect(url))
+        with EmbeddedServer.start(tmp_path) as joined:
+            assert (joined.owned, joined.url) == (False, url)
 
 
 def test_a_second_start_joins_and_keeps_the_server_until_it_stops(tmp_path):
@@ -209,7 +330,7 @@ def test_a_second_start_joins_and_keeps_the_server_until_it_stops(tmp_path):
 
 def test_the_server_ends_after_its_owner_was_killed_and_the_last_client_left(tmp_path):
     script = (
-        "import sys, time; from framework.iggy.embedded import EmbeddedServer\n"
+        "import sys, time; from framework.iggy.embedded.launcher import EmbeddedServer\n"
         "server = EmbeddedServer.start(sys.argv[1]); print(server.pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE) as owner:
@@ -256,8 +377,6 @@ def test_what_it_lacks_it_says(tmp_path):
     async def ask(url):
         client = await connect_with_topic(url, "s")
         for lacking in (
-            client.create_consumer_group("s", "t", "g"),
-            client.get_consumer_groups("s", "t"),
             client.get_users(),
             client.create_user("someone", "secret"),
             client.send_binary_request(102, b""),
@@ -271,7 +390,7 @@ def test_what_it_lacks_it_says(tmp_path):
         run(ask(server.url))
 
 
-def test_a_connection_without_a_login_is_refused_everything_but_a_ping(tmp_path):
+def test_a_openedwithout_a_login_is_refused_everything_but_a_ping(tmp_path):
     def ask(peer, operation, code):
         request = bytearray(256)
         struct.pack_into("<I", request, 48, 256)
@@ -289,7 +408,7 @@ def test_a_connection_without_a_login_is_refused_everything_but_a_ping(tmp_path)
             assert ask(peer, operation, code) == 40
 
 
-def test_a_wrong_checksum_drops_the_connection_at_once(tmp_path):
+def test_a_wrong_checksum_drops_the_openedat_once(tmp_path):
     async def use(url):
         client = await connect_with_topic(url, "s")
         batch = encode_batch([b"abc"])

@@ -30,7 +30,7 @@ from tests.integration.iggy_rig import (
     send,
     send_body,
 )
-from tests.unit.iggy_batches import encode_batch
+from tests.support.iggy_batches import encode_batch
 
 pytestmark = pytest.mark.real_iggy
 

@@ -44,11 +44,11 @@ def test_the_local_folder_source_sends_every_record_once(tmp_path):
     ]
 
 
-def test_a_missing_folder_is_one_sentence_and_exit_1(tmp_path):
+def test_a_missing_folder_is_one_sentence_and_exit_3(tmp_path):
     text = (EXAMPLES / "local_folder.toml").read_text().replace('"examples/data"', '"nowhere"')
     (tmp_path / "c.toml").write_text(text)
     done = run(EXAMPLES / "local_folder.py", "--config", "c.toml", "--once", cwd=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "nowhere: there is no such folder" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from framework.errors import CredentialsError, StoreUnavailableError
 from framework.testing.faults import Fault, FaultProxy
-from framework.testing.ports import free_port
+from framework.testing.servers.ports import free_port
 from gcs_source.client import GcsStore
 from tests.support.gcs import gcs_refusal
 from tests.support.reading import only, read

@@ -3,6 +3,7 @@
 import base64
 import datetime as dt
 import gzip
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import parse_qs, urlsplit
@@ -10,22 +11,24 @@ from urllib.parse import parse_qs, urlsplit
 import attrs
 import pytest
 from google.auth import credentials as google_credentials
+from google.oauth2.credentials import Credentials as UserCredentials
 
-from framework.checks import check_store
 from framework.errors import (
     AccessDeniedError,
     BucketNotFoundError,
     ConfigError,
     CredentialsError,
     ObjectChangedError,
+    ObjectError,
     StoreUnavailableError,
     TaskClosedError,
     ThrottledError,
 )
-from framework.reading import StoreInput
-from framework.retry import RetryPolicy
+from framework.storage.preflight import check_store
+from framework.storage.resuming_stream import StoreInput
+from framework.storage.retry import RetryPolicy
 from framework.testing.faults import Fault, FaultProxy
-from framework.testing.ports import free_port
+from framework.testing.servers.ports import free_port
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from tests.integration.test_stores import CONTENT
@@ -142,9 +145,19 @@ def test_one_that_was_unpacked_all_the_same_is_told(gcs_bucket, opened):
     with FaultProxy(gcs_bucket.endpoint) as proxy:
         store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
         native = only(store)
-        proxy.add(Fault(path="/download/", headers={"x-guploader-response-body-transformations": "gunzipped"}))
-        with pytest.raises(StoreUnavailableError, match=r"gs://.*/k: the store unpacked the object.*gcs\.proxy"):
-            store.open(native)
+        for headers in (
+            {"x-guploader-response-body-transformations": "gunzipped"},
+            {"x-goog-stored-content-encoding": "gzip"},
+        ):
+            proxy.add(Fault(path="/download/", headers=headers))
+            with pytest.raises(
+                ObjectError, match=r"gs://.*/k: the store unpacks it.*packed twice.*gcs\.proxy"
+            ) as caught:
+                store.open(native)
+            assert not isinstance(caught.value, ObjectChangedError)
+        both = {"x-goog-stored-content-encoding": "gzip", "content-encoding": "gzip"}
+        proxy.add(Fault(path="/download/", headers=both))
+        assert read(store, native) == CONTENT
 
 
 def test_a_store_that_ignores_generations_is_seen_through(gcs_bucket, opened):
@@ -256,7 +269,53 @@ def test_a_redirect_is_followed(gcs_bucket, opened):
         place = f"{proxy.endpoint}/download/storage/v1/b/{gcs_bucket.name}/o/k?alt=media&redirected=1"
         proxy.add(Fault(path="/download/", status=307, headers={"Location": place}, times=2))
         assert read(store, native, 3, 9) == CONTENT[3:9]
-        assert [asked(one).get("redirected") for one in proxy.requests[1:]] == [None, None, "1"]
+        assert [asked(one).get("redirected") for one in proxy.requests[1:]] == [None, "1", "1"]
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+def test_connections_are_kept_alive_by_tcp(gcs_bucket, opened, proxied):
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(proxy=proxy.endpoint if proxied else ""))
+        stream = store.open(only(store))
+        kept = stream._body.connection.sock
+        assert kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert drain(stream) == CONTENT
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_to_another_place_carries_nothing_there(gcs_bucket, opened, status):
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy, FaultProxy(gcs_bucket.endpoint) as other:
+        key = base64.b64encode(b"k" * 32).decode()
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint, customer_key=key))
+        native = only(store)
+        for place in (other.endpoint, other.endpoint.replace("http:", "https:"), ""):
+            proxy.add(Fault(status=status, headers={"Location": f"{place}/x"} if place else {}, times=2))
+            with pytest.raises(ConfigError, match=r"sends the request on to .*gcs\.endpoint"):
+                store.open(native)
+            with pytest.raises(ConfigError, match="sends the request on"):
+                store.list_page()
+        assert other.requests == []
+        proxy.add(Fault(status=status, headers={"Location": f"{proxy.endpoint}/again"}, times=None))
+        with pytest.raises(StoreUnavailableError, match="circle"):
+            store.list_page()
+
+
+def test_a_token_in_the_clear_is_warned_of(gcs_bucket, caplog):
+    credentials = UserCredentials("token")
+    for endpoint, warned in (
+        ("http://store.example:4443", True),
+        ("https://store.example", False),
+        ("http://127.0.0.1:4443", False),
+        ("http://localhost:4443", False),
+    ):
+        for own in (credentials, None):
+            caplog.clear()
+            GcsStore(gcs_bucket.config(endpoint=endpoint), own).close()  # None: anonymous, as the bucket's options say
+            assert ("unencrypted" in caplog.text) is (warned and own is not None)
+            assert "token" not in caplog.text.replace("the identity's token", "")
 
 
 @pytest.mark.parametrize("configured", [True, False], ids=["option", "environment"])
@@ -301,7 +360,7 @@ def test_certificates_that_cannot_be_read_are_told_at_once(gcs_bucket, monkeypat
 def test_an_endpoint_with_a_path_is_asked_below_it(gcs_bucket, opened):
     with FaultProxy(gcs_bucket.endpoint) as proxy:
         store = opened(gcs_bucket.config(endpoint=f"{proxy.endpoint}/gcs/"))
-        with pytest.raises(BucketNotFoundError, match=f"asked was {proxy.endpoint}/gcs"):
+        with pytest.raises(StoreUnavailableError, match=f"asked was {proxy.endpoint}/gcs"):
             store.list_page()
         assert proxy.requests[0].path.startswith("/gcs/storage/v1/b/")
 

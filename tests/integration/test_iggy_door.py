@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from framework.config.iggy_address import IggyAddress
 from framework.errors import (
     ConfigError,
     FatalError,
@@ -22,19 +23,19 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.ids import message_id, object_hash64
 from framework.iggy import wire
-from framework.iggy.address import IggyAddress
 from framework.iggy.client import IggyConnection
-from framework.iggy.embedded import EmbeddedServer
+from framework.iggy.embedded.launcher import EmbeddedServer
 from framework.iggy.fallback import client_messages
 from framework.iggy.headers import encode_headers, join_provenance
 from framework.iggy.reader import read_partition, read_topic
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
 from framework.iggy.wire import Segment
-from framework.offsets import OffsetManagerEntry
-from framework.records import Lane, NativeObject, RecordBatch
+from framework.model.batches import RecordBatch
+from framework.model.message_ids import message_id, object_hash64
+from framework.model.objects import NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
 from tests.support.stopwatch import Stopwatch
 
 NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/\u00fc b.jsonl" + "\u00e9" * 400, size=1, version="etag@1")
@@ -52,14 +53,16 @@ def connection(address):
 
 
 @pytest.fixture
-def lane(connection, stream_name):
+def topic_partition(connection, stream_name):
     ensure_topic(connection, stream_name, "orders", 3)
-    return Lane("orders", 1)
+    return TopicPartition("orders", 1)
 
 
-def batch(lane, first, payloads, native=NATIVE):
-    entry = OffsetManagerEntry.start(native, lane)
-    return RecordBatch(native=native, lane=lane, first_record=first, payloads=payloads, size_bytes=0, entry=entry)
+def batch(topic_partition, first, payloads, native=NATIVE):
+    entry = OffsetManagerEntry.start(native, topic_partition)
+    return RecordBatch(
+        native=native, topic_partition=topic_partition, first_record=first, payloads=payloads, size_bytes=0, entry=entry
+    )
 
 
 def seen(messages):
@@ -210,7 +213,7 @@ def test_a_fork_is_told_so(connection, address):
 
 def test_a_script_ends_cleanly(iggy_url):
     script = (
-        "import sys; from framework.iggy.client import IggyConnection; from framework.iggy.address import IggyAddress\n"
+        "import sys; from framework.iggy.client import IggyConnection; from framework.config.iggy_address import IggyAddress\n"
         "assert 'apache_iggy' not in sys.modules\n"
         "connection = IggyConnection(IggyAddress.parse(sys.argv[1])).connect(); print(connection.alive)"
     )
@@ -258,7 +261,7 @@ def test_names_that_cannot_be(connection, name):
         connection.poll("s", name, 0, offset=0, count=1)
 
 
-def test_missing_things_are_named(connection, lane, stream_name):
+def test_missing_things_are_named(connection, topic_partition, stream_name):
     with pytest.raises(IggyTopicError, match=f'make topic "t" in stream "{stream_name}-2"'):
         connection.create_topic(f"{stream_name}-2", "t", 1)
     with pytest.raises(IggyTopicError, match=f'topic "none", partition 0, of stream "{stream_name}"'):
@@ -274,7 +277,7 @@ def test_missing_things_are_named(connection, lane, stream_name):
 # ---- messages
 
 
-def test_both_encoders_store_the_same(connection, lane, stream_name):
+def test_both_encoders_store_the_same(connection, topic_partition, stream_name):
     chance = random.Random(7)
     segments = [
         Segment(
@@ -304,7 +307,7 @@ def test_both_encoders_store_the_same(connection, lane, stream_name):
 
 
 @pytest.mark.parametrize("length", [1, 254, 255, 256, 510, 511])
-def test_header_borders(connection, lane, stream_name, length):
+def test_header_borders(connection, topic_partition, stream_name, length):
     for value in ("k" * length, ("\u00fc" * length)[: length // 2] + "k" * (length % 2)):
         if value:
             offset = connection.append(stream_name, "orders", 0, b"x", headers={"key": value, "n" * 255: "v"})
@@ -312,7 +315,7 @@ def test_header_borders(connection, lane, stream_name, length):
             assert join_provenance(message.headers) == {"key": value, "n" * 255: "v"}
 
 
-def test_polls(connection, lane, stream_name):
+def test_polls(connection, topic_partition, stream_name):
     for number in range(7):
         offset = connection.append(stream_name, "orders", 1, b"%d" % number, message_id=2**127 + number)
         assert offset == number
@@ -332,7 +335,7 @@ def test_polls(connection, lane, stream_name):
     assert connection.poll(stream_name, "orders", 1, offset=3, count=1)[0].message_id == 2**127 + 3
 
 
-def test_reading_in_steps(connection, lane, stream_name):
+def test_reading_in_steps(connection, topic_partition, stream_name):
     with_numbers = [b"%d " % number + b"x" * (number % 50) for number in range(1234)]
     connection.send_raw(
         stream_name,
@@ -348,11 +351,16 @@ def test_reading_in_steps(connection, lane, stream_name):
     assert [one.payload for one in part] == with_numbers[11:700]
 
 
-def test_a_large_message_and_one_too_large(address, connection, lane, stream_name):
+def test_a_large_message_and_one_too_large(address, connection, topic_partition, stream_name):
     native = NativeObject(bucket="b", key="k", size=1, version="v")
     with IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="s") as producer:
         big = random.Random(3).randbytes(10_000_000)
-        assert producer.send(lane, [batch(lane, 1, [b"a", big, b"z"], native)]).result(60).anchor.offset == 2
+        assert (
+            producer.send(topic_partition, [batch(topic_partition, 1, [b"a", big, b"z"], native)])
+            .result(60)
+            .anchor.offset
+            == 2
+        )
         assert [one.payload for one in read_partition(connection, stream_name, "orders", 1)] == [b"a", big, b"z"]
     body = wire.encode_send(
         stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=[bytes(70_000_000)])]
@@ -366,7 +374,7 @@ def test_a_large_message_and_one_too_large(address, connection, lane, stream_nam
     assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 3
 
 
-def test_a_wrong_checksum_stores_nothing(address, connection, lane, stream_name):
+def test_a_wrong_checksum_stores_nothing(address, connection, topic_partition, stream_name):
     body = bytearray(
         wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=[b"payload"])])
     )
@@ -382,16 +390,16 @@ def test_a_wrong_checksum_stores_nothing(address, connection, lane, stream_name)
 
 
 @pytest.mark.parametrize("native", [None, False])
-def test_the_producer_end_to_end(address, connection, lane, stream_name, native):
+def test_the_producer_end_to_end(address, connection, topic_partition, stream_name, native):
     other = NativeObject(bucket="lake", key="b", size=1, version="2")
     with IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="src", native=native) as producer:
         futures = []
         for number in range(40):
             first = number * 13 + 1
-            batches = [batch(lane, first, [b"%d" % record for record in range(first, first + 13)])]
+            batches = [batch(topic_partition, first, [b"%d" % record for record in range(first, first + 13)])]
             if number % 3 == 0:
-                batches.append(batch(lane, number + 1, [b"other"], other))
-            futures.append(producer.send(lane, batches))
+                batches.append(batch(topic_partition, number + 1, [b"other"], other))
+            futures.append(producer.send(topic_partition, batches))
         anchors = [future.result(60).anchor for future in futures]
     messages = list(read_partition(connection, stream_name, "orders", 1))
     assert len(messages) == 40 * 13 + 14
@@ -405,15 +413,18 @@ def test_the_producer_end_to_end(address, connection, lane, stream_name, native)
     assert join_provenance(mine[0].headers) == {"bucket": "lake", "key": NATIVE.key, "version": "etag@1"}
 
 
-def test_closing_in_the_middle_leaves_the_send_open(address, lane, stream_name):
+def test_closing_in_the_middle_leaves_the_send_open(address, topic_partition, stream_name):
     producer = IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="s")
-    futures = [producer.send(lane, [batch(lane, 1 + number * 5000, [b"x" * 200] * 5000)]) for number in range(3)]
+    futures = [
+        producer.send(topic_partition, [batch(topic_partition, 1 + number * 5000, [b"x" * 200] * 5000)])
+        for number in range(3)
+    ]
     producer.close()
     for future in futures:
         error = future.exception(60)
         assert error is None or isinstance(error, IggyUnavailableError)
     with pytest.raises(TaskClosedError):
-        producer.send(lane, [])
+        producer.send(topic_partition, [])
 
 
 # ---- servers that end
@@ -428,7 +439,7 @@ def wait_until(condition, limit_seconds=60):
 
 def test_a_server_killed_in_the_middle(tmp_path):
     server = EmbeddedServer.start(tmp_path)
-    lane = Lane("t", 0)
+    topic_partition = TopicPartition("t", 0)
     confirmed = -1
     try:
         address = IggyAddress.parse(server.url)
@@ -440,14 +451,14 @@ def test_a_server_killed_in_the_middle(tmp_path):
         with pytest.raises(IggyUnavailableError) as caught:  # noqa: PT012
             first = 1
             while True:
-                future = producer.send(lane, [batch(lane, first, [b"x" * 100] * 500)])
+                future = producer.send(topic_partition, [batch(topic_partition, first, [b"x" * 100] * 500)])
                 confirmed = future.result(60).anchor.offset
                 first += 500
         assert begun.seconds < 10
         assert isinstance(caught.value, UnknownOutcomeError) or "not sent" in str(caught.value)
         assert not connection.alive
         with pytest.raises(IggyUnavailableError, match="not sent"):
-            producer.send(lane, [batch(lane, first, [b"x"])])
+            producer.send(topic_partition, [batch(topic_partition, first, [b"x"])])
         with pytest.raises(IggyUnavailableError, match="not sent"):
             connection.own_client()
     finally:

@@ -4,16 +4,17 @@ import uuid
 
 import pytest
 
+from framework.config.iggy_address import IggyAddress
 from framework.errors import IggyTopicError, TaskClosedError
-from framework.iggy.address import IggyAddress
 from framework.iggy.client import IggyConnection
 from framework.iggy.reader import read_partition
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic, topic_warnings
-from framework.offsets import OffsetManagerEntry
-from framework.records import Anchor, Lane, NativeObject, RecordBatch
-from framework.testing.crash import Bench, CrashPoint
-from framework.testing.memory_iggy import MemoryIggy
+from framework.model.batches import RecordBatch
+from framework.model.objects import Anchor, NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.kit.crash import Bench, CrashPoint
 from tests.conformance.rigs import MemoryRig
 from tests.support.core import lines, put_lines
 
@@ -115,23 +116,42 @@ def test_a_topic_that_is_missing_is_an_error(connection, stream):
 
 def test_the_producer_stores_ids_headers_and_payloads(server, connection, stream):
     ensure_topic(connection, stream, "t", 2)
-    lane = Lane("t", 1)
-    entry = OffsetManagerEntry.start(NATIVE, lane)
+    topic_partition = TopicPartition("t", 1)
+    entry = OffsetManagerEntry.start(NATIVE, topic_partition)
     batches = [
-        RecordBatch(native=NATIVE, lane=lane, first_record=1, payloads=[b"x", b"yy"], size_bytes=3, entry=entry),
-        RecordBatch(native=NATIVE, lane=lane, first_record=3, payloads=[b"z" * 300], size_bytes=300, entry=entry),
+        RecordBatch(
+            native=NATIVE,
+            topic_partition=topic_partition,
+            first_record=1,
+            payloads=[b"x", b"yy"],
+            size_bytes=3,
+            entry=entry,
+        ),
+        RecordBatch(
+            native=NATIVE,
+            topic_partition=topic_partition,
+            first_record=3,
+            payloads=[b"z" * 300],
+            size_bytes=300,
+            entry=entry,
+        ),
     ]
     with IggyProducer(server.connect(), stream=stream, source="kit") as producer:
-        acknowledgement = producer.send(lane, batches).result(10)
+        acknowledgement = producer.send(topic_partition, batches).result(10)
         found = connection.poll(stream, "t", 1, offset=0, count=10)
         assert [(m.payload, m.message_id & 0xFF) for m in found] == [(b"x", 1), (b"yy", 2), (b"z" * 300, 3)]
         assert [dict(m.headers) for m in found] == [{"bucket": "b", "key": "a/é", "version": "v1"}] * 3
-        assert acknowledgement.anchor == Anchor(2, found[-1].message_id)
+        assert acknowledgement.anchor == Anchor(2, found[-1].message_id, found[-1].origin_us)
         failed = producer.send(
-            Lane("none", 0),
+            TopicPartition("none", 0),
             [
                 RecordBatch(
-                    native=NATIVE, lane=Lane("none", 0), first_record=1, payloads=[b"x"], size_bytes=1, entry=entry
+                    native=NATIVE,
+                    topic_partition=TopicPartition("none", 0),
+                    first_record=1,
+                    payloads=[b"x"],
+                    size_bytes=1,
+                    entry=entry,
                 )
             ],
         )

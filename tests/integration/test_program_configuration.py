@@ -104,6 +104,28 @@ def test_toml_that_cannot_be_parsed_is_named_with_its_line(program):
     assert "line 2" in refused(program)
 
 
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[source]\nname = orders\n", 'a text stands in quotes: name = "..."'),
+        ("source:\n  name: orders\n", "this looks like YAML"),
+        ("aws.s3.bucket.name=lake\ntopics=x\n", "this looks like a .properties file"),
+        ("[s3]\nsecret_access_key = hunter22\n", 'secret_access_key = "..."'),
+        ("[source\n", "not valid TOML"),
+    ],
+)
+def test_toml_that_cannot_be_parsed_is_told_what_it_should_be(program, text, sentence):
+    program.path.write_text(text)
+    said = refused(program)
+    assert sentence in said
+    assert "hunter22" not in said
+
+
+def test_a_section_of_the_other_source_names_its_program(program):
+    program.configure(gcs={"bucket": "lake"})
+    assert "[gcs]: unknown section; it belongs to another program: python -m gcs_source" in refused(program)
+
+
 def test_a_file_that_is_no_text_is_named(program):
     program.path.write_bytes(b"\xff\xfe[\0s\0")
     assert "not UTF-8 text" in refused(program)
@@ -157,6 +179,4 @@ def test_secrets_are_in_no_log_line_of_any_format(program):
         ended = program.run("--once").no_secrets()
         assert ended.code == 1
         if form == "json":
-            *logged, last = ended.err.strip().splitlines()
-            assert last.startswith("error: ")
-            assert all(json.loads(line)["message"] for line in logged)
+            assert all(json.loads(line)["message"] for line in ended.err.strip().splitlines())

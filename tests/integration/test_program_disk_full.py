@@ -51,7 +51,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_sentence_and_the_next_one_go
     limit(server, ROOM)
     program.configure(iggy={"batch_length": 100})
     ended = program.start("--once").wait(120).no_secrets()
-    assert ended.code == 1
+    assert ended.code == 3
     assert "could not store it" in ended.said
     assert "is the disk of the server full?" in ended.said
     stored = program.count()

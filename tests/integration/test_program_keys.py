@@ -93,7 +93,7 @@ def test_a_text_file_of_this_machine(program, tmp_path, tasks):
     assert ended.code == 0, ended.err
     check_exactly(program.messages(), expected)
     assert f"s3://{program.bucket.name}/missing.jsonl: left out, there is no such object" in ended.err
-    assert "not read, missing: 1 objects" in ended.err
+    assert "not read, missing: 1 object" in ended.err
     with FaultProxy(program.bucket.endpoint) as proxy:
         program.configure(s3={"endpoint": proxy.endpoint})
         program.once()
@@ -126,7 +126,7 @@ def test_objects_overwritten_or_deleted_since_the_inventory(program, reports, ta
     assert ended.code == 0, ended.err
     check_exactly(program.messages(), expected)
     assert "overwritten since it was listed" in ended.err
-    assert "1 objects were deleted between list and read" in ended.err
+    assert "1 object deleted between list and read" in ended.err
     assert "0 records of 0 objects" in program.start("--once").wait().err
 
 
@@ -135,13 +135,13 @@ def test_an_inventory_that_names_only_missing_objects_ends_well(program, reports
         program, reports, [Line(key="missing-1"), Line(key="missing-2", size=3, etag="x", modified_ms=1717113600123)]
     )
     ended = program.once().no_secrets()
-    assert "not read, missing: 1 objects" in ended.err
-    assert "1 objects were deleted between list and read" in ended.err
+    assert "not read, missing: 1 object" in ended.err
+    assert "1 object deleted between list and read" in ended.err
 
 
-def refused(program, said):
+def refused(program, said, code=3):
     ended = program.run("--once").no_secrets()
-    assert ended.code == 1, ended.err
+    assert ended.code == code, ended.err
     assert re.search(said, ended.said), ended.said
     return ended
 
@@ -154,9 +154,10 @@ def test_an_inventory_of_another_bucket_is_refused(program, reports, form):
     refused(
         program,
         f"manifest.json, sourceBucket: is about the bucket pond, but this source reads {ours}; supply a list of",
+        code=2,
     )
     inventory_of(program, reports, [Line(key="a.jsonl"), Line(key="b", bucket="pond")], form=form, parts=1)
-    refused(program, f"part-0.*, row 2: is about the bucket pond, but this source reads {ours}")
+    refused(program, f"part-0.*, row 2: is about the bucket pond, but this source reads {ours}", code=2)
 
 
 def test_what_is_cut_short_is_refused_and_read_whole_later(program, reports):
@@ -219,7 +220,7 @@ def test_check_looks_at_the_list_and_not_at_a_listing(program, reports):
     assert f"s3://{program.bucket.name}/a.jsonl can be read" in ended.out
     program.configure(discovery={"keys": f"s3://{reports.name}/nothing.txt"})
     ended = program.run("check")
-    assert ended.code == 1
+    assert ended.code == 3
     assert re.search(r"FAIL keys +s3://.*there is no such list of keys", ended.out)
 
 

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from framework.offsets import OffsetManager
+from framework.offsets.manager import OffsetManager
+from framework.task import SourceContext
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.options import source_config
 from s3_source.task import S3SourceConfig, S3SourceTask
@@ -49,11 +50,11 @@ def iterator_of():
             "region": "us-east-1",
             "access_key_id": bucket.server.access_key,
             "secret_access_key": bucket.server.secret_key,
-            "retry_base_seconds": 0.01,
+            "retry_base": 0.01,
         }
-        task.config = source_config(S3SourceConfig, **{**given, **options})
-        task.offsets = offsets if offsets is not None else OffsetManager()
-        task.iterator = task.get_iterator(task.backoff_config)
+        config = source_config(S3SourceConfig, **{**given, **options})
+        known = offsets if offsets is not None else OffsetManager()
+        task.iterator = task.get_iterator(SourceContext(config=config, offsets=known))
         return task.iterator
 
     yield make
@@ -124,14 +125,14 @@ def test_one_request_at_once_reads_the_objects_in_the_order_of_their_keys(progra
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_mode_after_lists_the_end_of_the_bucket_only_also_after_a_restart(program, moto_bucket, tasks):
+def test_mode_incremental_lists_the_end_of_the_bucket_only_also_after_a_restart(program, moto_bucket, tasks):
     expected = {f"{number:04}.jsonl": [b'{"n":%d}' % number] for number in range(400)}
     put_all(moto_bucket, {key: jsonl(payloads) for key, payloads in expected.items()})
     with FaultProxy(moto_bucket.endpoint) as proxy:
         program.configure(
             s3={"endpoint": proxy.endpoint, "page_size": 20},
             runner={"tasks_max": tasks},
-            discovery={"mode": "after", "lookback_keys": 30, "poll_interval": 0.05},
+            discovery={"mode": "incremental", "lookback_keys": 30, "poll_interval": 0.05},
         )
 
         def two_passes_cost():

@@ -4,10 +4,12 @@ import gzip
 import json
 import os
 import signal
+import urllib.request
 
 import pytest
 
 from framework.testing.faults import Fault, FaultProxy
+from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import (
     FORMS,
     SLOW,
@@ -21,6 +23,7 @@ from tests.integration.program_rig import (
     opened,
     rounds,
     wait_for_count,
+    wait_until,
 )
 from tests.integration.test_program_world import failed
 
@@ -97,7 +100,7 @@ def test_an_object_deleted_between_list_and_read_is_left_out_and_counted(plain_p
         plain_bucket.put(key, jsonl(payloads))
     with HookProxy(plain_bucket.endpoint, "2.jsonl", lambda _: plain_bucket.delete("2.jsonl")) as proxy:
         ended = plain_program.store(endpoint=proxy.endpoint).once()
-    assert "1 objects were deleted between list and read" in ended.err
+    assert "1 object deleted between list and read" in ended.err
     assert f"{plain_bucket.scheme}://{plain_bucket.name}/2.jsonl" in ended.err
     del expected["2.jsonl"]
     check_exactly(plain_program.messages(), expected)
@@ -142,7 +145,7 @@ def test_a_store_that_throttles_and_breaks_is_waited_for(program, gcs_bucket):
         proxy.add(Fault(path="/o\\?", status=429, times=2))
         proxy.add(Fault(path="/download/", status=503, every=4, times=None))
         proxy.add(Fault(path="/download/", reset_at=3000, every=3, times=None))
-        program.configure(gcs={"endpoint": proxy.endpoint, "retry_base_seconds": 0.01}).once()
+        program.configure(gcs={"endpoint": proxy.endpoint, "retry_base": 0.01}).once()
     check_exactly(program.messages(), expected, same=json.loads)
 
 
@@ -169,7 +172,7 @@ def test_whatever_a_bucket_of_google_holds_arrives_once(program, gcs_bucket):
     gcs_bucket.put("empty.jsonl", b"")
     ended = program.once()
     check_exactly(program.messages(), {"packed.jsonl": packed, "whole.jsonl": whole})
-    assert "not read, folder mark: 1 objects" in ended.err
+    assert "not read, folder mark: 1 object" in ended.err
     changed = place.get_blob("whole.jsonl")
     changed.metadata = {"seen": "yes"}
     changed.patch()
@@ -196,8 +199,8 @@ def test_a_read_that_is_refused_for_good_ends_the_run(program, gcs_bucket, statu
     gcs_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
     with FaultProxy(gcs_bucket.endpoint) as proxy:
         proxy.add(Fault(path="/download/", status=status, times=None))
-        program.configure(gcs={"endpoint": proxy.endpoint, "max_attempts": 3, "retry_base_seconds": 0.01})
-        failed(program, f"gs://{gcs_bucket.name}/a.jsonl", f"HTTP {status}", "gcs.endpoint", within=30)
+        program.configure(gcs={"endpoint": proxy.endpoint, "max_attempts": 3, "retry_base": 0.01})
+        failed(program, f"gs://{gcs_bucket.name}/a.jsonl", f"HTTP {status}", "gcs.endpoint", within=30, code=1)
         assert len(proxy.requests) < 100
 
 
@@ -208,8 +211,58 @@ def test_a_store_that_lists_what_it_does_not_give_ends_the_run(program_on, moto_
             Fault(path=moto_bucket.reading("a.jsonl"), times=None, **moto_bucket.refusal(412, "PreconditionFailed"))
         )
         program = program_on(moto_bucket).store(endpoint=proxy.endpoint).configure(discovery={"poll_interval": "10ms"})
-        failed(program, f"s3://{moto_bucket.name}/a.jsonl", "does not give what it lists", within=60)
+        failed(program, f"s3://{moto_bucket.name}/a.jsonl", "does not give what it lists", within=60, code=1)
         assert len(proxy.requests) < 100
+
+
+def test_an_object_that_is_listed_and_said_to_be_gone_for_good_ends_the_run_and_is_not_gone(program_on, moto_bucket):
+    moto_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(path=moto_bucket.reading("a.jsonl"), times=None, **moto_bucket.refusal(404, "NoSuchKey")))
+        program = program_on(moto_bucket).store(endpoint=proxy.endpoint, retry_base=0.01)
+        failed(program, f"s3://{moto_bucket.name}/a.jsonl", "the store lists it", within=60, code=1)
+    program.store(endpoint=moto_bucket.endpoint).once()
+    check_exactly(program.messages(), {"a.jsonl": json_lines("a", 20)})
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_store_that_is_away_is_waited_for_by_a_run_that_was_at_work(plain_program, plain_bucket, tasks):
+    plain_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
+    metrics = free_port()
+    with FaultProxy(plain_bucket.endpoint) as proxy:
+        program = plain_program.store(endpoint=proxy.endpoint, retry_base=0.01, retry_cap=0.05)
+        program.configure(
+            discovery={"poll_interval": "50ms"},
+            runner={"tasks_max": tasks},
+            metrics={"address": f"127.0.0.1:{metrics}"},
+        )
+        running = program.start()
+        wait_for_count(program, 20, running)
+        proxy.add(Fault(status=404, body=b"404 page not found\n", times=None))
+        running.wait_for("the store is away")
+
+        def shown():
+            with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=10) as answer:
+                return 'iggy_source_up{source="orders",target="store"} 0.0' in answer.read().decode()
+
+        wait_until(shown)
+        plain_bucket.put("b.jsonl", jsonl(json_lines("b", 20)))
+        proxy.clear()
+        running.wait_for("the store is back")
+        wait_for_count(program, 40, running)
+        running.stop()
+    check_exactly(program.messages(), {name: json_lines(name[0], 20) for name in ("a.jsonl", "b.jsonl")})
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_store_that_is_away_ends_a_run_that_goes_on_once(plain_program, plain_bucket, tasks):
+    plain_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
+    plain_bucket.put("b.jsonl", jsonl(json_lines("b", 20)))
+    with FaultProxy(plain_bucket.endpoint) as proxy:
+        program = plain_program.store(endpoint=proxy.endpoint, retry_base=0.01, retry_cap=0.05)
+        program.configure(runner={"tasks_max": tasks})
+        proxy.add(Fault(path=plain_bucket.reading("b.jsonl"), status=500, times=None))
+        failed(program, "b.jsonl", within=20, code=1)
 
 
 def test_no_such_bucket(plain_program):
@@ -238,9 +291,9 @@ def test_reading_denied(plain_program, plain_bucket):
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        ({"bucket": "no-such-bucket-anywhere"}, 1, "gs://no-such-bucket-anywhere: there is no such bucket"),
+        ({"bucket": "no-such-bucket-anywhere"}, 3, "gs://no-such-bucket-anywhere: there is no such bucket"),
         ({"bucket": "gs://x"}, 2, "[gcs] bucket: give the bare name"),
-        ({"credentials_file": "/nowhere/key.json", "anonymous": False}, 1, "gcs.credentials_file: /nowhere/key.json"),
+        ({"credentials_file": "/nowhere/key.json", "anonymous": False}, 3, "gcs.credentials_file: /nowhere/key.json"),
         ({"endpont": "http://x"}, 2, "endpoint"),
         ({"page_size": 5001}, 2, "page_size"),
     ],
@@ -255,6 +308,6 @@ def test_what_is_wrong_is_said_with_the_way_out(program, options, code, words):
 def test_without_emulator_and_credentials_it_ends_with_one_sentence(program):
     program.configure(gcs={"endpoint": None, "anonymous": False}, runner={"engine": "local"})
     ended = program.run("--once")
-    assert ended.code == 1
+    assert ended.code == 3
     assert "no credentials were found" in ended.said
     assert os.environ.get("STORAGE_EMULATOR_HOST") is None

@@ -14,24 +14,26 @@ from concurrent.futures import ThreadPoolExecutor
 import attrs
 import pytest
 
-from framework.checks import check_store
 from framework.errors import (
     AccessDeniedError,
     BucketNotFoundError,
     ConfigError,
+    CorruptObjectError,
     FatalError,
     ListingError,
     ObjectChangedError,
+    ObjectError,
     ObjectNotFoundError,
     StoreUnavailableError,
     TaskClosedError,
     ThrottledError,
 )
-from framework.reading import StoreInput
-from framework.records import NativeObject
-from framework.retry import RetryPolicy
+from framework.model.objects import NativeObject
+from framework.storage.preflight import check_store
+from framework.storage.resuming_stream import StoreInput
+from framework.storage.retry import RetryPolicy
 from framework.testing.faults import Fault, FaultProxy
-from framework.testing.ports import free_port
+from framework.testing.servers.ports import free_port
 from tests.support.reading import drain, only, read, warm
 from tests.support.stopwatch import Stopwatch
 from tests.support.stores import PLAIN
@@ -214,6 +216,11 @@ def test_many_threads_share_one_store_and_its_connections(any_bucket, opened):
     assert contents == [b"%02d" % number * 700 for number in range(60)] * 3
 
 
+def read_through(store, native):
+    """The whole object as a transformer reads it: resumed, and compared."""
+    return drain(StoreInput(store, native, RetryPolicy().without_waiting()).open())
+
+
 WAYS = [
     *((kind, way) for kind in ("moto", "seaweedfs") for way in ("through-boto3", "short-way")),
     ("fake-gcs", "one-way"),
@@ -339,6 +346,40 @@ class TestFaults:
         assert caught.value.retry_after_seconds == 7
         assert len(proxy.requests) == 1
 
+    @pytest.mark.parametrize("status", [403, 404, 500, 502, 503])
+    @pytest.mark.parametrize("body", [b"", b"404 page not found\n", b"<html><body>no route</body></html>"])
+    def test_what_is_no_document_of_the_store_says_nothing_of_the_object(self, rig, status, body):
+        bucket, proxy, store, native = rig
+        proxy.add(Fault(path=bucket.reading("k"), status=status, body=body, times=None))
+        # as much as an ingress takes for a reload: the description of the object is not to be had either
+        proxy.add(Fault(path=r"/o/k\?", status=status, body=body, times=None))
+        with pytest.raises(StoreUnavailableError):
+            store.open(native)
+        proxy.clear()
+        proxy.add(Fault(path=bucket.listing(), status=status, body=body))
+        with pytest.raises(StoreUnavailableError):
+            store.list_page()
+        assert read(store, native) == CONTENT
+
+    def test_an_object_that_is_said_to_be_gone_and_is_listed_is_tried_again(self, rig):
+        bucket, proxy, store, native = rig
+        code = "NoSuchKey" if bucket.scheme == "s3" else "notFound"
+        proxy.add(Fault(path=bucket.reading("k"), **bucket.refusal(404, code)))
+        with pytest.raises(StoreUnavailableError, match=r"shows|lists"):
+            store.open(native)
+        assert read(store, native) == CONTENT
+
+    def test_an_object_is_not_gone_while_no_look_can_confirm_it(self, rig):
+        bucket, proxy, store, native = rig
+        bucket.delete("k")
+        for pattern in (bucket.listing(), r"/o/k\?"):
+            proxy.add(Fault(path=pattern, status=404, body=b"404 page not found\n"))
+        with pytest.raises(StoreUnavailableError):
+            store.open(native)
+        proxy.clear()
+        with pytest.raises(ObjectNotFoundError):
+            store.open(native)
+
     @pytest.mark.parametrize("status", [500, 502, 504])
     def test_a_failure_of_the_store_is_retriable_and_one_request(self, rig, status):
         _, proxy, store, native = rig
@@ -365,7 +406,7 @@ class TestFaults:
         bucket, proxy, *_ = rig
         for _ in range(50):  # a busy machine may not answer in time before it is told to be silent
             with contextlib.suppress(StoreUnavailableError):
-                store, native = self.ready(proxy, bucket, opened, read_timeout_seconds=0.5)
+                store, native = self.ready(proxy, bucket, opened, read_timeout=0.5)
                 break
         proxy.add(Fault(delay_seconds=1.0))
         with pytest.raises(StoreUnavailableError, match="in time"):
@@ -398,11 +439,36 @@ class TestFaults:
 
     def test_a_body_without_a_length_that_ends_early_is_a_break(self, rig):
         _, proxy, store, native = rig
-        proxy.add(Fault(drop=("content-length",), cut_at=1000))
+        proxy.add(Fault(drop=("content-length",), cut_at=1000, times=None))
         stream = store.open(native)
         assert len(stream.read(5000)) == 1000
         with pytest.raises(StoreUnavailableError, match=f"ended after 1000 of {len(CONTENT)} bytes"):
             stream.read(5000)
+        stream.close()
+
+    def test_a_bit_that_flips_on_the_way_is_seen_where_the_store_keeps_a_checksum(self, rig, opened):
+        bucket, proxy, store, native = rig
+        flipped = CONTENT[:1000] + bytes([CONTENT[1000] ^ 1]) + CONTENT[1001:]
+        algorithms = {"moto": ("CRC32",), "fake-gcs": (None,)}.get(bucket.kind, ("CRC32",))
+        for algorithm in algorithms:
+            bucket.put("k", CONTENT, **({"ChecksumAlgorithm": algorithm} if algorithm else {}))
+            native = only(store, "k")
+            assert read_through(store, native) == CONTENT
+            proxy.add(Fault(path=bucket.reading("k"), change=lambda _: flipped))
+            with pytest.raises(CorruptObjectError, match="crc32"):
+                read_through(store, native)
+            off = opened(bucket, endpoint=proxy.endpoint, verify_checksums=False)
+            proxy.add(Fault(path=bucket.reading("k"), change=lambda _: flipped))
+            assert read_through(off, native) == flipped
+            assert read_through(store, native) == CONTENT
+
+    @pytest.mark.parametrize("size", [1000, len(CONTENT) + 5])
+    def test_a_body_that_goes_on_behind_the_listed_length_is_not_cut(self, rig, size):
+        _, proxy, store, native = rig
+        proxy.add(Fault(drop=("content-length",), change=lambda body: body + b"x", times=None))
+        stream = store.open(native)
+        with pytest.raises(ObjectError, match="more than its"):
+            drain(stream, size)
         stream.close()
 
     def test_closing_early_leaves_the_store_usable(self, rig):

@@ -76,6 +76,8 @@ def codes():
                 yield VendorError(name=f"{service} {code}", error=answer(code, status))
     for status, kind in ((418, FatalError), (500, RetriableError), (599, RetriableError), (429, RetriableError)):
         yield VendorError(name=f"Unheard {status}", error=answer("Unheard", status), kind=kind)
+    for status in (403, 404, 500, 503):  # botocore puts the status where the answer names no code
+        yield VendorError(name=f"{status} of a proxy", error=answer(str(status), status), kind=RetriableError)
 
 
 def exceptions():

@@ -2,8 +2,10 @@
 
 import contextlib
 
-from framework.testing.memory import MemoryStore
-from framework.testing.memory_source import MemorySourceTask
+from framework.offsets.manager import OffsetManager
+from framework.task import SourceContext
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 
 
@@ -27,14 +29,11 @@ def store_of(**counts):
     return store
 
 
-def iterator_over(store, offsets=None, *, once=False, task_class=MemorySourceTask, task=None, **options):
+def iterator_over(store, offsets=None, *, once=False, task_class=MemorySourceTask, task=None, feed=None, **options):
     """The iterator of a task that is not started; the caller closes it."""
     task = task or task_class(store)
-    task.config = source_config(**options)
-    task.once = once
-    if offsets is not None:
-        task.offsets = offsets
-    return task.get_iterator(task.backoff_config)
+    offsets = offsets if offsets is not None else OffsetManager()
+    return task.get_iterator(SourceContext(config=source_config(**options), offsets=offsets, feed=feed, once=once))
 
 
 @contextlib.contextmanager

@@ -24,8 +24,8 @@ class Block:
 
 
 def pages():
-    """Every page of ours that readers may open, README and CHANGELOG included."""
-    found = [ROOT / name for name in ("README.md", "CHANGELOG.md") if (ROOT / name).exists()]
+    """Every page of ours that readers may open, README, CHANGELOG and SECURITY included."""
+    found = [ROOT / name for name in ("README.md", "CHANGELOG.md", "SECURITY.md") if (ROOT / name).exists()]
     return [*found, *sorted((ROOT / "docs").rglob("*.md"))]
 
 

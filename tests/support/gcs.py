@@ -16,8 +16,8 @@ import requests
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client
 
-from framework.testing.fake_gcs import FakeGcs
 from framework.testing.rig import Fault
+from framework.testing.servers.fake_gcs import FakeGcs
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from gcs_source.errors_map import Failed

@@ -57,7 +57,14 @@ def answers():
         for line in table.split(","):
             status, reason = line.split()
             yield VendorError(name=f"{status} {reason}", error=answer(int(status), reason), kind=kind)
-    for status, kind in ((500, RetriableError), (599, RetriableError), (429, RetriableError), (400, FatalError)):
+    for status, kind in (
+        (500, RetriableError),
+        (599, RetriableError),
+        (429, RetriableError),
+        (400, FatalError),
+        (403, RetriableError),
+        (404, RetriableError),
+    ):
         yield VendorError(name=f"{status} as text", error=AnswerError(status, SAID.encode()), kind=kind)
         yield VendorError(name=f"{status} of a proxy", error=AnswerError(status, f"<html>{SAID}".encode()), kind=kind)
 

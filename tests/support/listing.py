@@ -11,9 +11,9 @@ from datetime import date, timedelta
 
 import attrs
 
-from framework.range_pages import in_range
-from framework.ranges import Histogram, RangePlanner
-from framework.records import NativeObject
+from framework.model.objects import NativeObject
+from framework.storage.listing.pages import in_range
+from framework.storage.listing.planner import Histogram, RangePlanner
 from framework.store import ListPage
 
 

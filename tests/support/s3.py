@@ -22,9 +22,9 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from framework.testing.ports import free_port
 from framework.testing.rig import Fault
-from framework.testing.seaweedfs import SeaweedFs
+from framework.testing.servers.ports import free_port
+from framework.testing.servers.seaweedfs import SeaweedFs
 from s3_source.client import S3Store
 from s3_source.config import S3Config
 from s3_source.errors_map import Failed, translate

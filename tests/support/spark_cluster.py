@@ -83,10 +83,12 @@ class SparkCluster:
         folder: for logs and work folders.
         workers: how many.
         cores: of each.
+        properties: options of Spark's that the daemons must know.
     """
 
-    def __init__(self, folder, *, workers=WORKERS, cores=CORES):
+    def __init__(self, folder, *, workers=WORKERS, cores=CORES, properties=None):
         self.folder = folder
+        self._properties = "".join(f" -D{name}={value}" for name, value in (properties or {}).items())
         self.workers = workers
         self.cores = cores
         self.url = ""
@@ -130,7 +132,7 @@ class SparkCluster:
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "SPARK_DAEMON_MEMORY": "128m",
                     "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
-                    "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
+                    "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA + self._properties,
                     "SPARK_NO_DAEMONIZE": "1",
                 },
             )
@@ -226,7 +228,7 @@ def local_spark():
     """
     spark_or_skip()
     from framework.config.sections import SparkSection
-    from framework.spark.session import spark_context
+    from framework.engine.spark.session import spark_context
 
     with spark_context(SparkSection(master="local[2]"), name="tests") as made:
         yield made

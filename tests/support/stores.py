@@ -4,7 +4,7 @@
     local_bucket    the servers: for what needs a proxy in front, or a bucket that may be broken
     plain_bucket    moto and fake-gcs-server: every key, strict order
 
-Live buckets are no parameters when none is named, so nothing is skipped: see docs/how-to/test-live-buckets.md.
+Live buckets are no parameters when none is named, so nothing is skipped: see docs/development/live-buckets.md.
 """
 
 import pytest

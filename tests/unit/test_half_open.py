@@ -18,24 +18,25 @@ import pytest
 
 from framework.engine.processes import ProcessGroup, _Worker
 from framework.engine.report import Reporter
+from framework.engine.spark import bundles, packages
+from framework.engine.spark.group import SparkGroup
+from framework.engine.spark.line import DriverLine, held
 from framework.engine.worker import _Voice
 from framework.errors import ConfigError, FatalError
-from framework.iggy import embedded
-from framework.iggy.embedded import EmbeddedServer
-from framework.iggy.server.service import Service
-from framework.listing import list_parallel
-from framework.offsets import OffsetManager
-from framework.pace import CallPace
-from framework.retry import RetryPolicy
-from framework.spark import bundles, packages
-from framework.spark.group import SparkGroup
-from framework.spark.line import DriverLine, held
-from framework.task import iterator_of
-from framework.testing import fake_gcs
+from framework.iggy.embedded import launcher as embedded
+from framework.iggy.embedded.launcher import EmbeddedServer
+from framework.iggy.embedded.service import Service
+from framework.iggy.offset_log.state import LogState
+from framework.offsets.manager import OffsetManager
+from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.parallel import list_parallel
+from framework.storage.retry import RetryPolicy
+from framework.task import SourceContext, iterator_of
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.faults import FaultProxy
-from framework.testing.memory import MemoryStore
-from framework.testing.memory_source import MemorySourceTask
 from framework.testing.options import source_config
+from framework.testing.servers import fake_gcs
 from transformers import LocalFileInput
 
 
@@ -48,7 +49,7 @@ class HalfTask(MemorySourceTask):
         super().__init__()
         self.made.append(self)
 
-    def get_iterator(self, backoff_config):
+    def get_iterator(self, context):
         raise ConfigError("no such list of keys")
 
 
@@ -59,11 +60,14 @@ def made():
 
 
 SESSION = SimpleNamespace(
-    expect_other_writers=lambda: None,
     connection=SimpleNamespace(address=None),
+    config=source_config(),
+    log=SimpleNamespace(next_offset=0),
+    state=LogState(source="kit"),
     offsets=OffsetManager(),
-    recovered=SimpleNamespace(epoch=1, base=0),
-    left_out_lately=list,
+    epoch=SimpleNamespace(number=1),
+    known_partitions=set,
+    skipped_lately=list,
 )
 
 CONTEXT = SimpleNamespace(
@@ -79,7 +83,7 @@ def run(group):
 
 
 def test_a_task_that_cannot_make_its_iterator_is_closed(made):
-    with pytest.raises(ConfigError), iterator_of(HalfTask()):
+    with pytest.raises(ConfigError), iterator_of(HalfTask, SourceContext(config=source_config())):
         pytest.fail("there is none")
     assert made[0].closes == 1
 
@@ -194,7 +198,7 @@ def test_a_format_that_is_not_there_opens_no_line(monkeypatch):
 def test_a_line_that_cannot_be_kept_alive_is_closed(monkeypatch):
     line = Socket(setsockopt=lambda *_: fail(OSError("not on this system")))
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: line)
-    with pytest.raises(OSError, match="not on this system"), held(("127.0.0.1", 1), lambda: None):
+    with pytest.raises(OSError, match="not on this system"), held(("127.0.0.1", 1, "t"), lambda: None):
         pytest.fail("there is none")
     assert line.closed
 
@@ -249,7 +253,7 @@ def test_a_folder_that_cannot_be_locked_leaves_no_file_open(tmp_path, monkeypatc
 
 
 def test_a_client_that_was_gone_when_it_was_accepted_leaves_no_socket(tmp_path, monkeypatch):
-    monkeypatch.setattr("framework.iggy.server.service._GRACE_SECONDS", 0)
+    monkeypatch.setattr("framework.iggy.embedded.service._GRACE_SECONDS", 0)
     peer = Socket(getpeername=lambda: fail(OSError(errno.ENOTCONN, "not connected")))
     service = service_over(tmp_path)
     service._accept(SimpleNamespace(accept=lambda: (peer, None)))
@@ -277,7 +281,7 @@ def test_a_start_that_is_interrupted_leaves_no_server(tmp_path, monkeypatch):
 
 def test_a_join_that_is_interrupted_leaves_no_connection(tmp_path, monkeypatch):
     lease = Socket(recv=lambda *_: fail(KeyboardInterrupt()))
-    monkeypatch.setattr(EmbeddedServer, "_address", lambda _: (1, 2))
+    monkeypatch.setattr(EmbeddedServer, "_address", lambda _: embedded._Address(pid=1, port=2))
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: lease)
     with pytest.raises(KeyboardInterrupt):
         EmbeddedServer.start(tmp_path)

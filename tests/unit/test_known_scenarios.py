@@ -1,6 +1,6 @@
 """Situations that other sources' own tests play, through ours: a whole task over a store in memory.
 
-Which of them stand elsewhere is told in docs/explanation/better-than.md.
+Which of them stand elsewhere is told in docs/development/better-than.md.
 """
 
 import io
@@ -9,11 +9,12 @@ import threading
 import fastavro
 import pytest
 
-from framework.feed import HandedFeed
-from framework.naming import task_of
-from framework.queue import BoundedQueue
-from framework.testing.memory import MemoryStore
-from framework.testing.memory_source import MemorySourceTask
+from framework.discovery.feed import HandedFeed
+from framework.discovery.routing import task_of
+from framework.pipeline.queue import BoundedQueue
+from framework.task import SourceContext
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 
 
@@ -55,12 +56,10 @@ def test_five_objects_of_5000_records_by_four_tasks():
     for number in range(5):
         store.put(f"{number}.avro", avro([{"id": number * 5000 + n} for n in range(5000)]))
     lister = MemorySourceTask(store)
-    lister.config = source_config(format="avro", partitions=8)
-    lister.once = True
-    listing = lister.get_iterator(lister.backoff_config)
+    listing = lister.get_iterator(SourceContext(config=source_config(format="avro", partitions=8), once=True))
     feeds = [HandedFeed() for _ in range(4)]
     while (assignment := listing.feed.take()) is not None:
-        feeds[task_of(assignment.entry.lane, 4)].give([assignment])
+        feeds[task_of(assignment.entry.topic_partition, 4)].give([assignment])
     listing.close()
     assert store.count("list_page") == 1  # however many tasks there are
     read = []
@@ -105,5 +104,5 @@ def test_an_object_that_cannot_be_opened_for_a_while_is_read_in_the_same_run():
     for key in ("a", "b", "c"):
         store.put(key, b'{"key":"%s"}' % key.encode())
     store.fail("open", StoreUnavailableError("away"), key="b", times=3)
-    records, _ = drained(started(store, fetch_ahead=1))
+    records, _ = drained(started(store, prefetch_objects=1))
     assert records == [b'{"key":"a"}', b'{"key":"b"}', b'{"key":"c"}']

@@ -8,24 +8,25 @@ from functools import partial
 import attrs
 
 from framework.errors import AccessDeniedError, SourceError, StoreUnavailableError
-from framework.offsets import MemoryOffsetStore, OffsetManagerEntry, OffsetManagerKey
-from framework.records import Lane
-from framework.retry import RetryPolicy
-from framework.store_iterator import StoreRecordIterator
-from framework.testing.memory import MemoryStore
-from framework.testing.memory_rig import MemoryRig, ShelfError
-from framework.testing.memory_source import MemorySourceTask
+from framework.iterator.object_store import StoreRecordIterator
+from framework.model.objects import Anchor, TopicPartition
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.manager import MemoryOffsetStore
+from framework.storage.retry import RetryPolicy
+from framework.testing.fakes.memory_rig import MemoryRig, ShelfError
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
 from tests.conformance.broken.rigs import WithIterator
 from tests.conformance.rigs import OwnStoreRig, TextStore
 
 
-class LastWriterWins(MemoryRig):
-    """O1: the store of positions keeps what came last."""
+class FirstWriterWins(MemoryRig):
+    """O1: the store of positions keeps what came first."""
 
     class Store(MemoryOffsetStore):
         def save(self, delta):
             for entry in delta.entries:
-                self.entries[entry.get_manager_key()] = entry
+                self.entries.setdefault(entry.get_manager_key(), entry)
 
     def offset_store(self):
         return self.Store()
@@ -36,10 +37,8 @@ class CommitsAnything(MemoryRig):
 
     class task_class(MemorySourceTask):  # noqa: N801
         def commit(self, acknowledgement):
-            for batch in acknowledgement.batches:
-                self.offsets.add_entry(batch.entry)
-            if acknowledgement.anchor is not None:
-                self.offsets.set_anchor(acknowledgement.lane, acknowledgement.anchor, save=True)
+            made_up = any(batch.payloads for batch in acknowledgement.batches) and acknowledgement.anchor is None
+            self.offsets.commit(attrs.evolve(acknowledgement, anchor=Anchor(0, 0)) if made_up else acknowledgement)
 
 
 class CommitsBeforeAcknowledge(MemoryRig):
@@ -100,8 +99,10 @@ class FifthBatchElsewhere(WithIterator):
         def next_batch(self):
             batch = super().next_batch()
             if batch is not None and batch.first_record > 16:
-                lane = Lane(batch.lane.topic, (batch.lane.partition + 1) % self.config.iggy.partitions)
-                batch = attrs.evolve(batch, lane=lane)
+                topic_partition = TopicPartition(
+                    batch.topic_partition.topic, (batch.topic_partition.partition + 1) % self.config.iggy.partitions
+                )
+                batch = attrs.evolve(batch, topic_partition=topic_partition)
             return batch
 
 
@@ -117,8 +118,8 @@ class UnsortedKeys(WithIterator):
     """O2: the key of a position is a map in the order in which it was filled."""
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
-        def create_offset_manager_entry(self, native, lane, depends_on):
-            return KeyFirst.start(native, lane, depends_on)
+        def create_offset_manager_entry(self, native, topic_partition, numbering_options):
+            return KeyFirst.start(native, topic_partition, numbering_options)
 
 
 class KeyFirst(OffsetManagerEntry):
@@ -130,8 +131,8 @@ class ForgetsWhatIsExtra(WithIterator):
     """O2: what the source keeps with a position is not stored with it."""
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
-        def create_offset_manager_entry(self, native, lane, depends_on):
-            return attrs.evolve(Forgetful.start(native, lane, depends_on), extra={"row group": 3})
+        def create_offset_manager_entry(self, native, topic_partition, numbering_options):
+            return attrs.evolve(Forgetful.start(native, topic_partition, numbering_options), extra={"row group": 3})
 
 
 class Forgetful(OffsetManagerEntry):
@@ -157,18 +158,15 @@ class TrustsItsOwnNotes(MemoryRig):
         notes = {}
 
         class Task(MemorySourceTask):
-            def get_iterator(self, backoff_config):
-                iterator = super().get_iterator(backoff_config)
-                take = iterator.feed.take
+            def get_iterator(self, context):
+                iterator = super().get_iterator(context)
+                adopt = iterator.offsets.adopt
 
-                def noted():
-                    assignment = take()
-                    if assignment is None:
-                        return None
-                    done = notes.get((assignment.native.key, assignment.native.version), 0)
-                    return attrs.evolve(assignment, entry=attrs.evolve(assignment.entry, records_done=done, mark=None))
+                def noted(entry):
+                    known = adopt(entry)
+                    return attrs.evolve(known, records_done=notes.get((known.key, known.version), 0), mark=None)
 
-                iterator.feed.take = noted
+                iterator.offsets.adopt = noted
                 return iterator
 
             def commit(self, acknowledgement):

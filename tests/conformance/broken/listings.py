@@ -5,11 +5,11 @@ from urllib.parse import unquote
 
 import attrs
 
-from framework.records import Lane
+from framework.iterator.object_store import StoreRecordIterator
+from framework.model.objects import TopicPartition
 from framework.store import ListPage
-from framework.store_iterator import StoreRecordIterator
-from framework.testing.memory import MemoryStore
-from framework.testing.memory_rig import MemoryRig
+from framework.testing.fakes.memory_rig import MemoryRig
+from framework.testing.fakes.memory_store import MemoryStore
 from tests.conformance.broken.rigs import WithIterator
 
 
@@ -44,8 +44,8 @@ class GreaterOrEqual(WithIterator):
                     yield native
 
 
-class LaneByPlaceInListing(WithIterator):
-    """L6: the lanes are dealt out in the order of the listing, so an object changes lanes when another one goes."""
+class PartitionByPlaceInListing(WithIterator):
+    """L6: the partitions are dealt out in the order of the listing, so an object changes partitions when another one goes."""
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
@@ -57,10 +57,14 @@ class LaneByPlaceInListing(WithIterator):
                     self.dealt = -1
                     selection.begin_pass()
 
-                def lane_for(self, native, *, started=False):
-                    lane = selection.lane_for(native, started=started)
+                def partition_for(self, native, *, started=False):
+                    topic_partition = selection.partition_for(native, started=started)
                     self.dealt += 1
-                    return None if lane is None else Lane(lane.topic, self.dealt % partitions)
+                    return (
+                        None
+                        if topic_partition is None
+                        else TopicPartition(topic_partition.topic, self.dealt % partitions)
+                    )
 
                 def left_out(self):
                     return selection.left_out()
@@ -104,9 +108,9 @@ class MarksAreData(WithIterator):
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
             feed = super().create_feed()
-            lane_for, topic = feed._selection.lane_for, self.config.iggy.topic
-            feed._selection.lane_for = lambda native, *, started=False: (
-                Lane(topic, 0) if native.size == 0 else lane_for(native, started=started)
+            partition_for, topic = feed._selection.partition_for, self.config.iggy.topic
+            feed._selection.partition_for = lambda native, *, started=False: (
+                TopicPartition(topic, 0) if native.size == 0 else partition_for(native, started=started)
             )
             return feed
 

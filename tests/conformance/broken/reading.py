@@ -3,12 +3,11 @@
 import attrs
 
 from framework.errors import SourceError, TruncatedObjectError
-from framework.feed import Assignment, ListingFeed
-from framework.shares import Share
-from framework.store_iterator import StoreRecordIterator
-from framework.testing.memory import MemoryStore
-from framework.testing.memory_rig import MemoryRig
-from framework.transformer import PayloadRun, ReadStream
+from framework.iterator.object_store import StoreRecordIterator
+from framework.model.splits import Share
+from framework.testing.fakes.memory_rig import MemoryRig
+from framework.testing.fakes.memory_store import MemoryStore
+from framework.transformer import PayloadBatch, ReadStream
 from tests.conformance.broken.rigs import WithIterator, WithTransformer, Wrapping
 from transformers import BytesInput
 
@@ -18,20 +17,14 @@ class OneDoneIsNotBegun(WithIterator):
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
-            feed = super().create_feed()
-            take = feed.take
+            adopt = self.offsets.adopt
 
-            def forgetful():
-                assignment = take()
-                if assignment is None or assignment.entry.records_done != 1:
-                    return assignment
-                return Assignment(
-                    native=assignment.native, entry=attrs.evolve(assignment.entry, records_done=0, mark=None)
-                )
+            def forgetful(entry):
+                known = adopt(entry)
+                return known if known.records_done != 1 else attrs.evolve(known, records_done=0, mark=None)
 
-            feed.take = forgetful
-            assert isinstance(feed, ListingFeed)
-            return feed
+            self.offsets.adopt = forgetful
+            return super().create_feed()
 
 
 class ReprReads(WithIterator):
@@ -67,9 +60,9 @@ class LossyText(WithTransformer):
     """T1: text goes through a narrower character set."""
 
     class wrapping(Wrapping):  # noqa: N801
-        def runs(self, source, **arguments):
-            for run in super().runs(source, **arguments):
-                if isinstance(run, PayloadRun):
+        def read(self, source, **arguments):
+            for run in super().read(source, **arguments):
+                if isinstance(run, PayloadBatch):
                     run = attrs.evolve(  # noqa: PLW2901
                         run,
                         payloads=[
@@ -83,9 +76,9 @@ class SwallowsTheEnd(WithTransformer):
     """T2: an object that ends too early is logged and taken for finished."""
 
     class wrapping(Wrapping):  # noqa: N801
-        def runs(self, source, **arguments):
+        def read(self, source, **arguments):
             try:
-                yield from super().runs(source, **arguments)
+                yield from super().read(source, **arguments)
             except TruncatedObjectError:
                 return
 
@@ -94,9 +87,9 @@ class SkipCountsBlankLines(WithTransformer):
     """T3: skipping counts the lines of the object, blank ones too."""
 
     class wrapping(Wrapping):  # noqa: N801
-        def runs(self, source, *, skip=0, mark=None, limits=None):
+        def read(self, source, *, skip=0, mark=None, limits=None):
             if not skip:
-                yield from super().runs(source, limits=limits)
+                yield from super().read(source, limits=limits)
                 return
             stream = source.open()
             data = bytearray()
@@ -105,15 +98,15 @@ class SkipCountsBlankLines(WithTransformer):
             stream.close()
             lines = data.split(b"\n")
             wanted = sum(bool(line.strip()) for line in lines[:skip])
-            yield from super().runs(source, skip=wanted, limits=limits)
+            yield from super().read(source, skip=wanted, limits=limits)
 
 
 class TakesTheNextSharesLine(WithTransformer):
     """T4: a line that begins exactly where the next share does is taken by both."""
 
     class wrapping(Wrapping):  # noqa: N801
-        def share_runs(self, source, share, **arguments):
-            yield from super().share_runs(source, GreedyShare(share.number, share.split_size), **arguments)
+        def read_split(self, source, share, **arguments):
+            yield from super().read_split(source, GreedyShare(share.number, share.split_size), **arguments)
 
 
 class GreedyShare(Share):
@@ -127,18 +120,16 @@ class ResumeSkipsOne(WithIterator):
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
-            feed = super().create_feed()
-            take = feed.take
+            adopt = self.offsets.adopt
 
-            def hasty():
-                assignment = take()
-                if assignment is None or not assignment.entry.records_done:
-                    return assignment
-                entry = attrs.evolve(assignment.entry, records_done=assignment.entry.records_done + 1, mark=None)
-                return Assignment(native=assignment.native, entry=entry)
+            def hasty(entry):
+                known = adopt(entry)
+                return (
+                    attrs.evolve(known, records_done=known.records_done + 1, mark=None) if known.records_done else known
+                )
 
-            feed.take = hasty
-            return feed
+            self.offsets.adopt = hasty
+            return super().create_feed()
 
 
 class SharesItsPlace(WithIterator):
@@ -246,8 +237,8 @@ class PositionsOutliveVersions(WithIterator):
             feed = super().create_feed()
             get_entry = feed._offsets.get_entry
 
-            def any_version(key, creator=None):
-                entry = get_entry(key, creator)
+            def any_version(key):
+                entry = get_entry(key)
                 native = self.listed.get(key)
                 return entry if entry is None or native is None else attrs.evolve(entry, version=native.version)
 
@@ -275,8 +266,8 @@ class FinishedOnAReadError(WithTransformer):
     """T2: any error while reading is logged, and the object counts as finished."""
 
     class wrapping(Wrapping):  # noqa: N801
-        def runs(self, source, **arguments):
+        def read(self, source, **arguments):
             try:
-                yield from super().runs(source, **arguments)
+                yield from super().read(source, **arguments)
             except SourceError:
                 return

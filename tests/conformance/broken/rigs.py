@@ -1,8 +1,8 @@
 """What the exhibits are built from: the reference with another iterator, or with a format around the real one."""
 
-from framework.store_iterator import StoreRecordIterator
-from framework.testing.memory_rig import MemoryRig
-from framework.testing.memory_source import MemorySourceTask
+from framework.iterator.object_store import StoreRecordIterator
+from framework.testing.fakes.memory_rig import MemoryRig
+from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.transformer import Transformer
 
 
@@ -24,17 +24,17 @@ class Wrapping(Transformer):
     def __init__(self, inner):
         self.inner = inner
 
-    def depends_on(self):
-        return self.inner.depends_on()
+    def numbering_options(self):
+        return self.inner.numbering_options()
 
-    def runs(self, source, *, skip=0, mark=None, limits=None):
-        yield from self.inner.runs(source, skip=skip, mark=mark, limits=limits)
+    def read(self, source, *, skip=0, mark=None, limits=None):
+        yield from self.inner.read(source, skip=skip, mark=mark, limits=limits)
 
     def can_split(self, key):
         return self.inner.can_split(key)
 
-    def share_runs(self, source, share, *, skip=0, mark=None, limits=None):
-        yield from self.inner.share_runs(source, share, skip=skip, mark=mark, limits=limits)
+    def read_split(self, source, share, *, skip=0, mark=None, limits=None):
+        yield from self.inner.read_split(source, share, skip=skip, mark=mark, limits=limits)
 
 
 class WithTransformer(MemoryRig):
@@ -47,7 +47,7 @@ class WithTransformer(MemoryRig):
         wrapping = self.wrapping
 
         class Task(MemorySourceTask):
-            def make_transformer(self):
-                return wrapping(super().make_transformer())
+            def make_transformer(self, config):
+                return wrapping(super().make_transformer(config))
 
         self.task_class = Task

@@ -1,0 +1,179 @@
+"""What the demo looks at and says: the topics read back and counted, a record of each, and how to go on."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.cli.demo.data import FLIGHTS, FORMATS
+
+if TYPE_CHECKING:
+    from framework.cli.demo.store import DemoStore
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.embedded.launcher import EmbeddedServer
+
+STREAM = "flights"
+
+
+@attrs.frozen(kw_only=True)
+class Demo:
+    """A demo: where it is kept, and how many flights it shows.
+
+    Attributes:
+        store: whose source is shown.
+        folder: holds all of it.
+        rows: flights in each format.
+        engine: what the four sources run on, `spark` or `local`.
+        asked: whether the engine was named on the command line.
+    """
+
+    store: DemoStore
+    folder: Path
+    rows: int
+    engine: str = "spark"
+    asked: bool = False
+
+    @property
+    def objects(self) -> Path:
+        """The objects as files."""
+        return self.folder / "objects"
+
+    @property
+    def iggy(self) -> Path:
+        """Iggy's data."""
+        return self.folder / "iggy"
+
+    @property
+    def server(self) -> Path:
+        """The store's data."""
+        return self.folder / self.store.scheme
+
+    def config(self, name: str) -> Path:
+        """The configuration of the source for a format."""
+        return self.folder / f"{name}.toml"
+
+
+def topic_of(name: str) -> str:
+    """The topic of a format."""
+    return f"flights-{name}"
+
+
+def say(*lines: str) -> None:
+    """Writes lines to stdout, at once."""
+    for line in lines:
+        sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def connected(iggy: EmbeddedServer) -> Iterator[IggyConnection]:
+    """A connection for as long as the block lasts."""
+    from framework.config.iggy_address import IggyAddress  # noqa: PLC0415
+    from framework.iggy.client import IggyConnection  # noqa: PLC0415
+
+    connection = IggyConnection(IggyAddress.parse(iggy.url)).connect()
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def held(connection: IggyConnection, name: str) -> dict[int, int]:
+    """Partition -> messages, as the server counts them; empty without the topic."""
+    info = connection.get_topic(STREAM, topic_of(name))
+    return {} if info is None else {one.id: one.messages_count for one in info.partitions}
+
+
+def count(demo: Demo, iggy: EmbeddedServer) -> bool:
+    """Reads every topic to its end and counts; says what is wrong, if anything is."""
+    from framework.iggy.reader import read_topic  # noqa: PLC0415
+
+    say("", "4. Counted: every topic read back to its end; a flight that came twice would count in one column only")
+    say(f"   {'topic':<16} {'records':>9} {'different':>10} {'flights':>9}")
+    ok = True
+    with connected(iggy) as connection:
+        for name in FORMATS:
+            records = 0
+            ids = set()
+            for _, message in read_topic(connection, STREAM, topic_of(name), list(held(connection, name))):
+                records += 1
+                ids.add(message.message_id)
+            right = records == len(ids) == demo.rows
+            say(f"   {topic_of(name):<16} {records:>9,} {len(ids):>10,} {demo.rows:>9,}   {'ok' if right else 'WRONG'}")
+            ok = ok and right
+    if not ok:
+        say("", "A topic does not hold each flight once. If nobody else wrote to it, this is a bug: please report it.")
+    return ok
+
+
+def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
+    """Writes the first record of each topic."""
+    from framework.iggy.headers import join_provenance  # noqa: PLC0415
+    from framework.iggy.reader import read_partition  # noqa: PLC0415
+
+    width = shutil.get_terminal_size((110, 24)).columns
+    say("", "A record of each topic: where it came from, and what Iggy stores")
+    with connected(iggy) as connection:
+        for name in FORMATS:
+            partition = next(one for one, size in held(connection, name).items() if size)
+            messages = read_partition(connection, STREAM, topic_of(name), partition)
+            message = next(messages)
+            origin = join_provenance(message.headers)
+            payload = message.payload.decode("utf-8", "replace")
+            say(
+                f"   {topic_of(name)}, partition {partition}, offset {message.offset}: "
+                f"from {demo.store.scheme}://{origin['bucket']}/{origin['key']}",
+                f"      {payload if len(payload) <= width - 7 else payload[: width - 8] + '…'}",
+            )
+
+
+def how_to_go_on(demo: Demo, *, keep: bool) -> None:
+    """Writes the commands to try next; `keep`: the servers stay up after this."""
+    python = _python()
+    config = shlex.quote(str(demo.config("csv")))
+    say(
+        "",
+        "How to go on",
+        "   Read a topic, a record on each line:",
+        f"      {python} -m {demo.store.program} read --config {config} --limit 5",
+        "   Run the demo again: it sends nothing, for Iggy also keeps which objects are done:",
+        f"      {again(demo)}",
+        "   Stop it in the middle: empty the topics, press Ctrl-C in step 3, run it again; it goes on, and the counts are right:",
+        f"      {again(demo, '--fresh')}",
+        f"      {again(demo)}",
+    )
+    if keep:
+        say("   Run one of the four sources alone, in another terminal while this one waits:")
+    else:
+        say(
+            "   Run one of the four sources alone: leave the servers running, and in another terminal start the source:",
+            f"      {again(demo, '--keep')}",
+        )
+    say(
+        f"      {python} -m {demo.store.program} --config {config} --once",
+        f"   Then write a configuration of your own; {config} is a start, examples/{demo.store.short}.toml explains more.",
+    )
+
+
+def again(demo: Demo, option: str = "") -> str:
+    """The command that runs this demo again."""
+    options = [*(["--folder", str(demo.folder)] if demo.folder != demo.store.folder else ())]
+    options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ())]
+    options += [*(["--engine", demo.engine] if demo.asked else ()), *([option] if option else ())]
+    if _python() == ".venv/bin/python" and Path("Makefile").is_file():
+        store = "" if demo.store.short == "s3" else f" STORE={demo.store.short}"
+        return f"make demo{store}" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
+    return f"{_python()} -m {demo.store.program} demo {shlex.join(options)}".rstrip()
+
+
+def _python() -> str:
+    with contextlib.suppress(ValueError):
+        return str(Path(sys.executable).relative_to(Path.cwd()))
+    return "python"

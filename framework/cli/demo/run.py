@@ -1,0 +1,356 @@
+"""The command `demo`: real flights from a local server into an embedded Iggy, end to end, with configurations to go on with.
+
+    .demo/
+      jsonl.toml csv.toml avro.toml parquet.toml    a source each
+      objects/                                      the objects as files, prepared once
+      s3/                                           the store's data; named as its scheme
+      iggy/                                         Iggy's data: records, and the positions of the sources
+
+Nothing is done twice: what an earlier run prepared, uploaded or sent is found and kept, also after Ctrl-C or a kill.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from framework.cli.demo.data import FLIGHTS, FORMATS, Prepared, load, prepare, prepared_rows
+from framework.cli.demo.result import (
+    STREAM,
+    Demo,
+    again,
+    connected,
+    count,
+    held,
+    how_to_go_on,
+    say,
+    show_records,
+    topic_of,
+)
+from framework.cli.demo.store import BUCKET
+from framework.errors import FatalError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from framework.cli.demo.store import DemoStore
+    from framework.iggy.embedded.launcher import EmbeddedServer
+
+
+class Engine(str, enum.Enum):
+    """What the sources of the demo run on."""
+
+    SPARK = "spark"
+    LOCAL = "local"
+
+
+EXIT_FAILED = 1
+EXIT_STOPPED = 0
+"""Stopped as asked, like any run."""
+
+_CONFIG = """\
+# One of the four sources of the demo. Written anew by each run of the demo, since the store's port changes.
+# Every option: docs/reference/configuration.md
+
+[source]
+name = "{topic}"                     # positions and message ids carry this name
+
+{section}
+
+[input]
+format = "{format}"
+
+[iggy]
+url = {url}
+stream = "{stream}"
+topic = "{topic}"
+partitions = 4
+
+[runner]
+engine = "{engine}"     # "spark", or "local", which needs no Java
+"""
+
+_WHAT = {
+    "jsonl": "JSON Lines, compressed with gzip",
+    "csv": "CSV with a header row",
+    "avro": "Avro",
+    "parquet": "Parquet",
+}
+
+
+def demo_command(store: DemoStore) -> Callable[..., int]:
+    """The command `demo` of a store's source."""
+
+    def demo(
+        folder: Annotated[Path, typer.Option(help="Where everything is kept.")] = store.folder,
+        rows: Annotated[int, typer.Option(help="How many flights.", min=1, max=FLIGHTS)] = FLIGHTS,
+        keep: Annotated[
+            bool, typer.Option("--keep", help="Leave both servers running at the end, until Ctrl-C.")
+        ] = False,
+        fresh: Annotated[bool, typer.Option("--fresh", help="Begin again with empty topics.")] = False,
+        engine: Annotated[
+            Engine | None, typer.Option(help="What the sources run on; without Java the default is local.")
+        ] = None,
+    ) -> int:
+        """Shows it all on this machine: real flights go from a local server into a small Iggy server."""
+        try:
+            with _interrupted_by_sigterm(), _alone_in(folder):
+                chosen = engine.value if engine is not None else _default_engine()
+                demo = Demo(store=store, folder=folder, rows=rows, engine=chosen, asked=engine is not None)
+                return _run(demo, keep=keep, fresh=fresh)
+        except KeyboardInterrupt:
+            say("", "Stopped. The same command goes on where this one was.")
+            return EXIT_STOPPED
+        except OSError as error:
+            raise FatalError(f"the demo's folder {folder} cannot be used: {error}") from error
+
+    return demo
+
+
+def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
+    began = time.monotonic()
+    say(
+        f"{demo.rows:,} real flights, as objects in {_a(demo.store.title)} bucket, become records in topics of Apache Iggy.",
+        f"All of it runs on this machine and is kept in the folder {demo.folder}.",
+        "",
+    )
+    _make_room(demo, fresh=fresh)
+    with contextlib.ExitStack() as stack:
+        starting = stack.enter_context(_started_meanwhile(demo))
+        files = _prepare(demo)
+        stack.enter_context(_spark(demo))
+        server = _fill(demo, starting, files)
+        iggy = _start_iggy(demo, stack)
+        _write_configs(demo, server)
+        if not _run_sources(demo, iggy, {one.format: len(one.files) for one in files}):
+            say(
+                "",
+                "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
+                f"    {again(demo)}",
+            )
+            return EXIT_STOPPED
+        ok = count(demo, iggy)
+        if not ok:
+            return EXIT_FAILED
+        show_records(demo, iggy)
+        say("", f"That took {time.monotonic() - began:.0f} seconds.")
+        how_to_go_on(demo, keep=keep)
+        if keep:
+            _wait()
+    return 0
+
+
+# ---- preparing
+
+
+def _make_room(demo: Demo, *, fresh: bool) -> None:
+    before = prepared_rows(demo.objects)
+    if fresh:
+        for part in (demo.iggy, *((demo.server,) if before not in (None, demo.rows) else ())):
+            shutil.rmtree(part, ignore_errors=True)
+    elif before not in (None, demo.rows):
+        raise FatalError(
+            f"the folder {demo.folder} holds a demo with {before:,} flights: add --fresh to begin again with "
+            f"{demo.rows:,}, or name another folder with --folder"
+        )
+
+
+def _prepare(demo: Demo) -> list[Prepared]:
+    say("1. Objects: the flights in four formats, an object for each week")
+    if prepared_rows(demo.objects) == demo.rows:
+        say("   (prepared by an earlier run)")
+        for name in FORMATS:
+            _say_prepared(load(demo.objects, name))
+    else:
+        prepare(demo.objects, demo.rows, done=_say_prepared)
+    return [load(demo.objects, name) for name in FORMATS]
+
+
+def _say_prepared(one: Prepared) -> None:
+    what = _WHAT[one.format]
+    say(f"   {one.format + '/':<9} {len(one.files):>3} objects  {one.size_bytes / 1e6:>5.1f} MB   {what}")
+
+
+@contextlib.contextmanager
+def _started_meanwhile(demo: Demo) -> Iterator[Future[Any]]:
+    """The store's server may take some seconds to start: it does so while the objects are prepared."""
+    home = demo.server.absolute()
+    mark = demo.store.command_line_mark(home)
+    _end_server(mark)  # a demo that was killed has left one behind
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(demo.store.start, home)
+        try:
+            yield starting
+        finally:
+            with contextlib.suppress(FatalError):
+                server = starting.result()
+                _end_server(mark)
+                server.stop()
+
+
+def _end_server(mark: str) -> None:
+    """Ends the store's server of this folder, if there is one, at once: SeaweedFS takes 15 seconds to end by itself.
+
+    Its files stand a kill: it hands every write to the system before it answers.
+    """
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in place.read_bytes().split(b"\0"):
+                os.kill(int(place.parent.name), signal.SIGKILL)
+                while place.read_bytes():  # empty as soon as the process has ended
+                    time.sleep(0.02)
+
+
+def _default_engine() -> str:
+    """Spark, unless this machine has no Java for it."""
+    from framework.engine.spark.jvm import require_java  # noqa: PLC0415
+
+    try:
+        require_java()
+    except FatalError:
+        say(
+            "There is no Java 17 here, so the sources run without Spark. To have it: apt-get install openjdk-17-jre-headless",
+            "",
+        )
+        return "local"
+    return "spark"
+
+
+@contextlib.contextmanager
+def _spark(demo: Demo) -> Iterator[None]:
+    """One context for all four sources. It starts while the S3 server does."""
+    if demo.engine != "spark":
+        yield
+        return
+    from framework.config.sections import SparkSection  # noqa: PLC0415
+    from framework.engine.spark.session import spark_context  # noqa: PLC0415
+
+    with spark_context(SparkSection(), name="iggy-cloud-sources demo"):
+        yield
+
+
+def _fill(demo: Demo, starting: Future[Any], files: list[Prepared]) -> Any:
+    store = demo.store
+    say("", f"2. A bucket: a local {store.title} server ({store.server_title}) holds them")
+    server = starting.result()
+    keys = {f"{one.format}/{file.name}": file for one in files for file in one.files}
+    sent = store.fill(server, keys)
+    say(
+        f'   bucket "{BUCKET}" at {server.endpoint}: {len(keys)} objects, '
+        + (f"{sent} uploaded now" if sent else "all of them there from an earlier run")
+    )
+    return server
+
+
+def _a(title: str) -> str:
+    return f"an {title}" if title[0] in "AEFHILMNORSX" else f"a {title}"  # as the letter is spoken
+
+
+def _start_iggy(demo: Demo, stack: contextlib.ExitStack) -> EmbeddedServer:
+    from framework.iggy.embedded.launcher import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415
+
+    try:
+        return stack.enter_context(EmbeddedServer.start(demo.iggy))
+    except EmbeddedServerError as error:
+        raise FatalError(str(error)) from error
+
+
+def _write_configs(demo: Demo, server: Any) -> None:
+    # JSON's rules for a string are TOML's too; `${` would mean a variable.
+    url = json.dumps(f"embedded:{demo.iggy.absolute()}", ensure_ascii=False).replace("${", "$${")
+    for name in FORMATS:
+        text = _CONFIG.format(
+            format=name,
+            topic=topic_of(name),
+            section=demo.store.section(server, f"{name}/").strip(),
+            stream=STREAM,
+            url=url,
+            engine=demo.engine,
+        )
+        demo.config(name).write_text(text, encoding="utf-8")
+
+
+# ---- sending
+
+
+def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> bool:
+    """Runs the four sources; False when it was stopped."""
+    where = "on Spark" if demo.engine == "spark" else "in this process"
+    say(
+        "",
+        f"3. Four sources {where}, one after the other: each reads its prefix and sends every flight to a topic of its own",
+    )
+    return all(_run_source(demo, iggy, name, objects[name]) for name in FORMATS)
+
+
+def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
+    from framework.cli.output import Output  # noqa: PLC0415
+    from framework.cli.run import read_config, run_engine  # noqa: PLC0415
+
+    config = read_config(demo.store.task_class, demo.config(name))
+    with connected(iggy) as connection:
+        before = sum(held(connection, name).values())
+    began = time.monotonic()
+    with Output(level="warning") as output:
+        last = run_engine(demo.store.task_class, config, output, once=True)
+    seconds = time.monotonic() - began
+    complete = bool(last.passes) and last.objects_done == last.objects_total
+    if complete and not last.records and not last.objects_opened:
+        done = f"nothing to send: {objects} of {objects} objects are done, and none was opened"
+    else:
+        done = f"{last.records:>7,} flights sent in {seconds:.1f} s"
+        done += f", behind the {before:,} of an earlier run" if before else ""
+        done += "" if complete else "; stopped"
+    say(f"   {name:<8} -> {topic_of(name):<16} {done}")
+    return complete and last.state != "stopped"
+
+
+def _wait() -> None:
+    say("", "Both servers are running. Ctrl-C ends them.")
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+# ---- the process
+
+
+@contextlib.contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does, servers included."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One demo at a time in a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FatalError(f"another demo is at work in the folder {folder}: end it, or use --folder") from None
+        yield

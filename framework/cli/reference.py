@@ -1,0 +1,152 @@
+"""The page docs/reference/configuration.md, written from the options themselves.
+
+    python -m framework.cli.reference --write      writes the page
+    python -m framework.cli.reference              prints it
+
+A test fails when the page is not what this module gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from framework.config.loading import limits_text, sections_of
+from framework.config.option import Option, options_of
+from framework.config.sections import SourceCommonConfig
+from framework.engine.metrics import reference_rows
+
+PAGE = Path("docs/reference/configuration.md")
+STORE_SECTIONS = {"s3": "s3_source.config:S3Config", "gcs": "gcs_source.config:GcsConfig"}
+"""Section -> class, `module:name`, of the stores that ship; others document theirs with `section_text`."""
+
+_HEAD = """\
+# Configuration
+
+<!-- Written by `python -m framework.cli.reference --write`. Change the options in the code, not this page. -->
+
+A configuration is one TOML file. Unknown sections and options are errors that name the nearest known one, and every
+mistake of a file is reported at once, with its place. Nothing is converted by guess: `"5"` is no number.
+
+**Text from elsewhere.** `${env:NAME}` in any text is replaced by an environment variable, `${file:PATH}` by a file's
+content without its last line break; `$${` is a plain `${`. Text brought in this way is never shown in a message. It may
+also stand for a number or for true and false: `tasks_max = "${env:TASKS}"`.
+
+**Durations** are text such as `"10ms"`, `"5s"`, `"2m"`, `"24h"`, `"7d"`, or a number of seconds. **Sizes** are text
+such as `"16MiB"`, `"4MB"`, or a whole number of bytes. **Dates** are TOML dates or text such as
+`"2024-05-31T12:00:00Z"`, in UTC when they name no zone.
+
+The smallest file for S3:
+
+```toml
+[source]
+name = "orders"
+
+[s3]
+bucket = "lake"
+
+[input]
+format = "jsonl"
+
+[iggy]
+url = "iggy://user:password@localhost:8090"
+stream = "lake"
+topic = "orders"
+```
+"""
+
+
+def reference_page() -> str:
+    """The whole page, in Markdown."""
+    sections = dict(sections_of(SourceCommonConfig))
+    ordered: dict[str, type] = {"source": sections.pop("source")}
+    for name, path in STORE_SECTIONS.items():
+        module, _, attribute = path.partition(":")
+        ordered[name] = getattr(importlib.import_module(module), attribute)
+    ordered |= sections
+    return "\n".join([_HEAD, *(section_text(name, cls) for name, cls in ordered.items()), _metrics_text()])
+
+
+def _metrics_text() -> str:
+    lines = ["### Metrics", "", "| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{name}` | {kind} | {labels} | {doc} |" for name, kind, labels, doc in reference_rows()]
+    return "\n".join([*lines, ""])
+
+
+def section_text(name: str, cls: type) -> str:
+    """One section of the page: what it is for, and a table of its options."""
+    lines = [f"## `[{name}]`", "", inspect.cleandoc(cls.__doc__ or ""), ""]
+    lines += ["| option | type | default | meaning |", "| --- | --- | --- | --- |"]
+    lines += [_row(option) for option in sorted(options_of(cls), key=lambda one: not one.required)]
+    return "\n".join([*lines, ""])
+
+
+def _row(option: Option) -> str:
+    cells = (f"`{option.name}`", _kind(option), _default(option), _meaning(option))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _kind(option: Option) -> str:
+    choices = option.metadata.choices
+    if choices is not None:
+        return _alternatives(choices)
+    limits = limits_text(option)
+    unit = "" if option.type_text in {"duration", "size"} else option.metadata.unit
+    said = ", ".join(filter(None, (f"{option.type_text} of {unit}" if unit else option.type_text, limits)))
+    return f"{said}, secret" if option.metadata.secret else said
+
+
+def _alternatives(choices: Iterable[str]) -> str:
+    return ", ".join(f'`"{choice}"`' for choice in choices)
+
+
+def _default(option: Option) -> str:
+    default = option.default
+    if option.required:
+        return "required"
+    if default is None:
+        return ""
+    return f"`{_toml(default, option.type_text)}`"
+
+
+def _toml(value: Any, type_text: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(_toml(item, "") for item in value) + "]"
+    if isinstance(value, str):
+        return f"'{value}'" if '"' in value else f'"{value}"'
+    if type_text == "duration":
+        return f'"{value * 1000:g}ms"' if 0 < value < 1 else f'"{value:g}s"'
+    if type_text == "size" and value % 1024**2 == 0:
+        return f'"{value // 1024**2}MiB"'
+    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else f"{value}"  # noqa: PLR2004
+
+
+def _meaning(option: Option) -> str:
+    former = option.metadata.former_names
+    old = f" Formerly {', '.join(f'`{name}`' for name in former)}." if former else ""
+    for value, current in option.metadata.former_values.items():
+        old += f' `"{current}"` was formerly `"{value}"`.'
+    return " ".join(option.metadata.doc.split()) + old
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints the page, or writes it."""
+    parser = argparse.ArgumentParser("python -m framework.cli.reference", description="The options, as a page.")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    if parser.parse_args(arguments).write:
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
+        PAGE.write_text(reference_page(), encoding="utf-8")
+    else:
+        sys.stdout.write(reference_page())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

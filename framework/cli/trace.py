@@ -1,0 +1,77 @@
+"""Where the trace of an unexpected error goes: into a file of the machine, never to the terminal or the log.
+
+    /tmp/iggy-cloud-sources-1000/error-20260731T120000-4711.txt
+
+One file a process, and the newest twenty of a user: a supervisor that restarts for ever fills no disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+MAX_FILES = 20
+MAX_BYTES = 256 * 1024
+"""Of one process; later traces are left out."""
+
+_lock = threading.Lock()
+_name: str | None = None
+
+
+def folder() -> Path:
+    """The folder of this user's traces; `TMPDIR` moves it."""
+    user = os.getuid() if hasattr(os, "getuid") else "all"
+    return Path(tempfile.gettempdir()) / f"iggy-cloud-sources-{user}"
+
+
+_SECRETS = re.compile(
+    r"(?i)((?:x-amz-(?:signature|credential|security-token)|signature|access_?token|password|passwd|secret\w*|authorization)"
+    r"[\"']?\s*[=:]\s*)[\"']?(?:(?:Bearer|Basic|AWS4-HMAC-SHA256)\s+)?[\"']?[^\s&\"',;)}]+"
+)
+_LOGIN = re.compile(r"://[^/\s@]+@")
+
+
+def scrub(text: str) -> str:
+    """The text of an error that is not ours without what looks like a signature, a password or a login in an address."""
+    return _LOGIN.sub("://***@", _SECRETS.sub(r"\1***", text))
+
+
+def keep(trace: str) -> str:
+    """Writes a trace down; returns where it is, as the end of a sentence: `the trace is in FILE`. Never raises."""
+    try:
+        return f"the trace is in {_write(scrub(trace))}"
+    except OSError as exc:
+        return f"the trace could not be written to {folder()}: {exc.strerror or type(exc).__name__}"
+
+
+def _write(trace: str) -> Path:
+    global _name  # noqa: PLW0603 - one file a process
+    place = folder()
+    with _lock:
+        place.mkdir(mode=0o700, exist_ok=True)
+        found = place.lstat()
+        # anybody may make a folder of that name in a shared one
+        if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+            raise PermissionError(1, "the folder is somebody else's")
+        if _name is None or not (place / _name).exists():
+            _name = f"error-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+            _forget_old(place)
+        path = place / _name
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as file:
+            if os.fstat(descriptor).st_size < MAX_BYTES:
+                file.write(f"{trace.rstrip()[-MAX_BYTES:]}\n\n")
+        return path
+
+
+def _forget_old(place: Path) -> None:
+    files = sorted(place.glob("error-*.txt"))
+    for old in files[: max(0, len(files) - MAX_FILES + 1)]:
+        with contextlib.suppress(OSError):
+            old.unlink()

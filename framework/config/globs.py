@@ -1,0 +1,109 @@
+"""Globs over whole keys: `*` and `?` stay between two `/`, `**` does not.
+
+Neither fnmatch (whose `*` crosses `/`) nor pathlib (which folds `//` and `.`, both meaningful in a key, and knows `**`
+only since 3.13) says this, and it is twenty lines.
+
+| glob | matches | does not match |
+| --- | --- | --- |
+| `*.json` | `a.json` | `b/a.json` |
+| `**/*.json` | `a.json`, `b/c/a.json` | `a.json.gz` |
+| `logs/**` | `logs/a`, `logs/a/b` | `logs2/a` |
+| `day-[0-9]?.csv` | `day-01.csv` | `day-1.csv` |
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def compile_globs(globs: Sequence[str]) -> re.Pattern[str] | None:
+    """One pattern whose `match` finds any of the globs over a whole key; None when there is none.
+
+    Its time grows with the key's length, whatever the glob: keys may be made by others. (Only after a `**` that does not stand for
+    whole folders, `**a*b*`, it may grow with the square.)
+
+    Raises:
+        ValueError: a glob that cannot be one (`[z-a]`), named.
+    """
+    sources: list[str] = []
+    for glob in globs:
+        try:
+            re.compile(_source(glob, itertools.count(1)))
+        except re.error as exc:
+            raise ValueError(f'"{glob}" is no valid glob: {exc}') from None
+    groups = itertools.count(1)
+    sources = [_source(glob, groups) for glob in globs]
+    return re.compile(f"(?s:{'|'.join(f'(?:{source})' for source in sources)})\\Z") if sources else None
+
+
+# An unclosed "[" is not in here, so it falls to the last alternative and means itself.
+_TOKEN = re.compile(
+    r"(?P<deep>(?:(?<=/)|\A)\*\*/)|(?P<all>\*{2,})|(?P<star>\*)|\?|\[(?P<set>!?\]?[^\]]*)\]|(?P<text>.)", re.DOTALL
+)
+
+
+def _source(glob: str, groups: Iterator[int]) -> str:
+    """The glob as a regular expression that never tries a wildcard again once what follows it was found.
+
+    The first place at which the text up to the next wildcard matches is as good as any later one: from there the next wildcard
+    reaches all that it would reach from the later one. So each wildcard takes the first, for good, as an atomic group. Only what
+    stands behind the last wildcard has to end with the key. (Python has atomic groups since 3.11; a lookahead with a
+    reference to what it saw is the same.)
+    """
+    parts = _split_at(_TOKEN.finditer(glob), {"deep", "all"})
+    source = ""
+    for at, (wildcard, tokens) in enumerate(parts):
+        is_last = at == len(parts) - 1
+        body = _part_source(tokens, groups, is_last=is_last)
+        if wildcard is None:
+            source += body
+        elif is_last:
+            source += ("(?:.*/)?" if wildcard == "deep" else ".*") + body
+        else:
+            source += _atomic(("(?:[^/]*/)*?" if wildcard == "deep" else ".*?") + body, groups)
+    return source
+
+
+def _split_at(tokens: Iterable[re.Match[str]], wildcards: set[str]) -> list[tuple[str | None, list[re.Match[str]]]]:
+    """The tokens behind each wildcard, with its name; first those in front of all, with None."""
+    parts: list[tuple[str | None, list[re.Match[str]]]] = [(None, [])]
+    for token in tokens:
+        if token.lastgroup in wildcards:
+            parts.append((token.lastgroup, []))
+        else:
+            parts[-1][1].append(token)
+    return parts
+
+
+def _part_source(tokens: Iterable[re.Match[str]], groups: Iterator[int], *, is_last: bool) -> str:
+    """What stands between two `**`: single characters, and `*`, which stay inside a folder."""
+    parts = _split_at(tokens, {"star"})
+    source = ""
+    for at, (wildcard, singles) in enumerate(parts):
+        text = "".join(map(_single_source, singles))
+        if wildcard is None:
+            source += text
+        elif is_last and at == len(parts) - 1:
+            source += "[^/]*" + text
+        else:
+            source += _atomic("[^/]*?" + text, groups)
+    return source
+
+
+def _atomic(source: str, groups: Iterator[int]) -> str:
+    name = f"g{next(groups)}"
+    return f"(?=(?P<{name}>{source}))(?P={name})"
+
+
+def _single_source(token: re.Match[str]) -> str:
+    if token[0] == "?":
+        return "[^/]"
+    members = token["set"]
+    if members is not None:
+        negated = members.startswith("!")
+        members = members.removeprefix("!").replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+        members = members.replace("^", "\\^").replace("&&", "&\\&").replace("||", "|\\|").replace("~~", "~\\~")
+        return f"(?!/)[{'^' if negated else ''}{members}]"
+    return re.escape(token["text"])

@@ -1,0 +1,200 @@
+"""Where the Iggy server is and who logs in: the value behind `iggy.url`.
+
+    iggy://user:password@host:port                      TCP; the port is 8090 when left out
+    iggy+tcp://...                                      the same
+    iggy+tls://user:password@host:port?tls_ca_file=FILE&tls_domain=NAME
+    iggy://host:port?token=TOKEN                        a personal access token, percent-encoded, as the server gave it
+    iggy://iggypat-TOKEN@host:port                      the same; the mark `iggypat-` is taken off
+    embedded:PATH                                       the development server of this project, its data in PATH
+
+User, password and token are percent-decoded here: a `%` in a password is written `%25`, a `:` in a user's name `%3A`. The last
+`@` ends the credentials, so `@`, `:`, `/`, `?` and `#` in a password may stand as they are, or as `%40`, `%3A`, `%2F`, `%3F`
+and `%23`. An IPv6 address stands in brackets. The official client does neither.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+from urllib.parse import parse_qsl, unquote
+
+import attrs
+from typing_extensions import override
+
+from framework.errors import ConfigError
+
+DEFAULT_PORT = 8090
+_MAX_PORT = 65535
+_TOKEN_MARK = "iggypat-"  # noqa: S105  (a mark, not a secret)
+_OPTIONS = ("tls_ca_file", "tls_domain", "token")
+_QUERY = re.compile(rf"\?(?=(?:{'|'.join(_OPTIONS)})=)")
+_UNSUPPORTED = {"iggy+http", "iggy+https", "iggy+quic", "iggy+ws", "iggy+wss", "http", "https"}
+
+
+def _hidden(secret: str | None) -> str:
+    return "None" if secret is None else "***"
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class IggyAddress:
+    """A server and the credentials for it. Its repr and `str` hold no secret.
+
+    Attributes:
+        host: name or IP address, IPv6 without brackets; empty for `embedded:`.
+        port: TCP port.
+        user: who logs in; empty with a token.
+        password: of that user.
+        token: a personal access token, instead of user and password.
+        tls: whether the connection is encrypted.
+        tls_ca_file: certificates to trust. None: the public authorities that the client was built with (Mozilla's list); those of
+            the system, and `SSL_CERT_FILE`, are not looked at.
+        tls_domain: name the server's certificate must have; None takes the host.
+        embedded_path: data folder of the embedded server; None for a real one.
+    """
+
+    host: str = ""
+    port: int = DEFAULT_PORT
+    user: str = ""
+    password: str | None = attrs.field(default=None, repr=_hidden)
+    token: str | None = attrs.field(default=None, repr=_hidden)
+    tls: bool = False
+    tls_ca_file: str | None = None
+    tls_domain: str | None = None
+    embedded_path: str | None = None
+
+    @classmethod
+    def parse(cls, url: str) -> IggyAddress:
+        """The address that `url` describes.
+
+        Raises:
+            ConfigError: every mistake of the address at once, without its password or token.
+        """
+        scheme, colon, rest = url.strip().partition(":")
+        scheme = scheme.lower()
+        if scheme == "embedded" and colon:
+            if not rest:
+                raise ConfigError("embedded: needs the path of a data folder, as in embedded:./iggy-data")
+            return cls(embedded_path=rest)
+        if scheme in _UNSUPPORTED:
+            raise ConfigError(f"{scheme}:// is not supported for now: only TCP (iggy://) and TLS (iggy+tls://) are")
+        if scheme not in {"iggy", "iggy+tcp", "iggy+tls"} or not rest.startswith("//"):
+            raise ConfigError("an Iggy address looks like iggy://user:password@host:8090 or embedded:PATH")
+        return _parse_server(rest[2:], tls=scheme == "iggy+tls")
+
+    @property
+    def server(self) -> str:
+        """`host:port`, with brackets around an IPv6 address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def in_the_clear(self) -> bool:
+        """Whether password and records leave this machine unencrypted."""
+        if self.tls or self.embedded_path is not None or self.host == "localhost":
+            return False
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return True  # a name
+
+    @property
+    def login(self) -> str:
+        """Who logs in, for messages: `user "iggy"` or `the access token`."""
+        return f'user "{self.user}"' if self.token is None else "the access token"
+
+    @override
+    def __str__(self) -> str:
+        if self.embedded_path is not None:
+            return f"embedded:{self.embedded_path}"
+        who = "***@" if self.token is not None else f"{self.user}:***@"
+        return f"{'iggy+tls' if self.tls else 'iggy'}://{who}{self.server}"
+
+
+def _parse_server(rest: str, *, tls: bool) -> IggyAddress:
+    mistakes: list[str] = []
+    credentials, place, query = _split(rest)
+    place, _, path = place.partition("/")
+    if path:
+        mistakes.append("an Iggy address has no path after the port; write / in a password as %2F")
+    host, port = _parse_place(place, mistakes)
+    options = _parse_options(query, tls=tls, mistakes=mistakes)
+    user, colon, password = (unquote(part) for part in credentials.partition(":"))
+    token = options.get("token")
+    if user.startswith(_TOKEN_MARK) and not colon:
+        if token is not None:
+            mistakes.append("the access token stands twice: before the @ and as token=")
+        token, user = user[len(_TOKEN_MARK) :], ""
+    if token is not None and (user or password):
+        mistakes.append("give either user and password or an access token, not both")
+    elif token is None and not (user and password):
+        mistakes.append("user and password are missing: iggy://user:password@host, or ?token= for an access token")
+    elif token == "":
+        mistakes.append("the access token is empty")
+    if mistakes:
+        raise ConfigError(mistakes)
+    return IggyAddress(
+        host=host,
+        port=port,
+        user=user,
+        password=password if token is None else None,
+        token=token,
+        tls=tls,
+        tls_ca_file=options.get("tls_ca_file"),
+        tls_domain=options.get("tls_domain"),
+    )
+
+
+def _split(rest: str) -> tuple[str, str, str]:
+    """Credentials, place, and options. The last `@` ends the credentials: a password with a bare `@` or `?` in it still works.
+
+    A `?` begins the options where one of them follows it, whatever comes behind; any other one in front of that `@` is part of
+    the password, which no message may show.
+    """
+    options = _QUERY.search(rest)
+    if options is not None:
+        credentials, _, place = rest[: options.start()].rpartition("@")
+        return credentials, place, rest[options.end() :]
+    credentials, _, place = rest.rpartition("@")
+    place, _, query = place.partition("?")
+    return credentials, place, query
+
+
+def _parse_place(place: str, mistakes: list[str]) -> tuple[str, int]:
+    if place.startswith("["):
+        host, bracket, tail = place[1:].partition("]")
+        if not bracket or (tail and not tail.startswith(":")):
+            mistakes.append("an IPv6 address stands in brackets: [::1]:8090")
+            return "", DEFAULT_PORT
+        text = tail[1:]
+    else:
+        if place.count(":") > 1:
+            mistakes.append("an IPv6 address stands in brackets: [::1]:8090")
+            return "", DEFAULT_PORT
+        host, _, text = place.partition(":")
+    if not host:
+        mistakes.append("the host is missing")
+    if not text:
+        return host, DEFAULT_PORT
+    # isascii: int() also takes digits of other scripts
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_PORT):
+        mistakes.append("the port is a number from 1 to 65535")
+        return host, DEFAULT_PORT
+    return host, int(text)
+
+
+def _parse_options(query: str, *, tls: bool, mistakes: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    # A plus sign is a plus sign: tokens are base64.
+    for name, value in parse_qsl(query.replace("+", "%2B"), keep_blank_values=True):
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, _OPTIONS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_OPTIONS)}"
+            # not the name itself: it may be a piece of a password
+            mistakes.append(f"unknown option in the address{hint}; a ? in a password may be written %3F")
+        elif name in options:
+            mistakes.append(f"{name} stands twice in the address")
+        else:
+            options[name] = value
+    if not tls and (options.keys() & {"tls_ca_file", "tls_domain"}):
+        mistakes.append("tls_ca_file and tls_domain need iggy+tls://")
+    return options

@@ -1,0 +1,179 @@
+"""What the form of a key says: key -> name template -> topic, partition, start offset.
+
+template = NameTemplate.parse("events/{{topic}}/{{partition}}-{{timestamp}}.jsonl")
+template.match("events/orders/3-1717000000.jsonl")      # NameMatch(topic="orders", partition=3)
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import attrs
+
+from framework.errors import ConfigError
+
+TOPIC_PLACEHOLDER = "{{topic}}"
+"""What `iggy.topic` may hold to take the template's topic in."""
+
+OFFSETS_SUFFIX = "-offsets"
+"""How the topic of positions is called that every source has by default."""
+
+_LONGEST_TOPIC_BYTES = 255
+_NUMBER = re.compile(r"\+?[0-9]+", re.ASCII)
+_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
+# The topic's length is limited by Iggy: a longer one is no match rather than an error in the middle of a run.
+_CAPTURING = {
+    "topic": r"(?P<topic>[A-Za-z0-9._-]{1,255})",
+    "partition": r"(?P<partition>[0-9]+)",
+    "start_offset": r"(?P<start_offset>[0-9]+)",
+}
+_NESTED_REPEAT = re.compile(r"(?<!\\)\([^()]*(?<!\\)[*+]\)(?:[*+]|\{\d*,\})")
+_DIGITS = {"partition", "start_offset", "timestamp"}
+_PLACEHOLDERS = (*_CAPTURING, "timestamp", "key")
+
+
+class NameMatch(NamedTuple):
+    """What the template found in a key; None for what it has no placeholder for."""
+
+    topic: str | None = None
+    partition: int | None = None
+    start_offset: int | None = None
+
+
+NOTHING_NAMED = NameMatch()
+"""What every key gives when there is no template."""
+
+
+@attrs.frozen(kw_only=True)
+class NameTemplate:
+    """The form of the keys to read. It always covers the whole key, and literal text means itself.
+
+    So the template `{{topic}}-{{partition}}` finds the topic `a-1` and the partition 2 in `a-1-2`: the topic takes as
+    much as it can. And a key that begins with a date, `22-10-12/orders-1-7.gz`, does not match
+    `{{topic}}-{{partition}}-{{start_offset}}.gz` at all, since a topic holds no `/`.
+
+    Attributes:
+        text: as configured.
+        pattern: what `fullmatch` is asked of.
+        has_topic: whether a match gives a topic.
+        has_partition: whether a match gives a partition.
+    """
+
+    text: str
+    pattern: re.Pattern[str] = attrs.field(repr=False)
+    has_topic: bool
+    has_partition: bool
+
+    @classmethod
+    def parse(cls, text: str, *, regex: bool = False) -> NameTemplate:
+        """The template of a text.
+
+        Args:
+            text: literal text with `{{topic}}` (letters, digits, `.`, `_`, `-`), `{{partition}}` and `{{start_offset}}`
+                (digits), `{{timestamp}}` (digits, thrown away, may repeat) and `{{key}}` (anything, thrown away).
+            regex: the rest of the text is a regular expression, not literal; the named groups `topic`, `partition` and
+                `start_offset` count as well.
+
+        Raises:
+            ConfigError: an unknown placeholder, one that stands twice, two with nothing to tell them apart between
+                them, no valid regular expression, or one of the form `(a+)+`. All mistakes at once.
+        """
+        mistakes = _placeholder_mistakes(text) + (_repeat_mistakes(text) if regex else _border_mistakes(text))
+        if mistakes:
+            raise ConfigError([f'template = "{text}": {mistake}' for mistake in mistakes])
+        try:
+            pattern = re.compile(_regex_source(text) if regex else _literal_source(text), 0 if regex else re.DOTALL)
+        except (re.error, OverflowError, RecursionError) as exc:
+            raise ConfigError(f'template = "{text}": no valid regular expression: {exc}') from None
+        groups = pattern.groupindex
+        return cls(text=text, pattern=pattern, has_topic="topic" in groups, has_partition="partition" in groups)
+
+    def match(self, key: str) -> NameMatch | None:
+        """What the template finds in a key; None when the key has another form."""
+        found = self.pattern.fullmatch(key)
+        if found is None:
+            return None
+        groups = found.groupdict()
+        if not groups:
+            return NOTHING_NAMED
+        # In a regular expression a group may be optional, and a partition may be anything: then this is no match.
+        topic = groups.get("topic")
+        if self.has_topic and not topic:
+            return None
+        numbers: list[int | None] = []
+        for name in ("partition", "start_offset"):
+            digits = groups.get(name)
+            if name in groups and not (digits and digits.isascii() and digits.isdigit()):
+                return None
+            numbers.append(int(digits) if digits else None)
+        return NameMatch(topic, *numbers)
+
+
+def topic_name_mistake(name: str) -> str | None:
+    """Why Iggy cannot have a stream or topic of that name: "is ...", "holds ..."; None when it can."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "is not valid Unicode"
+    if not 1 <= size <= _LONGEST_TOPIC_BYTES:
+        return f"is not 1 to {_LONGEST_TOPIC_BYTES} bytes long, as Iggy's names are"
+    if _NUMBER.fullmatch(name):
+        return "is digits alone, which Iggy takes for a number and not for a name"
+    return None if name.isprintable() else "holds control characters"
+
+
+def _placeholder_mistakes(text: str) -> list[str]:
+    mistakes: list[str] = []
+    seen: set[str] = set()
+    for name in _PLACEHOLDER.findall(text):
+        if name not in _PLACEHOLDERS:
+            known = ", ".join(f"{{{{{placeholder}}}}}" for placeholder in _PLACEHOLDERS)
+            mistakes.append(f"unknown placeholder {{{{{name}}}}}; known are {known}")
+        elif name in seen and name != "timestamp":
+            mistakes.append(f"{{{{{name}}}}} stands twice; it may stand once")
+        seen.add(name)
+    return mistakes
+
+
+def _border_mistakes(text: str) -> list[str]:
+    """Placeholders whose border nothing shows: `{{topic}}{{partition}}`, `{{partition}}0{{start_offset}}`.
+
+    Apart from being guesswork, they are what makes matching slow.
+    """
+    parts = _PLACEHOLDER.split(text)
+    mistakes: list[str] = []
+    for at in range(1, len(parts) - 2, 2):
+        first, between, second = parts[at : at + 3]
+        if first == second == "timestamp" and not between:
+            continue
+        both_digits = first in _DIGITS and second in _DIGITS
+        if not between or (both_digits and between.isascii() and between.isdigit()):
+            mistakes.append(
+                f"nothing tells where {{{{{first}}}}} ends and {{{{{second}}}}} begins; put text between them"
+                + (" that is no digit" if between else "")
+            )
+    return mistakes
+
+
+def _repeat_mistakes(text: str) -> list[str]:
+    """The common form of a pattern that can take for ever: `(a+)+`. Others are left to those who ask for a regex."""
+    return [
+        f"{found} repeats a repetition, which can take for ever on a long key; drop one of the two"
+        for found in _NESTED_REPEAT.findall(text)
+    ]
+
+
+def _literal_source(text: str) -> str:
+    parts = _PLACEHOLDER.split(text)
+    source = "".join(_placeholder_source(part) if at % 2 else re.escape(part) for at, part in enumerate(parts))
+    # Years, months and days written side by side are one run of digits, matched in one way only.
+    return re.sub(r"(?:\[0-9\]\+){2,}", lambda run: f"[0-9]{{{len(run[0]) // len('[0-9]+')},}}", source)
+
+
+def _regex_source(text: str) -> str:
+    return _PLACEHOLDER.sub(lambda found: _placeholder_source(found[1]), text)
+
+
+def _placeholder_source(name: str) -> str:
+    return {**_CAPTURING, "timestamp": "[0-9]+", "key": ".+"}[name]

@@ -1,0 +1,1 @@
+"""Which objects are read, in which order, and to which partition."""

@@ -1,0 +1,73 @@
+"""Deferred keys: objects that were listed but not read yet, for a source whose listings are mostly partial."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from heapq import nsmallest
+
+MOST_PUT_OFF = 1000
+"""Maximum of keys kept, the lowest: keys after them are listed with them anyway."""
+
+
+class PutOff:
+    """Keys that the next listing must include. Any thread may add; one thread lists.
+
+    A key waits from its deferral until it is listed again. The time of its first deferral is kept longer: until a full
+    listing shows the key without another deferral. So a key that is deferred repeatedly is recognized, and holds
+    listings back no longer than `patience_seconds` in all.
+
+    Args:
+        patience_seconds: how long a key holds listings back.
+        clock: returns seconds.
+    """
+
+    def __init__(self, patience_seconds: float, clock: Callable[[], float]) -> None:
+        self._patience = patience_seconds
+        self._clock = clock
+        self._since: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        self._fresh: set[str] = set()  # deferred since the current listing began
+        self._lock = threading.Lock()
+
+    def add(self, key: str) -> None:
+        """Defer an object that was not read yet, or that the reader released."""
+        with self._lock:
+            self._since.setdefault(key, self._clock())
+            self._waiting.add(key)
+            self._fresh.add(key)
+            if len(self._since) >= 2 * MOST_PUT_OFF:
+                kept = set(nsmallest(MOST_PUT_OFF, self._since))
+                self._since = {one: since for one, since in self._since.items() if one in kept}
+                self._waiting &= kept
+                self._fresh &= kept
+
+    def waiting(self) -> list[str]:
+        """Return every waiting key, however old."""
+        with self._lock:
+            return list(self._waiting)
+
+    def waited_for(self) -> list[str]:
+        """Return the keys that the next listing must start before."""
+        now = self._clock()
+        with self._lock:
+            return [key for key in self._waiting if now - self._since[key] <= self._patience]
+
+    def begin_pass(self) -> None:
+        """Start a listing."""
+        with self._lock:
+            self._fresh.clear()
+
+    def end_pass(self, was_listed: Callable[[str], bool], *, whole: bool) -> None:
+        """Complete a listing.
+
+        Args:
+            was_listed: whether the listing would have shown a key.
+            whole: whether the listing was a full listing.
+        """
+        with self._lock:
+            seen = [key for key in self._since if key not in self._fresh and was_listed(key)]
+            self._waiting.difference_update(seen)
+            if whole:
+                for key in seen:
+                    del self._since[key]

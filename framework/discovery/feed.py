@@ -1,0 +1,520 @@
+"""Which objects a task reads: repeated listings, or objects that another process assigns.
+
+A feed returns the next object; it knows positions, filters and routes, but no bytes. The iterator takes from it.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Protocol
+
+import attrs
+from typing_extensions import override
+
+from framework.discovery.splitting import Cutter, InHand
+from framework.discovery.stale_listing import NOT_GIVEN, CameBack
+from framework.errors import ObjectChangedError, ObjectError
+from framework.model.closing import give_up
+from framework.model.objects import NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, check_numbering
+from framework.model.splits import count_shares
+from framework.offsets.manager import OffsetManager
+
+log = logging.getLogger(__name__)
+
+MOST_SAID = 1000
+"""Maximum of archived, or refused, objects that the log names individually."""
+
+LIST_SHARE = 10
+"""Minimum pause between listings, in multiples of a listing's duration: large buckets are not listed continuously."""
+
+LONG_REST_SECONDS = 30.0
+"""Longer pauses are logged: a user may be waiting for new objects."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Assignment:
+    """An object, or one split of it, to read, and the position to resume from.
+
+    Attributes:
+        native: the object version.
+        entry: the position.
+        archived: whether it was released because it must be restored first.
+    """
+
+    native: NativeObject
+    entry: OffsetManagerEntry
+    archived: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Total bytes, read or not: the object's size, or its split's."""
+        return self.entry.bytes_of(self.native)
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes still to read, as far as is known without asking the store."""
+        entry = self.entry
+        if entry.mark is None:
+            return self.size_bytes
+        begin = entry.cut.begin if entry.cut is not None else 0
+        return max(0, self.size_bytes - (entry.mark.byte - begin))
+
+
+@attrs.define(kw_only=True)
+class FeedCounts:
+    """Counts of the current listing, or of the last.
+
+    Attributes:
+        passes: complete listings so far.
+        listed: objects that the listing showed.
+        chosen: new or unfinished objects of this listing; each split counts.
+        total_chosen: the same, over all listings.
+        total_chosen_bytes: their total size.
+        waiting: whether no listing is in progress.
+        list_seconds: duration of the listing.
+        left_out: reason -> number of objects that were filtered.
+        done_before: objects that were finished already when the first listing showed them.
+    """
+
+    passes: int = 0
+    listed: int = 0
+    chosen: int = 0
+    total_chosen: int = 0
+    total_chosen_bytes: int = 0
+    waiting: bool = False
+    list_seconds: float = 0.0
+    left_out: dict[str, int] = attrs.field(factory=dict)
+    done_before: int = 0
+
+
+class ObjectFeed(abc.ABC):
+    """Source of objects to read. One reader takes; other threads may release, stop, or read the counts."""
+
+    @abc.abstractmethod
+    def take(self) -> Assignment | None:
+        """Return the next object; None when there is none at the moment. May block for a listing request."""
+
+    @abc.abstractmethod
+    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
+        """Take back an object that could not be read as listed: a later listing decides, soon unless it is gone."""
+
+    @property
+    @abc.abstractmethod
+    def finished(self) -> bool:
+        """Whether no object will ever follow."""
+
+    @property
+    def seconds_until_due(self) -> float:
+        """Seconds for which `take` will certainly return None; 0 when unknown."""
+        return 0.0
+
+    def wait(self, seconds: float, stop: threading.Event | None) -> None:
+        """Wait until there may be more, `stop` is set, or the time is over."""
+        if stop is not None:
+            stop.wait(seconds)
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """End the current listing; `take` then returns None. Idempotent; callable from any thread."""
+
+    def leave(self) -> None:  # noqa: B027 - most hold nothing
+        """Release what a listing in progress holds. The taking thread calls it at its end. Default: nothing."""
+
+
+class Selection(Protocol):
+    """Filter and router: `framework.discovery.filters.Selector` with `framework.discovery.routing.Router`."""
+
+    def begin_pass(self) -> None:
+        """Start a listing."""
+
+    def partition_for(self, native: NativeObject, *, started: bool = False) -> TopicPartition | None:
+        """Return the partition for the object's records; None when it is filtered, which is counted by reason.
+
+        `started`: part of it was sent already, so its age no longer matters (`modified_after = "now"`).
+        """
+
+    def left_out(self) -> dict[str, int]:
+        """Return reason -> objects filtered in this listing."""
+
+
+_NOTHING: Iterator[Assignment] = iter(())
+
+
+def _object_key(native: NativeObject) -> OffsetManagerKey:
+    return OffsetManagerKey.of_object(native.bucket, native.key)
+
+
+def _rest_seconds(listing_seconds: float) -> float:
+    return LIST_SHARE * listing_seconds
+
+
+class ListingFeed(ObjectFeed):
+    """Repeated listings: gives every new or unfinished object once.
+
+    An object is assigned if it has no position, or a position of another version. So is one with an unfinished position
+    that the reader does not hold. A finished object is never read again; it only appears in the listing. An object is
+    split when its version begins; the splits are assigned one by one, and the split size is kept in its position.
+    """
+
+    def __init__(
+        self,
+        *,
+        listing: Callable[[], Iterable[NativeObject]],
+        selection: Selection,
+        offsets: OffsetManager,
+        numbering_options: str,
+        poll_interval_seconds: float,
+        tolerant: bool = False,
+        once: bool = False,
+        start_entry: Callable[[NativeObject, TopicPartition, str], OffsetManagerEntry] = OffsetManagerEntry.start,
+        key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
+        cutter: Cutter | None = None,
+        rest_seconds: Callable[[float], float] = _rest_seconds,
+        idle_seconds: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._listing = listing
+        self._selection = selection
+        self._offsets = offsets
+        self._numbering_options = numbering_options
+        self._poll_interval = poll_interval_seconds
+        self._tolerant = tolerant
+        self._unfit: dict[str, int] = {}
+        self._once = once
+        self._start_entry = start_entry
+        self._key_of = key_of
+        self._cutter = cutter or Cutter()
+        self._rest_seconds = rest_seconds
+        self._idle_seconds = idle_seconds
+        self._idle_before = 0.0
+        self._clock = clock
+        self._pass: Iterator[NativeObject] | None = None
+        self._due = clock()
+        self._listing_seconds = 0.0
+        self._decided: Iterator[Assignment] = iter(())
+        self._in_hand = InHand(offsets)
+        self._released = False
+        self._came_back = CameBack(poll_interval_seconds)
+        self._finished = False
+        self._said_archived: set[str] = set()
+        self._told_refused: set[str] = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+        self.counts = FeedCounts()
+
+    @override
+    def take(self) -> Assignment | None:
+        """Return the next new or unfinished object of the listing in progress; start a listing when due."""
+        if self._pass is None and not self._begin_pass():
+            return None
+        assert self._pass is not None
+        while not self._stopped:
+            assignment = next(self._decided, None)
+            if assignment is not None:
+                self.counts.chosen += 1
+                self.counts.total_chosen += 1
+                self.counts.total_chosen_bytes += assignment.size_bytes
+                return assignment
+            began = self._clock()
+            try:
+                native = next(self._pass, None)
+            except BaseException:
+                self._pass = None  # incomplete: the next `take` starts another
+                raise
+            self._listing_seconds += self._clock() - began
+            if native is None:
+                self._end_pass()
+                return None
+            self.counts.listed += 1
+            self._decided = self._decide(native)
+        return None
+
+    def _begin_pass(self) -> bool:
+        if self._finished or self._stopped or self._clock() < self._due:
+            return False
+        with self._lock:
+            self._in_hand.prune()
+            self._in_hand.awaited = False
+            self._came_back.begin_pass()
+        self._listing_seconds = 0.0
+        self._idle_before = self._idle_seconds()
+        self._released = False
+        past = self.counts
+        self.counts = FeedCounts(
+            passes=past.passes,
+            total_chosen=past.total_chosen,
+            total_chosen_bytes=past.total_chosen_bytes,
+            done_before=past.done_before,
+        )
+        self._selection.begin_pass()
+        self._unfit = {}
+        self._pass = iter(self._listing())
+        return True
+
+    def _end_pass(self) -> None:
+        self._pass = None
+        # time spent waiting for busy cores costs the store nothing; ten times that would be minutes for nothing
+        self._listing_seconds = max(0.0, self._listing_seconds - (self._idle_seconds() - self._idle_before))
+        self.counts.passes += 1
+        self.counts.waiting = True
+        self.counts.list_seconds = self._listing_seconds
+        self.counts.left_out = self._selection.left_out()
+        self.counts.left_out |= self._unfit
+        rest = self._rest_seconds(self._listing_seconds)
+        self._due = self._clock() + max(self._poll_interval, rest)
+        if rest > max(self._poll_interval, LONG_REST_SECONDS) and not self._once:
+            log.info(
+                "the listing took %.1f seconds, so that the next one begins in %.0f: new objects are found then",
+                self._listing_seconds,
+                rest,
+            )
+        if self._once:
+            with self._lock:
+                self._finished = not (self._released or self._in_hand.awaited)
+            if self._released:
+                self._due = self._clock() + self._came_back.pause_seconds
+
+    def _decide(self, native: NativeObject) -> Iterator[Assignment]:  # noqa: PLR0911  the cases, in order
+        key = self._key_of(native)
+        offsets, tracker = self._offsets, self._offsets.tracker
+        settled = offsets.settled_version(key) == native.version
+        entry = offsets.get_entry(key) if not settled else None
+        if entry is not None:
+            tracker.show(key)
+        same = entry if entry is not None and entry.version == native.version else None
+        compacted = not settled and entry is None and offsets.is_compacted(key, native.key, native.modified_ms)
+        try:
+            topic_partition = self._selection.partition_for(native, started=settled or same is not None)
+            if topic_partition is None:
+                return _NOTHING
+            if compacted:
+                tracker.seen_compacted(native)
+                self.counts.done_before += not self.counts.passes
+                return _NOTHING
+            if settled:
+                tracker.seen(native)
+                self.counts.done_before += not self.counts.passes
+                return _NOTHING
+            if same is not None and same.finished and not same.split_size:
+                tracker.seen_open(key, native)
+                self.counts.done_before += not self.counts.passes
+                return _NOTHING
+            self._came_back.check(key, native)
+        except ObjectError as error:
+            return self._refuse(native, error)
+        with self._lock:
+            in_hand = self._in_hand.shares(key, native.version)
+        if in_hand is None:  # the reader holds an older version: this version waits, without a position
+            tracker.put_off(native)
+            self._put_off(native)
+            return _NOTHING
+        try:
+            entries = self._entries_of(key, native, topic_partition, same, in_hand)
+        except ObjectError as error:
+            return self._refuse(native, error)
+        tracker.seen_open(key, native)
+        return (self._hand_out(native, one) for one in entries if not one.finished and one.share not in in_hand)
+
+    def _refuse(self, native: NativeObject, error: ObjectError) -> Iterator[Assignment]:
+        if not self._tolerant:
+            raise error
+        self._tell_refused(native, error)
+        reason = NOT_GIVEN if isinstance(error, ObjectChangedError) else "name without a partition"
+        self._unfit[reason] = self._unfit.get(reason, 0) + 1
+        self._offsets.tracker.put_off(native)  # it may get a partition later
+        return _NOTHING
+
+    def _tell_refused(self, native: NativeObject, error: ObjectError) -> None:
+        """Log each refused object once, up to a maximum: every listing shows it again."""
+        name = f"{native.location} {native.version}"
+        if name in self._told_refused or len(self._told_refused) >= MOST_SAID:
+            return
+        self._told_refused.add(name)
+        log.warning("left out: %s", error)
+        if len(self._told_refused) == MOST_SAID:
+            log.warning("more objects are left out for their names; they are counted without a line of their own")
+
+    def _put_off(self, native: NativeObject) -> None:
+        """Handle a version that waits for an older version in the reader's hands: a later listing shows it again."""
+
+    def _entries_of(
+        self,
+        key: OffsetManagerKey,
+        native: NativeObject,
+        topic_partition: TopicPartition,
+        known: OffsetManagerEntry | None,
+        in_hand: Collection[int],
+    ) -> list[OffsetManagerEntry]:
+        """Return the positions of a version: existing, or new.
+
+        An object begun whole continues whole; an object begun in splits keeps these splits. If the options that number
+        its records have changed, it restarts, provided that nothing of it was sent.
+
+        Raises:
+            PositionMismatchError: they have changed, and part of it was sent.
+        """
+        if known is not None:
+            entries = [known]
+            if known.split_size:
+                entries += self._offsets.get_splits(known)
+                if known.first_ids:
+                    entries += self._begin_rest(native, entries)
+            if in_hand or all(entry.numbering_options in {"", self._numbering_options} for entry in entries):
+                return entries
+            begun = any(one.records_done or one.finished for one in entries)
+            if begun and not any(one.may_begin_again and not one.finished for one in entries):
+                for entry in entries:
+                    if not entry.finished:
+                        check_numbering(entry, self._numbering_options, native.location)
+                return entries
+        generation = self._offsets.next_generation(key)
+        first = attrs.evolve(self._start_entry(native, topic_partition, self._numbering_options), generation=generation)
+        split_size = self._cutter.size_for(native)
+        if not split_size:
+            return [self._offsets.add_entry(first)]
+        count = count_shares(native.size, split_size)
+        log.info("%s: %d bytes, read in %d splits of %d bytes", native.location, native.size, count, split_size)
+        return self._offsets.add_entries(
+            attrs.evolve(
+                first,
+                share=share,
+                split_size=split_size,
+                topic_partition=self._cutter.topic_partition(topic_partition, share),
+            )
+            for share in range(1, count + 1)
+        )
+
+    def _begin_rest(self, native: NativeObject, begun: list[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
+        """Begin the splits that version 0.1 had not begun; this version begins all splits of an object together."""
+        first, count = begun[0], count_shares(native.size, begun[0].split_size)
+        return self._offsets.add_entries(
+            first.another_split(share, self._cutter.topic_partition(first.topic_partition, share))
+            for share in range(len(begun) + 1, count + 1)
+        )
+
+    def _hand_out(self, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
+        with self._lock:
+            self._in_hand.prune()  # within a listing too: the first listing of a large bucket gives millions
+            self._in_hand.take(self._key_of(native), native, entry)
+        return Assignment(native=native, entry=entry)
+
+    @override
+    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
+        """Let the next listing decide about this object; `once` makes it unless the object is gone or archived."""
+        if assignment.archived:
+            self._say_archived(assignment.native)
+            gone = True  # no listing is made for it alone
+        with self._lock:
+            self._in_hand.give_back(self._key_of(assignment.native), assignment.entry.share, gone=gone)
+            if gone:
+                return
+            self._released = True
+            if self._once:
+                self._came_back.note(self._key_of(assignment.native), assignment.native, self.counts.passes)
+            if self._once and self._finished:
+                self._finished = False
+                self._due = self._clock() + self._came_back.pause_seconds
+
+    def _say_archived(self, native: NativeObject) -> None:
+        """Log each archived object once, up to a maximum."""
+        name = f"{native.location} {native.version}"
+        if name in self._said_archived or len(self._said_archived) >= MOST_SAID:
+            return
+        self._said_archived.add(name)
+        log.warning(
+            "%s is archived%s and waited for: it is tried again in each pass until it is restored",
+            native.location,
+            f" ({native.storage_class})" if native.storage_class else "",
+        )
+        if len(self._said_archived) == MOST_SAID:
+            log.warning("more objects are archived; they are waited for without a word")
+
+    @property
+    @override
+    def finished(self) -> bool:
+        """With `once`: whether one complete listing was assigned and no object of it was released."""
+        return self._finished or self._stopped
+
+    @property
+    @override
+    def seconds_until_due(self) -> float:
+        """Seconds until the next listing starts; 0 while one is in progress."""
+        return 0.0 if self._pass is not None else max(0.0, self._due - self._clock())
+
+    @override
+    def stop(self) -> None:
+        """End the listing at the next object."""
+        self._stopped = True
+
+    @override
+    def leave(self) -> None:
+        left, self._pass = self._pass, None
+        give_up(left)
+
+
+class HandedFeed(ObjectFeed):
+    """Objects that another party chose: the process that lists for several tasks, a Spark driver, or a test.
+
+    Args:
+        assignments: the first objects.
+        closed: whether no more will be given.
+        on_release: called with every released object, in the reader's thread.
+    """
+
+    def __init__(
+        self,
+        assignments: Iterable[Assignment] = (),
+        *,
+        closed: bool = False,
+        on_release: Callable[[Assignment, bool], None] | None = None,
+    ) -> None:
+        self._waiting = deque(assignments)
+        self._closed = closed
+        self._on_release = on_release
+        self._changed = threading.Condition()
+
+    def give(self, assignments: Iterable[Assignment]) -> None:
+        """Add objects. Thread-safe."""
+        with self._changed:
+            self._waiting.extend(assignments)
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Declare that no more will be given."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @override
+    def take(self) -> Assignment | None:
+        with self._changed:
+            return self._waiting.popleft() if self._waiting else None
+
+    @override
+    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
+        if self._on_release is not None:
+            self._on_release(assignment, gone)
+
+    @property
+    @override
+    def finished(self) -> bool:
+        return self._closed and not self._waiting
+
+    @override
+    def wait(self, seconds: float, stop: threading.Event | None) -> None:
+        with self._changed:
+            if not (self._waiting or self._closed or (stop is not None and stop.is_set())):
+                self._changed.wait(seconds)
+
+    @override
+    def stop(self) -> None:
+        with self._changed:
+            self._waiting.clear()
+            self._closed = True
+            self._changed.notify_all()

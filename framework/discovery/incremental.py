@@ -1,0 +1,254 @@
+"""Discovery mode `incremental`: most listings cover only keys after the highest key seen, minus a look-back.
+
+    full listing -> after the look-back -> after the look-back -> ... -> full listing, every `full_pass_interval`
+
+Objects that must be found although they lie before the look-back:
+
+- *Deferred objects*: too young for `min_age`, or overwritten while they were read. The next listings start before the
+  lowest of them. An object that is deferred repeatedly (it keeps being overwritten) holds the start back for `min_age`
+  plus a minute. After that it waits for full listings, so it cannot make every listing a full one.
+- *Objects in flight*, however long they take: they need no listing, and hold nothing back. After a restart they are no
+  longer in flight. So the resume key kept in the positions lies before the lowest unfinished object.
+- *Late keys*, written below the look-back, and objects overwritten there: the next full listing finds them.
+
+A restart resumes from the kept key if the last full listing is younger than the interval and the same objects are
+selected; otherwise it starts with a full listing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from typing_extensions import override
+
+from framework.discovery.deferred import PutOff
+from framework.discovery.feed import LIST_SHARE, Assignment, ListingFeed
+from framework.discovery.splitting import PRUNE_FROM
+from framework.model.objects import NativeObject
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.listing_hints import PastListing, TailMark
+from framework.offsets.manager import OffsetManager
+
+HOLD_SECONDS = 60.0
+"""How much longer than `min_age` a repeatedly deferred object holds the start of listings back."""
+
+
+def just_before(key: str) -> str:
+    """Return a key just before `key`, so that a listing after it shows `key` and few keys before it."""
+    last = key[-1:]
+    # only if that is a plain character: stores and proxies treat others differently
+    return key[:-1] + chr(ord(last) - 1) if "!" < last <= "~" else key[:-1]
+
+
+@attrs.define(kw_only=True)
+class _Prefix:
+    """State of one prefix.
+
+    Attributes:
+        name: the prefix.
+        start: key after which the current listing lists it.
+        back: key after which the next partial listing starts, if nothing deferred lies before it.
+        top: the highest keys of the current listing, unordered; contains all keys above `floor`.
+        floor: keys up to this key no longer matter in this listing.
+    """
+
+    name: str
+    start: str = ""
+    back: str = ""
+    top: list[str] = attrs.field(factory=list)
+    floor: str = ""
+
+
+class Tail:
+    """Start keys of listings. The feed's thread lists; any thread may release objects.
+
+    Args:
+        prefixes: listed prefixes.
+        base: full listings start after this key; empty = at the first.
+        lookback_keys: number of the highest keys that each listing repeats.
+        full_pass_interval: seconds between full listings.
+        min_age: seconds for which objects are deferred.
+        selection: digest of the other selection options; a resume key of another digest is not used.
+        offsets: positions.
+        past: returns the stored hints of a prefix; `OffsetManager.note_listing` changes them.
+        list_whole: runs a full listing.
+        list_behind: runs a listing after a key of each prefix.
+        clock: seconds since 1970.
+
+    Attributes:
+        put_off: objects that were listed and deferred.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefixes: Sequence[str],
+        base: str = "",
+        lookback_keys: int,
+        full_pass_interval: float,
+        min_age: float = 0.0,
+        selection: str,
+        offsets: OffsetManager,
+        past: Callable[[str], PastListing],
+        list_whole: Callable[[], Iterator[NativeObject]],
+        list_behind: Callable[[Mapping[str, str]], Iterator[NativeObject]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._prefixes = [_Prefix(name=prefix, start=base, back=base) for prefix in prefixes or ("",)]
+        self._base = base
+        self._kept_keys = lookback_keys + 1  # listings start after the first of them
+        self._interval = full_pass_interval
+        self.put_off = PutOff(min_age + HOLD_SECONDS, clock)
+        self._selection = selection
+        self._offsets = offsets
+        self._past = past
+        self._list_whole = list_whole
+        self._list_behind = list_behind
+        self._clock = clock
+        self._whole = True
+        self._whole_began: float | None = None
+        self._marks: dict[str, str] | None = None  # as kept since the last full listing; None = keep no more
+        self._seconds = {True: 0.0, False: 0.0}  # duration of the last full and the last partial listing
+        self._in_hand: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._prune_at = PRUNE_FROM
+        self._resume()
+
+    # ---- calls from the feed
+
+    def hand_out(self, assignment: Assignment) -> None:
+        """Note that an object is in flight."""
+        entry = assignment.entry
+        self._in_hand[entry.get_manager_key()] = entry
+        if len(self._in_hand) >= self._prune_at:
+            self._prune()
+            self._prune_at = max(PRUNE_FROM, 2 * len(self._in_hand))
+
+    def take_back(self, assignment: Assignment, *, gone: bool) -> None:
+        """Note that an object is no longer in flight; it must be listed again, unless it is gone."""
+        self._in_hand.pop(assignment.entry.get_manager_key(), None)
+        if not gone:
+            self.put_off.add(assignment.native.key)
+
+    def rest_seconds(self, listing_seconds: float) -> float:
+        """Return the pause after a listing of that duration; a full listing does not delay the partial ones."""
+        self._seconds[self._whole] = listing_seconds
+        return LIST_SHARE * self._seconds[False]
+
+    # ---- listings
+
+    def listing(self) -> Iterator[NativeObject]:
+        """Yield the objects of one listing."""
+        began = self._clock()
+        self._whole = self._is_whole_due(began)
+        if not self._whole:
+            self._note_marks()
+        waited_for = self.put_off.waited_for()
+        self.put_off.begin_pass()
+        for prefix in self._prefixes:
+            prefix.start = self._base if self._whole else self._before(prefix, prefix.back, waited_for)
+            prefix.top, prefix.floor = [], prefix.start
+        starts = {prefix.name: prefix.start for prefix in self._prefixes}
+        stream = self._list_whole() if self._whole else self._list_behind(starts)
+        prefix = self._prefixes[0]
+        for native in stream:
+            key = native.key
+            if not key.startswith(prefix.name):
+                prefix = next((one for one in self._prefixes if key.startswith(one.name)), prefix)
+            if key > prefix.floor:
+                prefix.top.append(key)
+                if len(prefix.top) >= 2 * self._kept_keys:
+                    self._trim(prefix)
+            yield native
+        self._end(began)
+
+    def _trim(self, prefix: _Prefix) -> None:
+        prefix.top = sorted(prefix.top)[-self._kept_keys :]
+        if len(prefix.top) == self._kept_keys:
+            prefix.floor = prefix.top[0]
+
+    def _end(self, began: float) -> None:
+        for prefix in self._prefixes:
+            self._trim(prefix)
+            prefix.back = prefix.top[0] if len(prefix.top) == self._kept_keys else prefix.start
+            prefix.top = []
+        self.put_off.end_pass(self._was_listed, whole=self._whole)
+        if self._whole:
+            self._whole_began, self._marks = began, {}
+
+    def _was_listed(self, key: str) -> bool:
+        return any(key.startswith(prefix.name) and key > prefix.start for prefix in self._prefixes)
+
+    def _is_whole_due(self, now: float) -> bool:
+        age = None if self._whole_began is None else now - self._whole_began
+        # a negative age: the clock was set back, so nothing is known
+        return age is None or age < 0 or age >= max(self._interval, LIST_SHARE * self._seconds[True])
+
+    def _before(self, prefix: _Prefix, after: str, keys: Iterable[str]) -> str:
+        """Return the key after which a listing shows everything after `after`, and these keys."""
+        places = (just_before(key) for key in keys if key.startswith(prefix.name))
+        return max(self._base, min((after, *places)))
+
+    # ---- across a restart
+
+    def _resume(self) -> None:
+        marks = {prefix.name: self._past(prefix.name).tail for prefix in self._prefixes}
+        known = [mark for mark in marks.values() if mark is not None and mark.selection == self._selection]
+        if len(known) < len(marks):
+            return
+        self._whole_began = min(mark.whole_pass_ms for mark in known) / 1000
+        unfinished = [entry.key for entry in self._offsets.entries() if not entry.finished]
+        for prefix, mark in zip(self._prefixes, known, strict=True):
+            prefix.back = self._before(prefix, mark.after, unfinished)
+
+    def _note_marks(self) -> None:
+        """Keep the resume key: after each full listing, and again once nothing holds it back any longer."""
+        if self._marks is None or self._whole_began is None:
+            return
+        self._prune()
+        unfinished = [*(entry.key for entry in list(self._in_hand.values())), *self.put_off.waiting()]
+        marks = {prefix.name: self._before(prefix, prefix.back, unfinished) for prefix in self._prefixes}
+        held = any(marks[prefix.name] < prefix.back for prefix in self._prefixes)
+        if not held or not self._marks:
+            for name, after in marks.items():
+                mark = TailMark(after=after, whole_pass_ms=int(self._whole_began * 1000), selection=self._selection)
+                self._offsets.note_listing(name, attrs.evolve(self._past(name), tail=mark))
+            self._marks = marks if held else None
+
+    def _prune(self) -> None:
+        for key, entry in list(self._in_hand.items()):
+            if self._offsets.is_finished(entry):
+                self._in_hand.pop(key, None)
+
+
+class TailFeed(ListingFeed):
+    """Feed whose listings mostly cover only the end of the key range.
+
+    Args:
+        tail: start keys of the listings.
+        **options: options of `ListingFeed`; its listing is the tail's.
+    """
+
+    def __init__(self, tail: Tail, **options: Any) -> None:
+        super().__init__(**{**options, "listing": tail.listing, "rest_seconds": tail.rest_seconds})
+        self._tail = tail
+
+    @override
+    def take(self) -> Assignment | None:
+        """Return the next new or unfinished object of the listing in progress; start a listing when due."""
+        assignment = super().take()
+        if assignment is not None:
+            self._tail.hand_out(assignment)
+        return assignment
+
+    @override
+    def _put_off(self, native: NativeObject) -> None:
+        self._tail.put_off.add(native.key)
+
+    @override
+    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
+        """Let a later listing decide about this object, unless it is gone."""
+        self._tail.take_back(assignment, gone=gone)
+        super().release(assignment, gone=gone)

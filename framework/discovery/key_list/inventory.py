@@ -1,0 +1,231 @@
+"""An S3 Inventory: its `manifest.json` -> data files -> the objects that they name.
+
+The layout is that of the S3 user guide, "Locating your inventory": CSV data files are gzip, their fields quoted and their
+keys URL-encoded; in Parquet ones keys stand as they are. A data file is only used when its length and its MD5 are those that
+the manifest says, all of it, or nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, BinaryIO
+
+import attrs
+
+from framework.discovery.key_list.rows import KeyRow, RowReader, checked_key, columns_of, split_rows, unpacked
+from framework.errors import KeyListError
+
+LONGEST_MANIFEST_BYTES = 64 << 20
+
+_COPY_BYTES = 1 << 20
+_BATCH_ROWS = 10_000
+_AGAIN = "supply the whole inventory again"
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class DataFile:
+    """One file of an inventory.
+
+    Attributes:
+        key: in the destination bucket.
+        size: bytes; None when the manifest does not say.
+        md5: of these bytes, in hexadecimal, lower case; empty when the manifest does not say.
+    """
+
+    key: str
+    size: int | None = None
+    md5: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Inventory:
+    """A manifest.
+
+    Attributes:
+        origin: its name, for messages.
+        source_bucket: what was listed.
+        destination_bucket: where the data files lie; empty when the manifest does not say.
+        parquet: whether they are Parquet, else CSV.
+        columns: of CSV, in order.
+        files: the data files.
+    """
+
+    origin: str
+    source_bucket: str
+    destination_bucket: str
+    parquet: bool
+    columns: tuple[str, ...]
+    files: tuple[DataFile, ...]
+
+
+def parse_manifest(content: bytes, origin: str) -> Inventory:
+    """The manifest in the content of a `manifest.json`.
+
+    Raises:
+        KeyListError: it is cut short, no manifest, or one of ORC files.
+    """
+    try:
+        manifest = json.loads(content)
+    except (ValueError, RecursionError) as error:  # also what is no UTF-8
+        raise KeyListError(f"{origin}: no JSON ({error}); it may be cut short: {_AGAIN}") from None
+    try:
+        kind = str(manifest["fileFormat"]).lower()
+        files = tuple(_data_file(one) for one in manifest["files"])
+        source, schema = str(manifest["sourceBucket"]), str(manifest["fileSchema"])
+        destination = str(manifest.get("destinationBucket", ""))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise KeyListError(
+            f"{origin}: no manifest of an S3 Inventory ({_said(error)}); it needs sourceBucket, fileFormat, fileSchema and "
+            "files with their keys"
+        ) from None
+    if kind not in {"csv", "parquet"}:
+        raise KeyListError(
+            f"{origin}: its data files are {manifest['fileFormat']}, which cannot be read here; have the inventory written as "
+            "CSV or Parquet"
+        )
+    columns = tuple(name.strip() for name in schema.split(",")) if kind == "csv" else ()
+    if columns:
+        columns_of(columns, origin)
+    return Inventory(
+        origin=origin,
+        source_bucket=_bucket(source),
+        destination_bucket=_bucket(destination),
+        parquet=kind == "parquet",
+        columns=columns,
+        files=files,
+    )
+
+
+def _said(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+
+
+def _data_file(told: Mapping[str, Any]) -> DataFile:
+    key = told["key"]
+    if not isinstance(key, str) or not key:
+        raise ValueError("a data file without a key")
+    size = told.get("size")
+    return DataFile(key=key, size=None if size is None else int(size), md5=str(told.get("MD5checksum") or "").lower())
+
+
+def _bucket(name: str) -> str:
+    """The bucket of a name or an ARN."""
+    return name.rpartition(":::")[2]
+
+
+class Checker:
+    """Counts and hashes the bytes of a data file, to compare them with what the manifest says."""
+
+    def __init__(self, data: DataFile, origin: str) -> None:
+        self._data = data
+        self._origin = origin
+        self._size = 0
+        self._md5 = hashlib.md5(usedforsecurity=False)
+
+    def add(self, some: bytes) -> None:
+        """The next bytes."""
+        self._size += len(some)
+        self._md5.update(some)
+
+    def check(self) -> None:
+        """All bytes were added.
+
+        Raises:
+            KeyListError: they are others than the manifest says.
+        """
+        data = self._data
+        if data.size is not None and self._size != data.size:
+            raise KeyListError(
+                f"{self._origin}: {self._size} bytes, but the manifest says {data.size}; none of it was used: {_AGAIN}"
+            )
+        if data.md5 and self._md5.hexdigest() != data.md5:
+            raise KeyListError(f"{self._origin}: its MD5 is not that of the manifest; none of it was used: {_AGAIN}")
+
+
+def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, origin: str) -> None:
+    """Reads a data file to its end, writes it to `target` when there is one, and checks it.
+
+    Raises:
+        KeyListError: it is not what the manifest says.
+    """
+    checker = Checker(data, origin)
+    while some := source.read(_COPY_BYTES):
+        checker.add(some)
+        if target is not None:
+            target.write(some)
+    checker.check()
+
+
+def data_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:
+    """The rows of one data file.
+
+    Args:
+        inventory: its manifest.
+        file: its bytes, checked; seekable.
+        origin: its name, for messages; one that ends in `.gz` is gzip.
+
+    Raises:
+        KeyListError: it is not what its format says, or a row has no sense.
+    """
+    return _parquet_rows(file, origin) if inventory.parquet else _csv_rows(inventory, file, origin)
+
+
+def _csv_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:
+    reader = RowReader(inventory.columns, origin, encoded=True)
+    for number, values in split_rows(unpacked(file, origin), origin):
+        yield reader.row(values, number)
+
+
+def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
+    import pyarrow as pa  # noqa: PLC0415 - only for inventories in Parquet
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    number = 0
+    try:
+        # Read piece by piece, without pyarrow's threads: a row group of an inventory may have some hundred MB.
+        with pq.ParquetFile(file, buffer_size=_COPY_BYTES, pre_buffer=False) as parquet:
+            names = parquet.schema_arrow.names
+            fields = columns_of(names, origin)
+            wanted = [names[at] for _, at in fields]
+            for batch in parquet.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
+                columns = {field: _values(batch.column(names[at])) for field, at in fields}
+                for values in zip(*columns.values(), strict=True):
+                    number += 1
+                    yield _parquet_row(dict(zip(columns, values, strict=True)), origin, number)
+    except (pa.ArrowException, OSError, TypeError) as error:
+        raise KeyListError(
+            f"{origin}, behind row {number}: no Parquet file of an inventory ({error}): {_AGAIN}"
+        ) from error
+
+
+def _values(column: Any) -> list[Any]:
+    """A column as Python values; times as milliseconds."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        column = column.cast(pa.string())
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _parquet_row(told: Mapping[str, Any], origin: str, number: int) -> KeyRow:
+    latest, size, modified = told.get("latest"), told.get("size"), told.get("modified")
+    if not isinstance(modified, int | None):
+        raise KeyListError(f"{origin}, row {number}: last_modified_date is no timestamp")
+    return KeyRow(
+        key=checked_key(told["key"] or "", origin, number, encoded=False),
+        bucket=told.get("bucket") or "",
+        size=None if size is None else int(size),
+        etag=(told.get("etag") or "").strip('"'),
+        modified_ms=modified,
+        version_id=told.get("version_id") or "",
+        latest=True if latest is None else bool(latest),
+        delete_marker=bool(told.get("delete_marker")),
+        storage_class=told.get("storage_class") or "",
+        origin=origin,
+        number=number,
+    )

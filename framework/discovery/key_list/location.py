@@ -1,0 +1,238 @@
+"""Where a supplied list lies: in a file of this machine, or in a store. Its state costs one look, its bytes are streamed."""
+
+from __future__ import annotations
+
+import abc
+import io
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from typing_extensions import override
+
+from framework.discovery.key_list.inventory import DataFile, copy_checked
+from framework.errors import ConfigError, KeyListError, ObjectNotFoundError
+from framework.model.objects import NativeObject
+from framework.storage.stat import Lookups
+from framework.transformer import ReadStream
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)/(.+)", re.DOTALL)
+_BUFFER_BYTES = 1 << 18
+
+
+class ListPlace(abc.ABC):
+    """A place that holds a list. For one thread.
+
+    Attributes:
+        name: for messages: a path or an address.
+    """
+
+    name: str
+
+    @abc.abstractmethod
+    def state(self) -> str:
+        """What tells whether the list was rewritten. One look at the file system, or one request.
+
+        Raises:
+            KeyListError: there is no list.
+        """
+
+    @abc.abstractmethod
+    def open(self) -> BinaryIO:
+        """The list as `state` saw it last, from its first byte on.
+
+        Raises:
+            KeyListError: there is no list.
+            ObjectChangedError: it was rewritten since; also from a read.
+        """
+
+    @abc.abstractmethod
+    def data_name(self, data: DataFile, bucket: str) -> str:
+        """A data file of an inventory as messages show it."""
+
+    @abc.abstractmethod
+    def open_data(self, data: DataFile, bucket: str) -> BinaryIO:
+        """A data file of the inventory that lies here, complete and checked; seekable.
+
+        Args:
+            data: what the manifest says about it.
+            bucket: the destination bucket, as the manifest says; empty when it does not.
+
+        Raises:
+            KeyListError: it is missing, or not what the manifest says.
+        """
+
+
+def place_of(address: str, lookups: Lookups) -> ListPlace:
+    """The place that `[discovery] keys` names: a path, or `scheme://bucket/key`. No I/O.
+
+    Raises:
+        ConfigError: an address of another store than the source's, or of no object.
+    """
+    if "://" not in address:
+        return FilePlace(Path(address))
+    found = _ADDRESS.fullmatch(address)
+    scheme = lookups.store.scheme
+    if found is None or found[1] != scheme:
+        raise ConfigError(
+            f'[discovery] keys = "{address}": must be a path of this machine, or an object as {scheme}://bucket/key'
+        )
+    return StorePlace(found[2], found[3], lookups)
+
+
+class FilePlace(ListPlace):
+    """A file of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.name = str(path)
+
+    @override
+    def state(self) -> str:
+        try:
+            seen = self._path.stat()
+        except OSError as error:
+            raise self._unreadable(error) from error
+        return f"{seen.st_mtime_ns} {seen.st_size} {seen.st_ino}"
+
+    @override
+    def open(self) -> BinaryIO:
+        try:
+            return self._path.open("rb")
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> KeyListError:
+        return KeyListError(
+            f"{self.name}: the list of keys cannot be read ({error.strerror}); check [discovery] keys. "
+            "A path counts from the folder that the program runs in"
+        )
+
+    @override
+    def data_name(self, data: DataFile, bucket: str) -> str:
+        return str(self._find(data) or data.key)
+
+    @override
+    def open_data(self, data: DataFile, bucket: str) -> BinaryIO:
+        path = self._find(data)
+        if path is None:
+            raise KeyListError(
+                f"{self.name}: the data file {data.key} lies neither beside it nor in a folder data or ../data; copy it there, "
+                "or name the manifest in the store"
+            )
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise KeyListError(f"{path}: the data file cannot be read ({error.strerror})") from error
+        with _closed_on_failure(file):
+            copy_checked(file, None, data, str(path))
+            file.seek(0)
+        return file
+
+    def _find(self, data: DataFile) -> Path | None:
+        """Where inventories lie after a copy: as in the bucket, or flat, or the data beside the manifest's folder."""
+        folder, name = self._path.parent, data.key.rpartition("/")[2]
+        within = [] if ".." in data.key.split("/") else [folder / data.key.lstrip("/")]
+        places = (*within, folder / name, folder / "data" / name, folder.parent / "data" / name)
+        return next((place for place in places if place.is_file()), None)
+
+
+class StorePlace(ListPlace):
+    """An object of the store that the source reads, in the same bucket or in another one.
+
+    Args:
+        bucket: of the list.
+        key: of the list.
+        lookups: to the store.
+    """
+
+    def __init__(self, bucket: str, key: str, lookups: Lookups) -> None:
+        self.name = lookups.address(bucket, key)
+        self._bucket = bucket
+        self._key = key
+        self._lookups = lookups
+        self._seen: NativeObject | None = None
+
+    @override
+    def state(self) -> str:
+        try:
+            self._seen = self._lookups.stat(self._bucket, self._key)
+        except ObjectNotFoundError as error:
+            raise self._missing() from error
+        return self._seen.version
+
+    @override
+    def open(self) -> BinaryIO:
+        if self._seen is None:
+            self.state()
+        assert self._seen is not None
+        try:
+            return self._stream(self._bucket, self._seen)
+        except ObjectNotFoundError as error:
+            raise self._missing() from error
+
+    def _missing(self) -> KeyListError:
+        return KeyListError(f"{self.name}: there is no such list of keys; check [discovery] keys")
+
+    def _stream(self, bucket: str, native: NativeObject) -> BinaryIO:
+        return io.BufferedReader(_StreamFile(self._lookups.open(bucket, native)), _BUFFER_BYTES)
+
+    @override
+    def data_name(self, data: DataFile, bucket: str) -> str:
+        return self._lookups.address(self._bucket, data.key)
+
+    @override
+    def open_data(self, data: DataFile, bucket: str) -> BinaryIO:
+        # Manifest and data lie in one bucket, where S3 puts both. What the manifest says is not asked: whoever may write it would
+        # choose the buckets that are read with our credentials.
+        name = self.data_name(data, bucket)
+        # On disk, not in memory: it is checked to its end before anything of it is used.
+        copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who asked for it
+        with _closed_on_failure(copy):
+            try:
+                native = self._lookups.stat(self._bucket, data.key)
+                with self._stream(self._bucket, native) as source:
+                    copy_checked(source, copy, data, name)
+            except ObjectNotFoundError as error:
+                elsewhere = f" The manifest says that they lie in {bucket}." if bucket not in {"", self._bucket} else ""
+                raise KeyListError(
+                    f"{name}: there is no such data file, but {self.name} names it; the data files of an inventory are read from "
+                    f"the bucket of its manifest, supply the whole inventory there.{elsewhere}"
+                ) from error
+            copy.seek(0)
+        return copy
+
+
+@contextmanager
+def _closed_on_failure(file: BinaryIO) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
+
+
+class _StreamFile(io.RawIOBase):
+    """A `ReadStream` as a file of Python's."""
+
+    def __init__(self, stream: ReadStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any, /) -> int:
+        some = self._stream.read(len(buffer))
+        buffer[: len(some)] = some
+        return len(some)
+
+    @override
+    def close(self) -> None:
+        self._stream.close()
+        super().close()

@@ -1,0 +1,270 @@
+"""Objects that a supplied list names, in place of a listing: discovery mode `keys`.
+
+    list -> rows -> [filters: bucket, versions, prefix] -> believed, or looked up -> objects, in the order of the list
+
+A row that says size, ETag and last-modified stands for the line of a listing, and costs no request. Any other is looked up in
+the store, several at once. So is a row that cannot be right any more: of an object that a read found overwritten, and of one
+that has a position of another version.
+
+A pass over a list that was not rewritten looks only at what came back from the reader, or was put off.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import TypeAlias
+
+import attrs
+
+from framework.discovery.key_list.rows import KeyRow
+from framework.discovery.key_list.source import KeyList
+from framework.errors import KeyListError, ObjectChangedError, ObjectNotFoundError
+from framework.model.closing import give_up
+from framework.model.objects import NativeObject
+from framework.model.positions import OffsetManagerKey
+from framework.offsets.manager import OffsetManager
+from framework.storage.daemon_threads import DaemonThreads
+from framework.storage.stat import Lookups
+
+log = logging.getLogger(__name__)
+
+MISSING = "missing"
+OTHER_VERSION = "not the latest version"
+DELETE_MARKER = "delete marker"
+OUTSIDE = "outside the prefix"
+REASONS = (MISSING, OTHER_VERSION, DELETE_MARKER, OUTSIDE)
+"""Why rows are left out, beside the filters that a listing has too. The texts stand in logs and metrics."""
+
+MOST_REMEMBERED = 100_000
+"""Keys that came back or were put off, at most. When more came back, no row of this list is believed any more; when more wait
+for the next pass, it is over the whole list."""
+
+WINDOW = 4
+"""Rows that wait for lookups, in lookups at once: one that is slow does not stop the others."""
+
+REWRITTEN_TIMES = 5
+"""So often a list that is rewritten while it is read is begun again in one pass."""
+
+NAMED_MISSING = 5
+"""Missing objects of a pass that are named in the log; the others are only counted."""
+
+_Wanted: TypeAlias = "NativeObject | str"
+"""An object that is believed, or a key that is to be looked up."""
+
+
+@attrs.frozen(eq=False)
+class _Lookup:
+    """A key that is being looked up; None comes of one that the store does not have."""
+
+    key: str
+    answer: Future[NativeObject | None] = attrs.field(factory=Future)
+
+    @property
+    def ready(self) -> bool:
+        return self.answer.done()
+
+
+class NamedObjects:
+    """The objects of a list, pass after pass. One thread iterates; `came_back` and `put_off` may come from any.
+
+    Attributes:
+        whole: whether the pass under way, or the last one, is over the whole list.
+
+    Args:
+        keys: the list.
+        lookups: to the store.
+        offsets: positions: they tell which rows cannot be right, and what is finished.
+        key_of: the identity of an object in the positions.
+        prefixes: what the source is limited to.
+        concurrency: lookups at once.
+        recheck: whether a finished object is looked up again when its row does not say its version.
+    """
+
+    def __init__(
+        self,
+        keys: KeyList,
+        lookups: Lookups,
+        offsets: OffsetManager,
+        *,
+        key_of: Callable[[NativeObject], OffsetManagerKey],
+        prefixes: Sequence[str] = ("",),
+        concurrency: int = 16,
+        recheck: bool = True,
+    ) -> None:
+        self._keys = keys
+        self._lookups = lookups
+        self._store = lookups.store
+        self._offsets = offsets
+        self._key_of = key_of
+        self._prefixes = tuple(prefixes)
+        self._concurrency = concurrency
+        self._recheck = recheck
+        self._state: str | None = None
+        self._complete = False
+        self._again = False
+        self._left_out = dict.fromkeys(REASONS, 0)
+        self._lock = threading.Lock()
+        self._doubted: set[str] = set()
+        self._waiting: dict[str, None] = {}
+        self._doubt_all = False
+        self.whole = True
+
+    def objects(self, after: str = "") -> Iterator[NativeObject]:
+        """One pass: every object that the list names and the store has, behind the key `after`.
+
+        An object that the list names several times may come several times.
+
+        Raises:
+            KeyListError, ConfigError: the list cannot be used.
+            RetriableError, FatalError: what the store says.
+        """
+        for _attempt in range(REWRITTEN_TIMES):
+            wanted = self._begin_pass(after)
+            try:
+                yield from self._found(wanted)
+            except ObjectChangedError as error:
+                log.warning("the list was rewritten while it was read, and is read from its beginning: %s", error)
+            else:
+                self._complete = True
+                return
+            finally:
+                give_up(wanted)  # a lookup that failed keeps it in its traceback, and the list open
+        raise KeyListError(
+            f"{self._keys.name}: rewritten {REWRITTEN_TIMES} times while it was read; write it seldomer, each time whole"
+        )
+
+    def _begin_pass(self, after: str) -> Iterator[_Wanted]:
+        state = self._keys.state()
+        with self._lock:
+            rewritten = state != self._state
+            self.whole = rewritten or self._again or not self._complete
+            waiting, self._waiting, self._again = self._waiting, {}, False
+            if rewritten:
+                self._doubted, self._doubt_all = set(waiting), False
+        self._state, self._complete = state, False
+        if not self.whole:
+            return iter(waiting)
+        log.info("reading the list of keys %s", self._keys.name)
+        self._left_out.update(dict.fromkeys(REASONS, 0))
+        return self._wanted_rows(after)
+
+    def _wanted_rows(self, after: str) -> Iterator[_Wanted]:
+        rows = 0
+        for row in self._keys.rows():
+            rows += 1
+            wanted = self._wanted(row, after)
+            if wanted is not None:
+                yield wanted
+        if not rows:
+            log.warning("%s names nothing: is that all of it?", self._keys.name)
+
+    def _wanted(self, row: KeyRow, after: str) -> _Wanted | None:
+        if row.delete_marker:
+            self._left_out[DELETE_MARKER] += 1
+        elif not row.latest:
+            self._left_out[OTHER_VERSION] += 1
+        elif not row.key.startswith(self._prefixes) or (after and row.key.encode() <= after.encode()):
+            self._left_out[OUTSIDE] += 1
+        else:
+            return self._believed(row)
+        return None
+
+    def _believed(self, row: KeyRow) -> _Wanted | None:
+        version = None
+        if row.size is not None and row.modified_ms is not None:
+            version = self._store.listed_version(etag=row.etag, modified_ms=row.modified_ms)
+        native = NativeObject(
+            scheme=self._store.scheme,
+            bucket=self._store.bucket,
+            key=row.key,
+            size=row.size or 0,
+            version=version or "",
+            modified_ms=row.modified_ms or 0,
+            storage_class=row.storage_class,
+        )
+        entry = self._offsets.get_entry(self._key_of(native))
+        # share 1 of a split object says nothing of the others
+        finished = entry is not None and entry.finished and not entry.split_size
+        if version is None:
+            return None if finished and not self._recheck else row.key
+        if entry is not None and entry.version != version:
+            return row.key
+        if finished:
+            return native
+        exact = entry is not None or not self._store.lists_milliseconds or native.modified_ms % 1000 != 0
+        return native if exact and not self._is_doubted(row.key) else row.key
+
+    def _is_doubted(self, key: str) -> bool:
+        return self._doubt_all or key in self._doubted
+
+    # ---- looking up
+
+    def _found(self, wanted: Iterable[_Wanted]) -> Iterator[NativeObject]:
+        """The objects, in order; those that are missing left out."""
+        window: deque[NativeObject | _Lookup] = deque()
+        threads = DaemonThreads(self._concurrency, name="lookup")
+        try:
+            for one in wanted:
+                window.append(one if isinstance(one, NativeObject) else self._begin_lookup(one, threads))
+                while window and (len(window) > WINDOW * self._concurrency or _ready(window[0])):
+                    yield from self._taken(window.popleft())
+            while window:
+                yield from self._taken(window.popleft())
+        finally:
+            threads.shutdown()
+
+    def _begin_lookup(self, key: str, threads: DaemonThreads) -> _Lookup:
+        lookup = _Lookup(key)
+
+        def look_up() -> None:
+            try:
+                lookup.answer.set_result(self._lookups.stat(self._store.bucket, key))
+            except ObjectNotFoundError:
+                lookup.answer.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                lookup.answer.set_exception(error)
+
+        threads.submit(look_up)
+        return lookup
+
+    def _taken(self, one: NativeObject | _Lookup) -> Iterator[NativeObject]:
+        native = one if isinstance(one, NativeObject) else one.answer.result()
+        if native is not None:
+            yield native
+        elif isinstance(one, _Lookup):
+            self._left_out[MISSING] += 1
+            if self._left_out[MISSING] <= NAMED_MISSING:
+                address = self._lookups.address(self._store.bucket, one.key)
+                log.warning("%s: left out, there is no such object, but %s names it", address, self._keys.name)
+
+    # ---- what came of them
+
+    def came_back(self, key: str, *, gone: bool) -> None:
+        """The reader found another version, or none: the row is wrong. It is looked up in the next pass, unless it is gone."""
+        with self._lock:
+            if len(self._doubted) < MOST_REMEMBERED:
+                self._doubted.add(key)
+            else:
+                self._doubt_all = True
+        if not gone:
+            self.put_off(key)
+
+    def put_off(self, key: str) -> None:
+        """An object of the pass under way was left for later: the next pass looks at it again."""
+        with self._lock:
+            if len(self._waiting) < MOST_REMEMBERED:
+                self._waiting[key] = None
+            else:
+                self._again = True
+
+    def left_out(self) -> dict[str, int]:
+        """Reason -> rows of the list that are no object to read."""
+        return {reason: count for reason, count in self._left_out.items() if count}
+
+
+def _ready(one: NativeObject | _Lookup) -> bool:
+    return isinstance(one, NativeObject) or one.ready

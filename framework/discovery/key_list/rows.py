@@ -1,0 +1,327 @@
+"""A supplied list of keys, as text or as CSV -> the objects that it names, row by row.
+
+Text: one key a line, exactly as it stands. CSV: columns by the names of a header; without a header one column of keys, or
+`bucket,key[,version]` with URL-encoded keys, as S3 Batch Operations has it. Files are read as they come: the memory they
+take does not grow with the list.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import Any, BinaryIO
+from urllib.parse import unquote_plus
+
+import attrs
+from typing_extensions import override
+
+from framework.errors import KeyListError
+
+LONGEST_KEY_BYTES = 1024
+"""The longest key that S3 and GCS have."""
+
+_LONGEST_LINE_BYTES = 16 * LONGEST_KEY_BYTES
+_SHORT = LONGEST_KEY_BYTES // 4
+_BOM = b"\xef\xbb\xbf"
+
+FIELDS = {
+    "bucket": "bucket",
+    "key": "key",
+    "size": "size",
+    "etag": "etag",
+    "lastmodified": "modified",
+    "lastmodifieddate": "modified",
+    "versionid": "version_id",
+    "version": "version_id",
+    "islatest": "latest",
+    "isdeletemarker": "delete_marker",
+    "storageclass": "storage_class",
+}
+"""Names of columns, in lower case and without what is neither letter nor digit: `e_tag` and `ETag` are one."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class KeyRow:
+    """What a list says about one object.
+
+    Attributes:
+        key: exactly as stored.
+        bucket: where it lies; empty when the list does not say.
+        size: bytes; None when the list does not say.
+        etag: empty when the list does not say.
+        modified_ms: last-modified, milliseconds since 1970 UTC; None when the list does not say.
+        version_id: the version of a versioned bucket; empty when the list does not say.
+        latest: whether that is the version that a listing would show.
+        delete_marker: whether that version says that the object is deleted.
+        storage_class: empty when the list does not say.
+        origin: the file, for messages.
+        number: of the row in it, counted from 1.
+    """
+
+    key: str
+    bucket: str = ""
+    size: int | None = None
+    etag: str = ""
+    modified_ms: int | None = None
+    version_id: str = ""
+    latest: bool = True
+    delete_marker: bool = False
+    storage_class: str = ""
+    origin: str = ""
+    number: int = 0
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for messages."""
+        return f"{self.origin}, row {self.number}"
+
+
+class RowReader:
+    """Rows of texts -> `KeyRow`, by the names of their columns.
+
+    Args:
+        names: of the columns, in order; unknown ones are left alone.
+        origin: the file, for messages.
+        encoded: whether keys are URL-encoded, a space as `+` or `%20`.
+
+    Raises:
+        KeyListError: no column is named `key`.
+    """
+
+    def __init__(self, names: Sequence[str], origin: str, *, encoded: bool) -> None:
+        self._fields = columns_of(names, origin)
+        self._width = len(names)
+        self._origin = origin
+        self._encoded = encoded
+
+    def row(self, values: Sequence[str], number: int) -> KeyRow:
+        """One row.
+
+        Raises:
+            KeyListError: another number of fields than columns, or a field that is not what its column says.
+        """
+        if len(values) != self._width:
+            raise KeyListError(
+                f"{self._origin}, row {number}: {len(values)} fields where {self._width} are expected; "
+                "if the list was cut short, supply all of it"
+            )
+        told = {field: values[at] for field, at in self._fields}
+        return KeyRow(
+            key=checked_key(told["key"], self._origin, number, encoded=self._encoded),
+            bucket=told.get("bucket", ""),
+            size=self._size(told.get("size", ""), number),
+            etag=told.get("etag", "").strip('"'),
+            modified_ms=self._moment(told.get("modified", ""), number),
+            version_id=told.get("version_id", ""),
+            latest=self._truth(told.get("latest", ""), number, absent=True),
+            delete_marker=self._truth(told.get("delete_marker", ""), number, absent=False),
+            storage_class=told.get("storage_class", ""),
+            origin=self._origin,
+            number=number,
+        )
+
+    def _size(self, text: str, number: int) -> int | None:
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit()):
+            raise KeyListError(f"{self._origin}, row {number}: a size is a whole number of bytes")
+        return int(text)
+
+    def _moment(self, text: str, number: int) -> int | None:
+        if not text:
+            return None
+        try:
+            # Python 3.10 does not read the Z that everybody writes.
+            moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1] in "zZ" else text)
+        except ValueError:
+            raise KeyListError(
+                f"{self._origin}, row {number}: last-modified must look like 2024-05-31T12:00:00.000Z"
+            ) from None
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)
+        return round(moment.timestamp() * 1000)
+
+    def _truth(self, text: str, number: int, *, absent: bool) -> bool:
+        if not text:
+            return absent
+        if text.lower() not in {"true", "false"}:
+            raise KeyListError(f"{self._origin}, row {number}: is_latest and is_delete_marker are true or false")
+        return text.lower() == "true"
+
+
+def columns_of(names: Sequence[str], origin: str) -> list[tuple[str, int]]:
+    """The known columns and where each stands; of two with one meaning the first.
+
+    Raises:
+        KeyListError: no column is named `key`.
+    """
+    found: dict[str, int] = {}
+    for at, name in enumerate(names):
+        field = FIELDS.get(_plain(name))
+        if field is not None:
+            found.setdefault(field, at)
+    if "key" not in found:
+        raise KeyListError(f"{origin}: none of its columns is named key; they are {', '.join(names)}")
+    return list(found.items())
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
+    """The key that a field holds.
+
+    Raises:
+        KeyListError: it is empty, longer than a key can be, or what it encodes is no UTF-8.
+    """
+    key = text
+    if encoded and ("%" in text or "+" in text):
+        try:
+            key = unquote_plus(text, errors="strict")
+        except UnicodeDecodeError:
+            raise KeyListError(
+                f"{origin}, row {number}: the URL-encoded key is no UTF-8; if keys are not encoded, "
+                'set [discovery] keys_encoding = "none"'
+            ) from None
+    if not key:
+        raise KeyListError(f"{origin}, row {number}: the key is empty")
+    if len(key) > _SHORT and len(key.encode()) > LONGEST_KEY_BYTES:
+        raise KeyListError(
+            f"{origin}, row {number}: longer than a key can be ({LONGEST_KEY_BYTES} bytes); is this a list of keys?"
+        )
+    return key
+
+
+def text_rows(file: BinaryIO, origin: str, *, encoded: bool = False) -> Iterator[KeyRow]:
+    r"""The keys of a text file: one a line, nothing taken off but the line's end (LF or CR LF). Empty lines are none.
+
+    A key with a line break in it cannot stand in it, nor one that ends in CR: use CSV, or URL-encoded lines.
+
+    Args:
+        file: its bytes; a byte order mark is left out.
+        origin: its name, for messages.
+        encoded: whether each line is URL-encoded.
+
+    Raises:
+        KeyListError: a line is no UTF-8, or longer than a key can be.
+    """
+    number = 0
+    while line := file.readline(_LONGEST_LINE_BYTES):
+        number += 1
+        if number == 1:
+            line = line.removeprefix(_BOM)
+        if line.endswith(b"\n"):
+            line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
+        if not line:
+            continue
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            raise KeyListError(f"{origin}, row {number}: no UTF-8 text; is this a list of keys?") from None
+        yield KeyRow(key=checked_key(text, origin, number, encoded=encoded), origin=origin, number=number)
+
+
+def csv_rows(file: BinaryIO, origin: str, *, bucket: str, encoded: bool | None = None) -> Iterator[KeyRow]:
+    """The rows of a CSV file in UTF-8, fields quoted where they need it (RFC 4180). Empty lines are no rows.
+
+    A first row with a field `key` is a header, unless another of its fields is the bucket's name.
+
+    Args:
+        file: its bytes.
+        origin: its name, for messages.
+        bucket: the source's.
+        encoded: whether keys are URL-encoded; None = only in a file without a header and with a column for the bucket.
+
+    Raises:
+        KeyListError: it is no CSV or no UTF-8, is cut short inside a field, or has neither a header nor 1 to 3 columns.
+    """
+    rows = split_rows(file, origin)
+    first = next(rows, None)
+    if first is None:
+        return
+    number, values = first
+    if any(name.strip().lower() == "key" for name in values) and bucket not in values:
+        reader = RowReader(values, origin, encoded=bool(encoded))
+    else:
+        names = {1: ("key",), 2: ("bucket", "key"), 3: ("bucket", "key", "version_id")}.get(len(values))
+        if names is None:
+            raise KeyListError(
+                f"{origin}: {len(values)} columns and no header; begin it with a row that names the columns, key among them"
+            )
+        reader = RowReader(names, origin, encoded=len(names) > 1 if encoded is None else encoded)
+        yield reader.row(values, number)
+    for number, values in rows:
+        yield reader.row(values, number)
+
+
+def split_rows(file: BinaryIO, origin: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file as texts, with their numbers; without those that are empty.
+
+    Raises:
+        KeyListError: it is no CSV, no UTF-8, or a row is longer than one of a list can be.
+    """
+    number = length = 0
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+
+    def lines() -> Iterator[str]:
+        nonlocal length
+        while line := text.readline(_LONGEST_LINE_BYTES + 1):
+            length += len(line)
+            if length > _LONGEST_LINE_BYTES:
+                raise KeyListError(
+                    f"{origin}, row {number + 1}: longer than {_LONGEST_LINE_BYTES} characters; is this a list of keys?"
+                )
+            yield line
+
+    try:
+        for values in csv.reader(lines(), strict=True):
+            number, length = number + 1, 0
+            if values:
+                yield number, values
+    except UnicodeDecodeError:
+        raise KeyListError(f"{origin}, behind row {number}: no UTF-8 text; is this a list of keys?") from None
+    except csv.Error as error:
+        raise KeyListError(
+            f"{origin}, behind row {number}: no CSV ({error}); if it was cut short, supply all of it"
+        ) from None
+    finally:
+        if not file.closed:
+            text.detach()  # the file is closed by who opened it
+
+
+def unpacked(file: BinaryIO, origin: str) -> BinaryIO:
+    """The content of a file: as it is, or out of gzip when the name ends in `.gz`.
+
+    Reading it raises `KeyListError` when the gzip data are cut short or broken.
+    """
+    if not origin.endswith(".gz"):
+        return file
+    return io.BufferedReader(_Unpacked(file, origin))
+
+
+class _Unpacked(io.RawIOBase):
+    """Gzip, with errors that name the file."""
+
+    def __init__(self, file: BinaryIO, origin: str) -> None:
+        super().__init__()
+        self._gzip = gzip.GzipFile(fileobj=file)
+        self._origin = origin
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def readinto(self, buffer: Any, /) -> int:
+        try:
+            return self._gzip.readinto(buffer)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise KeyListError(
+                f"{self._origin}: its gzip data are broken or cut short ({error}); supply all of it"
+            ) from error

@@ -1,0 +1,89 @@
+"""A supplied list of keys, whatever its form and wherever it lies -> rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from framework.discovery.key_list.inventory import LONGEST_MANIFEST_BYTES, Inventory, data_rows, parse_manifest
+from framework.discovery.key_list.location import ListPlace
+from framework.discovery.key_list.rows import KeyRow, csv_rows, text_rows, unpacked
+from framework.errors import ConfigError, KeyListError
+
+
+class KeyList:
+    """The rows of a list, read anew each time. For one thread.
+
+    Args:
+        place: where it lies.
+        form: `text`, `csv`, `inventory`, or `auto`: by the name.
+        encoding: of keys in text and CSV: `none`, `url`, or `auto` as `framework.discovery.key_list.rows` says.
+        bucket: the source's.
+    """
+
+    def __init__(self, place: ListPlace, *, form: str = "auto", encoding: str = "auto", bucket: str) -> None:
+        self._place = place
+        self._form = _form_of(place.name) if form == "auto" else form
+        self._encoded = None if encoding == "auto" else encoding == "url"
+        self._bucket = bucket
+
+    @property
+    def name(self) -> str:
+        """Where it lies, for messages."""
+        return self._place.name
+
+    def state(self) -> str:
+        """What tells whether the list was rewritten; one look, or one request.
+
+        Raises:
+            KeyListError: there is none.
+        """
+        return self._place.state()
+
+    def rows(self) -> Iterator[KeyRow]:
+        """Every row, in order, those about another bucket refused; as `state` saw the list last.
+
+        Raises:
+            KeyListError: the list is cut short, or has a row without sense. Rows before that one were handed out.
+            ConfigError: it is about another bucket.
+            ObjectChangedError: it was rewritten meanwhile.
+        """
+        for row in self._inventory_rows() if self._form == "inventory" else self._plain_rows():
+            if row.bucket and row.bucket != self._bucket and not self._bucket.startswith("arn:"):
+                raise self._other_bucket(row.place, row.bucket)
+            yield row
+
+    def _plain_rows(self) -> Iterator[KeyRow]:
+        name = self._place.name
+        with self._place.open() as packed, unpacked(packed, name) as file:
+            if self._form == "csv":
+                yield from csv_rows(file, name, bucket=self._bucket, encoded=self._encoded)
+            else:
+                yield from text_rows(file, name, encoded=bool(self._encoded))
+
+    def _inventory_rows(self) -> Iterator[KeyRow]:
+        inventory = self._inventory()
+        for data in inventory.files:
+            with self._place.open_data(data, inventory.destination_bucket) as file:
+                yield from data_rows(inventory, file, self._place.data_name(data, inventory.destination_bucket))
+
+    def _inventory(self) -> Inventory:
+        name = self._place.name
+        with self._place.open() as file:
+            content = file.read(LONGEST_MANIFEST_BYTES + 1)
+        if len(content) > LONGEST_MANIFEST_BYTES:
+            raise KeyListError(f"{name}: longer than the manifest of an inventory can be; is it a manifest.json?")
+        inventory = parse_manifest(content, name)
+        if inventory.source_bucket != self._bucket and not self._bucket.startswith("arn:"):
+            raise self._other_bucket(f"{name}, sourceBucket", inventory.source_bucket)
+        return inventory
+
+    def _other_bucket(self, place: str, bucket: str) -> ConfigError:
+        return ConfigError(
+            f"{place}: is about the bucket {bucket}, but this source reads {self._bucket}; "
+            "supply a list of that bucket's objects, or change the bucket of the source"
+        )
+
+
+def _form_of(name: str) -> str:
+    lower = name.lower().removesuffix(".gz")
+    return "inventory" if lower.endswith(".json") else "csv" if lower.endswith(".csv") else "text"

@@ -1,0 +1,74 @@
+"""Hints that one listing of a prefix leaves for the next: read before it starts, stored when it is complete."""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+
+from framework.offsets.listing_hints import PastListing, differs_notably, worth_keeping
+from framework.offsets.manager import OffsetManager
+from framework.storage.listing.histogram import Histogram
+from framework.storage.listing.parallel import Listing, ListingRequest
+from framework.store import ObjectStore
+
+log = logging.getLogger(__name__)
+
+
+class ListingMemory:
+    """Hints from a source's listings: stored in the positions, or for small listings in this process only.
+
+    Args:
+        offsets: the positions.
+        store: the bucket.
+        page_size: keys per page.
+    """
+
+    def __init__(self, offsets: OffsetManager, store: ObjectStore, page_size: int) -> None:
+        self._offsets = offsets
+        self._store = store
+        self._page_size = page_size
+        # everything that makes it another place, with other keys or another order
+        self._of = f"{store.scheme}://{store.bucket}" + (f" at {store.address}" if store.address else "")
+        self._histograms: dict[str, Histogram] = {}
+        self._said: set[str] = set()
+
+    def past(self, prefix: str) -> PastListing:
+        """Return the stored hints of the prefix; empty if there are none."""
+        past = self._offsets.past_listing(prefix)
+        return past if past is not None and past.of == self._of else PastListing(of=self._of)
+
+    def request(self, prefix: str, after: str) -> ListingRequest:
+        """Return the request for a lister. The first call per prefix warns if the store is known to be unordered."""
+        past = self.past(prefix)
+        unordered = past.unordered or not self._store.ordered
+        if unordered and prefix not in self._said:
+            self._said.add(prefix)
+            why = (
+                "was seen to list out of the order of keys" if past.unordered else "does not list in the order of keys"
+            )
+            log.warning("%s/%s: the store %s; one chain of pages lists it", self._of, prefix, why)
+        histogram = self._histograms.get(prefix, past.histogram)
+        return ListingRequest(prefix=prefix, after=after, histogram=() if unordered else histogram, unordered=unordered)
+
+    def note(self, request: ListingRequest, listing: Listing, *, whole: bool) -> None:
+        """Store the hints of a complete listing, or of one that failed for lack of order. Saves notable changes only.
+
+        Args:
+            request: the request.
+            listing: its result.
+            whole: whether it covered everything that is ever listed of the prefix. A part says nothing about the rest.
+        """
+        prefix, past = request.prefix, self.past(request.prefix)
+        unordered = listing.unordered and self._store.ordered
+        now = attrs.evolve(past, unordered=unordered if whole else past.unordered or unordered)
+        if now.unordered:
+            self._said.add(prefix)  # the listing itself has already reported it
+            now = attrs.evolve(now, histogram=())
+        elif whole and listing.histogram:
+            self._histograms[prefix] = listing.histogram
+            kept = worth_keeping(listing.histogram, self._page_size)
+            if differs_notably(past.histogram, kept):
+                now = attrs.evolve(now, histogram=kept)
+        if now != past:
+            self._offsets.note_listing(prefix, now)

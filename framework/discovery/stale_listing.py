@@ -1,0 +1,61 @@
+"""Stale-listing guard: limits and spaces listings for objects that could not be read as listed.
+
+Otherwise a store that lists a version and returns another would be asked a thousand times a second, without end.
+"""
+
+from __future__ import annotations
+
+from framework.errors import ObjectChangedError
+from framework.model.objects import NativeObject
+from framework.model.positions import OffsetManagerKey
+
+FIRST_PAUSE_SECONDS = 0.1
+NOT_GIVEN = "listed, and not given"
+"""Why such an object is filtered, in the counts."""
+
+MOST_PASSES = 8
+"""Maximum of listings in which an object may be released in the version that was listed."""
+
+
+class CameBack:
+    """Guard of a feed that lists as soon as an object was released. The caller must lock.
+
+    An object that every listing shows in another version is read at once, however often: it is being overwritten.
+
+    Attributes:
+        pause_seconds: pause before the next listing; 0 the first time, then 0.1 seconds, doubled with each listing.
+
+    Args:
+        longest_seconds: maximum pause.
+    """
+
+    def __init__(self, longest_seconds: float) -> None:
+        self._longest = longest_seconds
+        self._seen: dict[OffsetManagerKey, tuple[str, int, int]] = {}  # version, listings, number of the last listing
+        self.pause_seconds = 0.0
+
+    def begin_pass(self) -> None:
+        """Reset the pause: earlier releases have been waited for."""
+        self.pause_seconds = 0.0
+
+    def note(self, key: OffsetManagerKey, native: NativeObject, passes: int) -> None:
+        """Note the release of an object or a split; `passes` is the number of complete listings."""
+        version, times, last = self._seen.get(key, ("", 0, -1))
+        if version != native.version:
+            times = 1
+        elif passes != last:
+            times += 1
+        self._seen[key] = native.version, times, passes
+        if times > 1:
+            pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (times - 2), self._longest)
+            self.pause_seconds = max(self.pause_seconds, pause)
+
+    def check(self, key: OffsetManagerKey, native: NativeObject) -> None:
+        """Raise ObjectChangedError if it was released too often in this version."""
+        version, times, _ = self._seen.get(key, ("", 0, 0))
+        if times >= MOST_PASSES and version == native.version:
+            raise ObjectChangedError(
+                f"{times} times the store said that it was overwritten, and listed version {version} again: it does not give "
+                f"what it lists; check the endpoint, and what lies in between",
+                location=native.location,
+            )

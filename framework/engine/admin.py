@@ -1,0 +1,154 @@
+"""Manual changes to a source's positions: each in its own epoch, so that no other writer interferes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.engine.session import Session, check_topics, ensure_offsets_topic
+from framework.iggy.dead_letters.log import void_letters
+from framework.iggy.offset_log.epochs import begin_epoch
+from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.partitions import (
+    PartitionGoneError,
+    PartitionReader,
+    check_first_edition,
+    data_topics,
+    give_up_partitions,
+    lost_partitions,
+)
+from framework.model.positions import OffsetManagerEntry
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.offset_log.state import LogState
+    from framework.offsets.reset import Reset
+
+
+@attrs.frozen
+class Changed:
+    """The result of a manual change.
+
+    Attributes:
+        epoch: the epoch of the change.
+        positions: number of positions now.
+    """
+
+    epoch: int
+    positions: int
+
+
+def reset_positions(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> Changed:
+    """Remove positions, so that their objects are read again from the first record, in a higher generation.
+
+    Atomic: nothing has happened until the snapshot is complete. Dead letters of reset objects are marked after it.
+
+    Args:
+        connection: an open connection, which the caller closes.
+        config: configuration of the source.
+        reset: what to reset.
+
+    Raises:
+        SourceRunningError: the source is running.
+        PositionError: the log cannot be read; or a partition is gone, unless everything is reset.
+    """
+    done = _change(
+        connection,
+        config,
+        lambda state: _reset(state, reset),
+        check=lambda state: None if reset.everything else check_topics(connection, config, state),
+    )
+    void_letters(connection, config, reset)
+    return done
+
+
+def accept_changes(connection: IggyConnection, config: SourceCommonConfig) -> Changed:
+    """Accept the topics and the selection as they are now. What positions count as saved stays so.
+
+    Where messages after an anchor were removed, reading continues after the saved records. Objects that were partly
+    read under other options, or in a missing partition, restart.
+
+    Raises:
+        SourceRunningError: the source is running.
+        PositionError: the log cannot be read, or version 0.1 wrote it and sent more than it saved.
+    """
+    return _change(
+        connection,
+        config,
+        lambda state: _accept(state, connection, config),
+        check=partial(check_first_edition, connection, config.iggy.stream, accepted=True),
+    )
+
+
+def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool]) -> int:
+    """Reopen failed objects, so that they resume where they failed; return how many.
+
+    Args:
+        session: an epoch of this process; nothing else runs in it.
+        failed: whether a position is to be reopened.
+    """
+    offsets = session.offsets
+    found = [entry for entry in offsets.entries() if entry.failed and failed(entry)]
+    with offsets.lock:
+        for entry in found:
+            session.state.replace(entry.reopened())
+    if found:
+        session.write_snapshot()
+    return len(found)
+
+
+def _change(
+    connection: IggyConnection,
+    config: SourceCommonConfig,
+    change: Callable[[LogState], None],
+    *,
+    check: Callable[[LogState], object],
+) -> Changed:
+    ensure_offsets_topic(connection, config)
+    offset_log = OffsetLog(connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name)
+    epoch = begin_epoch(offset_log, check=check)
+    change(epoch.state)
+    epoch.open(offset_log)
+    session = Session(connection, config, offset_log, epoch)
+    session.write_snapshot()
+    return Changed(epoch.number, len(session.offsets))
+
+
+def _reset(state: LogState, reset: Reset) -> None:
+    for key in [entry.get_manager_key() for entry in state.positions.view() if reset.takes_entry(entry)]:
+        state.positions.remove_object(key.whole())
+    state.watermark = reset.opened(state.watermark)
+    for prefix, past in list(state.listings.items()):
+        if reset.touches(prefix):  # a tail mark says how far a listing was read
+            state.listings[prefix] = attrs.evolve(past, tail=None)
+    state.skipped = []
+    if reset.everything:
+        # old messages are of older generations; changes to the topics no longer matter
+        state.selected = None
+        give_up_partitions(state, state.partitions)
+        state.past_given_up = True
+
+
+def _accept(state: LogState, connection: IggyConnection, config: SourceCommonConfig) -> None:
+    stream = config.iggy.stream
+    topics = data_topics(connection, stream, state)
+    give_up_partitions(state, lost_partitions(state, topics, config.iggy.partitions))
+    reader = PartitionReader(connection, stream, state)
+    for topic_partition in sorted(state.partitions):
+        found = topics[topic_partition.topic]
+        assert found is not None
+        try:
+            reader.read(topic_partition, found)
+        except PartitionGoneError:
+            state.anchors.pop(topic_partition, None)
+            state.topics.pop(topic_partition, None)
+            state.closed.pop(topic_partition, None)
+    state.past_given_up = True
+    for _, entry in state.positions.unsettled():
+        state.replace(attrs.evolve(entry, may_begin_again=True))
+    if state.selected is not None:
+        state.selected = attrs.evolve(state.selected, changes_accepted=True)

@@ -1,0 +1,341 @@
+"""Replay of dead letters: the command `dead-letter replay`.
+
+    claim, fence, load -> open letters -> [note where the partitions end -> send, marked -> confirmed -> mark the letters]
+
+A replay has its own epoch, so it never runs beside its source. It is repeatable: if it was killed, the next replay
+searches the partitions for letters that were sent but not marked. It starts at the ends that the killed replay had
+noted before it sent. Replayed records have their own ids: no recovery takes them for records of their objects. They
+have no position either, so they are not sent to a topic that may lose them.
+
+A letter about a record sends that record. A letter about the rest of an object sends nothing: it reopens the object's
+position, and the next run resumes where the object failed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.discovery.routing import Router
+from framework.engine.admin import reopen_objects
+from framework.errors import IggyTopicError, ObjectError, RecordError, SkippableError
+from framework.iggy import wire
+from framework.iggy.dead_letters.topic import IggyDeadLetters, ReplayMarker, StoredLetter
+from framework.iggy.headers import REPLAY_HEADER, encode_headers, provenance
+from framework.iggy.named_topics import topic_refusal
+from framework.iggy.offset_log.partitions import hold_back_of
+from framework.iggy.reader import read_partition
+from framework.model.batches import SkippedRecord
+from framework.model.closing import give_up
+from framework.model.message_ids import dead_letter_hash64, message_id
+from framework.model.objects import NativeObject, TopicPartition, length_only
+from framework.model.positions import OffsetManagerKey
+from framework.transformer import BatchLimits
+
+if TYPE_CHECKING:
+    from framework.engine.session import Session
+    from framework.iterator import AbstractSourceRecordIterator
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 500
+"""Letters between two marks."""
+
+AT_ONCE_BYTES = 8 << 20
+
+SCAN_RECORDS = 1000
+"""Records of an object in memory during the search for the wanted ones."""
+
+
+@attrs.define(kw_only=True)
+class ReplayCounts:
+    """The results of a replay.
+
+    Attributes:
+        sent: records sent.
+        found: records that an earlier, killed replay had already sent.
+        reopened: objects that the next start resumes.
+        bad: letters that remain: error message -> count.
+    """
+
+    sent: int = 0
+    found: int = 0
+    reopened: int = 0
+    bad: dict[str, int] = attrs.field(factory=dict)
+
+    @property
+    def stayed(self) -> int:
+        """Number of letters that remain."""
+        return sum(self.bad.values())
+
+
+@attrs.frozen
+class _Remade:
+    letter: StoredLetter
+    payload: bytes = attrs.field(repr=length_only)
+
+
+class LetterReplay:
+    """A replay, in the epoch of a session. Not thread-safe.
+
+    Args:
+        session: a session of this process; it has recovered.
+        iterator: iterator of a task that is not started: reads objects, with the current format.
+        may_be_lost: send also to topics that may lose confirmed messages.
+    """
+
+    def __init__(self, session: Session, iterator: AbstractSourceRecordIterator, *, may_be_lost: bool = False) -> None:
+        config = session.config
+        box = IggyDeadLetters.of(session.connection, config)
+        assert box is not None
+        self._session = session
+        self._iterator = iterator
+        self._box = box
+        self._source = config.source.name
+        self._stream = config.iggy.stream
+        self._provenance = config.iggy.headers == "provenance"
+        self._ends: dict[TopicPartition, int] = {}
+        self._may_be_lost = may_be_lost
+        self._checked: set[str] = set()
+        self._refusals: dict[str, str | None] = {}
+        self.counts = ReplayCounts()
+
+    def run(self, letters: Sequence[StoredLetter], notes: Sequence[ReplayMarker]) -> ReplayCounts:
+        """Replay letters, and mark them.
+
+        Args:
+            letters: letters that are not replayed yet.
+            notes: every marker of earlier replays.
+
+        Raises:
+            IggyTopicError: a topic may lose confirmed messages.
+            UnknownOutcomeError, IggyUnavailableError: the next replay finds what was sent and not marked.
+            SourceError: an error of the store or a topic.
+        """
+        records = [
+            letter
+            for letter in letters
+            if letter.kind == "record" and self._has_place(letter) and self._is_passed(letter)
+        ]
+        waiting = self._found(records, notes)
+        for group in self._groups(self._remade(waiting)):
+            self._send(group)
+        self._reopen([letter for letter in letters if letter.kind == "object"])
+        return self.counts
+
+    def _has_place(self, letter: StoredLetter) -> bool:
+        """Return whether records may go where the letter says: any program with access can write letters."""
+        topic_partition, partitions = letter.topic_partition, self._session.config.iggy.partitions
+        if topic_partition.topic not in self._refusals:
+            self._refusals[topic_partition.topic] = self._refusal(topic_partition.topic)
+        refusal = self._refusals[topic_partition.topic]
+        if refusal is None and topic_partition.partition >= partitions:
+            refusal = f"has {partitions} partitions, and the letter names partition {topic_partition.partition}"
+        if refusal is not None:
+            self._stays(RecordError(f'topic "{topic_partition.topic}" {refusal}'))
+        return refusal is None
+
+    def _refusal(self, topic: str) -> str | None:
+        config = self._session.config
+        if topic in {config.offsets_topic, config.errors.dead_letter_topic}:
+            return "keeps positions or dead letters; records never go there"
+        if topic == Router(config).fixed_topic:
+            return None  # a problem with it ends the replay: the user must fix it
+        return topic_refusal(self._session.connection, config, topic)
+
+    def _is_passed(self, letter: StoredLetter) -> bool:
+        """Return whether the source is past the record; otherwise the source would send it a second time."""
+        key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_share(letter.share)
+        entry = self._session.offsets.get_entry(key)
+        if entry is None or entry.version != letter.version or entry.records_done >= letter.record:
+            return True
+        self._stays(RecordError("the source was killed before it had gone beyond the record; start it first"))
+        return False
+
+    def _reopen(self, letters: Sequence[StoredLetter]) -> None:
+        """Reopen positions before marking: a letter that was only marked would never be replayed."""
+        places = {(one.bucket, one.key, one.share, one.version, one.record - 1) for one in letters}
+        self.counts.reopened = reopen_objects(
+            self._session,
+            lambda entry: (entry.bucket, entry.key, entry.share, entry.version, entry.records_done) in places,
+        )
+        for at in range(0, len(letters), AT_ONCE):
+            self._box.replayed(letters[at : at + AT_ONCE])
+
+    # ---- letters that an earlier replay had sent
+
+    def _found(self, letters: Sequence[StoredLetter], notes: Sequence[ReplayMarker]) -> list[StoredLetter]:
+        """Mark the letters that an earlier, killed replay had sent; return the others."""
+        by_offset = {letter.offset: letter for letter in letters}
+        suspects: set[int] = set()
+        since: dict[TopicPartition, int] = {}
+        for note in notes:
+            ours = [by_offset[offset] for offset in note.letters if offset in by_offset]
+            suspects.update(map(self._id, ours))
+            for topic_partition in {letter.topic_partition for letter in ours}:
+                end = note.ends.get(topic_partition, 0)
+                since[topic_partition] = min(end, since.get(topic_partition, end))
+        found: set[int] = set()
+        for topic_partition, end in since.items():
+            for message in read_partition(
+                self._session.connection, self._stream, topic_partition.topic, topic_partition.partition, start=end
+            ):
+                if REPLAY_HEADER in message.headers and message.message_id in suspects:
+                    found.add(message.message_id)
+        done = [letter for letter in letters if self._id(letter) in found]
+        for at in range(0, len(done), AT_ONCE):
+            self._box.replayed(done[at : at + AT_ONCE])
+        self.counts.found = len(found)
+        return [letter for letter in letters if self._id(letter) not in found]
+
+    def _id(self, letter: StoredLetter) -> int:
+        """Return the id of the message that replays the letter."""
+        of_object = dead_letter_hash64(
+            self._source,
+            letter.bucket,
+            letter.key,
+            letter.version,
+            letter.split_size,
+            generation=letter.generation,
+            kind="replayed",
+        )
+        return message_id(of_object, letter.share, letter.record)
+
+    # ---- the records
+
+    def _remade(self, letters: Iterable[StoredLetter]) -> Iterator[_Remade]:
+        """Yield the records that can be read now, object by object."""
+        by_object = sorted(letters, key=lambda one: (*_object_of(one), one.record, one.offset))
+        for (bucket, key, version, *_), group in itertools.groupby(by_object, key=_object_of):
+            wanted = list(group)
+            native = self._as_it_was(bucket, key, version)
+            read = self._from_object(native, wanted) if native is not None else {}
+            for letter in wanted:
+                try:
+                    payload = self._payload(letter, read.get(letter.record))
+                except SkippableError as error:
+                    self._stays(error)
+                else:
+                    yield _Remade(letter, payload)
+
+    def _stays(self, error: SkippableError) -> None:
+        self.counts.bad[error.message] = self.counts.bad.get(error.message, 0) + 1
+
+    def _as_it_was(self, bucket: str, key: str, version: str) -> NativeObject | None:
+        """Return the letters' object; None when it is gone, or is another version."""
+        native = self._iterator.look_up(NativeObject(bucket=bucket, key=key, size=0, version=version))
+        return native if native is not None and native.version == version else None
+
+    def _payload(self, letter: StoredLetter, read: bytes | SkippableError | None) -> bytes:
+        if isinstance(read, bytes):
+            return read
+        if isinstance(read, RecordError):
+            raise read
+        raw = self._box.raw(letter) if letter.payload == "whole" else b""
+        if not raw:
+            reason = read.message if read is not None else "its object is gone, or there in another version"
+            raise RecordError(f"{reason}, and the letter does not hold the whole record")
+        return self._iterator.transformer.decode_record(raw, key=letter.key)
+
+    def _from_object(
+        self, native: NativeObject, letters: Sequence[StoredLetter]
+    ) -> Mapping[int, bytes | SkippableError]:
+        """Read the wanted records of an object, or of one of its splits, under the current configuration."""
+        wanted = {letter.record for letter in letters}
+        cut, skip = letters[0].cut, min(wanted) - 1
+        source, read = self._iterator.get_input_stream(native), self._iterator.transformer
+        limits = BatchLimits(records=SCAN_RECORDS)
+        if cut is not None:
+            runs = read.read_split(source, cut, skip=skip, limits=limits)
+        else:
+            runs = read.read(source, skip=skip, limits=limits)
+        found: dict[int, bytes | SkippableError] = {}
+        try:
+            for run in runs:
+                if isinstance(run, SkippedRecord):
+                    if run.record_number in wanted:
+                        found[run.record_number] = run.error
+                else:
+                    last = run.first_record + len(run.payloads) - 1
+                    for number in wanted.intersection(range(run.first_record, last + 1)):
+                        found[number] = bytes(run.payloads[number - run.first_record])
+                if len(found) == len(wanted):
+                    break
+        except ObjectError as error:  # covers the remaining records: only the letters' own bytes are left for them
+            for number in wanted - found.keys():
+                found[number] = error
+        finally:
+            give_up(runs)
+        return found
+
+    # ---- sending
+
+    def _groups(self, remade: Iterable[_Remade]) -> Iterator[list[_Remade]]:
+        """Yield groups to send between two marks. Letters with the same id are adjacent, and stay together."""
+        group: list[_Remade] = []
+        size = 0
+        for one in remade:
+            full = len(group) >= AT_ONCE or size >= AT_ONCE_BYTES
+            if full and self._id(one.letter) != self._id(group[-1].letter):
+                yield group
+                group, size = [], 0
+            group.append(one)
+            size += len(one.payload)
+        if group:
+            yield group
+
+    def _send(self, group: Sequence[_Remade]) -> None:
+        """Note the ends, send, mark. Letters with the same id are one record, which is sent once."""
+        topic_partitions = sorted({one.letter.topic_partition for one in group})
+        for topic_partition in topic_partitions:
+            self._open(topic_partition)
+        letters = [one.letter for one in group]
+        self._box.note(letters, {topic_partition: self._ends[topic_partition] for topic_partition in topic_partitions})
+        for topic_partition in topic_partitions:
+            ours = {self._id(one.letter): one for one in group if one.letter.topic_partition == topic_partition}
+            segments = [self._segment(one) for one in ours.values()]
+            for some in wire.cut_segments(segments, AT_ONCE_BYTES):
+                body = wire.encode_send(self._stream, topic_partition.topic, topic_partition.partition, some)
+                self._session.connection.send_raw(self._stream, topic_partition.topic, topic_partition.partition, body)
+            self.counts.sent += len(ours)
+        self._box.replayed(letters)
+
+    def _open(self, topic_partition: TopicPartition) -> None:
+        if topic_partition.topic not in self._checked:
+            info = self._session.partitions.ensure_topic(topic_partition.topic)
+            if hold_back_of(info) and not self._may_be_lost:
+                raise IggyTopicError(
+                    f'topic "{topic_partition.topic}" of stream "{self._stream}" saves only every '
+                    f"{info.messages_required_to_save} messages, "
+                    f"and a record that is sent again has no position: were the server killed, it would be gone. To send it all "
+                    f"the same: --may-be-lost"
+                )
+            self._checked.add(topic_partition.topic)
+        last = self._session.connection.poll(
+            self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=1
+        )
+        self._ends[topic_partition] = last[-1].offset + 1 if last else 0
+
+    def _segment(self, one: _Remade) -> wire.Segment:
+        letter = one.letter
+        native = NativeObject(bucket=letter.bucket, key=letter.key, size=0, version=letter.version)
+        headers = provenance(native, share=letter.cut) if self._provenance else {}
+        number = self._id(letter)
+        return wire.Segment(
+            id_high=number >> 64,
+            share=letter.share,
+            first_record=letter.record,
+            payloads=[one.payload],
+            headers=encode_headers({**headers, REPLAY_HEADER: "1"}),
+        )
+
+
+def _object_of(letter: StoredLetter) -> tuple[str, str, str, int, int]:
+    return letter.bucket, letter.key, letter.version, letter.generation or 0, letter.share
+
+
+__all__ = ["LetterReplay", "ReplayCounts"]

@@ -1,0 +1,61 @@
+"""Forwarding of a task's log to the leader, which alone knows the format and destination of lines."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+from typing_extensions import override
+
+from framework.pipeline.sender import OBJECTS_LOGGER
+
+TRACE = "traceback"
+"""The field of a line that holds the traceback of another process."""
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields that a record was given as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+@attrs.frozen(slots=True)
+class Said:
+    """A line of a task's log: its logger, its level (as in `logging`), its text and its fields."""
+
+    logger: str
+    level: int
+    text: str
+    fields: Mapping[str, object] = attrs.field(factory=dict)
+
+    def repeat(self) -> None:
+        """Log the line in this process, where logging is configured."""
+        logging.getLogger(self.logger).log(self.level, "%s", self.text, extra=dict(self.fields))
+
+
+class Teller(logging.Handler):
+    """Log handler that forwards warnings, and the lines about single objects, when enabled.
+
+    Args:
+        tell: called with each line, in the thread that logs it.
+    """
+
+    def __init__(self, tell: Callable[[Said], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno < logging.WARNING and record.name != OBJECTS_LOGGER:
+            return
+        text = record.getMessage()
+        fields = fields_of(record)
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            text = f"{text}: {type(error).__name__}: {error}"
+            fields[TRACE] = "".join(traceback.format_exception(*record.exc_info))
+        self._tell(Said(record.name, record.levelno, text, fields))

@@ -1,0 +1,131 @@
+"""Restart policy: how long a run recovers after its work broke off, and when it fails.
+
+There are three limits. Iggy may be away for five minutes, once it has answered; a break during a start's recovery
+counts like any other. A server that has never answered gets some seconds, enough for a restart: most often its address
+is wrong, and the user is waiting. Repeated breaks without progress, such as a worker that runs out of memory over one
+object, do not resolve by themselves: the run fails soon.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.errors import FatalError
+
+if TYPE_CHECKING:
+    from framework.errors import IggyUnavailableError
+
+log = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 300.0
+"""How long a source waits for Iggy to recover before it fails."""
+
+FIRST_ANSWER_SECONDS = 3.0
+"""Limit for a server that has never answered this process, from the start on; `[iggy] startup_timeout` overrides it."""
+
+RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+
+FRUITLESS_RECOVERIES = 5
+"""Maximum of consecutive breaks without progress on any record or object."""
+
+
+@attrs.frozen
+class WorkDone:
+    """Work of a run up to a break.
+
+    Attributes:
+        count: grows with every confirmed record and every finished object.
+        idle: all known work was done, so the break has another cause.
+    """
+
+    count: int
+    idle: bool
+
+
+class Patience:
+    """Counts the breaks of one run. Not thread-safe.
+
+    Args:
+        work_done: returns the run's current figures.
+        first_answer_seconds: how long to wait for a server that has not answered yet, from now on.
+        clock: returns seconds.
+
+    Attributes:
+        began: whether a recovery has succeeded.
+        at_work: whether work is in progress since the last recovery.
+        answered: whether the server has accepted this process.
+    """
+
+    def __init__(
+        self,
+        work_done: Callable[[], WorkDone],
+        *,
+        first_answer_seconds: float = FIRST_ANSWER_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work_done = work_done
+        self._first_answer_until = clock() + first_answer_seconds
+        self._clock = clock
+        self._lost_at: float | None = None
+        self._tries = 0
+        self._fruitless = 0
+        self._before = 0
+        self._stored: int | None = None
+        self.at_work = False
+        self.began = False
+        self.answered = False
+
+    def connected(self, stored: int) -> None:
+        """Note that a recovery succeeded and work begins.
+
+        Args:
+            stored: number of records that it found stored, over all objects. More than the last time means progress,
+                even if it was not reported before the break.
+        """
+        if self._stored is not None and stored > self._stored:
+            self._fruitless = 0
+        self._stored = stored
+        self._before = self._work_done().count
+        self.answered = self.began = self.at_work = True
+        if self._lost_at is not None:
+            what = "Iggy is back" if self._tries else "work goes on"
+            log.warning("%s, after %.1f seconds", what, self._clock() - self._lost_at)
+        self._lost_at, self._tries = None, 0
+
+    def broke(self, error: IggyUnavailableError) -> float:
+        """Note that work broke off, or a connection failed. Return the seconds to wait before the next attempt.
+
+        Raises:
+            IggyUnavailableError: the error itself: Iggy is away for too long.
+            FatalError: there is no progress.
+        """
+        if self.at_work:
+            self.at_work = False
+            self._lost_at = self._clock()
+            done = self._work_done()
+            self._fruitless = 0 if done.idle or done.count > self._before else self._fruitless + 1
+            if self._fruitless > FRUITLESS_RECOVERIES:
+                raise FatalError(
+                    f"gave up after {FRUITLESS_RECOVERIES} recoveries in a row in which no record got further; the last "
+                    f"time it broke off with: {error}"
+                ) from error
+            return _pause(max(0, self._fruitless - 1))
+        now = self._clock()
+        if not self.answered and now >= self._first_answer_until:
+            raise error
+        if self._lost_at is None:
+            self._lost_at = now
+        if now - self._lost_at > RECONNECT_SECONDS:
+            raise error
+        self._tries += 1
+        pause = _pause(self._tries - 1)
+        return pause if self.answered else min(pause, self._first_answer_until - now)
+
+
+def _pause(number: int) -> float:
+    return RECONNECT_PAUSES[min(number, len(RECONNECT_PAUSES) - 1)]

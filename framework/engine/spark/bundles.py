@@ -1,0 +1,225 @@
+"""The executors' side of a listing: some key ranges, side by side, each page packed as it comes.
+
+Everything here also runs on the driver, for the first pages of a bucket.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import attrs
+import zstandard
+
+from framework.engine.task_run import portable
+from framework.errors import FatalError, SourceError, ThrottledError
+from framework.iterator.object_store import StoreRecordIterator
+from framework.model.key_range import KeyRange
+from framework.model.objects import NativeObject
+from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.pages import list_range, merged
+from framework.storage.listing.tasks import RangeResult, RangeTask
+from framework.task.context import SourceContext
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.errors import RetriableError
+    from framework.store import ListPage
+    from framework.task import AbstractSourceTask
+
+OBJECT_BYTES = 350
+"""About what an object takes in an answer beside its key, for the budget of bytes."""
+
+
+@attrs.frozen(kw_only=True)
+class Bundle:
+    """The ranges of a wave that one Spark task lists side by side; travels pickled.
+
+    Attributes:
+        task_class: the source.
+        config: its configuration.
+        prefix: of the whole listing.
+        tasks: the ranges.
+        requests_per_second: this bundle's part of the budget; None = none.
+        bytes_per_second: the same.
+    """
+
+    task_class: type[AbstractSourceTask]
+    config: SourceCommonConfig
+    prefix: str
+    tasks: Sequence[RangeTask]
+    requests_per_second: float | None = None
+    bytes_per_second: float | None = None
+
+
+@attrs.define(kw_only=True)
+class RangeListed:
+    """What came of one range; a failure is a value.
+
+    Attributes:
+        pages: packed objects, in order; see `unpacked`.
+        stretch: what its pages have shown wholly; None when it failed.
+        result: the report for the planner; None when it failed before the first page.
+        retries: calls that were tried again.
+        throttled: of these, because the store asked to slow down.
+        server_time_ms: the store's clock at the first answer.
+        asked_at: when the first request went out, seconds since 1970 by the clock of the machine that sent it; 0 = none did.
+        answered_at: when the last answer was there, by the same clock.
+        failure: why it ended early.
+    """
+
+    pages: list[bytes] = attrs.field(factory=list, repr=False)
+    stretch: KeyRange | None = None
+    result: RangeResult | None = None
+    retries: int = 0
+    throttled: int = 0
+    server_time_ms: int | None = None
+    asked_at: float = 0.0
+    answered_at: float = 0.0
+    failure: SourceError | None = None
+
+    def report(self) -> RangeListed:
+        """The same without the pages."""
+        return attrs.evolve(self, pages=[])
+
+
+def seconds_asked(wave: Sequence[RangeListed]) -> float:
+    """For how long some request of a wave was under way, or the next one in the budget was waited for: not its wait for cores.
+
+    Clocks of machines that differ make it longer, never shorter than what one of them saw.
+    """
+    total, here = 0.0, 0.0
+    for began, ended in sorted((one.asked_at, one.answered_at) for one in wave):
+        total += max(0.0, ended - max(began, here))
+        here = max(here, ended)
+    return total
+
+
+def packed(objects: Sequence[NativeObject]) -> bytes:
+    """The objects of one page by columns, compressed: 20 to 40 bytes each."""
+    first = objects[0]
+    columns = (
+        first.scheme,
+        first.bucket,
+        [one.key for one in objects],
+        [one.size for one in objects],
+        [one.version for one in objects],
+        [one.modified_ms for one in objects],
+        [one.storage_class for one in objects],
+    )
+    return zstandard.compress(pickle.dumps(columns, protocol=5), 1)
+
+
+def unpacked(page: bytes) -> list[NativeObject]:
+    """The inverse of `packed`."""
+    scheme, bucket, *columns = pickle.loads(zstandard.decompress(page))  # noqa: S301 - our own bytes
+    return [
+        NativeObject(
+            scheme=scheme,
+            bucket=bucket,
+            key=key,
+            size=size,
+            version=version,
+            modified_ms=modified_ms,
+            storage_class=storage_class,
+        )
+        for key, size, version, modified_ms, storage_class in zip(*columns, strict=True)
+    ]
+
+
+# ---- on an executor
+
+_opened: dict[bytes, StoreRecordIterator] = {}
+_opening = threading.Lock()
+
+
+def list_bundle(bundle: Bundle) -> list[RangeListed]:
+    """Lists the ranges of a bundle, all at once; never raises what a source can raise."""
+    try:
+        iterator = _iterator_of(bundle)
+    except SourceError as error:
+        return [RangeListed(failure=portable(error))]
+    return list_ranges(iterator, bundle)
+
+
+def _iterator_of(bundle: Bundle) -> StoreRecordIterator:
+    """The source's iterator; kept while this Python worker lists the same source, for its connections."""
+    identity = pickle.dumps((bundle.task_class, bundle.config))
+    with _opening:
+        if identity not in _opened:
+            for kept in _opened.values():
+                kept.close()
+                kept.store.close()
+            _opened.clear()
+            task = bundle.task_class()
+            with ExitStack() as if_not:
+                if_not.callback(task.close_resources)
+                iterator = task.get_iterator(SourceContext(config=bundle.config))
+                if not isinstance(iterator, StoreRecordIterator):  # on the driver it was one
+                    raise FatalError(f"{bundle.task_class.__name__} makes another kind of iterator on an executor")
+                _opened[identity] = iterator
+                if_not.pop_all()
+        return _opened[identity]
+
+
+def list_ranges(
+    iterator: StoreRecordIterator, bundle: Bundle, stop: threading.Event | None = None
+) -> list[RangeListed]:
+    """The same with an iterator that is there."""
+    pace = CallPace(requests_per_second=bundle.requests_per_second, bytes_per_second=bundle.bytes_per_second)
+    if len(bundle.tasks) == 1:
+        return [_list_one(iterator, bundle, bundle.tasks[0], pace, stop)]
+    with ThreadPoolExecutor(len(bundle.tasks), thread_name_prefix="range") as threads:
+        return list(threads.map(lambda task: _list_one(iterator, bundle, task, pace, stop), bundle.tasks))
+
+
+def _stretch_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
+    if result.exhausted:
+        return KeyRange(task.after, task.until)
+    return KeyRange(task.after, result.last_key) if result.last_key is not None else None
+
+
+def _list_one(
+    iterator: StoreRecordIterator, bundle: Bundle, task: RangeTask, pace: CallPace, stop: threading.Event | None
+) -> RangeListed:
+    listed = RangeListed()
+    results: list[RangeResult] = []
+
+    def count(error: RetriableError, tries: int, seconds: float) -> None:
+        listed.retries += 1
+        listed.throttled += isinstance(error, ThrottledError)
+        iterator.log_retry(error, tries, seconds)
+
+    def ask(**call: object) -> ListPage:
+        delay = pace.delay_seconds()
+        if delay > 0:
+            iterator.policy.wait(delay, stop)
+        what = f"listing {iterator.store.scheme}://{iterator.store.bucket}/{bundle.prefix}"
+        page = iterator.policy.call(lambda: iterator.store.list_page(**call), what=what, on_retry=count, stop=stop)  # type: ignore[arg-type]
+        pace.spend(OBJECT_BYTES * len(page.objects))
+        if listed.server_time_ms is None:
+            listed.server_time_ms = page.server_time_ms
+        return page
+
+    listed.asked_at = time.time()
+    try:
+        for objects, result in list_range(
+            iterator.store, task, prefix=bundle.prefix, page_size=iterator.page_size, ask=ask
+        ):
+            if objects:
+                listed.pages.append(packed(objects))
+            results.append(result)
+    except SourceError as error:
+        listed.failure = portable(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
+        listed.failure = FatalError(f"{type(error).__name__}: {error}")
+    listed.answered_at = time.time()
+    if results:
+        listed.result = merged(results)
+        listed.stretch = _stretch_of(task, listed.result)
+    return listed

@@ -1,0 +1,54 @@
+"""The lines of the command `check` about Spark: Java, the master, an executor. Starts an application and ends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from framework.engine.spark.jvm import require_java
+from framework.engine.spark.packages import require_packages
+from framework.engine.spark.session import reach_master, spark_context
+from framework.errors import EXIT_TRY_AGAIN, SourceError
+from framework.storage.preflight import CheckResult
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.task import AbstractSourceTask
+
+EXECUTOR_SECONDS = 60.0
+"""How long an executor is waited for."""
+
+
+def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
+    """Everything that a run does with Spark before its first object; stops after the first line that fails."""
+    master = config.spark.master
+    try:
+        yield CheckResult("java", ok=True, detail=require_java())
+    except SourceError as error:
+        yield CheckResult.failed("java", error)
+        return
+    waited = threading.Event()
+    step = "master"
+    try:
+        reach_master(master)
+        with spark_context(config.spark, name=f"iggy-cloud-sources check {config.source.name}") as context:
+            if context is None:  # only a stop ends the waiting
+                return
+            yield CheckResult("master", ok=True, detail=f"{context.master}, Spark {context.version}")
+            step = "executors"
+            timer = threading.Timer(EXECUTOR_SECONDS, waited.set)
+            timer.daemon = True
+            timer.start()
+            try:
+                require_packages(context, task_class, config, stopping=waited)
+            finally:
+                timer.cancel()
+    except SourceError as error:
+        yield CheckResult.failed(step, error)
+        return
+    if waited.is_set():
+        detail = f"no executor within {EXECUTOR_SECONDS:.0f} seconds: has the cluster free cores and memory?"
+        yield CheckResult("executors", ok=False, detail=detail, exit_code=EXIT_TRY_AGAIN)
+    else:
+        yield CheckResult("executors", ok=True, detail="have all that this source needs")

@@ -1,0 +1,53 @@
+"""The Spark engine: this process is the driver, executors read, transform and send."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from framework.engine.local import LocalEngine
+from framework.engine.spark.group import SparkGroup
+from framework.engine.spark.packages import require_packages
+from framework.engine.spark.session import spark_context
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from framework.engine.progress import Progress
+    from framework.engine.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class SparkEngine(LocalEngine):
+    """Runs a source on Spark until it is stopped, or once. The same epochs, positions and guarantee as the local engine."""
+
+    _context: SparkContext | None = None
+    _hold_line = False
+
+    @override
+    def run(self) -> Progress:
+        name = f"iggy-cloud-sources {self._config.source.name}"
+        with spark_context(self._config.spark, name=name, stopping=self._stopping) as context:
+            if context is not None:
+                self._hold_line = require_packages(context, self._task_class, self._config, stopping=self._stopping)
+            self._context = context
+            return super().run()
+
+    @property
+    @override
+    def _several_writers(self) -> bool:
+        return True
+
+    @override
+    def _run_epoch(self, session: Session) -> None:
+        if self._context is None:  # a stop came first
+            return
+        group = SparkGroup(
+            self._task_class, self._config, session, self._context, once=self._once, hold_line=self._hold_line
+        )
+        with self._stops(group):
+            group.run(self._stopping, self._reporter)
+        self._finish(session)

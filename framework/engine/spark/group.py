@@ -1,0 +1,286 @@
+"""The driver's side of one epoch: lists, hands objects out by partitions, follows the offsets topic.
+
+    discovery -> board of partitions -> one Spark job per free task -> what it saved -> positions
+
+There is a thread for each task. A task that is free is given about its part of what waits then, in partitions that no other one
+has (`framework.engine.spark.partitions`): no wave waits for its slowest task, and a partition never has two senders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.discovery.feed import Assignment
+from framework.engine.discovery import Discovery
+from framework.engine.report import Reporter, TaskFigures
+from framework.engine.spark.failures import lost_job
+from framework.engine.spark.job import JobResult, SparkJob, run_job
+from framework.engine.spark.line import DriverLine
+from framework.engine.spark.listing import spark_lister
+from framework.engine.spark.partitions import PartitionBoard
+from framework.engine.spark.threads import cancel_jobs, spark_thread
+from framework.engine.task_run import WorkerPlan
+from framework.errors import SourceError
+from framework.iggy.offset_log.log import DuePolls
+from framework.iterator.object_store import StoreRecordIterator
+from framework.task import SourceContext, iterator_of
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from framework.config.sections import SourceCommonConfig
+    from framework.engine.session import Session
+    from framework.model.objects import TopicPartition
+    from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
+
+OUTSTANDING_OBJECTS = 50_000
+"""Objects that wait or are at work, at most; the listing pauses above that, so the driver holds no more of a bucket."""
+
+GATHER_SECONDS = 0.3
+"""How long a free task waits for a listing that still brings objects, rather than take the first one alone."""
+
+MOST_TASKS = 1000
+
+FOLLOW_SECONDS = 1.0
+
+WAIT_SECONDS = 0.05
+
+IDLE_SECONDS = 0.5
+"""The same between two passes; who finds something says so."""
+
+ORDERLY_SECONDS = 3.2
+"""How long jobs may take to end in order: a little longer than a pipeline waits for an answer of Iggy after a stop."""
+
+KILLED_SECONDS = 0.8
+
+
+@attrs.define(kw_only=True, eq=False)
+class _Running:
+    """A job at work.
+
+    Attributes:
+        topic_partitions: those that it has.
+        thread: that waits for it.
+        records: how far the positions that it saved have come, as far as they were seen: about what it sent.
+    """
+
+    topic_partitions: frozenset[TopicPartition]
+    thread: threading.Thread
+    records: int = 0
+
+
+class SparkGroup:
+    """The tasks of one epoch. One use.
+
+    Args:
+        task_class: the source.
+        config: its configuration.
+        session: the leader's side of the epoch.
+        context: Spark's.
+        once: end after one complete pass.
+        hold_line: executors can reach the driver, so jobs end in order; see `framework.engine.spark.line`.
+    """
+
+    def __init__(
+        self,
+        task_class: type[AbstractSourceTask],
+        config: SourceCommonConfig,
+        session: Session,
+        context: SparkContext,
+        *,
+        once: bool,
+        hold_line: bool,
+    ) -> None:
+        self._task_class = task_class
+        self._config = config
+        self._session = session
+        self._context = context
+        self._once = once
+        self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MOST_TASKS)
+        self._group = f"iggy-cloud-sources {config.source.name} {session.epoch.number}"
+        self._listing_group = f"{self._group} listing"
+        self._changed = threading.Condition()
+        self._board = PartitionBoard()
+        self._gathering_since: float | None = None
+        self._running: dict[int, _Running] = {}
+        self._jobs = 0
+        self._failure: SourceError | None = None
+        self._results: list[tuple[int, JobResult]] = []
+        self._live = TaskFigures()
+        self._due = DuePolls(FOLLOW_SECONDS)
+        self._told_at = math.inf
+        self._line = DriverLine.of(context) if hold_line else None  # last: nothing may fail behind it
+
+    def stop(self) -> None:
+        """Tells the jobs to end, from a thread of its own: `run` may be waiting for an answer of Iggy, as they may."""
+        threading.Thread(target=self._tell_to_stop, name="stop", daemon=True).start()
+
+    def _tell_to_stop(self) -> None:
+        self._told_at = min(self._told_at, time.monotonic())
+        if self._line is not None:
+            self._line.close()
+
+    def run(self, stopping: threading.Event, reporter: Reporter) -> None:
+        """Works until everything is done (once), `stopping` is set, or a job fails.
+
+        Raises:
+            SourceError: of the first job that failed; an `UnknownOutcomeError` when Spark lost it: recover.
+        """
+        context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
+        with self._closed_line(), iterator_of(self._task_class, context) as iterator:
+            if isinstance(iterator, StoreRecordIterator):
+                make = spark_lister(self._context, self._task_class, self._config, group=self._listing_group)
+                iterator.list_with(make)
+            discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
+            reporter.watch_figures(lambda: [TaskFigures(reads=iterator.counts), self._live], lambda: discovery.counts)
+            try:
+                discovery.start()
+                while not stopping.is_set() and self._failure is None:
+                    self._collect(discovery)
+                    reporter.check_skipped()
+                    taken = discovery.take()
+                    for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
+                        self._session.partitions.ensure_topic(topic)
+                    self._session.offsets.store_begun()
+                    for assignment in taken:
+                        self._board.add(assignment)
+                    self._start_jobs(all_there_is=discovery.idle)
+                    if discovery.finished and not self._running:
+                        break
+                    with self._changed:
+                        if not self._results and not taken:
+                            self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
+            finally:
+                discovery.end()
+                iterator.close()  # before the jobs: a wave of the listing is one of them
+                self._end()
+                self._collect(discovery)
+                reporter.unwatch()
+        if self._failure is not None and not stopping.is_set():
+            raise self._failure
+
+    @contextlib.contextmanager
+    def _closed_line(self) -> Iterator[None]:
+        """The line is there from the start, so that a stop finds it; whatever comes, it does not stay."""
+        try:
+            yield
+        finally:
+            if self._line is not None:
+                self._line.close()
+
+    # ---- handing out
+
+    def _start_jobs(self, *, all_there_is: bool) -> None:
+        if not len(self._board):
+            self._gathering_since = None
+            return
+        now = time.monotonic()
+        self._gathering_since = self._gathering_since or now
+        if not all_there_is and now - self._gathering_since < GATHER_SECONDS:
+            return
+        while len(self._running) < self._tasks:
+            given = self._board.take(self._tasks - len(self._running))
+            if not given:
+                return
+            self._start_job(given)
+
+    def _start_job(self, given: Sequence[Assignment]) -> None:
+        topic_partitions = frozenset(assignment.entry.topic_partition for assignment in given)
+        plan = WorkerPlan.of(self._session, self._task_class, topic_partitions, shared=True, once=self._once)
+        self._jobs += 1
+        number, job = (
+            self._jobs,
+            SparkJob(plan=plan, assignments=given, line=self._line.address if self._line else None),
+        )
+        thread = spark_thread(lambda: self._run_job(number, job))
+        self._running[number] = _Running(topic_partitions=topic_partitions, thread=thread)
+        thread.start()
+
+    def _run_job(self, number: int, job: SparkJob) -> None:
+        """In a thread of its own: one Spark job of one task."""
+        try:
+            self._context.setJobGroup(
+                self._group, f"{self._config.source.name}: {len(job.assignments)} objects", interruptOnCancel=True
+            )
+            result: JobResult = self._context.parallelize([job], 1).map(run_job).collect()[0]
+        except Exception as error:  # noqa: BLE001 - Spark's errors have no common root, and each means the same here
+            result = JobResult(figures=TaskFigures(), failure=lost_job(self._context, error, "a task"))
+        with self._changed:
+            self._results.append((number, result))
+            if result.failure is not None and self._failure is None:
+                self._failure = result.failure
+            self._changed.notify_all()
+
+    def _end(self) -> None:
+        """Ends the jobs that are still at work, if any: their partitions are recovered before anybody sends to them again."""
+        cancel_jobs(self._context, self._listing_group)
+        threads = [running.thread for running in self._running.values()]
+        self._tell_to_stop()
+        if self._line is not None:
+            _join(threads, self._told_at + ORDERLY_SECONDS)
+        if any(thread.is_alive() for thread in threads):
+            cancel_jobs(self._context, self._group)
+            _join(threads, time.monotonic() + KILLED_SECONDS)
+
+    # ---- what comes back
+
+    def _collect(self, discovery: Discovery) -> None:
+        with self._changed:
+            results, self._results = self._results, []
+        if results or self._due.take():
+            self._follow(discovery)  # the next sender of their partitions starts from what they had saved
+        for number, result in results:
+            for said in result.said:
+                said.repeat()
+            if result.unsaid:
+                log.warning("... and %d more warnings of the same job", result.unsaid)
+            for assignment, gone in result.released:
+                discovery.release(assignment, gone=gone)
+            running = self._running.pop(number)
+            self._count(running, result.figures)
+            self._board.give_back(running.topic_partitions)
+        self._session.save()
+
+    def _count(self, running: _Running, figures: TaskFigures) -> None:
+        """What a job tells only at its end. Objects are counted as their positions come, records about so until then."""
+        live = self._live
+        if figures.records:  # a job that was lost tells nothing
+            live.records += figures.records - running.records
+        live.reads += figures.reads
+        live.letters += figures.letters
+        live.record_bytes += figures.record_bytes
+        live.send_requests += figures.send_requests
+        live.blocked_seconds += figures.blocked_seconds
+        firsts = [at for at in (live.first_record_at, figures.first_record_at) if at is not None]
+        live.first_record_at = min(firsts, default=None)
+
+    def _follow(self, discovery: Discovery) -> None:
+        """Takes in what executors have saved: also the progress, while their jobs run."""
+        self._session.follow()
+        changed = self._session.take_changed()
+        self._live.commits += bool(changed)
+        for before, entry in changed:
+            more = max(0, entry.records_done - before.records_done)
+            self._live.records += more
+            for running in self._running.values():
+                if entry.topic_partition in running.topic_partitions:
+                    running.records += more
+            settled = discovery.settle(entry) if entry.finished else None
+            if settled is not None:
+                self._live.objects += 1
+                self._live.object_bytes += settled.size_bytes
+
+
+def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,131 @@
+"""What an executor does: one `AbstractSourceTask` over the objects it was given, in partitions that nobody else writes.
+
+Everything here runs in a Python worker of Spark. The client of Iggy is made here, and ends here: no connection outlives its
+job, so that a recovery has nothing to wait for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+
+import attrs
+from pyspark import TaskContext
+
+from framework.discovery.feed import Assignment, HandedFeed
+from framework.engine.log_forwarding import Said, Teller
+from framework.engine.memory import limit_arenas
+from framework.engine.report import TaskFigures
+from framework.engine.spark.line import LineAddress, held
+from framework.engine.task_run import TaskRun, WorkerPlan, portable
+from framework.errors import FatalError, SourceError, UnknownOutcomeError
+from framework.pipeline.sender import OBJECTS_LOGGER
+
+MOST_SAID = 200
+"""Lines of a job's log that travel to the driver: a bucket of bad records has as many warnings."""
+
+
+@attrs.frozen(kw_only=True)
+class SparkJob:
+    """One task's work; travels pickled.
+
+    Attributes:
+        plan: the source, its configuration, the epoch and the partitions.
+        assignments: the objects to read, in this order.
+        line: where the driver can be held on to; see `framework.engine.spark.line`.
+    """
+
+    plan: WorkerPlan
+    assignments: Sequence[Assignment]
+    line: LineAddress | None = None
+
+
+@attrs.frozen(kw_only=True)
+class JobResult:
+    """What came of a job. A failure is a value: Spark must not try again by itself, the driver recovers first.
+
+    Attributes:
+        figures: what was done.
+        released: what came back, and whether it is gone.
+        failure: why it ended early; None when it did not.
+        said: its warnings, for the driver's log: nobody looks into the logs of executors.
+        unsaid: how many more there were.
+    """
+
+    figures: TaskFigures
+    released: Sequence[tuple[Assignment, bool]] = ()
+    failure: SourceError | None = None
+    said: Sequence[Said] = ()
+    unsaid: int = 0
+
+
+class _Heard:
+    """Keeps warnings, up to a number."""
+
+    def __init__(self) -> None:
+        self.said: list[Said] = []
+        self.unsaid = 0
+
+    def keep(self, said: Said) -> None:
+        if len(self.said) < MOST_SAID or said.logger == OBJECTS_LOGGER:  # those are as few as the job's objects
+            self.said.append(said)
+        else:
+            self.unsaid += 1
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[_Heard]:
+    heard = _Heard()
+    handler = Teller(heard.keep)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield heard
+    finally:
+        root.removeHandler(handler)
+
+
+def run_job(job: SparkJob) -> JobResult:
+    """Runs one job to its end; never raises what a source can raise."""
+    attempt = TaskContext.get()
+    if attempt is not None and attempt.attemptNumber() > 0:
+        # The first attempt's executor was lost; it may live on, and what it stored is not in our positions.
+        return JobResult(figures=TaskFigures(), failure=UnknownOutcomeError("Spark lost an executor at work"))
+    limit_arenas()
+    with _listening() as heard:
+        result = _run(job)
+    return attrs.evolve(result, said=heard.said, unsaid=heard.unsaid)
+
+
+def _run(job: SparkJob) -> JobResult:
+    released: list[tuple[Assignment, bool]] = []
+    feed = HandedFeed(job.assignments, closed=True, on_release=lambda given, gone: released.append((given, gone)))
+    run: TaskRun | None = None
+    failure: SourceError | None = None
+    left = threading.Event()
+
+    def leave() -> None:
+        left.set()
+        if run is not None:
+            run.stop()
+
+    try:
+        with held(job.line, leave):
+            run = TaskRun(job.plan, feed)
+            if left.is_set():  # before there was anything to stop
+                run.stop()
+            run.run()
+    except SourceError as error:
+        failure = portable(error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
+        failure = FatalError(f"{type(error).__name__}: {error}")
+    finally:
+        if run is not None:
+            run.close()
+    return JobResult(
+        figures=run.figures() if run is not None else TaskFigures(),
+        released=released,
+        failure=failure,
+    )

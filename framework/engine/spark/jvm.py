@@ -1,0 +1,157 @@
+"""The driver's JVM: looked for, started, and what it says told in lines of our own.
+
+A JVM writes to stderr as it likes, through a progress bar and between JSON lines. Here it writes to a pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from framework.errors import FatalError
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
+
+log = logging.getLogger(__name__)
+
+OLDEST_JAVA = 17
+"""Spark 4 runs on Java 17 and 21."""
+
+NO_JAVA = (
+    'engine "spark" needs Java 17 or newer and finds none: install it (apt-get install openjdk-17-jre-headless), set JAVA_HOME, '
+    'or set [runner] engine = "local", which needs no Java'
+)
+
+NOISE = ("WARNING: Using incubator modules", "Picked up ", "at ", "... ", "Caused by: ")
+"""Lines begin so that say nothing to a reader of our log: what Java says at every start, and its stack traces."""
+
+KEPT_LINES = 5
+
+SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+"""The variable from which pyspark takes more arguments for `spark-submit`."""
+
+
+def log_option() -> str:
+    """The option of Java that makes Spark's own log quiet."""
+    return f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+
+
+def require_java() -> str:
+    """Looks for a Java that Spark can use, and says which one it is.
+
+    Raises:
+        FatalError: there is none, or it is too old; the sentence says what to do.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+    if java is None:
+        raise FatalError(NO_JAVA)
+    try:
+        # the fixed flag of a program found on the PATH
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
+        first = said.split('"')[1].split(".")
+        version = int(first[1] if first[0] == "1" else first[0].split("-")[0])
+    except (OSError, subprocess.SubprocessError, IndexError, ValueError) as exc:
+        raise FatalError(f"{java} does not say its version. {NO_JAVA}") from exc
+    if version < OLDEST_JAVA:
+        raise FatalError(f"{java} is Java {version}. {NO_JAVA}")
+    return f"{java} is Java {version}"
+
+
+def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
+    """Start a JVM for Spark; it ends with this process. Its options hold for every context that is made in it.
+
+    The options go through a file that only this user can read: a command line stands in `ps` for everybody, and options hold
+    secrets.
+
+    Raises:
+        FatalError: it did not start; with the last thing it said.
+    """
+    from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - the door to Spark
+    from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
+
+    ours, theirs = os.pipe()
+    told = _Teller(ours)
+    try:
+        with _submitted(options):
+            gateway = launch_gateway(None, {"stdout": theirs, "stderr": theirs})  # type: ignore[no-untyped-call]
+    except (PySparkRuntimeError, OSError) as exc:
+        os.close(theirs)
+        theirs = -1
+        raise FatalError(f"Spark's Java process did not start: {told.last_words() or exc}") from exc
+    finally:
+        if theirs >= 0:
+            os.close(theirs)
+    return gateway
+
+
+@contextlib.contextmanager
+def _submitted(options: Iterable[tuple[str, str]]) -> Iterator[None]:
+    """The environment in which pyspark starts a JVM with these options; afterwards file and variable are gone."""
+    before = os.environ.get(SUBMIT_ARGS)
+    with tempfile.NamedTemporaryFile("w", prefix="spark-", suffix=".properties", encoding="ascii") as file:  # mode 0600
+        file.write(properties_text(options))
+        file.flush()
+        given = f"--properties-file {shlex.quote(file.name)} --load-spark-defaults"
+        os.environ[SUBMIT_ARGS] = f"{given} {before or 'pyspark-shell'}"  # what the user gives there wins, as ever
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SUBMIT_ARGS]
+            else:
+                os.environ[SUBMIT_ARGS] = before
+
+
+def properties_text(options: Iterable[tuple[str, str]]) -> str:
+    """Options in the form of Java's properties files; everything but plain letters is escaped."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in options)
+
+
+def _escaped(text: str) -> str:
+    def escape(found: re.Match[str]) -> str:
+        raw = found[0].encode("utf-16-be", "surrogatepass")
+        return "".join(f"\\u{raw[at : at + 2].hex()}" for at in range(0, len(raw), 2))
+
+    return re.sub(r"[^A-Za-z0-9._/-]", escape, text)
+
+
+class _Teller:
+    """Reads the pipe to its end and logs what is worth a line."""
+
+    def __init__(self, pipe: int) -> None:
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._thread = threading.Thread(target=self._read, args=(pipe,), name="spark-jvm", daemon=True)
+        self._thread.start()
+
+    def _read(self, pipe: int) -> None:
+        with open(pipe, encoding="utf-8", errors="replace") as lines:
+            in_trace = False
+            for raw in lines:
+                line = raw.strip()
+                # of a Python worker's traceback only its last line, which says what happened
+                if line.startswith("Traceback (most recent call last):"):
+                    in_trace = True
+                    continue
+                if in_trace and raw.startswith((" ", "\n")):
+                    continue
+                in_trace = False
+                if line and not line.startswith(NOISE):
+                    self._lines.append(line)
+                    log.warning("Spark says: %s", line)
+
+    def last_words(self) -> str:
+        self._thread.join(1.0)
+        return self._lines[-1] if self._lines else ""

@@ -1,0 +1,195 @@
+"""A line from each job to its driver: when it breaks, the job ends in order and saves what is confirmed.
+
+Spark can only kill a task: what it has sent by then is in no saved position, and for some seconds it may still send. So a
+job holds a connection to the driver, over which nothing is said but a token, at first. The driver closes all of them when it
+stops, and the kernel does when the driver dies. Who does not know the token is dropped. Whether executors can reach the driver's
+port is tried once, before a run (`framework.engine.spark.packages`); where they cannot, jobs end by Spark's way alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import logging
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+from framework.errors import UnknownOutcomeError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 3.0
+
+TOKEN_BYTES = 32
+
+MAX_STRANGERS = 64
+"""Connections that have not said the token yet: of more the oldest is dropped."""
+
+LineAddress: TypeAlias = tuple[str, int, str]
+"""Host, port and token."""
+
+KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""A driver whose machine is gone is noticed after half a minute: seconds of silence, seconds between probes, probes."""
+
+
+class DriverLine:
+    """The driver's end. Begins when it is made; `close` ends every job that holds it, and may be called twice.
+
+    Attributes:
+        address: host, port and token for jobs; None when no port could be had.
+    """
+
+    def __init__(self, host: str, bind: str) -> None:
+        """Listens.
+
+        Args:
+            host: the driver's name for executors.
+            bind: the address of this machine to listen on.
+        """
+        self.address: LineAddress | None = None
+        self._token = secrets.token_hex(TOKEN_BYTES // 2)
+        self._held: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, tuple[float, bytes]] = {}  # since when, and what they have said
+        self._selector = selectors.DefaultSelector()
+        self._closed = False
+        self._listener: socket.socket | None = None
+        self._thread: threading.Thread | None = None
+        try:
+            self._listener = socket.create_server((bind, 0), backlog=1000)
+        except OSError as error:
+            log.warning("no port for jobs to hold on to, so a stop kills them: %s", error)
+            self._selector.close()
+            return
+        self.address = (host, self._listener.getsockname()[1], self._token)
+        self._thread = threading.Thread(target=self._serve, args=(self._listener,), name="driver-line", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def of(cls, context: SparkContext) -> DriverLine:
+        """Where Spark itself listens for executors."""
+        conf = context.getConf()
+        host = conf.get("spark.driver.host", "localhost") or "localhost"
+        return cls(host, conf.get("spark.driver.bindAddress", host) or host)
+
+    def _serve(self, listener: socket.socket) -> None:
+        self._selector.register(listener, selectors.EVENT_READ)
+        while not self._closed:
+            for key, _ in self._selector.select(CONNECT_SECONDS if self._strangers else None):
+                if isinstance(key.fileobj, socket.socket) and not self._closed:
+                    if key.fileobj is listener:
+                        self._accept(listener)
+                    else:
+                        self._hear(key.fileobj)
+            late = time.monotonic() - CONNECT_SECONDS
+            surplus = len(self._strangers) - MAX_STRANGERS
+            for at, (peer, (since, _)) in enumerate(list(self._strangers.items())):
+                if at < surplus or since < late:
+                    self._drop(peer)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            peer, _ = listener.accept()
+        except OSError:
+            if not self._closed:
+                time.sleep(0.1)  # no descriptor is free: whoever comes waits
+            return
+        peer.settimeout(0)
+        self._strangers[peer] = (time.monotonic(), b"")
+        self._selector.register(peer, selectors.EVENT_READ)
+
+    def _hear(self, peer: socket.socket) -> None:
+        """A stranger says the token, or something else; a job says nothing more, and ends."""
+        try:
+            said = peer.recv(TOKEN_BYTES)
+        except OSError:
+            said = b""
+        since, before = self._strangers.get(peer, (0.0, b""))
+        if not said or peer in self._held:
+            self._drop(peer)
+        elif len(before + said) < TOKEN_BYTES:
+            self._strangers[peer] = (since, before + said)
+        elif hmac.compare_digest(before + said, self._token.encode()):
+            del self._strangers[peer]
+            self._held.add(peer)
+        else:
+            self._drop(peer)
+
+    def _drop(self, peer: socket.socket) -> None:
+        self._strangers.pop(peer, None)
+        self._held.discard(peer)
+        self._selector.unregister(peer)
+        peer.close()
+
+    def close(self) -> None:
+        """Ends every job that holds the line."""
+        thread, self._thread = self._thread, None
+        if thread is None or self._listener is None:
+            return
+        self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        thread.join()  # it waits for nothing
+        self._listener.close()
+        for peer in (*self._held, *self._strangers):
+            peer.close()
+        self._selector.close()
+
+
+@contextlib.contextmanager
+def held(address: LineAddress | None, on_break: Callable[[], None]) -> Iterator[None]:
+    """On an executor: holds the line, and calls `on_break` from another thread when it breaks.
+
+    Args:
+        address: the driver's; None holds nothing.
+        on_break: called at most once.
+
+    Raises:
+        UnknownOutcomeError: nobody listens: the driver has ended what this job is a part of.
+    """
+    if address is None:
+        yield
+        return
+    line = _connect(address)
+    let_go = threading.Event()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            line.recv(1)
+        if not let_go.is_set():
+            on_break()
+
+    threading.Thread(target=watch, name="job-line", daemon=True).start()
+    try:
+        yield
+    finally:
+        let_go.set()
+        with contextlib.suppress(OSError):
+            line.shutdown(socket.SHUT_RDWR)
+        line.close()
+
+
+def _connect(address: LineAddress) -> socket.socket:
+    host, port, token = address
+    try:
+        line = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+    except OSError as error:
+        raise UnknownOutcomeError(f"the driver of this job is gone from {host}:{port} ({error})") from error
+    try:
+        line.sendall(token.encode())
+        line.settimeout(None)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEP_ALIVE.items():
+            if hasattr(socket, name):  # not on every system
+                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    except BaseException:
+        line.close()
+        raise
+    return line

@@ -1,0 +1,198 @@
+"""A prefix of a bucket listed by Spark's executors, for the pipeline: pages come back packed, and are used one by one.
+
+The keys of a wave are some MB on the driver, not some hundred, since only the page that is being looked at is unpacked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+from typing_extensions import override
+
+from framework.engine.spark.bundles import Bundle, RangeListed, list_bundle, unpacked
+from framework.engine.spark.threads import spark_thread
+from framework.engine.spark.waves import ThreadMaker, Waves
+from framework.model.key_range import KeyRange
+from framework.model.objects import NativeObject
+from framework.storage.listing.pages import OutOfOrderError
+from framework.storage.listing.parallel import ListingCounts, list_parallel
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from framework.config.sections import SourceCommonConfig
+    from framework.iterator.object_store import StoreRecordIterator
+    from framework.storage.listing.parallel import Listing, ListingRequest
+    from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
+
+
+ListerMaker: TypeAlias = "Callable[[StoreRecordIterator], Callable[[ListingRequest], Listing]]"
+"""What `StoreRecordIterator.list_with` takes."""
+
+
+def spark_lister(
+    context: SparkContext, task_class: type[AbstractSourceTask], config: SourceCommonConfig, *, group: str
+) -> ListerMaker:
+    """What a store's iterator lists with when Spark is there: see `StoreRecordIterator.list_with`.
+
+    Args:
+        context: Spark's.
+        task_class: the source.
+        config: its configuration.
+        group: the job group of the waves, for who wants to cancel them.
+    """
+
+    def run(wave: Sequence[Bundle]) -> list[RangeListed]:
+        context.setJobGroup(group, f"{config.source.name}: listing", interruptOnCancel=True)
+        return context.parallelize(wave, len(wave)).flatMap(list_bundle).collect()
+
+    return wave_lister(task_class, config, run, context.defaultParallelism)
+
+
+def wave_lister(
+    task_class: type[AbstractSourceTask],
+    config: SourceCommonConfig,
+    run: Callable[[Sequence[Bundle]], list[RangeListed]],
+    width: int,
+    *,
+    make_thread: ThreadMaker = spark_thread,
+    start_over: Callable[[], None] = lambda: None,
+) -> ListerMaker:
+    """The same for any way to run a wave.
+
+    Args:
+        task_class: the source.
+        config: its configuration.
+        run: lists the bundles of a wave, blocks until all of them are done.
+        width: how many bundles can be at work at once.
+        make_thread: makes a thread that may call `run`.
+        start_over: told before a store without order is listed anew, from the start.
+    """
+
+    def lister_of(iterator: StoreRecordIterator) -> Callable[[ListingRequest], Listing]:
+        concurrency = config.discovery.list_concurrency
+
+        def by_threads(request: ListingRequest) -> Listing:
+            return list_parallel(
+                iterator.store,
+                prefix=request.prefix,
+                after=request.after,
+                page_size=iterator.page_size,
+                policy=iterator.policy,
+                concurrency=concurrency,
+                histogram=request.histogram,
+                unordered=request.unordered,
+                stop=iterator.closing,
+                on_retry=iterator.log_retry,
+            )
+
+        def open_listing(request: ListingRequest) -> Listing:
+            if request.unordered or not iterator.store.ordered or concurrency == 1:
+                return by_threads(request)
+
+            def serial() -> Listing:
+                start_over()
+                return by_threads(attrs.evolve(request, unordered=True))
+
+            waves = Waves(iterator, request, task_class, config, run=run, width=width, make_thread=make_thread)
+            return WaveListing(waves, serial)
+
+        return open_listing
+
+    return lister_of
+
+
+class WaveListing(Iterator[list[NativeObject]]):
+    """The objects of a listing by waves, page by page; a `framework.storage.listing.parallel.Listing`. For one thread.
+
+    A store that is noticed to have no order is listed from the start by one chain of pages, on the driver. Objects that
+    were handed out before come again then.
+    """
+
+    def __init__(self, waves: Waves, serial: Callable[[], Listing]) -> None:
+        self._waves = waves
+        self._serial = serial
+        self._chain: Listing | None = None
+        self._pages = self._by_waves()
+        self._stretch: KeyRange | None = None
+        self.unordered = False
+        self.complete = False
+        self.counts = ListingCounts()
+
+    @property
+    def histogram(self) -> list[tuple[str, int]]:
+        """What the next listing should start from; empty until this one is complete, and for one without order."""
+        return self._waves.planner.histogram() if self.complete and not self.unordered else []
+
+    @property
+    def stretch(self) -> KeyRange | None:
+        """The keys that the page handed out last has shown wholly; None for a store without order."""
+        return self._stretch
+
+    @property
+    def server_time_ms(self) -> int | None:
+        """The store's clock when it first answered, milliseconds since 1970 UTC; None when it does not tell."""
+        return self._waves.server_time_ms if self._chain is None else self._chain.server_time_ms
+
+    @override
+    def __next__(self) -> list[NativeObject]:
+        return next(self._pages)
+
+    def _by_waves(self) -> Iterator[list[NativeObject]]:
+        try:
+            for wave in self._waves:
+                self._count()
+                for listed in wave:
+                    whole = listed.stretch
+                    for number, page in enumerate(listed.pages, 1):
+                        objects = unpacked(page)
+                        if whole is not None:
+                            until = objects[-1].key if number < len(listed.pages) else whole.until
+                            self._stretch = KeyRange(whole.after, until)
+                            whole = KeyRange(objects[-1].key, whole.until)
+                        yield objects
+        except OutOfOrderError as error:
+            log.warning("%s; one chain of pages lists it from the start", error)
+            self.unordered = True
+            self._chain = self._serial()
+            self._stretch = None
+            before = self.counts
+            for objects in self._chain:
+                yield objects
+                self.counts = plus(before, self._chain.counts)
+        self.complete = True
+
+    def _count(self) -> None:
+        planner = self._waves.planner
+        self.counts = ListingCounts(
+            calls=planner.pages,
+            empty=planner.misses,
+            objects=planner.keys,
+            retries=self._waves.retries,
+            throttled=self._waves.throttled,
+            idle_seconds=self._waves.idle_seconds,
+        )
+
+    def close(self) -> None:
+        """Ends it; a wave under way is left behind. May be called twice."""
+        self._pages = iter(())
+        if self._chain is not None:
+            self._chain.close()
+
+
+def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:
+    """Both together."""
+    return ListingCounts(
+        calls=left.calls + right.calls,
+        empty=left.empty + right.empty,
+        objects=left.objects + right.objects,
+        retries=left.retries + right.retries,
+        throttled=left.throttled + right.throttled,
+        serial=right.serial,
+        idle_seconds=left.idle_seconds + right.idle_seconds,
+    )

@@ -1,0 +1,255 @@
+"""What travels to the executors, and what must be there: our own packages as an archive, their dependencies installed.
+
+Looked at once before a run, on an executor, so that what is missing is one sentence and not a Java stack trace.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import logging
+import sys
+import threading
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from framework.config.formats import make_transformer
+from framework.engine.spark.failures import is_stopped, sentence
+from framework.engine.spark.line import DriverLine
+from framework.engine.spark.session import is_local, wait_for
+from framework.engine.spark.threads import cancel_jobs
+from framework.errors import FatalError, SourceError, SparkUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from framework.config.sections import SourceCommonConfig
+    from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
+
+PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
+"""What travels to the executors, as far as it is installed here."""
+
+DISTRIBUTION = "iggy-cloud-sources"
+
+NEEDED = (
+    "apache_iggy",
+    "attrs",
+    "cattrs",
+    "numpy",
+    "orjson",
+    "tenacity",
+    "typing_extensions",
+    "xxhash",
+    "zstandard",
+)
+"""What the framework imports on an executor whatever the source and the format are."""
+
+CHECK_GROUP = "iggy-cloud-sources check"
+
+CHECK_ATTEMPTS = 3
+"""An executor may be lost over the check; what is wrong with the interpreter is wrong each time."""
+
+_shipped: set[str] = set()
+"""Applications that have our packages already."""
+
+
+def ship_packages(context: SparkContext) -> None:
+    """Adds our packages to the executors' path, once per application; a local master has them already.
+
+    Raises:
+        SparkUnavailableError: the master has refused or ended the application.
+        FatalError: they cannot be sent.
+    """
+    try:
+        _ship(context)
+    except Exception as exc:
+        raise _no_answer(context, exc, "the packages cannot be sent to Spark's executors") from exc
+
+
+def _ship(context: SparkContext) -> None:
+    if is_local(str(context.master)) or context.applicationId in _shipped:
+        return
+    from pyspark import SparkFiles  # noqa: PLC0415 - the door to Spark
+
+    # Executors fetch it from here whenever they start; Spark deletes the folder when the context stops.
+    archive = Path(SparkFiles.getRootDirectory()) / "packages" / "iggy_cloud_sources.zip"
+    archive.parent.mkdir(exist_ok=True)
+    write_archive(archive)
+    before = sys.path[:]
+    context.addPyFile(str(archive))
+    sys.path[:] = before  # the driver has the packages themselves
+    _shipped.add(str(context.applicationId))
+
+
+def write_archive(archive: Path) -> None:
+    """Our packages and their metadata, so that the formats that ship are found as entry points, too."""
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
+        for package in PACKAGES:
+            for path, name in _modules(package):
+                target.write(path, name)
+        for name, text in _metadata():
+            target.writestr(name, text)
+
+
+def _modules(package: str) -> Iterator[tuple[Path, str]]:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return
+    root = Path(next(iter(spec.submodule_search_locations)))
+    for path in sorted(root.rglob("*.py")):
+        yield path, str(Path(package) / path.relative_to(root))
+
+
+def _metadata() -> Iterator[tuple[str, str]]:
+    try:
+        found = importlib.metadata.distribution(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:  # run from a source tree; formats are found without
+        return
+    for name in ("METADATA", "entry_points.txt"):
+        text = found.read_text(name)
+        if text:
+            yield f"{DISTRIBUTION.replace('-', '_')}-{found.version}.dist-info/{name}", text
+
+
+def needed_modules(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> list[str]:
+    """What executors must have installed to run this source: the framework's needs, the source's and the format's."""
+    needed = [*NEEDED, *task_class.needs_modules]
+    transformer = make_transformer(config.input.options())
+    needed += transformer.needs_modules
+    for part in (task_class, type(transformer)):
+        own = part.__module__.partition(".")[0]
+        if own not in {*PACKAGES, "__main__"}:  # what a script defines travels pickled
+            needed.append(own)
+    return sorted(set(needed))
+
+
+def require_packages(
+    context: SparkContext,
+    task_class: type[AbstractSourceTask],
+    config: SourceCommonConfig,
+    *,
+    stopping: threading.Event | None = None,
+) -> bool:
+    """Ships our packages, and looks on an executor whether everything that this source needs can be imported there.
+
+    Args:
+        context: Spark's.
+        task_class: the source.
+        config: its configuration.
+        stopping: ends the waiting for an executor.
+
+    Returns:
+        Whether executors can reach a port of the driver that Spark does not know: see `framework.engine.spark.line`.
+
+    Raises:
+        SparkUnavailableError: the master has refused or ended the application.
+        FatalError: naming what is missing and the interpreter that misses it.
+    """
+    ship_packages(context)
+    modules = needed_modules(task_class, config)
+    line = DriverLine.of(context)
+    asked = {
+        "modules": modules,
+        "input": attrs.asdict(config.input.options()),
+        "line": line.address[:2] if line.address is not None else None,
+    }
+    what = "an executor: has the cluster free cores and memory for this application?"
+    try:
+        found = wait_for(lambda: _ask(context, asked), stopping, what)
+    except Exception as exc:
+        if is_stopped(context):
+            raise _no_answer(context, exc, "") from exc
+        raise FatalError(
+            f"Spark's executors run no Python task: {sentence(exc)}. PYSPARK_PYTHON ({context.pythonExec}) must name an "
+            f"interpreter there, of the driver's version"
+        ) from exc
+    finally:
+        line.close()
+    if found is None:
+        cancel_jobs(context, CHECK_GROUP)
+        return False
+    _judge(found)
+    return not found["line"]
+
+
+def _no_answer(context: SparkContext, error: Exception, what: str) -> SourceError:
+    if is_stopped(context):
+        return SparkUnavailableError(f"Spark's master {context.master} does not answer, or has ended the application")
+    return FatalError(f"{what}: {sentence(error)}")
+
+
+def _ask(context: SparkContext, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    context.setJobGroup(CHECK_GROUP, "are the packages there?", interruptOnCancel=True)
+    for left in reversed(range(CHECK_ATTEMPTS)):
+        try:
+            answers: Sequence[Mapping[str, Any]] = context.parallelize([asked], 1).map(_make_probe()).collect()
+            return answers[0]
+        except Exception:
+            if not left or is_stopped(context):
+                raise
+    raise AssertionError
+
+
+def _judge(found: Mapping[str, Any]) -> None:
+    where = f"Spark's executors run {found['python']} (Python {found['version']})"
+    way_out = (
+        f"install the wheel of {DISTRIBUTION} there (docs/guides/run-on-spark.md), or set PYSPARK_PYTHON to an interpreter that "
+        "has it"
+    )
+    if found["missing"]:
+        raise FatalError(f"{where}, which misses {', '.join(found['missing'])}: {way_out}")
+    if found["broken"]:
+        raise FatalError(f"{where}, which cannot import {'; '.join(found['broken'])}: {way_out}")
+    if found["format"]:
+        raise FatalError(f"{where}, where {found['format']}: install there what the format comes in")
+    if found["line"]:
+        log.warning("executors reach no free port of the driver, so a stop kills their jobs: %s", found["line"])
+
+
+def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """What looks on the executor. A function in a function travels by its code, so it needs nothing of ours there."""
+
+    def probe(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        import importlib  # noqa: PLC0415
+        import socket  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+
+        missing, broken, wrong, cut = [], [], "", "it has none"
+        for name in [*asked["modules"], "framework"]:
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                missing.append(error.name or name)
+            except Exception as error:  # noqa: BLE001 - a library for another machine may raise anything
+                broken.append(f"{name} ({error})")
+        if not missing and not broken:
+            from framework.config.formats import make_transformer  # noqa: PLC0415
+            from framework.errors import ConfigError  # noqa: PLC0415
+            from framework.transformer import InputOptions  # noqa: PLC0415
+
+            try:
+                make_transformer(InputOptions(**asked["input"]))
+            except ConfigError as error:
+                wrong = str(error)
+        if asked["line"] is not None:
+            try:
+                socket.create_connection(asked["line"], timeout=3.0).close()
+                cut = ""
+            except OSError as error:
+                cut = str(error)
+        return {
+            "python": sys.executable,
+            "version": ".".join(map(str, sys.version_info[:3])),
+            "missing": sorted(set(missing)),
+            "broken": broken,
+            "format": wrong,
+            "line": cut,
+        }
+
+    return probe

@@ -1,0 +1,367 @@
+"""The Spark context: the one there is, or one made from the `[spark]` options for a run.
+
+A context and no session: the pipeline needs no SQL, whose first use costs a JVM some seconds. Notebooks bring a session,
+and its context is the active one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from framework.engine.spark.failures import is_stopped, sentence
+from framework.engine.spark.jvm import launch, log_option, require_java
+from framework.errors import ConfigError, FatalError, SparkUnavailableError
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+
+    from framework.config.sections import SparkSection
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SLICE_SECONDS = 0.1
+
+TELL_SECONDS = 20.0
+"""How long Spark may keep us waiting before a line says so; it never says so itself."""
+
+REACH_SECONDS = 8.0
+"""How long the address of a master is tried before the JVM is started: a cluster may just be restarting."""
+
+LOCAL_OPTIONS = frozenset({"spark.authenticate", "spark.driver.host", "spark.driver.bindAddress"})
+"""What `_conf` sets for a local master."""
+
+MASTER_SECONDS = 10.0
+"""How long a standalone master may take to take the application in, once the JVM runs. Spark itself gives up after a minute,
+and goes on with a context that is dead."""
+
+PYTHON_OPTION = "spark.pyspark.python"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOOPBACK = "127.0.0.1"
+
+_SECRET_OPTION = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
+_SHORTEST_MASKED = 4
+
+
+@contextlib.contextmanager
+def spark_context(
+    options: SparkSection, *, name: str, stopping: threading.Event | None = None
+) -> Iterator[SparkContext | None]:
+    """The active context, which stays, or a new one, which is stopped at the end.
+
+    In a process that `spark-submit` started, the new one is as `spark-submit` was told. Speculation is off.
+
+    Args:
+        options: the section `[spark]`; an active context and `spark-submit` win over it.
+        name: the application's name, for Spark's pages.
+        stopping: ends the waiting for a master that does not answer.
+
+    Yields:
+        The context; None when `stopping` was set before it was there.
+
+    Raises:
+        FatalError: no Java, or it does not start.
+        ConfigError: the context speculates, or cannot be made from the options.
+    """
+    try:
+        from pyspark import SparkContext  # noqa: PLC0415 - the door to Spark
+        from pyspark.sql.utils import is_remote  # noqa: PLC0415
+    except ImportError as exc:
+        raise FatalError('engine "spark" needs the package pyspark: pip install "pyspark>=4"') from exc
+    if is_remote():
+        raise ConfigError(
+            "this is a session of Spark Connect, which cannot run our tasks; start Spark in this process "
+            '(unset SPARK_REMOTE), or set [runner] engine = "local"'
+        )
+    # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session
+    active = SparkContext._active_spark_context  # noqa: SLF001
+    if active is not None:
+        check_speculation(active)
+        warn_of_open_cluster(active)
+        yield active
+        return
+    # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
+    # also leaves SIGINT alone, which is ours.
+    made = wait_for(
+        lambda: _make(options, name, stopping),
+        stopping,
+        f"Spark's master {options.master}",
+        too_late=lambda late: late.stop(),
+    )
+    try:
+        if made is not None:
+            warn_of_open_cluster(made)
+        yield made
+    finally:
+        if made is not None:
+            with contextlib.suppress(Exception), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a JVM that was stopped by the same signal is no news
+                made.stop()
+
+
+def reach_master(master: str, *, seconds: float = REACH_SECONDS, stopping: threading.Event | None = None) -> None:
+    """Looks whether somebody listens at the master's address. Knows `spark://` and `k8s://`; says nothing of others.
+
+    Raises:
+        SparkUnavailableError: nobody does, for so many seconds.
+    """
+    places = _places(master)
+    deadline = time.monotonic() + seconds
+    while places:
+        reasons = []
+        for host, port in places:
+            try:
+                socket.create_connection(
+                    (host, port), timeout=max(0.5, (deadline - time.monotonic()) / len(places))
+                ).close()
+            except OSError as exc:
+                reasons.append(exc.strerror or str(exc) or type(exc).__name__)
+            else:
+                return
+        if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
+            raise SparkUnavailableError(
+                f"[spark] master {master}: nobody answers there ({'; '.join(dict.fromkeys(reasons))}); start it, or correct "
+                "the address"
+            )
+        time.sleep(0.2)
+
+
+def _places(master: str) -> list[tuple[str, int]]:
+    """Host and port of each master; none when the text does not say."""
+    kind, mark, rest = master.partition("://")
+    if not mark or kind not in {"spark", "k8s"}:
+        return []
+    rest = rest.removeprefix("https://").removeprefix("http://").partition("/")[0]
+    default = 7077 if kind == "spark" else 443
+    places = []
+    for one in rest.split(","):
+        found = urlsplit(f"//{one}")
+        try:
+            port = found.port
+        except ValueError:
+            continue  # Spark says what is wrong with it
+        if found.hostname:
+            places.append((found.hostname, port or default))
+    return places
+
+
+def _make(options: SparkSection, name: str, stopping: threading.Event | None = None) -> SparkContext:
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    # pyspark imports pandas, only to look whether it is there
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what breaks with the JVM is told once, by us
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        require_java()
+        reach_master(options.master, stopping=stopping)
+    standalone = options.master.startswith("spark://") and not submitted
+    with _variables(options, submitted=submitted):
+        conf = None if submitted else _conf(options, name)
+        # a process has one JVM, whatever it runs
+        gateway = launch(_jvm_options(conf, options)) if conf is not None and SparkContext._gateway is None else None  # noqa: SLF001
+        try:
+            context = wait_for(
+                lambda: SparkContext(conf=conf, gateway=gateway),
+                None,
+                f"an answer of Spark's master {options.master}",
+                limit_seconds=MASTER_SECONDS if standalone else None,
+                too_late=lambda late: late.stop(),
+            )
+        except SparkUnavailableError:
+            raise
+        except Exception as exc:
+            said = without_secrets(sentence(exc), options.conf)
+            raise ConfigError(f"[spark] no context at master {options.master}: {said}") from exc
+    if context is None or is_stopped(context):
+        raise SparkUnavailableError(f"[spark] master {options.master}: does not answer, or has refused the application")
+    # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is told elsewhere.
+    context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
+    try:
+        check_speculation(context)
+    except ConfigError:
+        context.stop()
+        raise
+    return context
+
+
+@contextlib.contextmanager
+def _variables(options: SparkSection, *, submitted: bool) -> Iterator[None]:
+    """Variables of the environment that pyspark and its JVM read at their start; afterwards all is as it was."""
+    wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    if options.master.startswith("local") and not submitted:
+        wanted["SPARK_LOCAL_IP"] = LOOPBACK
+    before = {name: os.environ.get(name) for name in wanted}
+    wanted |= {name: value for name, value in before.items() if value is not None}
+    if PYTHON_OPTION in options.conf and not submitted:
+        wanted["PYSPARK_PYTHON"] = options.conf[PYTHON_OPTION]  # as with spark-submit, the option wins
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _conf(options: SparkSection, name: str) -> SparkConf:
+    from pyspark import SparkConf  # noqa: PLC0415
+
+    conf = SparkConf().setMaster(options.master).setAppName(name)
+    conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
+    conf.set("spark.speculation", "false")
+    # A task that is lost is ours to recover: another attempt of Spark's could only say so, as soon as a core is free for it.
+    conf.set("spark.task.maxFailures", "1")
+    if is_local(options.master):
+        # Without it the driver deserialises what any process of the machine sends to its port. Spark makes a secret of its own
+        # for each run.
+        conf.set("spark.authenticate", "true")
+        conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
+    for key, value in options.conf.items():
+        conf.set(key, value)
+    # the user's own options stand behind ours, and win
+    return conf.set(JAVA_OPTIONS, f"{log_option()} {options.conf.get(JAVA_OPTIONS, '')}".strip())
+
+
+def _jvm_options(conf: SparkConf, options: SparkSection) -> list[tuple[str, str]]:
+    """Return the options of the JVM: without those of a local context, which a later one on a cluster must not have."""
+    own = LOCAL_OPTIONS.difference(options.conf) if is_local(options.master) else frozenset()
+    return [(key, value) for key, value in conf.getAll() if key not in own]
+
+
+def without_secrets(text: str, conf: Mapping[str, str]) -> str:
+    """The text without the values of options that Spark's own pages hide: it repeats what it cannot use."""
+    for name, value in conf.items():
+        if _SECRET_OPTION.search(name) and len(value) >= _SHORTEST_MASKED:
+            text = text.replace(value, "***")
+    return text
+
+
+def is_local(master: str) -> bool:
+    """Whether the executors are threads of the driver's own JVM."""
+    return re.match(r"local(\[|$)", master) is not None
+
+
+def warn_of_open_cluster(context: SparkContext) -> None:
+    """Says what lies open on a cluster: jobs carry the credentials of store and Iggy to the executors."""
+    if is_local(str(context.master)):
+        return
+    conf = context.getConf()
+
+    def is_on(option: str) -> bool:
+        return str(conf.get(option, "false")).lower() == "true"
+
+    if not is_on("spark.authenticate"):
+        log.warning(
+            "spark.authenticate is off: whoever reaches the driver's port may register as an executor and is given the "
+            "credentials of the store and of Iggy; docs/guides/secure.md says how a cluster is secured"
+        )
+    elif not (is_on("spark.network.crypto.enabled") or is_on("spark.ssl.rpc.enabled")):
+        log.warning(
+            "spark.network.crypto.enabled is off: the credentials of the store and of Iggy go over the network in the clear; "
+            "docs/guides/secure.md says how a cluster is secured"
+        )
+
+
+def check_speculation(context: SparkContext) -> None:
+    """Refuses a context that speculates.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if str(context.getConf().get("spark.speculation", "false")).lower() == "true":
+        raise ConfigError(
+            "spark.speculation is on: it runs one task twice at the same time, and a partition has one sender; set it to false"
+        )
+
+
+def wait_for(
+    work: Callable[[], T],
+    stopping: threading.Event | None,
+    what: str,
+    *,
+    limit_seconds: float | None = None,
+    too_late: Callable[[T], object] = lambda _: None,
+) -> T | None:
+    """What `work()` gives; None when `stopping` was set before. It runs in a thread, which then is left behind.
+
+    Args:
+        work: waits for Spark.
+        stopping: ends the waiting.
+        what: is waited for; a line tells of it now and then.
+        limit_seconds: how long it is waited for; None without end.
+        too_late: is given a result that nobody waits for any more.
+
+    Raises:
+        SparkUnavailableError: the limit has passed.
+        BaseException: what `work` raises.
+    """
+    awaited = _Awaited(work, too_late)
+    threading.Thread(target=awaited.run, name=f"waiting for {what}", daemon=True).start()
+    waited = 0.0
+    began = time.monotonic()
+    while not awaited.ended.wait(SLICE_SECONDS):
+        waited += SLICE_SECONDS
+        late = limit_seconds is not None and time.monotonic() - began >= limit_seconds
+        if (late or (stopping is not None and stopping.is_set())) and awaited.leave():
+            if late:
+                raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for {what}, and none came")
+            return None
+        if waited >= TELL_SECONDS:
+            waited = 0.0
+            log.warning("still waiting for %s", what)
+    return awaited.result()
+
+
+class _Awaited(Generic[T]):
+    """Work in a thread of its own, and one who waits for it, or leaves."""
+
+    def __init__(self, work: Callable[[], T], too_late: Callable[[T], object]) -> None:
+        self._work = work
+        self._too_late = too_late
+        self._results: list[T] = []
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._left = False
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        """What the thread does."""
+        try:
+            result = self._work()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            self._failure = error
+        else:
+            with self._lock:
+                self._results.append(result)
+                late = self._left
+            if late:
+                self._too_late(result)
+        finally:
+            self.ended.set()
+
+    def leave(self) -> bool:
+        """Waits no more, unless there is a result."""
+        with self._lock:
+            self._left = not self._results
+            return self._left
+
+    def result(self) -> T:
+        """What came of it, once it has ended."""
+        if self._failure is not None:
+            raise self._failure
+        return self._results[0]

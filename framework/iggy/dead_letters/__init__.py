@@ -1,0 +1,1 @@
+"""The dead letter topic: how letters are written, read again and marked."""

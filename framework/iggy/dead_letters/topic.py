@@ -1,0 +1,357 @@
+"""Dead letters as messages: how they are written, how they are read again, and the marks of what was sent again.
+
+The topic has one partition; several writers share it. A message's id is deterministic, and never that of a record:
+
+    bits 127..64   XXH3-64 of (source name, "dead letter" or "dead object", bucket, key, version, split size)
+    bits  63..40   share        bits 39..0   record number
+
+The header `letter` says what a message is: `record`, `object` (its rest, from that record on), or of `dead-letter replay` a
+`note` (letters that are about to be sent again, and where the partitions end) and a `replayed` (those that were). Payload of a
+letter: the record's bytes, their beginning, or a short JSON when there are none; the header `payload` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+import orjson
+
+from framework.config.key_template import topic_name_mistake
+from framework.errors import IggyTopicError, UnknownOutcomeError
+from framework.iggy import wire
+from framework.iggy.headers import encode_headers, join_provenance, provenance, share_of
+from framework.iggy.topics import ensure_topic
+from framework.model.message_ids import MAX_RECORD, MAX_SHARE, dead_letter_hash64
+from framework.model.objects import TopicPartition, length_only
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.values import StoredMessage, TopicInfo
+    from framework.model.splits import Share
+    from framework.pipeline.dead_letters import DeadLetter
+
+PARTITION = 0
+
+LETTER, NOTE_ID, MARK_ID = "letter", 1, 2
+
+ERROR_TEXT = 2000
+"""Characters of an error's sentence that are kept."""
+
+_MAX_REQUEST_BYTES = 8_000_000
+_MOST_DIGITS = 18
+MAX_PARTITIONS = 1000
+"""Of one topic, in Iggy."""
+
+Kind = Literal["record", "object"]
+Payload = Literal["whole", "beginning", "none"]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class StoredLetter:
+    """A dead letter as it lies in the topic.
+
+    Attributes:
+        offset: its place.
+        message_id: its id; a letter that was stored again after it was replayed has the same one.
+        timestamp_us: when it was stored, microseconds since 1970.
+        kind: about a record, or about the rest of an object.
+        bucket: the object's.
+        key: the object's.
+        version: the object's.
+        cut: which share; None when the object is read whole.
+        generation: of the position; None of letters that version 0.1 wrote.
+        record: the bad record; of an object the first one that is missing.
+        topic_partition: where the record would have gone.
+        error: the error's class.
+        text: its sentence.
+        byte_offset: where the record begins in the object, when that is known.
+        length: the record's bytes, when they are known.
+        format: under which it was read.
+        payload: what the message's payload is.
+        raw: the bytes of the record that are there; readers of many letters leave them in the topic (`raw_of`).
+    """
+
+    offset: int
+    message_id: int
+    timestamp_us: int
+    kind: Kind
+    bucket: str
+    key: str
+    version: str
+    cut: Share | None
+    generation: int | None
+    record: int
+    topic_partition: TopicPartition
+    error: str
+    text: str
+    byte_offset: int | None
+    length: int | None
+    format: str
+    payload: Payload
+    raw: bytes = attrs.field(repr=length_only)
+
+    @property
+    def split_size(self) -> int:
+        """Bytes per share; 0 when the object is read whole."""
+        return self.cut.split_size if self.cut is not None else 0
+
+    @property
+    def share(self) -> int:
+        """Which share; 0 when the object is read whole."""
+        return self.cut.number if self.cut is not None else 0
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ReplayMarker:
+    """What a replay wrote about letters.
+
+    Attributes:
+        offset: its place.
+        replayed: whether they were sent again; else they are about to be.
+        letters: offsets of the letters.
+        ids: their ids.
+        objects: offsets of those that are about the rest of an object.
+        ends: partition -> the offset that its next message got, when that was written.
+    """
+
+    offset: int
+    replayed: bool
+    letters: tuple[int, ...]
+    ids: tuple[int, ...]
+    objects: frozenset[int] = frozenset()
+    ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+
+
+class IggyDeadLetters:
+    """Writes dead letters to one topic over one connection. One thread at a time.
+
+    Args:
+        connection: an open one; it stays open.
+        stream: its name.
+        topic: its name; it exists.
+        source: the source's name.
+        max_bytes: of a record that a letter holds.
+        input_format: `[input] format`.
+    """
+
+    def __init__(
+        self,
+        connection: IggyConnection,
+        *,
+        stream: str,
+        topic: str,
+        source: str,
+        max_bytes: int,
+        input_format: str,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._topic = topic
+        self._source = source
+        self._max_bytes = max_bytes
+        self._format = input_format
+
+    @classmethod
+    def of(cls, connection: IggyConnection, config: SourceCommonConfig) -> IggyDeadLetters | None:
+        """The box that the configuration names; None when it names none."""
+        topic = config.errors.dead_letter_topic
+        if topic is None:
+            return None
+        return cls(
+            connection,
+            stream=config.iggy.stream,
+            topic=topic,
+            source=config.source.name,
+            max_bytes=config.errors.dead_letter_bytes,
+            input_format=config.input.format,
+        )
+
+    def send(self, letters: Sequence[DeadLetter]) -> None:
+        """Stores the letters, in order; returns when all are confirmed.
+
+        Raises:
+            UnknownOutcomeError, IggyUnavailableError: some may be stored: recover.
+        """
+        self._send([self._segment(letter) for letter in letters])
+
+    def raw(self, letter: StoredLetter) -> bytes:
+        """The bytes of a letter's record; nothing when there are none."""
+        return raw_of(self._connection, self._stream, self._topic, letter)
+
+    def note(self, letters: Sequence[StoredLetter], ends: Mapping[TopicPartition, int]) -> None:
+        """Says that these letters are about to be sent again behind these ends."""
+        topic_partitions = [
+            [topic_partition.topic, topic_partition.partition, end] for topic_partition, end in ends.items()
+        ]
+        self._mark("note", NOTE_ID, letters, {"ends": topic_partitions})
+
+    def replayed(self, letters: Sequence[StoredLetter]) -> None:
+        """Says that these letters were sent again."""
+        self._mark("replayed", MARK_ID, letters, {})
+
+    def _mark(self, kind: str, number: int, letters: Sequence[StoredLetter], more: Mapping[str, object]) -> None:
+        named = [[letter.offset, f"{letter.message_id:032x}", letter.kind] for letter in letters]
+        body = {"letters": named, **more}
+        headers = encode_headers({LETTER: kind, "source": self._source})
+        self._send([wire.Segment(id_high=0, first_record=number, payloads=[orjson.dumps(body)], headers=headers)])
+
+    def _segment(self, letter: DeadLetter) -> wire.Segment:
+        kept = letter.raw[: self._max_bytes]
+        body: Payload = "none" if not kept else "whole" if len(kept) == letter.length else "beginning"
+        native, cut, error = letter.native, letter.cut, letter.error
+        headers = {
+            LETTER: "object" if letter.whole_object else "record",
+            "source": self._source,
+            **provenance(native, share=cut),
+            "generation": str(letter.generation),
+            "record": str(letter.record_number),
+            "topic": letter.topic_partition.topic,
+            "partition": str(letter.topic_partition.partition),
+            "error": type(error).__name__,
+            "text": printable(error.message)[:ERROR_TEXT],
+            "byte_offset": "" if error.byte_offset is None else str(error.byte_offset),
+            "length": "" if letter.length is None else str(letter.length),
+            "format": self._format,
+            "payload": body,
+        }
+        split_size = cut.split_size if cut is not None else 0
+        return wire.Segment(
+            id_high=dead_letter_hash64(
+                self._source,
+                native.bucket,
+                native.key,
+                native.version,
+                split_size,
+                generation=letter.generation,
+                kind="dead object" if letter.whole_object else "dead letter",
+            ),
+            share=cut.number if cut is not None else 0,
+            first_record=letter.record_number,
+            payloads=[kept or b'{"payload":"none"}'],
+            headers=encode_headers(headers),
+        )
+
+    def _send(self, segments: list[wire.Segment]) -> None:
+        for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES):
+            body = wire.encode_send(self._stream, self._topic, PARTITION, group)
+            if len(self._connection.send_raw(self._stream, self._topic, PARTITION, body)) != 1:
+                raise UnknownOutcomeError(
+                    f'topic "{self._topic}": Iggy did not say where it stored dead letters; recover'
+                )
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal, or a header, would take amiss."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def ensure_dead_letter_topic(
+    connection: IggyConnection, stream: str, topic: str, *, create: bool = True
+) -> tuple[str, ...]:
+    """Makes the topic, or checks one that is there. Returns one sentence for each thing that may take letters from it.
+
+    Raises:
+        IggyTopicError: it is missing and `create` is off, has several partitions, or does not keep what it confirmed.
+    """
+    info, warnings = ensure_topic(
+        connection,
+        stream,
+        topic,
+        1,
+        create=create,
+        advice="dead letters need a topic with exactly that; name another one",
+    )
+    if not keeps_letters(info):
+        raise IggyTopicError(
+            f'topic "{topic}" of stream "{stream}" may lose what it confirmed, and a dead letter must not be lost: name another '
+            f"one with [errors] dead_letter_topic, and let the source make it, or make it with durability persisted and "
+            f"messages_required_to_save=1"
+        )
+    return warnings
+
+
+def keeps_letters(info: TopicInfo) -> bool:
+    """Whether a topic keeps everything that it has confirmed, also when the server is killed."""
+    return info.persisted and info.messages_required_to_save in {None, 1}
+
+
+def read_letter(message: StoredMessage, source: str) -> StoredLetter | ReplayMarker | None:
+    """What a message of the topic is; None for one of another source, or of others altogether."""
+    headers = join_provenance(message.headers)
+    kind = headers.get(LETTER)
+    if headers.get("source") != source or kind is None:
+        return None
+    try:
+        if kind in {"note", "replayed"}:
+            return _mark_of(message, replayed=kind == "replayed")
+        return _letter_of(message, headers, kind) if kind in {"record", "object"} else None
+    except (KeyError, TypeError, ValueError):
+        return None  # made by others under our names
+
+
+def raw_of(connection: IggyConnection, stream: str, topic: str, letter: StoredLetter) -> bytes:
+    """The bytes of a letter's record, read from the topic; nothing when it holds none, or is gone."""
+    if letter.payload == "none":
+        return b""
+    found = connection.poll(stream, topic, PARTITION, offset=letter.offset, count=1)
+    same = bool(found) and (found[0].offset, found[0].message_id) == (letter.offset, letter.message_id)
+    return found[0].payload if same else b""
+
+
+def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
+    body = orjson.loads(message.payload)
+    return ReplayMarker(
+        offset=message.offset,
+        replayed=replayed,
+        letters=tuple(_number(offset) for offset, _, _ in body["letters"]),
+        ids=tuple(int(number, 16) for _, number, _ in body["letters"]),
+        objects=frozenset(_number(offset) for offset, _, kind in body["letters"] if kind == "object"),
+        ends={_partition(topic, partition): _number(end) for topic, partition, end in body.get("ends", ())},
+    )
+
+
+def _letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) -> StoredLetter:
+    body = headers["payload"]
+    cut, record = share_of(headers), _number(headers["record"])
+    if record > MAX_RECORD or (cut is not None and cut.number > MAX_SHARE):
+        raise ValueError(record)
+    return StoredLetter(
+        offset=message.offset,
+        message_id=message.message_id,
+        timestamp_us=message.timestamp_us,
+        kind="object" if kind == "object" else "record",
+        bucket=headers["bucket"],
+        key=headers["key"],
+        version=headers["version"],
+        cut=cut,
+        generation=_number(headers["generation"]) if "generation" in headers else None,
+        record=record,
+        topic_partition=_partition(headers["topic"], headers["partition"]),
+        error=headers["error"],
+        text=headers.get("text", ""),
+        byte_offset=_number(headers["byte_offset"]) if "byte_offset" in headers else None,
+        length=_number(headers["length"]) if "length" in headers else None,
+        format=headers.get("format", ""),
+        payload="whole" if body == "whole" else "beginning" if body == "beginning" else "none",
+        raw=message.payload if body != "none" else b"",
+    )
+
+
+def _number(value: str | int) -> int:
+    """A number that this program may have written: anybody may write to the topic."""
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise ValueError(text[:_MOST_DIGITS])
+    return int(text)
+
+
+def _partition(topic: object, partition: str | int) -> TopicPartition:
+    if not isinstance(topic, str) or topic_name_mistake(topic) is not None:
+        raise ValueError(topic)
+    number = _number(partition)
+    if number >= MAX_PARTITIONS:
+        raise ValueError(number)
+    return TopicPartition(topic, number)

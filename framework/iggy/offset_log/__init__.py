@@ -1,0 +1,13 @@
+"""The offsets log: a source's positions and watermark, in one partition of an Iggy topic.
+
+    codec       the records as bytes
+    log         appending, following, reading
+    state       the records applied in the order of the log: claim, opening, begin, open, progress, snapshot
+    loading     the state at the end of a log
+    epochs      one writer at a time: look, claim, fence, open
+    partitions  reading a data partition beyond its anchor, and taking it over
+    snapshots   the state, written to the log, and the log truncated before it
+    first_edition   logs of version 0.1
+
+docs/concepts/positions.md has the invariants and why they hold.
+"""

@@ -1,0 +1,811 @@
+"""The records of the offsets log as bytes.
+
+    message = b"ICSP" | format version u8 | flags u8 (1: body is zstd) | header length u32 LE | header JSON | body JSON
+
+The header identifies the record without unpacking the body:
+
+    {"kind": "claim", "source": "orders", "epoch": 7}
+    {"kind": "opening", "source": "orders", "epoch": 7}
+    {"kind": "begin", "source": "orders", "epoch": 7}
+    {"kind": "open", "source": "orders", "epoch": 7, "writer": "5f3a..."}           writer: token of the writer's claim
+    {"kind": "progress", "source": "orders", "epoch": 7, "writer": "5f3a...", "skipped": 3}
+    {"kind": "snapshot", "source": "orders", "epoch": 7, "number": 2, "at": 4650, "part": 3, "last": true}
+
+The body of a snapshot part is JSON. Where the header says `"rows": true`, it is settled positions as they lie in
+memory:
+
+    length u32 | tables JSON, {} but in the first part | { rows u32 | bytes u32 | end of each row u32 | rows } ...
+
+(`framework.offsets.packed_row` has the layout of a row.)
+
+A snapshot is the state at offset `at` of the log. A loader applies every record from `at` on, whether it is stored
+before, between or after the snapshot's parts. A snapshot with a missing part is ignored. This layout is part of the
+stored data: unknown content raises an error that names a way out, and is never skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import attrs
+import orjson
+import zstandard
+
+from framework.errors import PositionError
+from framework.model.objects import Anchor, ResumePoint, TopicPartition, length_only
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.listing_hints import PastListing, TailMark
+from framework.offsets.packed_table import RowChunk
+from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.table import PositionView
+from framework.offsets.watermark import CoveredRange, Watermark
+
+WAY_OUT = (
+    "It is damaged: bring the topic back from a backup; or name another [offsets] topic and read everything again: "
+    "`offsets reset --all`"
+)
+
+MAGIC = b"ICSP"
+FORMAT_VERSION = 2
+FIRST_FORMAT_VERSION = 1
+_PREFIX = struct.Struct("<4sBBI")
+_ZSTD = 1
+_COMPRESS_FROM_BYTES = 512
+MAX_BODY_BYTES = 256 << 20
+"""Maximum size of an unpacked body. Real bodies reach some megabytes; other writers to the topic could craft larger."""
+
+MAX_GROUP_CHARACTERS = 60
+PART_CHUNKS = 2
+"""Chunks of settled positions per snapshot part: about 8,000 positions, 350 kB packed, a few hundredths of a second."""
+
+PART_ENTRIES = 4000
+"""Other positions per snapshot part."""
+
+_COUNT = struct.Struct("<I")
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogMessage:
+    """One record of the log, its body still packed.
+
+    Attributes:
+        offset: offset in the offsets topic.
+        kind: `claim`, `opening`, `begin`, `open`, `progress` or `snapshot`; in version 0.1 `claim`, `delta`,
+            `snapshot`.
+        source: name of the source that wrote it.
+        epoch: the writer's epoch.
+        header: the remaining fields of the header.
+        timestamp_us: when the server stored it.
+        body: the body, packed if `packed`; empty when only the head of the message is kept.
+        packed: whether the body is zstd.
+        version: format version.
+    """
+
+    offset: int
+    kind: str
+    source: str
+    epoch: int
+    header: Mapping[str, Any] = attrs.field(factory=dict)
+    timestamp_us: int = 0
+    body: bytes = attrs.field(default=b"", repr=length_only)
+    packed: bool = False
+    version: int = FORMAT_VERSION
+
+    @property
+    def writer(self) -> str:
+        """Token of the writer's claim; empty for records that only the leader writes."""
+        return str(self.header.get("writer", ""))
+
+    @property
+    def head(self) -> LogMessage:
+        """The message without its body."""
+        return attrs.evolve(self, body=b"")
+
+    def read(self) -> dict[str, Any]:
+        """Return the decoded body.
+
+        Raises:
+            PositionError: the body is damaged.
+        """
+        try:
+            value: dict[str, Any] = _loads(self.unpacked())
+        except ValueError as exc:
+            raise self.damaged() from exc
+        return value
+
+    def unpacked(self) -> bytes:
+        """Return the unpacked bytes of the body.
+
+        Raises:
+            PositionError: the body is damaged.
+        """
+        try:
+            return _unpack(self.body) if self.packed else self.body
+        except (zstandard.ZstdError, ValueError) as exc:
+            raise self.damaged() from exc
+
+    def damaged(self) -> PositionError:
+        """Return the error to raise for an unreadable body."""
+        return PositionError(f"offsets topic, message {self.offset}: a {self.kind} that cannot be read. {WAY_OUT}")
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Claim:
+    """A running or former instance: the first record written over a new connection.
+
+    Attributes:
+        epoch: the epoch that is claimed, or worked in.
+        host: name of the machine.
+        process: process id on that machine.
+        leader: whether this claims the epoch (the other claims belong to the leader's workers).
+        client: this connection as the server lists it, `(client id, "ip:port")`: ids restart when the server restarts,
+            so both must agree.
+        token: random token; every record that this connection writes carries it.
+        partitions: partitions that a worker wants; empty for the leader, which wants all, and
+            for a worker whose partitions no other worker wants.
+        at_us: when the server stored it; 0 before it is stored.
+    """
+
+    epoch: int
+    host: str
+    process: int
+    leader: bool
+    client: tuple[int, str]
+    token: str
+    partitions: tuple[TopicPartition, ...] = ()
+    at_us: int = 0
+
+    @property
+    def who(self) -> str:
+        """The machine, the process and its start time, for messages."""
+        since = f", since {datetime.fromtimestamp(self.at_us / 1e6, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{self.host} (process {self.process}{since if self.at_us else ''})"
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class TopicIdentity:
+    """Identity of a topic, distinct from a topic created later under the same name."""
+
+    topic_id: int
+    created_at: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class PartitionOpening:
+    """A partition as its writer found it when it took it over.
+
+    Attributes:
+        topic_partition: the partition.
+        topic: its topic's identity.
+        anchor: the message up to which saved counts account for everything; None when no message of ours was ever
+            saved.
+        counts: (object hash, split) -> records found, for positions with more records in the partition than saved.
+    """
+
+    topic_partition: TopicPartition
+    topic: TopicIdentity
+    anchor: Anchor | None
+    counts: Mapping[tuple[int, int], int] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ProgressItem:
+    """Counts of one position.
+
+    Attributes:
+        object_hash: upper 64 bits of its message ids.
+        share: which split; 0 when the object is read whole.
+        saved: see `OffsetManagerEntry.records_saved`.
+        sent: see `OffsetManagerEntry.records_done`.
+        total: number of records; None until it is known.
+        failed: see `OffsetManagerEntry.failed`.
+        skipped: see `OffsetManagerEntry.skipped`.
+        mark: see `OffsetManagerEntry.mark`.
+        extra: see `OffsetManagerEntry.extra`.
+    """
+
+    object_hash: int
+    share: int
+    saved: int
+    sent: int
+    total: int | None
+    failed: bool = False
+    skipped: int = 0
+    mark: ResumePoint | None = None
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Progress:
+    """The changes that one writer saved.
+
+    Attributes:
+        items: positions whose counts changed.
+        anchors: partitions whose anchor moved.
+        closed: partition -> offset of its last message, where everything was confirmed and nothing followed.
+        removed: objects whose positions were removed.
+        listings: prefix -> hints that its last listing left for the next.
+        skipped: number of bad records and remainders of objects that were skipped.
+        selected: which objects are read, if that changed.
+    """
+
+    items: Sequence[ProgressItem] = ()
+    anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
+    closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    removed: Sequence[OffsetManagerKey] = ()
+    listings: Mapping[str, PastListing] = attrs.field(factory=dict)
+    skipped: int = 0
+    selected: SelectedObjects | None = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class SnapshotFooter:
+    """The last part of a snapshot, apart from positions: the state at that moment.
+
+    Attributes:
+        floor: see `PositionMap.floor`.
+        anchors: partition -> anchor.
+        topics: partition that was ever opened -> its topic's identity.
+        owners: partition -> token of its writer.
+        closed: see `Progress.closed`.
+        claims: offset -> claim whose connection has not been fenced.
+        listings: prefix -> hints that its last listing left for the next.
+        watermark: progress up to which objects without a position are done.
+        selected: which objects are read.
+        skipped: (microseconds since 1970, count) of what was skipped within the preceding hour.
+        past_given_up: whether partitions that are not known here may hold records of this source.
+    """
+
+    floor: int = 0
+    anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
+    topics: Mapping[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
+    owners: Mapping[TopicPartition, str] = attrs.field(factory=dict)
+    closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    claims: Mapping[int, Claim] = attrs.field(factory=dict)
+    listings: Mapping[str, PastListing] = attrs.field(factory=dict)
+    watermark: Watermark = attrs.field(factory=Watermark)
+    selected: SelectedObjects | None = None
+    skipped: Sequence[tuple[int, int]] = ()
+    past_given_up: bool = False
+
+
+# ---- messages
+
+
+def _loads(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body)  # reads what `_encode` writes for names that are not valid Unicode
+
+
+def _unpack(packed: bytes) -> bytes:
+    """Unpack a zstd frame. `_frame` never writes a frame without a size, or with a larger one.
+
+    Raises:
+        ValueError, ZstdError: the frame is damaged or malicious.
+    """
+    size = zstandard.frame_content_size(packed)
+    if not 0 <= size <= MAX_BODY_BYTES:
+        raise ValueError(size)
+    return zstandard.ZstdDecompressor().decompress(packed)
+
+
+def _encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
+    packed_header = orjson.dumps(header)
+    try:
+        raw = orjson.dumps(body)
+    except TypeError:  # a name (such as a file's) is not valid Unicode; only the slower encoder can escape it
+        raw = json.dumps(body, separators=(",", ":")).encode()
+    return _frame(packed_header, raw)
+
+
+def _encode_raw(header: Mapping[str, Any], raw: bytes) -> bytes:
+    return _frame(orjson.dumps(header), raw)
+
+
+def _frame(packed_header: bytes, raw: bytes) -> bytes:
+    flags = 0
+    if len(raw) >= _COMPRESS_FROM_BYTES:
+        raw, flags = zstandard.ZstdCompressor(level=3).compress(raw), _ZSTD
+    return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
+
+
+def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | None:
+    """Decode a payload; return None when it is not a record of the offsets log.
+
+    Raises:
+        PositionError: the record is of a later format, or damaged.
+    """
+    if payload[:4] != MAGIC:
+        return None
+    try:
+        _, version, flags, length = _PREFIX.unpack_from(payload)
+        if version not in {FORMAT_VERSION, FIRST_FORMAT_VERSION}:
+            raise PositionError(
+                f"offsets topic, message {offset}: positions in format {version}, and this version reads formats "
+                f"{FIRST_FORMAT_VERSION} and {FORMAT_VERSION}; run the version that wrote them"
+            )
+        end = _PREFIX.size + length
+        header = orjson.loads(payload[_PREFIX.size : end])
+        return LogMessage(
+            offset=offset,
+            kind=header.pop("kind"),
+            source=header.pop("source"),
+            epoch=header.pop("epoch"),
+            header=header,
+            timestamp_us=timestamp_us,
+            body=payload[end:],
+            packed=bool(flags & _ZSTD),
+            version=version,
+        )
+    except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as exc:
+        raise PositionError(f"offsets topic, message {offset}: positions that cannot be read. {WAY_OUT}") from exc
+
+
+@contextlib.contextmanager
+def shape_of(message: LogMessage) -> Iterator[None]:
+    """Turn a body of an unexpected shape into a `PositionError` that names a way out."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, struct.error) as exc:
+        raise PositionError(
+            f"offsets topic, message {message.offset}: a {message.kind} of a shape that this version does not know. {WAY_OUT}"
+        ) from exc
+
+
+# ---- claim, opening
+
+
+def encode_claim(source: str, claim: Claim) -> bytes:
+    """Encode a claim as one message."""
+    return _encode({"kind": "claim", "source": source, "epoch": claim.epoch}, _claim_out(claim))
+
+
+def decode_claim(message: LogMessage) -> Claim:
+    """The inverse of `encode_claim`."""
+    body = message.read()
+    with shape_of(message):
+        return attrs.evolve(_claim_in(body), at_us=message.timestamp_us)
+
+
+def _claim_out(claim: Claim) -> dict[str, Any]:
+    body = attrs.asdict(claim, recurse=False)
+    body["partitions"] = [attrs.astuple(topic_partition) for topic_partition in claim.partitions]
+    return body
+
+
+def _claim_in(body: Mapping[str, Any]) -> Claim:
+    client_id, address = body["client"]
+    topic_partitions = tuple(TopicPartition(topic, partition) for topic, partition in body["partitions"])
+    return Claim(**{**body, "client": (client_id, address), "partitions": topic_partitions})
+
+
+def encode_opening(source: str, epoch: int, *, fenced: int) -> bytes:
+    """Encode the opening of an epoch: records of earlier epochs after this one do not count.
+
+    Args:
+        source: name of the source.
+        epoch: its number.
+        fenced: offset before which every claim's connection is gone.
+    """
+    return _encode({"kind": "opening", "source": source, "epoch": epoch}, {"fenced": fenced})
+
+
+def decode_opening(message: LogMessage) -> int:
+    """Return the offset before which every claim's connection is gone."""
+    body = message.read()
+    with shape_of(message):
+        return int(body["fenced"])
+
+
+# ---- begin
+
+
+def encode_begin(
+    source: str, epoch: int, entries: Sequence[OffsetManagerEntry], selected: SelectedObjects | None = None
+) -> bytes:
+    """Encode new positions as one message."""
+    body: dict[str, Any] = {"entries": _entries_out(entries)}
+    if selected is not None:
+        body["selected"] = _selected_out(selected)
+    return _encode({"kind": "begin", "source": source, "epoch": epoch}, body)
+
+
+def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], SelectedObjects | None]:
+    """The inverse of `encode_begin`."""
+    body = message.read()
+    with shape_of(message):
+        return list(_entries_in(body["entries"])), _selected_in(body.get("selected"))
+
+
+# ---- open
+
+
+def encode_open(source: str, epoch: int, writer: str, openings: Iterable[PartitionOpening]) -> bytes:
+    """Encode the partitions that a writer took over as one message."""
+    rows = [
+        [
+            *attrs.astuple(one.topic_partition),
+            *attrs.astuple(one.topic),
+            _anchor_out(one.anchor),
+            [[object_hash, share, count] for (object_hash, share), count in one.counts.items()],
+        ]
+        for one in openings
+    ]
+    return _encode({"kind": "open", "source": source, "epoch": epoch, "writer": writer}, {"partitions": rows})
+
+
+def decode_open(message: LogMessage) -> list[PartitionOpening]:
+    """The inverse of `encode_open`."""
+    body = message.read()
+    with shape_of(message):
+        return [
+            PartitionOpening(
+                topic_partition=TopicPartition(topic, partition),
+                topic=TopicIdentity(topic_id=topic_id, created_at=created_at),
+                anchor=_anchor_in(anchor),
+                counts={(object_hash, share): count for object_hash, share, count in counts},
+            )
+            for topic, partition, topic_id, created_at, anchor, counts in body["partitions"]
+        ]
+
+
+# ---- progress
+
+
+def encode_progress(source: str, epoch: int, writer: str, progress: Progress) -> bytes:
+    """Encode the changes that a writer saves as one message."""
+    body: dict[str, Any] = {
+        "items": [_item_out(item) for item in progress.items],
+        "anchors": [
+            [*attrs.astuple(topic_partition), _anchor_out(anchor)]
+            for topic_partition, anchor in progress.anchors.items()
+        ],
+    }
+    if progress.closed:
+        body["closed"] = [[*attrs.astuple(topic_partition), end] for topic_partition, end in progress.closed.items()]
+    if progress.removed:
+        body["removed"] = [list(map(list, key.properties)) for key in progress.removed]
+    if progress.listings:
+        body["listings"] = _listings_out(progress.listings)
+    if progress.selected is not None:
+        body["selected"] = _selected_out(progress.selected)
+    header = {"kind": "progress", "source": source, "epoch": epoch, "writer": writer}
+    if progress.skipped:
+        header["skipped"] = progress.skipped
+    return _encode(header, body)
+
+
+def decode_progress(message: LogMessage) -> Progress:
+    """The inverse of `encode_progress`."""
+    body = message.read()
+    with shape_of(message):
+        return Progress(
+            items=[_item_in(row) for row in body["items"]],
+            anchors=_anchors_in(body["anchors"]),
+            closed={TopicPartition(topic, partition): end for topic, partition, end in body.get("closed", ())},
+            removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body.get("removed", ())],
+            listings=listings_in(body.get("listings", {})),
+            skipped=message.header.get("skipped", 0),
+            selected=_selected_in(body.get("selected")),
+        )
+
+
+def _item_out(item: ProgressItem) -> list[Any]:
+    row: list[Any] = [item.object_hash, item.share, item.saved, item.sent, item.total]
+    if item.failed or item.skipped or item.mark is not None or item.extra:
+        mark = [item.mark.record, item.mark.byte] if item.mark is not None else None
+        row += [item.failed, item.skipped, mark, dict(item.extra)]
+    return row
+
+
+def _item_in(row: Sequence[Any]) -> ProgressItem:
+    object_hash, share, saved, sent, total, *rest = row
+    failed, skipped, mark, extra = rest or (False, 0, None, {})
+    return ProgressItem(
+        object_hash=object_hash,
+        share=share,
+        saved=saved,
+        sent=sent,
+        total=total,
+        failed=failed,
+        skipped=skipped,
+        mark=ResumePoint(*mark) if mark else None,
+        extra=extra,
+    )
+
+
+# ---- snapshot
+
+
+def encode_snapshot(
+    source: str,
+    epoch: int,
+    positions: PositionView,
+    footer: SnapshotFooter,
+    *,
+    number: int,
+    at: int,
+    part_chunks: int = PART_CHUNKS,
+) -> Iterator[bytes]:
+    """Yield the messages of a snapshot in the order to write. Each is encoded on demand, so memory use stays small.
+
+    Args:
+        source: name of the source.
+        epoch: the writer's epoch.
+        positions: every position.
+        footer: everything else; goes into the last message.
+        number: number of the snapshot in its epoch; together they tell the parts of different snapshots apart.
+        at: offset in the log whose state the snapshot holds.
+        part_chunks: chunks of settled positions in one message.
+    """
+    header = {"kind": "snapshot", "source": source, "epoch": epoch, "number": number, "at": at}
+    chunks, part = positions.chunks(), 0
+    while some := list(itertools.islice(chunks, part_chunks)):
+        part += 1
+        tables = positions.tables if part == 1 else {}
+        yield _encode_raw({**header, "part": part, "rows": True}, _rows_out(tables, some))
+    bodies = _entry_parts(positions.others(), PART_ENTRIES)
+    body = next(bodies)
+    for following in bodies:
+        part += 1
+        yield _encode({**header, "part": part}, body)
+        body = following
+    yield _encode({**header, "part": part + 1, "last": True}, {**body, "footer": _footer_out(footer)})
+
+
+def _entry_parts(entries: Iterable[OffsetManagerEntry], size: int) -> Iterator[dict[str, Any]]:
+    """Yield the entries in batches; at least one batch, which may be empty."""
+    rest = iter(entries)
+    some = list(itertools.islice(rest, size))
+    while True:
+        following = list(itertools.islice(rest, size))
+        # sorted by name they compress better
+        yield {"entries": _entries_out(sorted(some, key=_name))}
+        if not following:
+            return
+        some = following
+
+
+def _name(entry: OffsetManagerEntry) -> tuple[str, str, int]:
+    return entry.bucket, entry.key, entry.share
+
+
+def _rows_out(tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> bytes:
+    packed = json.dumps(tables, separators=(",", ":")).encode()
+    pieces = [_COUNT.pack(len(packed)), packed]
+    for chunk in chunks:
+        pieces += [_COUNT.pack(len(chunk.ends) // _COUNT.size), _COUNT.pack(len(chunk.rows)), chunk.ends, chunk.rows]
+    return b"".join(pieces)
+
+
+def decode_rows(part: LogMessage) -> tuple[dict[str, Any], list[RowChunk]]:
+    """Return a part's settled positions, and the tables that all parts refer to (empty but in the first part)."""
+    body = part.unpacked()
+    with shape_of(part):
+        (length,) = _COUNT.unpack_from(body)
+        place = _COUNT.size + length
+        tables: dict[str, Any] = json.loads(body[_COUNT.size : place])
+        chunks: list[RowChunk] = []
+        while place < len(body):
+            rows, size = _COUNT.unpack_from(body, place)[0], _COUNT.unpack_from(body, place + _COUNT.size)[0]
+            place += 2 * _COUNT.size
+            ends = body[place : place + rows * _COUNT.size]
+            place += rows * _COUNT.size
+            chunks.append(RowChunk(body[place : place + size], ends))
+            place += size
+        return tables, chunks
+
+
+def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
+    """Yield the positions of a snapshot part that are not stored as rows."""
+    body = part.read()
+    with shape_of(part):
+        yield from _entries_in(body["entries"])
+
+
+def decode_footer(part: LogMessage) -> SnapshotFooter:
+    """Decode the footer in the last part of a snapshot."""
+    body = part.read()
+    with shape_of(part):
+        row = body["footer"]
+        return SnapshotFooter(
+            floor=row["floor"],
+            anchors=_anchors_in(row["anchors"]),
+            topics={
+                TopicPartition(topic, partition): TopicIdentity(topic_id=topic_id, created_at=created_at)
+                for topic, partition, topic_id, created_at in row["topics"]
+            },
+            owners={TopicPartition(topic, partition): token for topic, partition, token in row["owners"]},
+            closed={TopicPartition(topic, partition): end for topic, partition, end in row["closed"]},
+            claims={offset: _claim_in(claim) for offset, claim in row["claims"]},
+            listings=listings_in(row["listings"]),
+            watermark=watermark_in(row["watermark"]),
+            selected=_selected_in(row["selected"]),
+            skipped=[(at_us, count) for at_us, count in row["skipped"]],
+            past_given_up=row["past_given_up"],
+        )
+
+
+def _footer_out(footer: SnapshotFooter) -> dict[str, Any]:
+    return {
+        "floor": footer.floor,
+        "anchors": [
+            [*attrs.astuple(topic_partition), _anchor_out(anchor)] for topic_partition, anchor in footer.anchors.items()
+        ],
+        "topics": [
+            [*attrs.astuple(topic_partition), *attrs.astuple(topic)] for topic_partition, topic in footer.topics.items()
+        ],
+        "owners": [[*attrs.astuple(topic_partition), token] for topic_partition, token in footer.owners.items()],
+        "closed": [[*attrs.astuple(topic_partition), end] for topic_partition, end in footer.closed.items()],
+        "claims": [[offset, _claim_out(claim)] for offset, claim in footer.claims.items()],
+        "listings": _listings_out(footer.listings),
+        "watermark": _watermark_out(footer.watermark),
+        "selected": _selected_out(footer.selected) if footer.selected is not None else None,
+        "skipped": [list(pair) for pair in footer.skipped],
+        "past_given_up": footer.past_given_up,
+    }
+
+
+# ---- values
+
+
+def _watermark_out(watermark: Watermark) -> dict[str, Any]:
+    return {
+        "bucket": watermark.bucket,
+        "prefixes": {
+            prefix: [[one.after, one.until, one.time_ms] for one in ranges]
+            for prefix, ranges in watermark.prefixes.items()
+        },
+        "folded": dict(watermark.folded),
+        "records": watermark.records,
+    }
+
+
+def watermark_in(row: Mapping[str, Any]) -> Watermark:
+    """Decode a watermark from its stored form; an empty row is an empty watermark."""
+    if not row:
+        return Watermark()
+    return Watermark(
+        bucket=row["bucket"],
+        prefixes={
+            prefix: tuple(CoveredRange(after, until, int(time_ms)) for after, until, time_ms in ranges)
+            for prefix, ranges in row["prefixes"].items()
+        },
+        folded={prefix: int(count) for prefix, count in row["folded"].items()},
+        records=int(row["records"]),
+    )
+
+
+def _selected_out(selected: SelectedObjects) -> dict[str, Any]:
+    return attrs.asdict(selected)
+
+
+def _selected_in(row: Mapping[str, Any] | None) -> SelectedObjects | None:
+    return SelectedObjects(**row) if row is not None else None
+
+
+def _listings_out(listings: Mapping[str, PastListing]) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for prefix, past in listings.items():
+        row = rows[prefix] = {
+            "of": past.of,
+            "keys": [key for key, _ in past.histogram],
+            "counts": [count for _, count in past.histogram],
+            "unordered": past.unordered,
+        }
+        if past.tail is not None:
+            row["tail"] = [past.tail.after, past.tail.whole_pass_ms, past.tail.selection]
+    return rows
+
+
+def listings_in(rows: Mapping[str, Any]) -> dict[str, PastListing]:
+    """Decode listing hints from their stored form."""
+    return {
+        prefix: PastListing(
+            of=row["of"],
+            histogram=zip(row["keys"], row["counts"], strict=True),
+            unordered=row["unordered"],
+            tail=TailMark(after=row["tail"][0], whole_pass_ms=row["tail"][1], selection=row["tail"][2])
+            if row.get("tail")
+            else None,
+        )
+        for prefix, row in rows.items()
+    }
+
+
+def _anchor_out(anchor: Anchor | None) -> list[Any] | None:
+    return [anchor.offset, f"{anchor.message_id:x}", anchor.origin_us] if anchor is not None else None
+
+
+def _anchor_in(row: Sequence[Any] | None) -> Anchor | None:
+    return Anchor(row[0], int(row[1], 16), row[2]) if row is not None else None
+
+
+def _anchors_in(rows: Iterable[Sequence[Any]]) -> dict[TopicPartition, Anchor]:
+    anchors = ((TopicPartition(topic, partition), _anchor_in(row)) for topic, partition, row in rows)
+    return {topic_partition: anchor for topic_partition, anchor in anchors if anchor is not None}
+
+
+# columns that most entries fill
+_COLUMNS = ("bucket", "key", "version", "modified", "generation", "saved", "sent", "total", "partition", "depends_on")
+
+
+def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
+    """Encode entries by column, with tables for repeated values: a third of the packed size of rows."""
+    buckets: dict[str, int] = {}
+    topic_partitions: dict[tuple[str, int], int] = {}
+    options: dict[str, int] = {}
+    columns: dict[str, Any] = {
+        "bucket": [buckets.setdefault(entry.bucket, len(buckets)) for entry in entries],
+        "key": [entry.key for entry in entries],
+        "version": [entry.version for entry in entries],
+        "modified": [entry.modified_ms for entry in entries],
+        "generation": [entry.generation for entry in entries],
+        "saved": [entry.records_saved for entry in entries],
+        "sent": [entry.records_done for entry in entries],
+        "total": [entry.total for entry in entries],
+        "partition": [
+            topic_partitions.setdefault(
+                (entry.topic_partition.topic, entry.topic_partition.partition), len(topic_partitions)
+            )
+            for entry in entries
+        ],
+        "depends_on": [options.setdefault(entry.numbering_options, len(options)) for entry in entries],
+    }
+    # columns that few entries fill: row number -> value
+    columns["share"] = {str(at): [e.share, e.split_size] for at, e in enumerate(entries) if e.split_size}
+    columns["failed"] = {str(at): True for at, e in enumerate(entries) if e.failed}
+    columns["skipped"] = {str(at): e.skipped for at, e in enumerate(entries) if e.skipped}
+    columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
+    columns["first_ids"] = {str(at): True for at, e in enumerate(entries) if e.first_ids}
+    columns["may_begin_again"] = {str(at): True for at, e in enumerate(entries) if e.may_begin_again}
+    columns["missing"] = {str(at): e.missing_since_ms for at, e in enumerate(entries) if e.missing_since_ms}
+    columns["extra"] = {str(at): e.extra for at, e in enumerate(entries) if e.extra}
+    return {
+        "columns": columns,
+        "buckets": list(buckets),
+        "partitions": list(topic_partitions),
+        "options": list(options),
+    }
+
+
+def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
+    columns = table["columns"]
+    topic_partitions = [TopicPartition(topic, partition) for topic, partition in table["partitions"]]
+    marks, shares, extras = columns["mark"], columns["share"], columns["extra"]
+    failed, skipped, first_ids, missing = (columns[name] for name in ("failed", "skipped", "first_ids", "missing"))
+    accepted = columns["may_begin_again"]
+    for at, row in enumerate(zip(*(columns[name] for name in _COLUMNS), strict=True)):
+        bucket, key, version, modified, generation, saved, sent, total, topic_partition, numbering_options = row
+        number = str(at)
+        mark = marks.get(number) if marks else None
+        share, split_size = shares.get(number, (0, 0)) if shares else (0, 0)
+        yield OffsetManagerEntry(
+            bucket=table["buckets"][bucket],
+            key=key,
+            version=version,
+            generation=generation,
+            modified_ms=modified,
+            share=share,
+            split_size=split_size,
+            records_done=sent,
+            records_saved=saved,
+            total=total,
+            failed=bool(failed) and number in failed,
+            skipped=skipped.get(number, 0) if skipped else 0,
+            topic_partition=topic_partitions[topic_partition],
+            mark=ResumePoint(*mark) if mark else None,
+            numbering_options=table["options"][numbering_options],
+            first_ids=bool(first_ids) and number in first_ids,
+            may_begin_again=bool(accepted) and number in accepted,
+            missing_since_ms=missing.get(number, 0) if missing else 0,
+            extra=extras.get(number, {}) if extras else {},
+        )

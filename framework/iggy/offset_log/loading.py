@@ -1,0 +1,89 @@
+"""The state at the end of a log: the newest complete snapshot, and every record from its offset on."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+
+from framework.errors import PositionError
+from framework.iggy.offset_log import codec, first_edition
+from framework.iggy.offset_log.codec import FIRST_FORMAT_VERSION, LogMessage
+from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.state import LogState
+
+log = logging.getLogger(__name__)
+
+
+def load(offset_log: OffsetLog) -> LogState:
+    """Read a log from its first message to its end.
+
+    Bodies are re-read one by one, on demand: a log may exceed memory.
+
+    Raises:
+        PositionError: the log cannot be read, its beginning is gone, or version 0.1 wrote it and did not end in order.
+    """
+    offset_log.rewind()
+    heads: list[LogMessage] = []
+    first_heads: list[LogMessage] = []
+    for message in offset_log.follow():
+        (first_heads if message.version == FIRST_FORMAT_VERSION else heads).append(message.head)
+    snapshot = newest_snapshot(heads)
+    if snapshot:
+        state = _restore(offset_log, snapshot)
+        at = state.snapshot_at = int(snapshot[0].header["at"])
+    else:
+        if not first_edition.newest_snapshot(first_heads):
+            _check_front(offset_log.source, first_heads or heads)
+        state = first_edition.load(offset_log, first_heads) if first_heads else LogState(source=offset_log.source)
+        at = 0
+    for message in offset_log.read(head for head in heads if head.offset >= at and head.kind != "snapshot"):
+        state.apply(message)
+    return state
+
+
+def _check_front(source: str, heads: Sequence[LogMessage]) -> None:
+    """Check that the log begins with the first epoch's claim. Other writers may have written and deleted before it."""
+    if heads and (heads[0].kind, heads[0].epoch) != ("claim", 1):
+        raise PositionError(
+            f'offsets topic: the first records of source "{source}" are gone, and no snapshot stands for them. Does the topic '
+            f"drop messages (message_expiry, max_topic_size)? {codec.WAY_OUT}"
+        )
+
+
+def newest_snapshot(heads: Sequence[LogMessage]) -> list[LogMessage]:
+    """Return the parts of the newest complete snapshot whose epoch was not over when it was written; empty if none."""
+    opened = 0
+    begun: dict[tuple[int, int], list[LogMessage]] = {}
+    newest = 0, 0
+    for head in heads:
+        if head.kind == "opening":
+            opened = max(opened, head.epoch)
+        elif head.kind == "snapshot" and head.epoch >= opened:
+            name = head.epoch, int(head.header["number"])
+            parts = begun.setdefault(name, [])
+            if int(head.header["part"]) == len(parts) + 1:
+                parts.append(head)
+            if parts and parts[-1].header.get("last"):
+                newest = max(newest, name)
+                opened = max(opened, head.epoch)
+    return begun.get(newest, [])
+
+
+def _restore(offset_log: OffsetLog, parts: Sequence[LogMessage]) -> LogState:
+    state = LogState(source=offset_log.source)
+    rows = [part for part in parts if part.header.get("rows")]
+    if rows:
+        packed = map(codec.decode_rows, offset_log.read(rows, ahead=1))
+        tables, first = next(packed)
+        with codec.shape_of(rows[0]):
+            state.positions.load(
+                tables, itertools.chain(first, itertools.chain.from_iterable(chunks for _, chunks in packed))
+            )
+    for part in offset_log.read(parts[len(rows) :], ahead=1):
+        for entry in codec.decode_entries(part):
+            state.positions[entry.get_manager_key()] = entry
+        if part.header.get("last"):
+            state.restore(codec.decode_footer(part), part.epoch)
+    state.now_us = state.saved_us = parts[-1].timestamp_us
+    return state

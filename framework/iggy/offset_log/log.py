@@ -1,0 +1,237 @@
+"""One source's log over one connection: append records, follow those of other writers, re-read them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from framework.errors import PositionError
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.codec import LogMessage
+
+if TYPE_CHECKING:
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.values import StoredMessage
+
+log = logging.getLogger(__name__)
+
+READ_MESSAGES = 16
+MAX_READ_MESSAGES = 200
+READ_BYTES = 4 << 20
+"""Messages of the log per poll: a snapshot part can have some megabytes, progress has some hundred bytes."""
+
+
+class OffsetLog:
+    """One source's view of the offsets topic. Thread-safe.
+
+    Attributes:
+        connection: the connection over which it is read and written.
+        stream: its stream's name.
+        topic: its name.
+        source: name of the source whose records are read.
+        next_offset: everything before it was read, or was appended here.
+        sizes: bytes of the log before each offset.
+        foreign: messages of other writers to the topic that were read.
+        messages: records of the source that were followed.
+
+    Args:
+        connection: an open connection.
+        stream: the stream's name.
+        topic: the topic's name.
+        source: the source's name.
+    """
+
+    def __init__(self, connection: IggyConnection, *, stream: str, topic: str, source: str) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.topic = topic
+        self.source = source
+        self.next_offset = 0
+        self.sizes = LogSizes()
+        self.foreign = 0
+        self.messages = 0
+        self._own: dict[int, int] = {}
+        self._lock = threading.RLock()
+
+    # ---- reading
+
+    def follow(self) -> Iterator[LogMessage]:
+        """Yield, in order, what other writers appended since the last call; records appended here are skipped.
+
+        Raises:
+            PositionError: a record of this source cannot be read.
+        """
+        with self._lock:
+            count = READ_MESSAGES
+            while True:
+                self._skip_own()
+                batch = self._poll(self.next_offset, count)
+                if not batch:
+                    return
+                for stored in batch:
+                    own = self._own.pop(stored.offset, None) is not None
+                    if stored.offset < self.next_offset:
+                        continue
+                    self.next_offset = stored.offset + 1
+                    self.sizes.add(stored.offset, len(stored.payload))
+                    message = self._decode(stored)
+                    if message is not None and not own:
+                        self.messages += 1
+                        yield message
+                large = sum(len(stored.payload) for stored in batch) > READ_BYTES
+                count = READ_MESSAGES if large else min(2 * count, MAX_READ_MESSAGES)
+
+    def rewind(self) -> None:
+        """Restart reading at the first message; records appended here are then included."""
+        with self._lock:
+            self.next_offset = self.foreign = 0
+            self.sizes = LogSizes()
+            self._own = {}
+
+    def _skip_own(self) -> None:
+        while (size := self._own.pop(self.next_offset, None)) is not None:
+            self.sizes.add(self.next_offset, size)
+            self.next_offset += 1
+
+    def read(self, heads: Iterable[LogMessage], *, ahead: int = READ_MESSAGES) -> Iterator[LogMessage]:
+        """Yield these records with their bodies, polled in batches.
+
+        Args:
+            heads: the messages' heads, in the order of the log.
+            ahead: messages per poll.
+
+        Raises:
+            PositionError: a record is gone.
+        """
+        batch: dict[int, StoredMessage] = {}
+        for head in heads:
+            if head.offset not in batch:
+                batch = {stored.offset: stored for stored in self._poll(head.offset, ahead)}
+            stored = batch.pop(head.offset, None)
+            message = self._decode(stored) if stored is not None else None
+            if message is None or message.head != head.head:
+                raise PositionError(
+                    f"offsets topic, message {head.offset}: a {head.kind} that was there a moment ago is gone. {codec.WAY_OUT}"
+                )
+            yield message
+
+    def stored_us(self, offset: int) -> int:
+        """When a message was stored that the server has just confirmed, microseconds since 1970 by the server's clock.
+
+        Raises:
+            PositionError: the server does not give it.
+        """
+        found = self._poll(offset, 1)
+        if not found or found[0].offset != offset:
+            raise PositionError(
+                f'offsets topic "{self.topic}" of stream "{self.stream}": Iggy confirms a record at offset {offset}, and does not '
+                f"give it. The topic is damaged, as a killed server can leave it: repair or restore it on the server, or set "
+                f"another [offsets] topic and read everything again: `offsets reset --all`"
+            )
+        return found[0].timestamp_us
+
+    def _poll(self, offset: int, count: int) -> list[StoredMessage]:
+        return self.connection.poll(self.stream, self.topic, 0, offset=offset, count=count)
+
+    def _decode(self, stored: StoredMessage) -> LogMessage | None:
+        message = codec.decode(stored.offset, stored.payload, stored.timestamp_us)
+        if message is None or message.source != self.source:
+            self.foreign += 1
+            return None
+        return message
+
+    # ---- writing
+
+    def append(self, payload: bytes) -> int:
+        """Append one record; return its offset once the server has confirmed it.
+
+        Raises:
+            UnknownOutcomeError, IggyUnavailableError: the record may or may not be stored.
+        """
+        return self.connection.wait(self.submit(payload))
+
+    def submit(self, payload: bytes) -> Future[int]:
+        """Append one record without waiting. Later requests over the same connection are stored after it.
+
+        A connection answers requests in order and ends with the first that is not stored. So nothing submitted after
+        this record can be in a topic without it.
+        """
+        future = self.connection.submit_append(self.stream, self.topic, 0, payload)
+
+        def note(done: Future[int]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._appended(done.result(), len(payload))
+
+        future.add_done_callback(note)
+        return future
+
+    def _appended(self, offset: int, size: int) -> None:
+        # Without the lock: a following thread holds it while it waits for an answer from the event loop's thread.
+        self._own[offset] = size
+
+    def end(self) -> int:
+        """Return the offset that the next message of any writer will get."""
+        last = self.connection.poll(self.stream, self.topic, 0, offset="last", count=1)
+        return last[-1].offset + 1 if last else 0
+
+
+class LogSizes:
+    """Approximate bytes of the log before each offset: the server does not report what its segments contain."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.largest = 0
+        self._marks: list[tuple[int, int]] = []
+        self._marked = 0
+
+    def add(self, offset: int, size: int) -> None:
+        """Add a message of that size; call in the order of offsets."""
+        if not self._marks or self.total - self._marked >= _MARK_BYTES:
+            self._marks.append((offset, self.total))
+            self._marked = self.total
+        self.total += size
+        self.largest = max(self.largest, size)
+
+    def before(self, offset: int) -> int:
+        """Return a lower bound of the bytes before an offset."""
+        known = 0
+        for at, size in self._marks:
+            if at > offset:
+                break
+            known = size
+        return known
+
+    def forget(self, size: int) -> None:
+        """Subtract a lower bound of the bytes that were deleted at the beginning of the log."""
+        self._marks = [(at, before - size) for at, before in self._marks if before >= size]
+        self.total -= size
+        self._marked -= size
+
+
+_MARK_BYTES = 1 << 16
+
+
+class DuePolls:
+    """Schedule of polls of an idle log.
+
+    Args:
+        interval_seconds: minimum time between two polls.
+        clock: returns seconds.
+    """
+
+    def __init__(self, interval_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval = interval_seconds
+        self._clock = clock
+        self._due = clock() + interval_seconds
+
+    def take(self) -> bool:
+        """Return whether a poll is due; if so, schedule the next an interval later."""
+        now = self._clock()
+        if now < self._due:
+            return False
+        self._due = now + self._interval
+        return True

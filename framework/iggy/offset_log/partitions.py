@@ -1,0 +1,484 @@
+"""Read a data partition beyond its anchor, and take it over for writing.
+
+    anchor still there? -> messages after it -> counts -> hold back what a crash could take -> an `open` record
+
+Positions are never created here. A message of ours is stored after the `begin` of its position. So a message without a
+position is not ours, or of an earlier generation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+from typing_extensions import override
+
+from framework.errors import IggyAuthError, IggyProtocolError, PositionError
+from framework.iggy.headers import join_provenance, share_of
+from framework.iggy.offset_log import first_edition
+from framework.iggy.offset_log.codec import PartitionOpening, TopicIdentity
+from framework.iggy.offset_log.state import LogState
+from framework.iggy.reader import read_partition
+from framework.model.message_ids import object_hash64, parse_message_id
+from framework.model.objects import Anchor, TopicPartition
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.manager import PartitionState, TailItem
+
+if TYPE_CHECKING:
+    from framework.iggy.client import IggyConnection
+    from framework.iggy.values import StoredMessage, TopicInfo
+
+log = logging.getLogger(__name__)
+
+USUAL_MESSAGES_REQUIRED_TO_SAVE = 1024
+"""Assumed for a topic that does not report its setting."""
+
+LAST_MESSAGES = 16
+"""Number of messages searched for a message of ours at the end of a partition that the log does not know."""
+
+WAYS_OUT = "To go on, and leave as done what was done: `offsets accept-data-loss`. To read everything again: `offsets reset --all`"
+
+
+class PartitionGoneError(PositionError):
+    """Messages of a partition were removed by hand; a `PositionError` that names the partition.
+
+    Attributes:
+        topic_partition: the partition whose messages are gone.
+    """
+
+    def __init__(self, message: str, topic_partition: TopicPartition) -> None:
+        super().__init__(message)
+        self.topic_partition = topic_partition
+
+    @override
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.topic_partition)  # it travels from a worker to its leader
+
+
+class PartitionDamagedError(PositionError):
+    """The server confirms messages of a partition but does not return them."""
+
+
+@attrs.define(kw_only=True)
+class FoundPartition:
+    """A partition as it was found.
+
+    Attributes:
+        opening: the `open` record to write for it.
+        state: state for the `OffsetManager` that writes the partition from now on.
+        anchor: the message up to which `saved` accounts for everything.
+        saved: position -> records that no crash can take back.
+        counts: position -> records in the partition.
+        messages: number of messages read.
+    """
+
+    opening: PartitionOpening
+    state: PartitionState
+    anchor: Anchor | None
+    saved: Mapping[OffsetManagerKey, int]
+    counts: Mapping[OffsetManagerKey, int]
+    messages: int = 0
+
+
+def hold_back_of(info: TopicInfo) -> int:
+    """Return how many of a partition's last messages a killed server may lose; 0 when it loses none."""
+    required = info.messages_required_to_save
+    required = USUAL_MESSAGES_REQUIRED_TO_SAVE if required is None else required
+    return required if required > 1 else 0
+
+
+def identity_of(info: TopicInfo) -> TopicIdentity:
+    """Return the identity of a topic, distinct from a later topic of the same name."""
+    return TopicIdentity(topic_id=info.id, created_at=info.created_at)
+
+
+def mark_of(source: str) -> str:
+    """Return the consumer group, without members, by which a source marks every topic that it writes.
+
+    A stored consumer offset could mark each partition, but would hold back retention of everything after it.
+    """
+    mark = f"source {source}"
+    if len(mark) <= MAX_MARK_CHARACTERS:
+        return mark
+    digest = hashlib.blake2b(source.encode(), digest_size=8).hexdigest()
+    return f"{mark[: MAX_MARK_CHARACTERS - len(digest) - 1]} {digest}"
+
+
+MAX_MARK_CHARACTERS = 60
+
+
+DAMAGE_PAUSES_SECONDS = (0.2, 0.5)
+"""Pauses before re-checking that a partition returns its last messages: another writer may have only just sent them."""
+
+
+class PartitionReader:
+    """Reader of a stream's partitions before they are written. Not thread-safe.
+
+    Args:
+        connection: an open connection.
+        stream: the stream's name.
+        state: state of the log.
+    """
+
+    def __init__(self, connection: IggyConnection, stream: str, state: LogState) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._state = state
+        self._mark = mark_of(state.source)
+        self._marked: dict[str, bool] = {}
+
+    def read(self, topic_partition: TopicPartition, info: TopicInfo) -> FoundPartition:
+        """Read a partition beyond its anchor.
+
+        Args:
+            topic_partition: an existing partition.
+            info: its topic.
+
+        Raises:
+            PartitionGoneError: messages that positions count as saved are gone.
+            PartitionDamagedError: the server has messages that it does not return.
+        """
+        expired = self.check(topic_partition, info)
+        anchor = self._state.anchors.get(topic_partition)
+        if anchor is None and topic_partition not in self._state.topics:
+            anchor = self._safe_end(topic_partition, hold_back_of(info))
+        opening = PartitionOpening(topic_partition=topic_partition, topic=identity_of(info), anchor=anchor)
+        known = self._as_left(topic_partition) if expired else None
+        end = next(one for one in info.partitions if one.id == topic_partition.partition)
+        for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
+            found = self._replay(topic_partition, opening, hold_back_of(info), known)
+            last = found.state.last.offset if found.state.last is not None else -1
+            if not end.messages_count or last >= end.current_offset:
+                break
+            if pause_seconds is None:
+                raise PartitionDamagedError(
+                    f"{self._place(topic_partition)}: Iggy says that its last message is {end.current_offset}, and gives none "
+                    f"behind {last}. The partition is damaged, as a killed server can leave it: what is sent there could not be "
+                    f"read. Repair or restore it on the server, or purge the topic and start again, which tells what to do then"
+                )
+            time.sleep(pause_seconds)
+        return found
+
+    def check(self, topic_partition: TopicPartition, info: TopicInfo) -> bool:
+        """Check with one poll that the messages that positions count as saved are still in the partition.
+
+        Args:
+            topic_partition: an existing partition.
+            info: its topic.
+
+        Returns:
+            Whether messages after the anchor have expired, after this source had left the partition in order.
+
+        Raises:
+            PartitionGoneError: they are not.
+        """
+        state = self._state
+        known, anchor = state.topics.get(topic_partition), state.anchors.get(topic_partition)
+        if known is None and anchor is None:
+            return False
+        if known is not None and known != identity_of(info):
+            raise PartitionGoneError(
+                f'topic "{topic_partition.topic}" of stream "{self._stream}" was made anew since source "{state.source}" last '
+                f"ran, so what its positions call done is not there. {WAYS_OUT}",
+                topic_partition,
+            )
+        return self._check_anchor(topic_partition, anchor, info)
+
+    def is_marked(self, topic: str) -> bool:
+        """Return whether a topic has the mark of this source."""
+        if topic not in self._marked:
+            try:
+                self._marked[topic] = self._connection.has_group(self._stream, topic, self._mark)
+            except (IggyAuthError, IggyProtocolError):  # this user has no permission
+                self._marked[topic] = False
+        return self._marked[topic]
+
+    def _safe_end(self, topic_partition: TopicPartition, hold_back: int) -> Anchor | None:
+        """Return the last message that no crash can take, of a partition without messages that count."""
+        last = self._connection.poll(
+            self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=1
+        )
+        at = last[-1].offset - hold_back if last else -1
+        if hold_back and at >= 0:
+            last = self._connection.poll(
+                self._stream, topic_partition.topic, topic_partition.partition, offset=at, count=1
+            )
+        return anchor_of(last[0]) if at >= 0 and last and last[0].offset == at else None
+
+    # ---- checks
+
+    def check_topic(self, info: TopicInfo) -> None:
+        """Check that a topic without partitions in the log was not written by this source: if it was, the log was lost.
+
+        Raises:
+            PartitionGoneError: the log was lost.
+        """
+        topic = info.name
+        if self._state.past_given_up or any(
+            topic_partition.topic == topic for topic_partition in self._state.partitions
+        ):
+            return
+        topic_partitions = [TopicPartition(topic, one.id) for one in info.partitions]
+        if topic_partitions and (self.is_marked(topic) or any(map(self._ours_at_the_end, topic_partitions))):
+            raise self._log_lost(topic_partitions[0])
+
+    def check_log(self, others: Collection[str]) -> None:
+        """Check that a source with an empty log has written no topic of its stream: if it has, the log was lost.
+
+        Topic names can come from object keys, so no configuration lists them.
+
+        Args:
+            others: topics that hold no records of a source.
+
+        Raises:
+            PartitionGoneError: the log was lost.
+        """
+        if self._state.last_epoch or self._state.first_edition:
+            return
+        try:
+            topics = self._connection.topic_names(self._stream)
+        except (IggyAuthError, IggyProtocolError):  # this user has no permission
+            return
+        for topic in topics:
+            if topic not in others and self.is_marked(topic):
+                raise self._log_lost(TopicPartition(topic, 0))
+
+    def _log_lost(self, topic_partition: TopicPartition) -> PartitionGoneError:
+        return PartitionGoneError(
+            f'topic "{topic_partition.topic}" of stream "{self._stream}" was written by source "{self._state.source}", and its '
+            f"offsets topic knows nothing of that: it was purged, deleted or renamed. Bring it back, or name "
+            f"the right one with [offsets] topic. Or read everything again: `offsets reset --all`; to read only what is new, set "
+            f"[discovery] modified_after before",
+            topic_partition,
+        )
+
+    def _ours_at_the_end(self, topic_partition: TopicPartition) -> bool:
+        """Return whether a message at the end is ours by its headers, as version 0.1 wrote them: it left no mark."""
+        for message in self._connection.poll(
+            self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=LAST_MESSAGES
+        ):
+            if self._is_ours(message):
+                return True
+        return False
+
+    def _is_ours(self, message: StoredMessage) -> bool:
+        """Return whether a message's headers name an object to which version 0.1 would have given its id."""
+        names = join_provenance(message.headers)
+        bucket, key, version = names.get("bucket"), names.get("key"), names.get("version")
+        if bucket is None or key is None or version is None:
+            return False
+        cut = share_of(names)
+        split_size = cut.split_size if cut is not None else 0
+        ours = object_hash64(self._state.source, bucket, key, version, split_size, generation=None)
+        return ours == parse_message_id(message.message_id).object_hash
+
+    def _check_anchor(self, topic_partition: TopicPartition, anchor: Anchor | None, info: TopicInfo) -> bool:
+        """Check that the anchor's message is unchanged, or has expired and nothing after it is unknown.
+
+        A crash never takes it: a message becomes an anchor only when the server can no longer lose it.
+
+        Returns:
+            Whether messages after it have expired, too, after this source had left the partition in order.
+        """
+        at = anchor.offset if anchor is not None else -1
+        found = self._connection.poll(
+            self._stream, topic_partition.topic, topic_partition.partition, offset=max(at, 0), count=1
+        )
+        place = self._place(topic_partition)
+        if anchor is not None and found and found[0].offset == at:
+            message = found[0]
+            if anchor.is_at(message.offset, message.message_id, message.origin_us):
+                return False
+            raise PartitionGoneError(
+                f'{place}: another message stands where source "{self._state.source}" had saved its own: the topic was purged, or '
+                f"restored from elsewhere. {WAYS_OUT}",
+                topic_partition,
+            )
+        partition = next(one for one in info.partitions if one.id == topic_partition.partition)
+        end = partition.current_offset + 1 if partition.messages_count or partition.current_offset else 0
+        first = found[0].offset if found else end
+        if first <= at:
+            now = f"ends at {end - 1}" if end else "is empty"
+            raise PartitionGoneError(
+                f'{place}: source "{self._state.source}" had saved positions up to offset {at}, and the partition {now}: it was '
+                f"purged, or restored from an old backup; no crash of the server does that. {WAYS_OUT}",
+                topic_partition,
+            )
+        if first == at + 1:
+            return False
+        left_at = self._state.closed.get(topic_partition)
+        if left_at is None or left_at >= end:
+            raise PartitionGoneError(
+                f"{place}: messages {at + 1} to {first - 1} expired before it was known what of them is of source "
+                f'"{self._state.source}": what was sent there cannot be told any more. To send again what is not known to be '
+                f"there: `offsets accept-data-loss`",
+                topic_partition,
+            )
+        return True
+
+    def _as_left(self, topic_partition: TopicPartition) -> dict[OffsetManagerKey, OffsetManagerEntry]:
+        """Return the positions of a partition that was left in order and lost only expired messages: they are valid."""
+        return {
+            key: entry for key, entry in self._state.positions.unsettled() if entry.topic_partition == topic_partition
+        }
+
+    def check_first_edition(self, topic_partition: TopicPartition, *, accepted: bool) -> None:
+        """Check that no message after an anchor of version 0.1 can be ours: its object may have no position.
+
+        Args:
+            topic_partition: an existing partition.
+            accepted: whether the operator confirmed that messages without headers are not ours.
+
+        Raises:
+            PositionError: such a message exists.
+        """
+        anchor = self._state.anchors.get(topic_partition)
+        start = anchor.offset + 1 if anchor is not None else 0
+        for message in read_partition(
+            self._connection, self._stream, topic_partition.topic, topic_partition.partition, start=start
+        ):
+            if self._is_ours(message):
+                raise PositionError(f"{self._place(topic_partition)} holds {self._sent_by_first()}")
+            if not message.headers and not accepted:
+                raise PositionError(
+                    f"{self._place(topic_partition)} holds messages without headers behind what is saved. If they are "
+                    f"{self._sent_by_first()}. If they are somebody else's: `offsets accept-data-loss`"
+                )
+
+    def _place(self, topic_partition: TopicPartition) -> str:
+        return f'topic "{topic_partition.topic}", partition {topic_partition.partition}, of stream "{self._stream}"'
+
+    def _sent_by_first(self) -> str:
+        return (
+            f'records that version 0.1 of source "{self._state.source}" had sent and not saved: {first_edition.WAY_OUT}'
+        )
+
+    # ---- replay
+
+    def _replay(
+        self,
+        topic_partition: TopicPartition,
+        opening: PartitionOpening,
+        hold_back: int,
+        known: Mapping[OffsetManagerKey, OffsetManagerEntry] | None = None,
+    ) -> FoundPartition:
+        """Count the messages after the anchor; counts of `known` positions hold even if their messages have expired."""
+        counts = {key: entry.records_done for key, entry in (known or {}).items()}
+        named = {self._state.identity(entry): entry.records_done for entry in (known or {}).values()}
+        saved: dict[OffsetManagerKey, int] = {}
+        tail: deque[TailItem] = deque()
+        anchor = last = opening.anchor
+        messages = 0
+        start = last.offset + 1 if last is not None else 0
+        for message in read_partition(
+            self._connection, self._stream, topic_partition.topic, topic_partition.partition, start=start
+        ):
+            messages += 1
+            last = anchor_of(message)
+            parts = parse_message_id(message.message_id)
+            entry = self._state.find(parts.object_hash, parts.share)
+            if entry is not None and entry.topic_partition == topic_partition:
+                key = entry.get_manager_key()
+                count = max(parts.record, counts.get(key, entry.records_saved))
+                counts[key] = named[parts.object_hash, parts.share] = count
+                tail.append(TailItem(last, key, entry.generation, count))
+            while tail and tail[0].anchor.offset <= last.offset - hold_back:
+                item = tail.popleft()
+                anchor = item.anchor
+                saved[item.key] = max(item.records, saved.get(item.key, 0))
+            if not hold_back:
+                anchor = last
+        return FoundPartition(
+            opening=attrs.evolve(opening, counts=named),
+            state=PartitionState(hold_back=hold_back, last=last, tail=tail),
+            anchor=anchor,
+            saved=saved,
+            counts=counts,
+            messages=messages,
+        )
+
+
+def check_first_edition(connection: IggyConnection, stream: str, state: LogState, *, accepted: bool = False) -> None:
+    """Check that the last run of version 0.1 had saved everything that it sent.
+
+    This runs before anything is written: version 0.1 cannot read a log in which this version has written.
+
+    Raises:
+        PositionError: it had not, as far as can be known; the message names the way out.
+    """
+    reader = PartitionReader(connection, stream, state)
+    for topic_partition in sorted(state.first_edition):
+        info = connection.get_topic(stream, topic_partition.topic)
+        if info is not None and any(one.id == topic_partition.partition for one in info.partitions):
+            reader.check_first_edition(topic_partition, accepted=accepted)
+
+
+def anchor_of(message: StoredMessage) -> Anchor:
+    """Return a message as an anchor."""
+    return Anchor(message.offset, message.message_id, message.origin_us)
+
+
+def data_topics(connection: IggyConnection, stream: str, state: LogState) -> dict[str, TopicInfo | None]:
+    """Return the current state of every data topic that the log names; None for a missing topic."""
+    topic_partitions = state.partitions | {entry.topic_partition for _, entry in state.positions.unsettled()}
+    return {
+        name: connection.get_topic(stream, name)
+        for name in sorted({topic_partition.topic for topic_partition in topic_partitions})
+    }
+
+
+def lost_partitions(
+    state: LogState, topics: Mapping[str, TopicInfo | None], partitions: int
+) -> dict[TopicPartition, int]:
+    """Return missing partitions that the log names -> number of objects there that are partly read.
+
+    A position can name a partition that was never opened: its source ended between the two records. Nothing was sent
+    there, so an object that begins there is partly read only when another of its splits is.
+
+    Args:
+        state: state of the log.
+        topics: every data topic that it names, as it is now.
+        partitions: partition count of a topic that is not yet created.
+    """
+    opened = state.partitions | state.first_edition
+
+    def is_lost(topic_partition: TopicPartition) -> bool:
+        info = topics.get(topic_partition.topic)
+        if info is None:
+            return topic_partition in opened or topic_partition.partition >= partitions
+        return all(one.id != topic_partition.partition for one in info.partitions)
+
+    lost = dict.fromkeys(filter(is_lost, opened), 0)
+    unsettled = state.positions.unsettled()
+    begun = {key.whole() for key, entry in unsettled if entry.records_done}
+    for key, entry in unsettled:
+        if entry.topic_partition in lost or is_lost(entry.topic_partition):
+            half_read = (
+                entry.topic_partition in opened or key.whole() in begun or _has_settled_split(state, key.whole(), entry)
+            )
+            lost[entry.topic_partition] = lost.get(entry.topic_partition, 0) + half_read
+    return lost
+
+
+def _has_settled_split(state: LogState, whole: OffsetManagerKey, entry: OffsetManagerEntry) -> bool:
+    if not entry.split_size:
+        return False
+    splits = [state.positions.find(key) for key in (whole, *state.positions.shares_of(whole))]
+    return any(one is not None and one.settled for one in splits)
+
+
+def give_up_partitions(state: LogState, topic_partitions: Iterable[TopicPartition]) -> None:
+    """Remove partitions from the state; their unsettled objects are read again from the start, on other partitions."""
+    gone = set(topic_partitions)
+    for topic_partition in gone:
+        state.anchors.pop(topic_partition, None)
+        state.topics.pop(topic_partition, None)
+        state.closed.pop(topic_partition, None)
+    for key, entry in state.positions.unsettled():
+        if entry.topic_partition in gone:
+            state.positions.remove_object(key.whole())

@@ -1,0 +1,153 @@
+"""Snapshots: the state, written part by part between other records, and the log truncated before it.
+
+A snapshot is due when the log since the last snapshot has grown to the snapshot's size. So all snapshots together take
+about as much as everything else, whatever the number of objects. A start reads about twice the size of a snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from framework.iggy.offset_log import codec
+
+if TYPE_CHECKING:
+    from framework.iggy.offset_log.codec import SnapshotFooter
+    from framework.iggy.offset_log.log import OffsetLog
+    from framework.offsets.table import PositionView
+
+log = logging.getLogger(__name__)
+
+SNAPSHOT_RECORDS = 1000
+"""Minimum number of records between two snapshots."""
+
+COMPACT_FROM = 10_000
+"""Compactable positions that make a snapshot due when they are half of all: about 1 MB of memory."""
+
+POSITION_BYTES = 45
+"""Approximate bytes per position in the log."""
+
+PAUSE_PARTS = 4
+"""Pause after a part, in multiples of the part's duration."""
+
+SLACK_BYTES = 1 << 16
+
+
+class SnapshotWriter:
+    """Writer of the snapshots of one epoch. Not thread-safe.
+
+    Args:
+        offset_log: the log.
+        epoch: the leader's epoch.
+        state: returns the whole state once everything before `offset_log.next_offset` is known.
+        catch_up: applies records that other writers appended.
+        count: returns the number of positions.
+        since: offset of the previous snapshot; 0 without one.
+        compactable: returns approximately how many positions the next snapshot would omit.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        offset_log: OffsetLog,
+        *,
+        epoch: int,
+        state: Callable[[], tuple[PositionView, SnapshotFooter]],
+        catch_up: Callable[[], object],
+        count: Callable[[], int],
+        since: int = 0,
+        compactable: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = offset_log
+        self._epoch = epoch
+        self._state = state
+        self._catch_up = catch_up
+        self._count = count
+        self._compactable = compactable
+        self._clock = clock
+        self._since = offset_log.sizes.before(since)
+        self._since_offset = since
+        self._number = 0
+        self._at = 0
+        self._parts: Iterator[bytes] | None = None
+        self._goes_on_at = 0.0
+
+    def write(self) -> None:
+        """Write a snapshot at once. Used at a start or an end, when no sender waits."""
+        for payload in self._begin():
+            self._log.append(payload)
+        self._complete()
+
+    def advance(self) -> None:
+        """Write at most one part of a snapshot that is due.
+
+        Raises:
+            UnknownOutcomeError, IggyUnavailableError: the connection broke. The incomplete snapshot does not count.
+        """
+        now = self._clock()
+        if now < self._goes_on_at:
+            return
+        if self._parts is None:
+            if not (self._is_large_enough() or self._is_worth_compacting()):
+                return
+            self._parts = self._begin()
+        payload = next(self._parts, None)
+        if payload is None:
+            self._parts = None
+            self._complete()
+            return
+        self._log.append(payload)
+        self._goes_on_at = self._clock() + PAUSE_PARTS * (self._clock() - now)
+
+    def _is_large_enough(self) -> bool:
+        records = self._log.next_offset - self._since_offset
+        if records < SNAPSHOT_RECORDS:
+            return False
+        return self._log.sizes.total - self._since >= POSITION_BYTES * self._count()
+
+    def _is_worth_compacting(self) -> bool:
+        """Return whether at least half would go: so compacting snapshots never exceed all that was ever compacted."""
+        count, compactable = self._count(), self._compactable()
+        return min(count, compactable) >= COMPACT_FROM and 2 * compactable >= count
+
+    def _begin(self) -> Iterator[bytes]:
+        """Start a snapshot of the current state.
+
+        Every confirmed record has been read by now, so positions of a later `begin` have no records yet.
+        """
+        self._number += 1
+        self._catch_up()
+        self._at, self._since = self._log.next_offset, self._log.sizes.total
+        self._since_offset = self._at
+        positions, footer = self._state()
+        return codec.encode_snapshot(self._log.source, self._epoch, positions, footer, number=self._number, at=self._at)
+
+    def _complete(self) -> None:
+        trim(self._log, self._at)
+
+
+def trim(offset_log: OffsetLog, needed: int) -> int:
+    """Delete the log segments that surely end before an offset; return how many were requested.
+
+    The server does not say which messages lie in which segment. A sealed segment holds at most its size and one more
+    append. So the first n end before a message when more than n times that much lies before it. Does nothing if another
+    source writes to the log, or if the segment size is unknown.
+    """
+    if offset_log.foreign:
+        return 0
+    info = offset_log.connection.get_topic(offset_log.stream, offset_log.topic)
+    size = info.options.get("segment_size") if info is not None else None
+    if info is None or not isinstance(size, int):
+        return 0
+    # the first segment of the log may not be the original first: its size is bounded like any other's
+    most = size + 2 * offset_log.sizes.largest + SLACK_BYTES
+    count = min(offset_log.sizes.before(needed) // most, info.partitions[0].segments_count - 1)
+    if count < 1:
+        return 0
+    offset_log.connection.delete_segments(offset_log.stream, offset_log.topic, 0, count)
+    offset_log.sizes.forget(count * most)
+    log.debug("deleted %d segments of the offsets log, all before message %d", count, needed)
+    return count

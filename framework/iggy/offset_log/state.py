@@ -1,0 +1,266 @@
+"""The state of a log, built by applying its records in order: all that is known at a start.
+
+A record of an epoch counts until an *opening* of a later epoch precedes it. An opening is written when no connection of
+an earlier epoch is left, so no record of an earlier epoch follows it. A claim alone ends nothing. Progress counts when
+its writer was the last to open the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from framework.errors import PositionError
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.codec import (
+    Claim,
+    LogMessage,
+    PartitionOpening,
+    Progress,
+    SnapshotFooter,
+    TopicIdentity,
+)
+from framework.model.message_ids import entry_hash64
+from framework.model.objects import Anchor, TopicPartition, length_only
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.listing_hints import PastListing
+from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
+from framework.offsets.table import PositionMap, begin_in, position_map
+from framework.offsets.watermark import Watermark
+
+KINDS = frozenset({"claim", "opening", "begin", "open", "progress", "snapshot"})
+
+
+@attrs.define(kw_only=True)
+class LogState:
+    """The state at one offset of the log. Not thread-safe.
+
+    Attributes:
+        source: name of the source.
+        epoch: the last epoch that was opened; 0 for none.
+        last_epoch: the highest epoch that was ever claimed.
+        positions: every position.
+        anchors: partition -> the message up to which saved counts account for everything.
+        topics: partition that was ever opened -> its topic's identity at that time.
+        owners: partition -> token of its writer.
+        closed: partition -> offset of its last message, where everything was confirmed and nothing followed.
+        claims: offset -> claim whose connection has not been fenced.
+        listings: prefix -> hints that its last listing left for the next.
+        watermark: progress up to which objects without a position are done.
+        selected: which objects are read.
+        skipped: (microseconds since 1970 by the server's clock, count) of what was skipped.
+        now_us: when the last record was stored.
+        saved_us: when the last record about positions was stored.
+        past_given_up: whether partitions that are not known here may hold records of this source, as the operator
+            accepted.
+        first_edition: partitions that version 0.1 wrote, while the log is still in its format.
+        snapshot_at: offset of the snapshot that was loaded; 0 without one.
+    """
+
+    source: str
+    epoch: int = 0
+    last_epoch: int = 0
+    positions: PositionMap = attrs.field(factory=position_map, repr=length_only)
+    anchors: dict[TopicPartition, Anchor] = attrs.field(factory=dict)
+    topics: dict[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
+    owners: dict[TopicPartition, str] = attrs.field(factory=dict)
+    closed: dict[TopicPartition, int] = attrs.field(factory=dict)
+    claims: dict[int, Claim] = attrs.field(factory=dict)
+    listings: dict[str, PastListing] = attrs.field(factory=dict, repr=length_only)
+    watermark: Watermark = attrs.field(factory=Watermark)
+    selected: SelectedObjects | None = None
+    skipped: list[tuple[int, int]] = attrs.field(factory=list)
+    now_us: int = 0
+    saved_us: int = 0
+    past_given_up: bool = False
+    first_edition: set[TopicPartition] = attrs.field(factory=set)
+    snapshot_at: int = 0
+    _keys: dict[tuple[int, int], OffsetManagerKey] = attrs.field(factory=dict, init=False, repr=False)
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        """Every partition that was ever opened."""
+        return {*self.topics, *self.anchors}
+
+    def identity(self, entry: OffsetManagerEntry) -> tuple[int, int]:
+        """Return a position's identity in messages and progress: object hash and split."""
+        return entry_hash64(self.source, entry), entry.share
+
+    def find(self, object_hash: int, share: int) -> OffsetManagerEntry | None:
+        """Return the position of that identity; None if it is settled or of another generation."""
+        key = self._keys.get((object_hash, share))
+        entry = self.positions.find(key) if key is not None else None
+        return entry if entry is not None and self.identity(entry) == (object_hash, share) else None
+
+    def replace(self, entry: OffsetManagerEntry) -> None:
+        """Replace a position."""
+        self.positions[entry.get_manager_key()] = entry
+        if entry.settled:
+            self._keys.pop(self.identity(entry), None)
+
+    # ---- records
+
+    def apply(self, message: LogMessage) -> None:
+        """Apply one record of the source.
+
+        Raises:
+            PositionError: it cannot be read.
+        """
+        self.now_us = max(self.now_us, message.timestamp_us)
+        if message.kind not in KINDS:
+            raise PositionError(
+                f"offsets topic, message {message.offset}: a record of kind {message.kind!r}, which this version does not know; "
+                f"run the version that wrote it"
+            )
+        if message.kind not in {"claim", "opening"}:
+            self.saved_us = self.now_us
+        if message.kind == "claim":
+            self.claims[message.offset] = codec.decode_claim(message)
+            self.last_epoch = max(self.last_epoch, message.epoch)
+        elif message.kind == "opening":
+            self._apply_opening(message)
+        elif message.epoch == self.epoch:
+            if message.kind == "begin":
+                entries, selected = codec.decode_begin(message)
+                self.begin(entries, selected)
+            elif message.kind == "open":
+                self.open(codec.decode_open(message), message.writer)
+            elif message.kind == "progress":
+                self.advance(codec.decode_progress(message), message.writer, message.timestamp_us)
+
+    def _apply_opening(self, message: LogMessage) -> None:
+        if message.epoch <= self.epoch:
+            return
+        self.epoch = message.epoch
+        self.last_epoch = max(self.last_epoch, message.epoch)
+        self.owners.clear()
+        fenced = codec.decode_opening(message)
+        self.claims = {offset: claim for offset, claim in self.claims.items() if offset >= fenced}
+
+    def begin(self, entries: Iterable[OffsetManagerEntry], selected: SelectedObjects | None = None) -> None:
+        """Add new positions, in place of earlier generations of their objects."""
+        if selected is not None:
+            self._select(selected)
+        begun = list(entries)
+        for entry in begun:
+            begin_in(self.positions, entry)
+        self.name(begun)
+
+    def name(self, entries: Iterable[OffsetManagerEntry]) -> None:
+        """Index these positions for `find`."""
+        for entry in entries:
+            self._keys[self.identity(entry)] = entry.get_manager_key()
+
+    def _select(self, selected: SelectedObjects) -> None:
+        if self.selected is not None:
+            self.watermark = selected.left_of(self.selected, self.watermark)
+        self.selected = selected
+
+    def open(self, openings: Iterable[PartitionOpening], writer: str) -> None:
+        """Apply the openings of a writer that took partitions over and counted the records of each position there."""
+        by_partition = {opening.topic_partition: opening for opening in openings}
+        for topic_partition, opening in by_partition.items():
+            self.owners[topic_partition] = writer
+            self.topics[topic_partition] = opening.topic
+            self.closed.pop(topic_partition, None)
+            if opening.anchor is not None:
+                self.anchors[topic_partition] = opening.anchor
+            else:
+                self.anchors.pop(topic_partition, None)
+        for _, entry in self.positions.unsettled():
+            found = by_partition.get(entry.topic_partition)
+            if found is not None:
+                count = found.counts.get(self.identity(entry), entry.records_saved)
+                if count != entry.records_done:
+                    self.replace(entry.recovered(count))
+
+    def advance(
+        self, progress: Progress, writer: str, at_us: int = 0
+    ) -> list[tuple[OffsetManagerEntry, OffsetManagerEntry]]:
+        """Apply a writer's progress in partitions that it owns. Return the positions that changed, before and after."""
+        changed: list[tuple[OffsetManagerEntry, OffsetManagerEntry]] = []
+        for topic_partition, anchor in progress.anchors.items():
+            if self.owners.get(topic_partition) == writer:
+                self.anchors[topic_partition] = anchor
+                self.closed.pop(topic_partition, None)
+        self.closed.update(
+            {
+                topic_partition: end
+                for topic_partition, end in progress.closed.items()
+                if self.owners.get(topic_partition) == writer
+            }
+        )
+        for item in progress.items:
+            before = self.find(item.object_hash, item.share)
+            if before is None or self.owners.get(before.topic_partition) != writer:
+                continue
+            entry = attrs.evolve(
+                before,
+                records_saved=item.saved,
+                records_done=item.sent,
+                total=item.total,
+                failed=item.failed,
+                skipped=item.skipped,
+                mark=item.mark,
+                extra=item.extra,
+            )
+            self.replace(entry)
+            changed.append((before, entry))
+        for key in progress.removed:
+            self.positions.remove_object(key)
+        self.listings.update(progress.listings)
+        if progress.selected is not None:
+            self._select(progress.selected)
+        if progress.skipped:
+            self.skipped.append((at_us, progress.skipped))
+        return changed
+
+    # ---- snapshots
+
+    def restore(self, footer: SnapshotFooter, epoch: int) -> None:
+        """Restore everything in a snapshot apart from positions, which are already loaded."""
+        self.epoch = self.last_epoch = epoch
+        self.positions.floor = footer.floor
+        self.anchors = dict(footer.anchors)
+        self.topics = dict(footer.topics)
+        self.owners = dict(footer.owners)
+        self.closed = dict(footer.closed)
+        self.claims = dict(footer.claims)
+        self.listings = dict(footer.listings)
+        self.watermark = footer.watermark
+        self.selected = footer.selected
+        self.skipped = list(footer.skipped)
+        self.past_given_up = footer.past_given_up
+        self.reindex()
+
+    def reindex(self) -> None:
+        """Rebuild the index of `find` from the unsettled positions."""
+        self._keys = {self.identity(entry): key for key, entry in self.positions.unsettled()}
+
+    def footer(self) -> SnapshotFooter:
+        """Return everything apart from positions, for a snapshot."""
+        self.reindex()  # drops those of earlier generations
+        since = self.now_us - HOUR_SECONDS * 1e6
+        self.skipped = [(at_us, count) for at_us, count in self.skipped if at_us > since]
+        return SnapshotFooter(
+            floor=self.positions.floor,
+            anchors=dict(self.anchors),
+            topics=dict(self.topics),
+            owners=dict(self.owners),
+            closed=dict(self.closed),
+            claims=dict(self.claims),
+            listings=dict(self.listings),
+            watermark=self.watermark,
+            selected=self.selected,
+            skipped=list(self.skipped),
+            past_given_up=self.past_given_up,
+        )
+
+    def skipped_lately(self) -> list[SkippedCount]:
+        """Return what was skipped within the hour before the last record."""
+        ages = ((self.now_us - at) / 1e6 for at, _ in self.skipped)
+        return [
+            SkippedCount(age, count) for age, (_, count) in zip(ages, self.skipped, strict=True) if age < HOUR_SECONDS
+        ]

@@ -1,0 +1,120 @@
+"""The log as an `OffsetStore`: changes of an `OffsetManager` become `begin` and `progress` records."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from framework.errors import IggyAuthError, IggyProtocolError
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.codec import Progress, ProgressItem
+from framework.iggy.offset_log.partitions import mark_of
+from framework.model.message_ids import entry_hash64
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.manager import OffsetStore, PositionDelta
+
+if TYPE_CHECKING:
+    from framework.iggy.offset_log.log import OffsetLog
+    from framework.iggy.offset_log.state import LogState
+
+
+log = logging.getLogger(__name__)
+
+
+class LogOffsetStore(OffsetStore):
+    """Store of one writer of an epoch. A start reads the whole log, so there is nothing to load.
+
+    Args:
+        offset_log: the log.
+        state: state of the log, with the positions of the manager.
+        epoch: the epoch.
+        writer: token of the writer's claim.
+        pipelined: records are sent over the log's own connection, so a begin need not be waited for.
+    """
+
+    def __init__(
+        self, offset_log: OffsetLog, state: LogState, *, epoch: int, writer: str, pipelined: bool = False
+    ) -> None:
+        self._log = offset_log
+        self._state = state
+        self._epoch = epoch
+        self._writer = writer
+        self._pipelined = pipelined
+        self._marked: set[str] = set()
+        self._began, self._began_us = time.monotonic(), state.now_us
+
+    @override
+    def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
+        """Return nothing: see the class."""
+        return iter(())
+
+    def note_marked(self, topic: str) -> None:
+        """Note that the topic already has the mark of this source."""
+        self._marked.add(topic)
+
+    @override
+    def begin(self, delta: PositionDelta) -> None:
+        """Append new positions.
+
+        Raises:
+            UnknownOutcomeError, IggyUnavailableError: they may or may not be there; recovery settles it.
+        """
+        payload = codec.encode_begin(self._log.source, self._epoch, delta.begun, delta.selected)
+        if self._pipelined:
+            self._log.submit(payload)
+        else:
+            self._log.append(payload)
+            self._state.name(delta.begun)  # progress will refer to them
+
+    @override
+    def save(self, delta: PositionDelta) -> None:
+        """Append progress.
+
+        Raises:
+            UnknownOutcomeError, IggyUnavailableError: it may or may not be there; recovery settles it.
+        """
+        self._mark({topic_partition.topic for topic_partition in delta.written})
+        progress = Progress(
+            items=[_item_of(self._log.source, entry) for entry in delta.entries],
+            anchors=delta.anchors,
+            closed=delta.closed,
+            removed=delta.removed,
+            listings=delta.listings,
+            skipped=delta.skipped,
+            selected=delta.selected,
+        )
+        self._log.append(codec.encode_progress(self._log.source, self._epoch, self._writer, progress))
+        for topic_partition in delta.anchors:
+            self._state.closed.pop(topic_partition, None)
+        self._state.closed.update(delta.closed)
+        if delta.skipped:
+            # by the server's clock, as a start finds it in the log: the local clock may be years off
+            passed_us = int((time.monotonic() - self._began) * 1e6)
+            self._state.skipped.append((max(self._state.now_us, self._began_us + passed_us), delta.skipped))
+
+    def _mark(self, topics: Collection[str]) -> None:
+        """Mark topics that this source has written, once each: a start then notices that a log is lost."""
+        for topic in sorted(set(topics) - self._marked):
+            self._marked.add(topic)
+            try:
+                self._log.connection.ensure_group(self._log.stream, topic, mark_of(self._log.source))
+            except (IggyAuthError, IggyProtocolError) as error:  # not every user has the permission
+                log.debug("no mark on topic %s: %s", topic, error)
+
+
+def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:
+    return ProgressItem(
+        object_hash=entry_hash64(source, entry),
+        share=entry.share,
+        saved=entry.records_saved,
+        sent=entry.records_done,
+        total=entry.total,
+        failed=entry.failed,
+        skipped=entry.skipped,
+        mark=entry.mark,
+        extra=entry.extra,
+    )

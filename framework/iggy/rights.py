@@ -1,0 +1,85 @@
+"""What a user of Iggy may do, and what of it a source needs.
+
+The rules are the server's (`core/metadata/src/permissioner` of 0.9): a right over all streams includes one stream, one over a
+stream its topics, and managing includes reading and sending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+if TYPE_CHECKING:
+    import apache_iggy
+
+Deed = Literal["create", "read", "send", "manage"]
+
+
+@attrs.frozen(slots=True)
+class Right:
+    """Something that a source does.
+
+    Attributes:
+        deed: `create` a topic, `read` a topic and its messages, `send` to it, or `manage` it (delete old segments).
+        topic: its name.
+        topic_id: its number; None while there is no such topic.
+    """
+
+    deed: Deed
+    topic: str
+    topic_id: int | None = None
+
+
+_WORDS = {
+    "create": 'create the topic "{}" (manage_topics)',
+    "read": 'read the topic "{}" (read_topics)',
+    "send": 'send to the topic "{}" (send_messages)',
+    "manage": 'delete old segments of the topic "{}" (manage_topic)',
+}
+
+
+def missing_rights(permissions: apache_iggy.Permissions, stream_id: int | None, rights: Iterable[Right]) -> list[str]:
+    """Each right that the permissions do not give, in words.
+
+    Args:
+        permissions: the user's.
+        stream_id: the stream's number; None while there is no such stream, which must then be created.
+        rights: what is needed.
+    """
+    every = permissions.global_permissions
+    if every.manage_streams:
+        return []
+    if stream_id is None:
+        return ["create the stream (manage_streams)"]
+    stream = (permissions.streams or {}).get(stream_id)
+    rights = list(rights)
+    # whoever makes a topic looks first whether its stream is there
+    sees = every.read_streams or (stream is not None and (stream.read_stream or stream.manage_stream))
+    blind = not sees and any(right.deed == "create" for right in rights)
+    return (["look up the stream (read_stream)"] if blind else []) + [
+        _WORDS[right.deed].format(right.topic) for right in rights if not _allowed(every, stream, right)
+    ]
+
+
+def _allowed(every: apache_iggy.GlobalPermissions, stream: apache_iggy.StreamPermissions | None, right: Right) -> bool:
+    if every.manage_topics or (stream is not None and (stream.manage_stream or stream.manage_topics)):
+        return True
+    topic = (stream.topics or {}).get(right.topic_id) if stream is not None and right.topic_id is not None else None
+    if topic is not None and topic.manage_topic and right.deed != "create":
+        return True
+    if right.deed == "read":
+        return (
+            every.read_streams
+            or every.read_topics
+            or (stream is not None and (stream.read_stream or stream.read_topics))
+            or (topic is not None and topic.read_topic)
+        )
+    if right.deed == "send":
+        return (
+            every.send_messages
+            or (stream is not None and stream.send_messages)
+            or (topic is not None and topic.send_messages)
+        )
+    return False

@@ -1,0 +1,491 @@
+"""The iterator of a source: objects -> batches of records. It resumes, prefetches, and continues after exhaustion.
+
+A store supplies two methods, `get_native_item_stream` and `get_input_stream`; the others have defaults that an unusual
+source may override.
+"""
+
+from __future__ import annotations
+
+import abc
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+from typing_extensions import Self, override
+
+from framework.discovery.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed
+from framework.discovery.filters import RoutedSelection, Selector, selected_objects, selection_digest
+from framework.discovery.incremental import Tail, TailFeed
+from framework.discovery.key_list.feed import NamedFeed
+from framework.discovery.key_list.resolver import NamedObjects
+from framework.discovery.routing import Router
+from framework.discovery.splitting import Cutter
+from framework.errors import StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.model.batches import RecordBatch, SourceRecord
+from framework.model.objects import NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
+from framework.offsets.listing_hints import PastListing
+from framework.offsets.manager import OffsetManager
+from framework.pipeline.error_budget import SkipLimits
+from framework.pipeline.object_reader import ObjectRead
+from framework.pipeline.read_counts import ReadCounts
+from framework.storage.outage import StoreOutage
+from framework.storage.prefetch import FetchAhead, FetchedInput
+from framework.transformer import BatchLimits, ObjectInput, Transformer
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+
+log = logging.getLogger(__name__)
+
+
+class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
+    """Records of all objects of a source, in the order of its listing, each object from its position on.
+
+    The order within an object is always kept. The order of objects is the order of the listing. That is key order for a
+    single chain of pages; a parallel listing keeps key order only within each key range.
+
+    An exhausted iterator can continue: after `next_batch` returned None (or `next` raised StopIteration), a later call
+    finds objects that have appeared since. One thread at a time; reading counts or positions changes nothing.
+
+    Guarantee: an iterator hands out a record once. Records that were handed out but not committed are handed out again
+    by the next iterator over the same positions.
+
+    Args:
+        config: the whole configuration.
+        transformer: the format.
+        offsets: positions; the iterator reads them, only a commit changes them.
+        feed: which objects to read; by default repeated listings with `get_native_item_stream`.
+        once: with the default feed: one complete listing, then `finished`.
+    """
+
+    def __init__(
+        self,
+        config: SourceCommonConfig,
+        transformer: Transformer,
+        offsets: OffsetManager | None = None,
+        *,
+        feed: ObjectFeed | None = None,
+        once: bool = False,
+    ) -> None:
+        self.config = config
+        self.transformer = transformer
+        self.offsets = offsets if offsets is not None else OffsetManager()
+        self.counts = ReadCounts()
+        self._numbering_options = canonical_options(transformer.numbering_options())
+        self._skip_limits = SkipLimits(
+            per_object=config.errors.max_bad_records,
+            per_hour=config.errors.max_bad_records_per_hour,
+            before=self.offsets.skipped_lately,
+        )
+        self.denied_in_a_row = 0
+        self._outage = StoreOutage(config.source.name)
+        self._outage.answered = feed is not None  # the process that hands objects out has listed them
+        self._limits = BatchLimits(records=config.iggy.batch_length, size_bytes=config.iggy.batch_bytes)
+        self._once = once
+        self._feed: ObjectFeed | None = feed
+        self._feed_lock = threading.Lock()
+        self._ahead = FetchAhead(objects=config.input.prefetch_objects, max_bytes=config.input.prefetch_bytes)
+        self._window: deque[tuple[Assignment, FetchedInput]] = deque()
+        self._window_bytes = 0
+        self._current: Generator[RecordBatch, None, None] | None = None
+        self._head: FetchedInput | None = None
+        self._feed_failure: Exception | None = None
+        self._single: Iterator[SourceRecord] | None = None
+        self._left: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._closed = False
+
+    # Supplied by a store
+
+    @abc.abstractmethod
+    def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
+        """Yield the objects strictly after `offset`; all objects for None.
+
+        An object that exists during the whole listing is yielded once, in any order; objects are read in the order
+        yielded. Called once per listing, by the reader's thread. May block for requests, and retries each request
+        itself. `offset` is a key and need not exist. A stop closes the generator midway, in the same thread: release
+        its resources in a `finally`.
+
+        Raises:
+            RetriableError: the store stayed unavailable for the whole retry budget.
+            FatalError: no such bucket, no permission, a listing out of order.
+        """
+
+    @abc.abstractmethod
+    def get_input_stream(self, native: NativeObject) -> ObjectInput:
+        """Return a supplier of streams over the object's bytes: it opens nothing yet, and is thread-safe.
+
+        Its streams resume by themselves after a broken connection and never mix two versions. They raise an
+        `ObjectError` when the object is deleted, changed, or shorter than listed. See
+        `framework.storage.resuming_stream.StoreInput`.
+        """
+
+    # With defaults
+
+    def get_native_key(self, native: NativeObject) -> OffsetManagerKey:
+        """Return the identity of an object in the positions."""
+        return OffsetManagerKey.of_object(native.bucket, native.key)
+
+    def get_offset_manager_key(self, native_key: OffsetManagerKey) -> OffsetManagerKey:
+        """Return the key under which the position of a native key is stored; by default the native key.
+
+        It must equal the `get_manager_key` of the entry that `create_offset_manager_entry` makes for that object.
+        """
+        return native_key
+
+    def create_offset_manager_entry(
+        self, native: NativeObject, topic_partition: TopicPartition, numbering_options: str
+    ) -> OffsetManagerEntry:
+        """Return the position of an object before its first record; a subclass may add its own data to `extra`."""
+        return OffsetManagerEntry.start(native, topic_partition, numbering_options)
+
+    def create_source_record(
+        self, native: NativeObject, topic_partition: TopicPartition, record_number: int, payload: bytes
+    ) -> SourceRecord:
+        """Return a record, for callers that iterate record by record."""
+        return SourceRecord(
+            native=native, topic_partition=topic_partition, record_number=record_number, payload=payload
+        )
+
+    def create_feed(self) -> ObjectFeed:
+        """Make the feed of repeated listings with the configuration's filters and routes."""
+        start_key = self.start_key
+        tail = self._create_tail()
+        selector = Selector(self.config, self.store_clock, prefixes=self.prefixes)
+        selector.remember_logs(self.get_table_log_keys())
+        named = self.named_objects
+        make_feed: Callable[..., ListingFeed] = ListingFeed
+        put_off: Callable[[str], None] | None = None
+        if tail is not None:
+            make_feed, put_off = partial(TailFeed, tail), tail.put_off.add
+        elif named is not None:
+            make_feed, put_off = partial(NamedFeed, named), named.put_off
+
+        def leave_for_later(native: NativeObject) -> None:
+            self.offsets.tracker.put_off(native)
+            if put_off is not None:
+                put_off(native.key)
+
+        router = Router(self.config, known_topics=self.offsets.known_topics, refusal=self.offsets.topic_refusal)
+        feed = make_feed(
+            listing=lambda: self.get_native_item_stream(start_key),
+            selection=RoutedSelection(selector, router, put_off=leave_for_later),
+            tolerant=self.config.errors.tolerance != "none",
+            offsets=self.offsets,
+            numbering_options=self._numbering_options,
+            poll_interval_seconds=self.config.discovery.poll_interval,
+            idle_seconds=lambda: self.listing_idle_seconds,
+            once=self._once,
+            start_entry=self.create_offset_manager_entry,
+            key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
+            cutter=Cutter(
+                split_size=self.config.input.split_size or 0,
+                partitions=self.config.iggy.partitions,
+                can_split=self.transformer.can_split,
+            ),
+        )
+        window = self.config.discovery.allowed_lateness
+        self.offsets.select(selected_objects(self.config, self.bucket, self.prefixes, address=self.address))
+        self.offsets.tracker.open(None if math.isinf(window) or named is not None else int(window * 1000))
+        return feed
+
+    def _create_tail(self) -> Tail | None:
+        """Make the tail of discovery mode `incremental`; None in other modes, and with `once`: it lists everything."""
+        discovery, start_key = self.config.discovery, self.start_key
+        if discovery.mode != "incremental" or self._once:
+            return None
+        return Tail(
+            prefixes=self.prefixes,
+            base=start_key or "",
+            lookback_keys=discovery.lookback_keys,
+            full_pass_interval=discovery.full_pass_interval,
+            min_age=discovery.min_age,
+            selection=selection_digest(self.config, start_key),
+            offsets=self.offsets,
+            past=self.past_listing,
+            list_whole=lambda: self.get_native_item_stream(start_key),
+            list_behind=self.get_tail_stream,
+        )
+
+    def get_tail_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
+        """Yield the objects of each prefix after its own start key, as `get_native_item_stream` does for a single key.
+
+        For discovery mode `incremental`. By default yields everything after the lowest start key: more than requested.
+        """
+        return self.get_native_item_stream(min(starts.values()) or None)
+
+    def past_listing(self, prefix: str) -> PastListing:
+        """Return the listing hints of a prefix; empty when there are none."""
+        return self.offsets.past_listing(prefix) or PastListing(of="")
+
+    @property
+    def named_objects(self) -> NamedObjects | None:
+        """The supplied list that `get_native_item_stream` reads from; None when it lists the bucket."""
+        return None
+
+    def look_up(self, native: NativeObject) -> NativeObject | None:
+        """Return the object as it is now; None when it is gone. By default None: the next listing shows it."""
+        del native
+        return None
+
+    def store_clock(self) -> float:
+        """Return seconds since 1970 by the store's clock, for rules on object age; by default this machine's clock."""
+        return time.time()
+
+    def get_table_log_keys(self) -> Iterable[str]:
+        """Return keys that show whether the listed folder is itself a table; called once.
+
+        See `framework.discovery.filters.log_prefixes`.
+        """
+        return ()
+
+    @property
+    def prefixes(self) -> Sequence[str]:
+        """The listed prefixes; hidden names within a prefix itself do not filter its objects."""
+        return ()
+
+    @property
+    def bucket(self) -> str:
+        """The listed bucket; positions of finished objects are compacted for a single bucket."""
+        return ""
+
+    @property
+    def address(self) -> str | None:
+        """The endpoint of the bucket's store; None when the endpoint says nothing about the bucket's content."""
+        return None
+
+    @property
+    def listing_idle_seconds(self) -> float:
+        """Total seconds so far in which listings waited without a request to the store, so without load on it."""
+        return 0.0
+
+    @property
+    def start_key(self) -> str | None:
+        """The key after which listings begin (`start_after`); None to begin at the first key."""
+        return None
+
+    # Used by the task
+
+    @property
+    def feed(self) -> ObjectFeed:
+        """The source of the objects; made on first use."""
+        # The reader and the statistics both ask for it: a second feed would list everything again.
+        with self._feed_lock:
+            if self._feed is None:
+                self._feed = self.create_feed()
+            return self._feed
+
+    @property
+    def feed_counts(self) -> FeedCounts | None:
+        """Counts of the listings; None before the feed exists. Does not make the feed, which may require a request."""
+        return getattr(self._feed, "counts", None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the iterator has ended: the feed is finished and everything was handed out."""
+        return self._current is None and not self._window and self.feed.finished
+
+    @property
+    def skip_limits(self) -> SkipLimits:
+        """The error budget: counts bad records, and fails when they exceed the limits."""
+        return self._skip_limits
+
+    @property
+    def seconds_until_due(self) -> float:
+        """Seconds during which another call is certain to find nothing; 0 when unknown."""
+        return self._outage.seconds_left or self.feed.seconds_until_due
+
+    def wait(self, seconds: float, stop: threading.Event | None) -> None:
+        """Wait until there may be more, `stop` is set, or the time is over."""
+        left = self._outage.seconds_left
+        if left and stop is not None:  # objects that wait in the feed depend on the store, too
+            stop.wait(min(seconds, left))
+        else:
+            self.feed.wait(seconds, stop)
+
+    def take(self) -> Assignment | None:
+        """Return the feed's next object; None when none is available now, or while it waits for the store.
+
+        Raises:
+            RetriableError, FatalError: an error of the store or the listing.
+        """
+        if self._outage.seconds_left:
+            return None
+        passes = self._passes
+        try:
+            assignment = self.feed.take()
+        except (StoreUnavailableError, ThrottledError) as error:
+            self.wait_for_store("listing", error)
+            return None
+        if assignment is not None or self._passes > passes:
+            self.store_works("listing")
+        return assignment
+
+    @property
+    def _passes(self) -> int:
+        counts = self.feed_counts
+        return counts.passes if counts is not None else 0
+
+    def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError) -> None:
+        """Handle a store failure beyond the retry budget of a single call: return when a continuous run should wait.
+
+        Raises:
+            RetriableError: the error itself, when the run does not wait, or has waited long enough.
+        """
+        if self._once:
+            raise error
+        self._outage.failed(doing, error)
+        self.counts.store_away = 1
+
+    def store_works(self, doing: str) -> None:
+        """Record a successful call to the store. Cheap: called for each batch."""
+        if self.counts.store_away or not self._outage.answered:
+            self._outage.works(doing)
+            self.counts.store_away = int(self._outage.away)
+
+    def next_batch(self) -> RecordBatch | None:
+        """Return the next batch; None when none is available now.
+
+        Raises:
+            SkippableError: a bad record or object, with `errors.tolerance = "none"`; earlier records were handed out.
+            RetriableError, FatalError: an error of the store or the listing.
+            TaskClosedError: the iterator is closed.
+        """
+        while True:
+            if self._closed:
+                raise TaskClosedError("the iterator is closed")
+            if self._current is None:
+                self._fill()
+                if not self._window:
+                    failure, self._feed_failure = self._feed_failure, None
+                    if failure is not None:
+                        raise failure
+                    return None
+                assignment, source = self._window.popleft()
+                self._window_bytes -= self._planned_bytes(assignment)
+                self._head = source
+                self._current = ObjectRead(self, assignment, source).batches(self._limits)
+                self._fill()
+            batch = next(self._current, None)
+            if batch is not None:
+                self.counts.records += len(batch.payloads)
+                return batch
+            self._current = None
+
+    @override
+    def __next__(self) -> SourceRecord:
+        while True:
+            if self._closed:
+                raise TaskClosedError("the iterator is closed")
+            if self._single is not None:
+                record = next(self._single, None)
+                if record is not None:
+                    return record
+                self._single = None
+            batch = self.next_batch()
+            if batch is None:
+                raise StopIteration
+            self._single = self._records(batch)
+
+    def _records(self, batch: RecordBatch) -> Iterator[SourceRecord]:
+        for number, payload in enumerate(batch.payloads, batch.first_record):
+            record = self.create_source_record(batch.native, batch.topic_partition, number, payload)
+            yield attrs.evolve(record, share=batch.entry.share) if batch.entry.share else record
+
+    @override
+    def __iter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """Stop prefetching and drop prefetched data. May be called twice, from any thread."""
+        self._closed = True
+        self.counts.store_away = 0
+        if self._feed is not None:
+            self._feed.stop()
+        if self._head is not None:
+            self._head.close()
+        for _, source in list(self._window):
+            source.close()
+        self._ahead.close()
+
+    def leave(self) -> None:
+        """Release the current object and the current listing; for the reading thread, when it stops reading.
+
+        Otherwise the garbage collector would close streams and listings at any time, in any thread, under any lock.
+        """
+        self._single = None
+        try:
+            if self._current is not None:
+                self._current.close()
+        finally:
+            if self._feed is not None:
+                self._feed.leave()
+
+    def store_failed(self, error: Exception) -> None:
+        """Record a failed call to the store that will be retried; from any thread."""
+        if isinstance(error, StoreUnavailableError):
+            self.counts.store_away = 1
+
+    @staticmethod
+    def log_retry(error: Exception, tries: int, seconds: float) -> None:
+        """Log that a call failed and will be retried: the first time at info level, then as a warning."""
+        level = logging.INFO if tries == 1 else logging.WARNING
+        log.log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)
+
+    # Prefetch
+
+    def _planned_bytes(self, assignment: Assignment) -> int:
+        return min(assignment.size_bytes, self.config.input.prefetch_bytes)
+
+    def left_at(self, entry: OffsetManagerEntry) -> None:
+        """Record how far an object was handed out before its release to the feed, possibly beyond its commits."""
+        self._left[entry.get_manager_key()] = entry
+
+    def _as_left(self, assignment: Assignment) -> Assignment:
+        """Return the assignment with the position to resume from, for a released object that reappears unchanged.
+
+        The store may have been mistaken. The feed knows only the committed or recovered position. Records handed out
+        since then are in flight and must not be sent again.
+        """
+        entry = self.offsets.adopt(assignment.entry)
+        left = self._left.pop(entry.get_manager_key(), None)
+        if left is not None and left.is_of(entry) and left.records_done > entry.records_done:
+            entry = left
+        return assignment if entry is assignment.entry else attrs.evolve(assignment, entry=entry)
+
+    def _fill(self) -> None:
+        """Open objects ahead: up to `prefetch_objects`, and as many as their bytes allow, but always at least one.
+
+        A failure of the feed is kept until everything before it was handed out.
+        """
+        limit = self.config.input.prefetch_bytes
+        while len(self._window) < self._ahead.objects and (not self._window or self._window_bytes < limit):
+            if self._feed_failure is not None:
+                return
+            try:
+                assignment = self.take()
+            except Exception as failure:  # noqa: BLE001 - raised in order
+                self._feed_failure = failure
+                return
+            if assignment is None:
+                return
+            assignment = self._as_left(assignment)
+            native, entry = assignment.native, assignment.entry
+            source = self.get_input_stream(native)
+            if entry.cut is not None:
+                start, end = entry.cut.window(native.size, entry.mark)
+                fetched = self._ahead.fetch(source, start, end)
+            elif self.transformer.reads_forward:
+                start = entry.mark.byte if entry.mark is not None else 0
+                fetched = self._ahead.fetch(source, start)
+            else:
+                fetched = FetchedInput(source, 0, None)
+            self.counts.objects_opened += 1
+            self._window.append((assignment, fetched))
+            self._window_bytes += self._planned_bytes(assignment)

@@ -1,0 +1,347 @@
+"""The iterator for any object store: listing with retries, resuming streams. S3 and GCS only supply their store."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from framework.discovery.filters import log_prefixes
+from framework.discovery.key_list.location import place_of
+from framework.discovery.key_list.resolver import NamedObjects
+from framework.discovery.key_list.source import KeyList
+from framework.discovery.listing_memory import ListingMemory
+from framework.errors import ListingError, ObjectNotFoundError, TaskClosedError
+from framework.iterator import AbstractSourceRecordIterator
+from framework.model.objects import NativeObject
+from framework.offsets.listing_hints import PastListing
+from framework.storage.listing.first_contact import SinglePages
+from framework.storage.listing.limiter import CallPace, set_pace
+from framework.storage.listing.parallel import Listing, ListingRequest, list_parallel
+from framework.storage.resuming_stream import StoreInput
+from framework.storage.retry import RetryPolicy
+from framework.storage.stat import BucketOpener, Lookups
+from framework.store import ListPage, ObjectStore
+from framework.transformer import ObjectInput, Transformer
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.discovery.feed import ObjectFeed
+    from framework.errors import RetriableError
+    from framework.offsets.manager import OffsetManager
+
+log = logging.getLogger(__name__)
+
+
+class StoreRecordIterator(AbstractSourceRecordIterator):
+    """Records of the objects of a bucket. Closing the iterator does not close the store, which may be shared.
+
+    Attributes:
+        lister: lists a prefix instead of this process's own threads: a Spark driver sets it before the first listing.
+
+    Args:
+        config: the whole configuration.
+        transformer: the format.
+        offsets: positions.
+        store: the bucket.
+        policy: retry policy of each single call.
+        prefixes: prefixes to list in turn; no prefix begins with another.
+        page_size: keys per page.
+        start_key: listings begin after this key; None: at the first key.
+        feed: which objects to read, when another process lists.
+        once: one complete listing.
+        open_bucket: makes the store of another bucket, for a list of keys in that bucket; None: only `store`.
+
+    Raises:
+        ConfigError: `[discovery] keys` names a place that this store cannot have.
+    """
+
+    def __init__(
+        self,
+        config: SourceCommonConfig,
+        transformer: Transformer,
+        offsets: OffsetManager | None = None,
+        *,
+        store: ObjectStore,
+        policy: RetryPolicy,
+        prefixes: Sequence[str] = ("",),
+        page_size: int = 1000,
+        start_key: str | None = None,
+        feed: ObjectFeed | None = None,
+        once: bool = False,
+        open_bucket: BucketOpener | None = None,
+    ) -> None:
+        super().__init__(config, transformer, offsets, feed=feed, once=once)
+        self.lister: Callable[[ListingRequest], Listing] | None = None
+        self._store = store
+        self._policy = policy
+        self._prefixes = tuple(prefixes)
+        self._page_size = page_size
+        self._start_key = start_key
+        self._ending = threading.Event()
+        self._pages = SinglePages(store, policy, page_size, self._count_retry)
+        self._memory = ListingMemory(self.offsets, store, page_size)
+        self._listing: Listing | None = None
+        self._listing_began: float | None = None
+        self._listing_idle_seconds = 0.0
+        self._began_monotonic = time.monotonic()
+        self._clock_offset: float | None = None  # offset from this machine's monotonic clock to the store's time
+        discovery = config.discovery
+        if discovery.list_requests_per_second is not None or discovery.list_bytes_per_second is not None:
+            budget = CallPace(
+                requests_per_second=discovery.list_requests_per_second,
+                bytes_per_second=discovery.list_bytes_per_second,
+            )
+            set_pace(store, budget)
+        self._lookups = Lookups(
+            store,
+            policy,
+            open_bucket=open_bucket,
+            on_request=self._count_lookup,
+            on_retry=self._count_retry,
+            stop=self._ending,
+        )
+        self._named = self._name_objects() if config.discovery.mode == "keys" else None
+
+    def _name_objects(self) -> NamedObjects:
+        """Build the objects of the configured list of keys. No I/O."""
+        discovery = self.config.discovery
+        place = place_of(discovery.keys or "", self._lookups)
+        return NamedObjects(
+            KeyList(place, form=discovery.keys_format, encoding=discovery.keys_encoding, bucket=self._store.bucket),
+            self._lookups,
+            self.offsets,
+            key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
+            prefixes=self._prefixes,
+            concurrency=discovery.list_concurrency,
+            recheck=discovery.keys_recheck,
+        )
+
+    def _count_lookup(self) -> None:
+        self.counts.list_requests += 1
+
+    @override
+    def look_up(self, native: NativeObject) -> NativeObject | None:
+        try:
+            return self._lookups.stat(native.bucket, native.key)
+        except ObjectNotFoundError:
+            return None
+
+    @property
+    @override
+    def named_objects(self) -> NamedObjects | None:
+        return self._named
+
+    @property
+    @override
+    def prefixes(self) -> Sequence[str]:
+        return self._prefixes
+
+    @property
+    @override
+    def bucket(self) -> str:
+        return self._store.bucket
+
+    @property
+    @override
+    def address(self) -> str | None:
+        return self._store.address
+
+    @property
+    @override
+    def start_key(self) -> str | None:
+        return self._start_key
+
+    @property
+    def store(self) -> ObjectStore:
+        """The bucket."""
+        return self._store
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The retry policy of each single call."""
+        return self._policy
+
+    @property
+    def page_size(self) -> int:
+        """Keys per page."""
+        return self._page_size
+
+    @property
+    def closing(self) -> threading.Event:
+        """Event set by `close`; ends every wait of a listing."""
+        return self._ending
+
+    def list_with(self, make: Callable[[StoreRecordIterator], Callable[[ListingRequest], Listing]]) -> None:
+        """List by other means, such as Spark's executors; call it before the first listing.
+
+        Args:
+            make: takes this iterator and returns the function that lists a prefix.
+        """
+        self.lister = make(self)
+
+    @override
+    def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
+        """Yield the objects of each prefix in turn.
+
+        With `list_concurrency` above 1 a large prefix is listed in parallel key ranges: its objects are in key order
+        only within a range. In mode `keys` a supplied list replaces the listing.
+        """
+        if self._named is not None:
+            return self._named.objects(offset or "")
+        return self._stream(dict.fromkeys(self._prefixes, offset or ""), whole=offset == self._start_key)
+
+    @override
+    def get_tail_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
+        return self._stream(starts, whole=False)
+
+    def _stream(self, starts: Mapping[str, str], *, whole: bool) -> Iterator[NativeObject]:
+        self._listing_began = None
+        self._began_monotonic = began = time.monotonic()
+        for prefix, after in starts.items():
+            for native in self._list(prefix, after, whole=whole):
+                if self._listing_began is None:
+                    self._listing_began = self.store_clock() - (time.monotonic() - began)
+                yield native
+
+    @override
+    def past_listing(self, prefix: str) -> PastListing:
+        return self._memory.past(prefix)
+
+    def _list(self, prefix: str, after: str, *, whole: bool) -> Iterator[NativeObject]:
+        self._check_order(prefix, unordered=self._memory.past(prefix).unordered or not self._store.ordered)
+        request = self._memory.request(prefix, after)
+        first = None if self._pages.answered else self._pages.ask(prefix, "" if request.unordered else after)
+        if self.lister is None or (first is not None and first.continuation is None):
+            listing: Listing = self._list_by_threads(request, first)
+        else:
+            self.counts.list_requests += first is not None  # this page only showed that the store answers
+            listing = self.lister(request)
+        self._listing = listing
+        documented = self._store.ordered and self._store.order_is_documented and not request.unordered
+        self.offsets.tracker.begin_listing(prefix, after, in_order=documented)
+        try:
+            yield from self._objects_of(listing)
+        except ListingError:
+            if listing.unordered:  # noticed too late to restart this listing: the next start knows
+                self._memory.note(request, listing, whole=False)
+            raise
+        finally:
+            self._listing = None  # the listing keeps references to the objects it handed out
+        self.offsets.tracker.complete(whole=whole)
+        self._memory.note(request, listing, whole=whole)
+        self._check_order(prefix, unordered=listing.unordered)
+
+    def _check_order(self, prefix: str, *, unordered: bool) -> None:
+        if unordered and self.config.discovery.mode == "incremental":
+            raise ListingError(
+                f"{self._store.scheme}://{self._store.bucket}/{prefix}: the store does not list in the order of keys, so "
+                'there is no going on behind the highest one; set [discovery] mode = "list"'
+            )
+
+    def _list_by_threads(self, request: ListingRequest, first: ListPage | None) -> Listing:
+        return list_parallel(
+            self._store,
+            prefix=request.prefix,
+            after=request.after,
+            page_size=self._page_size,
+            policy=self._policy,
+            concurrency=self.config.discovery.list_concurrency,
+            histogram=request.histogram,
+            unordered=request.unordered,
+            stop=self._ending,
+            on_retry=self._note_retry,
+            first=first,
+        )
+
+    def _objects_of(self, listing: Listing) -> Iterator[NativeObject]:
+        """Yield the objects of a listing; add its counts to this iterator's counts, and take over its clock."""
+        calls = retries = 0
+        idle_before = self._listing_idle_seconds
+        told = False
+        try:
+            while True:
+                objects = next(listing, None)
+                if listing.server_time_ms is not None and not told:
+                    told = True
+                    self._set_clock(listing.server_time_ms)
+                    # the listing began before this request, so this is never later than its true start
+                    passed = time.monotonic() - self._began_monotonic
+                    self.offsets.tracker.began(listing.server_time_ms - int(passed * 1000) - 1)
+                self.counts.list_requests += listing.counts.calls - calls
+                self.counts.retries += listing.counts.retries - retries
+                calls, retries = listing.counts.calls, listing.counts.retries
+                self._listing_idle_seconds = idle_before + listing.counts.idle_seconds
+                if objects is None:
+                    break
+                self.store_works("listing")
+                yield from objects
+                self.offsets.tracker.listed(listing.stretch)
+            if listing.complete:
+                self.store_works("listing")
+            else:
+                raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}: closed while listing")
+        finally:
+            self.counts.list_requests += listing.counts.calls - calls
+            self.counts.retries += listing.counts.retries - retries
+            listing.close()
+
+    def _set_clock(self, server_time_ms: int) -> None:
+        self._clock_offset = server_time_ms / 1000 - time.monotonic()
+
+    @override
+    def store_clock(self) -> float:
+        return time.time() if self._clock_offset is None else time.monotonic() + self._clock_offset
+
+    @property
+    @override
+    def listing_idle_seconds(self) -> float:
+        return self._listing_idle_seconds
+
+    @property
+    def listing_began(self) -> float | None:
+        """Start of the current or last listing: seconds since 1970 by the store's clock.
+
+        Never later than the true start: an object written before it and shown by the listing has an earlier time. None
+        until the listing shows its first object.
+        """
+        return self._listing_began
+
+    @override
+    def get_table_log_keys(self) -> Iterable[str]:
+        if self._named is not None:  # the owner of a supplied list may lack permission to list, and chose the files
+            return []
+        tables = self.config.input.format in {"parquet", "auto"} and not self.config.discovery.allow_table_folders
+        keys: list[str] = []
+        for prefix in log_prefixes(self._prefixes) if tables else ():
+            self.counts.list_requests += 1
+            page = self._pages.ask(prefix, "")
+            if page.server_time_ms is not None:
+                self._set_clock(page.server_time_ms)
+            keys.extend(native.key for native in page.objects)
+        return keys
+
+    def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
+        self.counts.retries += 1
+        self._note_retry(error, tries, seconds)
+
+    def _note_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
+        self.store_failed(error)
+        self.log_retry(error, tries, seconds)
+
+    @override
+    def get_input_stream(self, native: NativeObject) -> ObjectInput:
+        return StoreInput(self._store, native, self._policy, on_retry=self._count_retry, stop=self._ending)
+
+    @override
+    def close(self) -> None:
+        self._ending.set()
+        self._pages.close()
+        listing = self._listing
+        if listing is not None:
+            listing.close()
+        super().close()

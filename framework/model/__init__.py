@@ -1,0 +1,1 @@
+"""Values: objects, batches, positions, splits, key ranges, message ids."""

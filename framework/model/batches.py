@@ -1,0 +1,138 @@
+"""Records in flight: batches of an object, the records skipped in them, and their confirmation.
+
+On the hot path a batch is one value with a plain list of payloads; no stage creates a Python object per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from framework.errors import ObjectArchivedError, SkippableError
+from framework.model.objects import Anchor, NativeObject, TopicPartition, length_only
+from framework.model.positions import OffsetManagerEntry
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class SkippedRecord:
+    """A bad record that the source skipped.
+
+    Attributes:
+        record_number: counted from 1; a skipped record keeps its number, so numbers do not depend on the tolerance.
+        error: the reason.
+        raw: the record's bytes, or their beginning; empty when they could not be delimited. Never logged.
+        length: the record's length in bytes; None when unknown. `raw` is the whole record when it has this length.
+    """
+
+    record_number: int
+    error: SkippableError
+    raw: bytes = attrs.field(default=b"", repr=False)
+    length: int | None = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ObjectFailure:
+    """The reason why the rest of an object failed.
+
+    Attributes:
+        record_number: the first missing record, counted from 1.
+        error: the reason.
+    """
+
+    record_number: int
+    error: SkippableError
+
+
+@attrs.frozen(kw_only=True, slots=True, eq=False)
+class RecordBatch:
+    """Consecutive records of an object, or of a split: the unit that moves through the pipeline.
+
+    The record numbers are `first_record .. first_record + len(payloads) - 1`; skipped records precede the first.
+
+    Attributes:
+        native: the object version of the records.
+        topic_partition: their destination.
+        first_record: number of the first payload, counted from 1.
+        payloads: each 1 byte or more.
+        size_bytes: sum of the payloads' lengths.
+        entry: the object's position once every record of this batch is confirmed.
+        skipped: bad records skipped just before this batch.
+        given_up: the failure that ends the object with this batch, before its real end; None without a failure.
+    """
+
+    native: NativeObject
+    topic_partition: TopicPartition
+    first_record: int
+    payloads: Sequence[bytes] = attrs.field(repr=length_only)
+    size_bytes: int
+    entry: OffsetManagerEntry
+    skipped: tuple[SkippedRecord, ...] = ()
+    given_up: ObjectFailure | None = None
+
+    @property
+    def last_record(self) -> int:
+        """Number of the last payload; `first_record - 1` when the batch has none."""
+        return self.first_record + len(self.payloads) - 1
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that the batch keeps in memory: its payloads, and the bytes of its bad records."""
+        return self.size_bytes + sum(len(skip.raw) for skip in self.skipped) if self.skipped else self.size_bytes
+
+    @property
+    def left_out(self) -> int:
+        """Number of skips and failures that count against the error budget; archived objects do not count."""
+        rest = self.given_up
+        return len(self.skipped) + (rest is not None and not isinstance(rest.error, ObjectArchivedError))
+
+    def without_raw(self) -> RecordBatch:
+        """Return the batch without the bytes of its bad records, for use once their dead letters are stored."""
+        if not self.skipped:
+            return self
+        return attrs.evolve(self, skipped=tuple(attrs.evolve(skip, raw=b"") for skip in self.skipped))
+
+    def records(self) -> Iterator[SourceRecord]:
+        """Yield the records individually."""
+        for number, payload in enumerate(self.payloads, self.first_record):
+            yield SourceRecord(
+                native=self.native,
+                topic_partition=self.topic_partition,
+                record_number=number,
+                payload=payload,
+                share=self.entry.share,
+            )
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class SourceRecord:
+    """A record with its provenance.
+
+    Attributes:
+        native: the object version of the record.
+        topic_partition: its destination.
+        record_number: 1, 2, 3 ... within its object, or within its split.
+        payload: the bytes that Iggy stores.
+        share: number of the split, counted from 1; 0 when the object is read whole.
+    """
+
+    native: NativeObject
+    topic_partition: TopicPartition
+    record_number: int
+    payload: bytes = attrs.field(repr=length_only)
+    share: int = 0
+
+
+@attrs.frozen(kw_only=True, slots=True, eq=False)
+class Acknowledgement:
+    """The server's confirmation that batches are stored; only confirmed batches may be committed.
+
+    Attributes:
+        topic_partition: where they were stored.
+        batches: the stored batches, in order.
+        anchor: place of the last message; None when the batches held no record (an object's end, or only skips).
+    """
+
+    topic_partition: TopicPartition
+    batches: tuple[RecordBatch, ...]
+    anchor: Anchor | None

@@ -1,0 +1,121 @@
+"""Message ids: 128 bits that identify a record of an object version, the same on every run.
+
+    bits 127..64   hash of (source name, bucket, key, version, generation, split size)
+    bits  63..40   split number ("share"): 0 when the object is not split
+    bits  39..0    record number within the split, counted from 1
+
+A repeated send produces the same ids, so duplicates are recognizable. A replay of a topic's tail shows which records
+are already there. The hash input and this layout are part of the stored data: after a change, every id in existing
+topics is unknown.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+import xxhash
+
+if TYPE_CHECKING:
+    from framework.model.positions import OffsetManagerEntry
+
+MAX_SHARE = (1 << 24) - 1
+MAX_RECORD = (1 << 40) - 1
+
+# A prefix before the fields: another scheme never produces the same hashes by accident.
+_SCHEME = b"iggy-cloud-sources/2\0"
+_FIRST_SCHEME = b"iggy-cloud-sources/1\0"
+
+
+@attrs.frozen(slots=True)
+class MessageId:
+    """The three parts of an id.
+
+    Attributes:
+        object_hash: 64 bits, see `object_hash64`.
+        share: split number; 0 when the object is not split.
+        record: record number within the split, counted from 1.
+    """
+
+    object_hash: int
+    share: int
+    record: int
+
+
+def object_hash64(
+    source: str, bucket: str, key: str, version: str, split_size: int = 0, *, generation: int | None = 1
+) -> int:
+    """Return the 64-bit hash of an object version, as a source reads it from its first record.
+
+    The fields are length-prefixed before hashing (XXH3-64): ("ab", "c") and ("a", "bc") differ.
+
+    Args:
+        source: the source's name; two sources that write to the same topic have different ids.
+        bucket: the object's bucket.
+        key: the object's key, exactly as stored.
+        version: the object's version.
+        split_size: bytes per split; 0 when the object is not split. Another size numbers records differently.
+        generation: see `OffsetManagerEntry.generation`; None gives the ids of version 0.1, which had no generation.
+    """
+    return _hash64((source, bucket, key, version), split_size, generation)
+
+
+def entry_hash64(source: str, entry: OffsetManagerEntry) -> int:
+    """Return the `object_hash64` of a position."""
+    generation = None if entry.first_ids else entry.generation
+    return object_hash64(source, entry.bucket, entry.key, entry.version, entry.split_size, generation=generation)
+
+
+def dead_letter_hash64(
+    source: str,
+    bucket: str,
+    key: str,
+    version: str,
+    split_size: int = 0,
+    *,
+    generation: int | None = 1,
+    kind: Literal["dead letter", "dead object", "replayed"] = "dead letter",
+) -> int:
+    """Return the 64-bit hash for the dead letters of an object version, or for records replayed from them.
+
+    It never equals the hash of the object's own records.
+
+    Args:
+        source: the source's name, as for `object_hash64`.
+        bucket: the object's bucket.
+        key: the object's key.
+        version: the object's version.
+        split_size: bytes per split; 0 when the object is not split.
+        generation: generation of the position.
+        kind: dead letters about records, dead letters about the rest of an object, or replayed records.
+    """
+    return _hash64((source, kind, bucket, key, version), split_size, generation)
+
+
+def _hash64(texts: tuple[str, ...], split_size: int, generation: int | None) -> int:
+    parts = [_SCHEME if generation is not None else _FIRST_SCHEME]
+    for text in texts:
+        # surrogatepass: a name that is not valid Unicode (a file name, say) still has its own hash
+        raw = text.encode("utf-8", "surrogatepass")
+        parts += (struct.pack("<I", len(raw)), raw)
+    parts.append(struct.pack("<Q", split_size))
+    if generation is not None:
+        parts.append(struct.pack("<Q", generation))
+    return xxhash.xxh3_64_intdigest(b"".join(parts))
+
+
+def message_id(object_hash: int, share: int, record: int) -> int:
+    """Return the 128-bit id of a record.
+
+    Raises:
+        ValueError: a part does not fit its bits.
+    """
+    if not (0 <= object_hash < 1 << 64 and 0 <= share <= MAX_SHARE and 0 <= record <= MAX_RECORD):
+        raise ValueError(f"no message id for share {share}, record {record}: at most {MAX_SHARE} and {MAX_RECORD}")
+    return object_hash << 64 | share << 40 | record
+
+
+def parse_message_id(message_id: int) -> MessageId:
+    """Split an id into its parts; the inverse of `message_id`. Ids from other producers give meaningless parts."""
+    return MessageId(message_id >> 64, message_id >> 40 & MAX_SHARE, message_id & MAX_RECORD)

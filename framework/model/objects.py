@@ -1,0 +1,110 @@
+"""Basic values: objects, partitions, byte positions in an object, offsets in a partition."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sized
+from datetime import datetime, timezone
+
+import attrs
+from typing_extensions import override
+
+
+def length_only(value: Sized) -> str:
+    """Return a repr for a long value that shows its length, never its content."""
+    return f"<{len(value)}>"
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class NativeObject:
+    """An object version of a bucket, as a listing shows it.
+
+    Attributes:
+        scheme: the store's scheme in an address: `s3`, `gs`, `file`.
+        bucket: the object's bucket.
+        key: the object's key, exactly as stored.
+        size: bytes, as listed.
+        version: distinguishes contents under the same key: an etag with its last-modified (S3), a generation (GCS).
+        modified_ms: last-modified, milliseconds since 1970 UTC. A plain int, since listings hold millions of them.
+        storage_class: the store's name for it; empty when the store has none.
+    """
+
+    scheme: str = ""
+    bucket: str
+    key: str
+    size: int
+    version: str
+    modified_ms: int = 0
+    storage_class: str = ""
+
+    @property
+    def location(self) -> str:
+        """The address for messages: `s3://bucket/key`."""
+        return f"{self.scheme}://{self.bucket}/{self.key}" if self.scheme else f"{self.bucket}/{self.key}"
+
+    @property
+    def last_modified(self) -> datetime:
+        """The last-modified time, timezone-aware, UTC."""
+        return datetime.fromtimestamp(self.modified_ms / 1000, tz=timezone.utc)
+
+
+@attrs.frozen(order=True, slots=True)
+class TopicPartition:
+    """A partition of a data topic: the unit of work, of order and of recovery."""
+
+    topic: str
+    partition: int
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+@attrs.frozen(slots=True)
+class ResumePoint:
+    """A place to resume from without reading the bytes before it.
+
+    Attributes:
+        record: number of records that end at or before `byte`.
+        byte: offset in the stored object of the first byte after them.
+    """
+
+    record: int
+    byte: int
+
+
+class ObjectState(str, enum.Enum):
+    """The progress of an object. The members are in the order in which an object passes through them."""
+
+    READING = "reading"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def rank(self) -> int:
+        """Numeric rank, larger is further: 0 reading, 1 done, 2 failed."""
+        return _STATE_RANKS[self]
+
+
+_STATE_RANKS = {ObjectState.READING: 0, ObjectState.DONE: 1, ObjectState.FAILED: 2}
+
+
+@attrs.frozen(slots=True)
+class Anchor:
+    """The place of a message in a partition: saved counts cover every message of this source up to it.
+
+    Attributes:
+        offset: the message's offset in its partition.
+        message_id: its 128-bit id.
+        origin_us: the send time by the sender's clock, microseconds since 1970; 0 when unknown. Ids are the same on
+            every run; the time rules out a different message with the same id.
+    """
+
+    offset: int
+    message_id: int
+    origin_us: int = 0
+
+    def is_at(self, offset: int, message_id: int, origin_us: int) -> bool:
+        """Return whether a message is the anchored message."""
+        same_time = not (self.origin_us and origin_us) or self.origin_us == origin_us
+        return (self.offset, self.message_id) == (offset, message_id) and same_time

@@ -1,0 +1,309 @@
+"""The position of an object: how many records are sent, how many survive any crash, and their destination.
+
+    started -> sent (acknowledged) -> saved (survives any crash) -> settled (saved up to the total)
+
+docs/concepts/positions.md explains why these counts differ.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from framework.errors import PositionMismatchError
+from framework.model.objects import NativeObject, ObjectState, ResumePoint, TopicPartition
+from framework.model.splits import Share
+
+Scalar = str | int | float | bool | None
+
+
+@attrs.frozen(slots=True)
+class OffsetManagerKey:
+    """The identity of a position: a small map, for S3 `bucket` and `key`.
+
+    Its serialised form is canonical (sorted): a position whose key is written in another order is never found again.
+    """
+
+    properties: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> OffsetManagerKey:
+        """Return the key of a map, independent of the order of its items."""
+        return cls(tuple(sorted(properties.items())))
+
+    @classmethod
+    def of_object(cls, bucket: str, key: str) -> OffsetManagerKey:
+        """Return the key of an object: `{"bucket": bucket, "key": key}`."""
+        return cls((("bucket", bucket), ("key", key)))
+
+    def of_share(self, share: int) -> OffsetManagerKey:
+        """Return the key of a split of this object.
+
+        Split 1 uses the object's own key: its position records how the object is split.
+        """
+        return self if share <= 1 else self.of({**dict(self.properties), "share": str(share)})
+
+    @property
+    def share(self) -> int:
+        """Number of the split; 0 for the object's own key, which split 1 also uses."""
+        for name, value in self.properties:
+            if name == "share":
+                return int(value)
+        return 0
+
+    def whole(self) -> OffsetManagerKey:
+        """Return the key of the object that this split belongs to."""
+        return OffsetManagerKey(tuple(pair for pair in self.properties if pair[0] != "share"))
+
+    def canonical(self) -> str:
+        """Return JSON with sorted names and no spaces; equal keys give equal text."""
+        return json.dumps(dict(self.properties), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class OffsetManagerEntry:
+    """The position of an object version, or of a split of it.
+
+    Attributes:
+        bucket: the object's bucket.
+        key: the object's key.
+        version: the version that the counts refer to.
+        generation: 1, 2, 3 ...: each time this key starts again from its first record (a new version, a reset, other
+            options), it gets a generation that it never had before. It is part of every message id.
+        modified_ms: last-modified of that version, milliseconds since 1970.
+        share: number of the split, counted from 1; 0 when the object is read whole.
+        split_size: bytes per split; 0 when the object is read whole. Fixed with the version's first position.
+        records_done: records 1 .. records_done are acknowledged or skipped. Never "index of the next".
+        records_saved: number of records that survive any crash of the server; never more than `records_done`.
+        total: number of records; None until the end was read.
+        failed: the total is not the object's end but the last record before the object failed.
+        skipped: number of skipped bad records up to `records_done`.
+        topic_partition: destination of the records; fixed when the object starts.
+        mark: a place near `records_done` to resume from without reading the bytes before it.
+        numbering_options: the options that number its records, canonical; see `Transformer.numbering_options`.
+        first_ids: whether its message ids are those of version 0.1, without a generation.
+        may_begin_again: whether a person allowed it to start again once when other options number its records.
+        missing_since_ms: since when complete listings have not shown the object; 0 while they do.
+        extra: data of a subclass of the source; JSON scalars.
+    """
+
+    bucket: str
+    key: str
+    version: str
+    generation: int = 1
+    modified_ms: int = 0
+    share: int = 0
+    split_size: int = 0
+    records_done: int = 0
+    records_saved: int = 0
+    total: int | None = None
+    failed: bool = False
+    skipped: int = 0
+    topic_partition: TopicPartition
+    mark: ResumePoint | None = None
+    numbering_options: str = ""
+    first_ids: bool = False
+    may_begin_again: bool = False
+    missing_since_ms: int = 0
+    extra: Mapping[str, Scalar] = attrs.field(factory=dict, converter=dict)
+
+    @classmethod
+    def start(
+        cls, native: NativeObject, topic_partition: TopicPartition, numbering_options: str = ""
+    ) -> OffsetManagerEntry:
+        """Return the position of an object before its first record is read."""
+        return cls(
+            bucket=native.bucket,
+            key=native.key,
+            version=native.version,
+            modified_ms=native.modified_ms,
+            topic_partition=topic_partition,
+            numbering_options=numbering_options,
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether this version has no more records to read: it is done or failed."""
+        return self.total is not None and self.records_done >= self.total
+
+    @property
+    def settled(self) -> bool:
+        """Whether the position is finished and no crash can change that."""
+        return self.total is not None and self.records_saved >= self.total
+
+    @property
+    def done(self) -> bool:
+        """Whether the object was read to its end."""
+        return self.finished and not self.failed
+
+    @property
+    def state(self) -> ObjectState:
+        """The state: reading, done or failed."""
+        if not self.finished:
+            return ObjectState.READING
+        return ObjectState.FAILED if self.failed else ObjectState.DONE
+
+    @property
+    def cut(self) -> Share | None:
+        """The split of this position; None when the object is read whole."""
+        return Share(self.share, self.split_size) if self.split_size else None
+
+    def bytes_of(self, native: NativeObject) -> int:
+        """Return how many bytes of the object this position covers."""
+        return Share(self.share, self.split_size).bytes_of(native.size) if self.split_size else native.size
+
+    def is_of(self, other: OffsetManagerEntry) -> bool:
+        """Return whether both cover the same records: the same generation, version and split size."""
+        return (self.generation, self.version, self.split_size) == (other.generation, other.version, other.split_size)
+
+    def get_manager_key(self) -> OffsetManagerKey:
+        """Return the key under which the position is stored."""
+        return OffsetManagerKey.of_object(self.bucket, self.key).of_share(self.share)
+
+    def get_properties(self) -> dict[str, Any]:
+        """Return the stored form without the key: a new dict of JSON values, independent of the position."""
+        properties: dict[str, Any] = {
+            "version": self.version,
+            "generation": self.generation,
+            "modified": self.modified_ms,
+            "records": self.records_done,
+            "saved": self.records_saved,
+            "state": self.state.value,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+        }
+        few = {
+            "total": self.total,
+            "failed": self.failed or None,
+            "skipped": self.skipped or None,
+            "share": self.share if self.split_size else None,
+            "split_size": self.split_size or None,
+            "mark": [self.mark.record, self.mark.byte] if self.mark is not None else None,
+            "depends_on": self.numbering_options or None,
+            "first_ids": self.first_ids or None,
+            "missing_since": self.missing_since_ms or None,
+            "may_begin_again": self.may_begin_again or None,
+            "extra": dict(self.extra) or None,
+        }
+        properties.update({name: value for name, value in few.items() if value is not None})
+        return properties
+
+    @classmethod
+    def from_properties(cls, key: OffsetManagerKey, properties: Mapping[str, Any]) -> OffsetManagerEntry:
+        """Parse the stored form; the inverse of `get_properties`. Keeps no reference to the argument.
+
+        Raises:
+            KeyError, TypeError, ValueError: the stored form is not valid.
+        """
+        names = dict(key.properties)
+        mark, total = properties.get("mark"), properties.get("total")
+        ObjectState(properties["state"])
+        return cls(
+            bucket=names["bucket"],
+            key=names["key"],
+            version=str(properties["version"]),
+            generation=int(properties["generation"]),
+            modified_ms=int(properties["modified"]),
+            share=int(properties.get("share", 0)),
+            split_size=int(properties.get("split_size", 0)),
+            records_done=int(properties["records"]),
+            records_saved=int(properties["saved"]),
+            total=int(total) if total is not None else None,
+            failed=bool(properties.get("failed", False)),
+            skipped=int(properties.get("skipped", 0)),
+            topic_partition=TopicPartition(str(properties["topic"]), int(properties["partition"])),
+            mark=ResumePoint(int(mark[0]), int(mark[1])) if mark else None,
+            numbering_options=str(properties.get("depends_on", "")),
+            first_ids=bool(properties.get("first_ids", False)),
+            may_begin_again=bool(properties.get("may_begin_again", False)),
+            missing_since_ms=int(properties.get("missing_since", 0)),
+            extra=dict(properties.get("extra", {})),
+        )
+
+    def get_int(self, name: str) -> int | None:
+        """Return the extra of that name as an int; None when it is missing.
+
+        Raises:
+            TypeError: the value is not an int.
+        """
+        value = self.extra.get(name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise TypeError(
+                f"{self.bucket}/{self.key}: {name} of its position is {type(value).__name__}, not a whole number"
+            )
+        return value
+
+    get_long = get_int
+
+    def get_string(self, name: str) -> str | None:
+        """Return the extra of that name as text; None when it is missing.
+
+        Raises:
+            TypeError: the value is not text.
+        """
+        value = self.extra.get(name)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{self.bucket}/{self.key}: {name} of its position is {type(value).__name__}, not text")
+        return value
+
+    def advanced(
+        self, records_done: int, *, mark: ResumePoint | None = None, state: ObjectState = ObjectState.READING
+    ) -> OffsetManagerEntry:
+        """Return the position after more records.
+
+        With a `state` other than reading, `records_done` is also the total and the position needs no mark.
+        """
+        if state is ObjectState.READING:
+            return attrs.evolve(self, records_done=records_done, mark=mark or self.mark)
+        return attrs.evolve(
+            self, records_done=records_done, total=records_done, failed=state is ObjectState.FAILED, mark=None
+        )
+
+    def recovered(self, records_done: int) -> OffsetManagerEntry:
+        """Return the position after recovery found this many records in the topic, possibly fewer than recorded."""
+        mark = self.mark if self.mark is not None and self.mark.record <= records_done else None
+        return attrs.evolve(self, records_done=records_done, mark=mark)
+
+    def another_split(self, share: int, topic_partition: TopicPartition) -> OffsetManagerEntry:
+        """Return the position of another split of the same version, before its first record is read."""
+        return attrs.evolve(
+            self,
+            share=share,
+            topic_partition=topic_partition,
+            records_done=0,
+            records_saved=0,
+            total=None,
+            failed=False,
+            skipped=0,
+            mark=None,
+            extra={},
+        )
+
+    def reopened(self) -> OffsetManagerEntry:
+        """Return the position of a failed object, to be read further."""
+        return attrs.evolve(self, total=None, failed=False)
+
+
+def canonical_options(options: Mapping[str, str]) -> str:
+    """Return the canonical text of numbering options for a position: equal maps give equal text."""
+    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"))
+
+
+def check_numbering(entry: OffsetManagerEntry, numbering_options: str, location: str = "") -> None:
+    """Reject a position whose records were numbered under other options.
+
+    Raises:
+        PositionMismatchError: names the object, both sets of options, and the ways to resolve the mismatch.
+    """
+    if entry.numbering_options and entry.numbering_options != numbering_options:
+        place = location or f"{entry.bucket}/{entry.key}"
+        raise PositionMismatchError(
+            f"{place}: {entry.records_done} records were read with {entry.numbering_options}, and the configuration now "
+            f"says {numbering_options}, which numbers records in another way. Set [input] back until it is read; or read it "
+            f"again from its first record: `offsets reset --key {shlex.quote(entry.key)}` for this object, `--prefix` for those "
+            f"of a folder, `--all` for all; `offsets accept-data-loss` does so for all objects that are half read"
+        )

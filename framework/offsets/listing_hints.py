@@ -1,0 +1,103 @@
+"""Hints from a prefix's last complete listing, for the next listing and the next start: a few kB in the offsets log."""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
+
+import attrs
+
+from framework.model.objects import length_only
+from framework.storage.listing.histogram import POINTS, Histogram, thinned
+from framework.storage.listing.keyspace import shared_length
+
+SMALL_PAGES = 8
+"""Listings with fewer pages are not saved: there is nothing to gain, and an idle source writes nothing."""
+
+NOTABLE = 0.1
+"""The hints are rewritten when their counts are off by this fraction of all keys at any split point."""
+
+MOST_BYTES = 4096
+"""Maximum size of a histogram, compressed."""
+
+DISTINGUISHING = 4
+"""Characters of a shortened split point to keep beyond the first that differs from the previous split point."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class TailMark:
+    """The resume key of a prefix in discovery mode `incremental`; see `framework.discovery.incremental`.
+
+    Attributes:
+        after: every object up to this key that the last complete listing or a later listing showed is finished.
+        whole_pass_ms: start of that complete listing, by this machine's clock, milliseconds since 1970 UTC.
+        selection: the options that decided which objects were read; the mark is valid only under the same options.
+    """
+
+    after: str
+    whole_pass_ms: int
+    selection: str
+
+
+def _frozen(histogram: Iterable[tuple[str, int]]) -> Histogram:
+    return tuple(histogram)
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class PastListing:
+    """Hints for the next listing of a prefix. All of them refer to a single place: `of`.
+
+    Attributes:
+        of: the bucket as `s3://bucket`, and its endpoint; hints about another place are ignored.
+        histogram: distribution of the keys; empty for small or unordered listings.
+        unordered: the store listed out of order before: list it as a single chain of pages from the start.
+        tail: discovery mode `incremental` only.
+    """
+
+    of: str
+    histogram: Histogram = attrs.field(default=(), converter=_frozen, repr=length_only)
+    unordered: bool = False
+    tail: TailMark | None = None
+
+
+def worth_keeping(histogram: Histogram, page_size: int) -> Histogram:
+    """Return the histogram of a complete listing in its stored form; empty for a small listing.
+
+    Its keys are shortened, and then thinned, as far as needed to compress them into `MOST_BYTES`.
+    """
+    if sum(count for _, count in histogram) < SMALL_PAGES * page_size:
+        return ()
+    kept, points = histogram, POINTS
+    while _packed_bytes(kept) > MOST_BYTES and len(kept) > 1:
+        kept = shortened(thinned(histogram, points))
+        points //= 2
+    return kept
+
+
+def _packed_bytes(histogram: Histogram) -> int:
+    return len(zlib.compress("\n".join(f"{key}\t{count}" for key, count in histogram).encode()))
+
+
+def shortened(histogram: Histogram) -> list[tuple[str, int]]:
+    """Return the same split points, cut to the shortest text that stays near them. They need not exist as keys."""
+    return [
+        *histogram[:1],
+        *(
+            (key[: shared_length(before, key) + 1 + DISTINGUISHING], count)
+            for (before, _), (key, count) in pairwise(histogram)
+        ),
+    ]
+
+
+def differs_notably(past: Histogram, now: Histogram) -> bool:
+    """Return whether a listing planned from `past` would be split badly, given the current distribution `now`."""
+    if not past or not now:
+        return bool(past) != bool(now)
+    keys, sums = [key for key, _ in now], [0, *accumulate(count for _, count in now)]
+    told, error = 0, abs(sums[-1] - sum(count for _, count in past))
+    for key, count in past:
+        told += count
+        error = max(error, abs(told - sums[bisect_right(keys, key)]))
+    return error > NOTABLE * sums[-1]

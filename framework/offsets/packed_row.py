@@ -1,0 +1,320 @@
+"""A settled position as a row of bytes: data common to many objects is stored once.
+
+    row  = head | body
+    head = folder u32 | length of the name u32 | name             equal for equal keys, and only for them
+    body = flags u8 | template u16 | modified i64 | records u32 | [length of extra u32 | extra] | version
+
+A *folder* is a bucket with the part of the key up to its last slash. A *template* holds every field of an entry except
+its key, version, modified_ms, the counts and extra; new fields of an entry belong to it automatically. The etag of an
+S3 version is packed to its 16 bytes, and its time is that of the entry. Entries that do not fit this form are pickled:
+larger, but exact. Snapshots store rows unchanged, with the tables (`RowCodec.tables`): this layout is stored data.
+"""
+
+from __future__ import annotations
+
+import functools
+import marshal
+import operator
+import pickle
+import struct
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import attrs
+
+from framework.model.objects import TopicPartition
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+
+FOLDERS = 1 << 15
+"""Maximum number of shared folders; other keys store theirs in the row. Bounds the cost of a folder per object."""
+
+TEMPLATES = 1 << 13
+
+_HEAD = struct.Struct("<II")
+_BODY = struct.Struct("<BHqI")
+_LENGTH = struct.Struct("<I")
+_TIMED, _HEX, _EXTRA, _PICKLED = 1, 2, 4, 8
+_ETAG_CHARACTERS, _ETAG_BYTES = 32, 16
+_PLAIN_BYTES = 64
+"""Maximum size of a row's numbers as text, plus the growth of its etag as text."""
+
+
+class RowFacts(NamedTuple):
+    """The facts of an entry for a compaction: `done`, and whether the object is read `whole`, among others."""
+
+    bucket: str
+    key: str
+    modified_ms: int
+    generation: int
+    done: bool
+    whole: bool
+
+
+Scope: TypeAlias = "str | tuple[Any, ...]"
+"""A key without its name: the bucket; else its other properties; else, in a 1-tuple, the whole key."""
+
+
+class RowCodec:
+    """Pack entries into rows and back. Packing is single-threaded; unpacking may run concurrently.
+
+    Args:
+        entry_class: class of the entries. Rows hold its fields `bucket`, `key`, `version`, `modified_ms`,
+            `records_done` and `extra`. `records_saved` and `total` equal `records_done`, and `mark` is None; templates
+            hold the others.
+        folders: maximum number of shared folders.
+
+    Attributes:
+        objects_only: whether every key so far was only a bucket and a key.
+    """
+
+    def __init__(self, entry_class: type[OffsetManagerEntry], *, folders: int = FOLDERS) -> None:
+        own = {"bucket", "key", "version", "modified_ms", "records_done", "records_saved", "total", "mark", "extra"}
+        rest = [field for field in attrs.fields(entry_class) if field.init and field.name not in own]
+        self._entry_class = entry_class
+        self._rest_of = attrgetter(*(field.name for field in rest))
+        self._arguments = [field.alias or field.name for field in rest]
+        self._most_folders = folders
+        self._folder_numbers: dict[tuple[Scope, str], int] = {}
+        self._folders: list[tuple[Scope, str]] = []
+        self._template_numbers: dict[tuple[object, ...], int] = {}
+        self._templates: list[Mapping[str, Any]] = []
+        self._whole: list[bool] = []
+        self._done: list[bool] = []
+        self.objects_only = True
+
+    # ---- stored
+
+    def tables(self) -> dict[str, Any]:
+        """Return the tables that rows refer to by number, as JSON; `restore` in a new process keeps the numbers."""
+        templates = [
+            {**template, "topic_partition": list(attrs.astuple(template["topic_partition"]))}
+            for template in self._templates
+        ]
+        return {"folders": self._folders, "templates": templates}
+
+    def restore(self, tables: Mapping[str, Any]) -> None:
+        """Restore the tables; the inverse of `tables`, for a codec that has packed nothing yet.
+
+        Raises:
+            KeyError, TypeError, ValueError: the stored form is not valid.
+        """
+        for scope, folder in tables["folders"]:
+            known = scope if isinstance(scope, str) else _tuples(scope)
+            self._folder_numbers[known, folder] = len(self._folders)
+            self._folders.append((known, folder))
+            self.objects_only &= isinstance(known, str)
+        for stored in tables["templates"]:
+            topic, partition = stored["topic_partition"]
+            template = {**stored, "topic_partition": TopicPartition(topic, partition)}
+            self._template_numbers[tuple(template[name] for name in self._arguments)] = len(self._templates)
+            self._add_template(template)
+
+    def _add_template(self, template: Mapping[str, Any]) -> None:
+        self._templates.append(template)
+        self._whole.append(not template["split_size"])
+        self._done.append(not template["failed"])
+
+    def is_pickled(self, row: bytes) -> bool:
+        """Return whether a row is pickled, and so has no stored form."""
+        return bool(row[_HEAD.size + _HEAD.unpack_from(row)[1]] & _PICKLED)
+
+    # ---- keys
+
+    def head(self, key: OffsetManagerKey, *, add: bool = False) -> bytes | None:
+        """Return the head of every row of that key; None when its folder is unknown, unless `add`."""
+        scope, name = _scope_and_name(key.properties)
+        folder, cut = self._folder(scope, name, add=add)
+        if folder is None:
+            return None
+        raw = name[cut:].encode("utf-8", "surrogatepass")
+        return _HEAD.pack(folder, len(raw)) + raw
+
+    def _folder(self, scope: Scope, name: str, *, add: bool) -> tuple[int | None, int]:
+        """Return the folder's number, and its length within the name."""
+        cut = name.rfind("/") + 1
+        number = self._folder_numbers.get((scope, name[:cut]))
+        if number is None and cut and len(self._folders) >= self._most_folders:
+            cut = 0  # the table is full, and stays so: equal keys have equal heads
+            number = self._folder_numbers.get((scope, ""))
+        if number is None and add:
+            number = self._folder_numbers[scope, name[:cut]] = len(self._folders)
+            self._folders.append((scope, name[:cut]))
+            self.objects_only &= isinstance(scope, str)
+        return number, cut
+
+    @staticmethod
+    def head_of(row: bytes) -> bytes:
+        """Return the head of a row."""
+        return row[: _HEAD.size + _HEAD.unpack_from(row)[1]]
+
+    def is_other(self, row: bytes) -> bool:
+        """Return whether a row's key is more than a bucket and a key."""
+        return not isinstance(self._folders[_HEAD.unpack_from(row)[0]][0], str)
+
+    def key_of(self, row: bytes) -> tuple[tuple[str, str], ...]:
+        """Return the properties of a row's key."""
+        scope, name, _ = self._named(row)
+        if isinstance(scope, str):
+            return (("bucket", scope), ("key", name))
+        return scope[0] if len(scope) == 1 and not name else tuple(sorted((*scope, ("key", name))))
+
+    def _named(self, row: bytes) -> tuple[Scope, str, int]:
+        folder, length = _HEAD.unpack_from(row)
+        scope, prefix = self._folders[folder]
+        end = _HEAD.size + length
+        return scope, prefix + row[_HEAD.size : end].decode("utf-8", "surrogatepass"), end
+
+    def stored_bytes(self, row: bytes) -> int:
+        """Return the approximate size of the row's entry as text, unpacked."""
+        folder, _ = _HEAD.unpack_from(row)
+        return len(row) + len(self._folders[folder][1]) + _PLAIN_BYTES
+
+    # ---- entries
+
+    def body(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> bytes:
+        """Return the rest of a row, after the key's head."""
+        version, flags = self._packed_version(entry)
+        try:
+            extra = b""
+            if entry.extra:
+                flags |= _EXTRA
+                packed = marshal.dumps(dict(entry.extra))
+                extra = _LENGTH.pack(len(packed)) + packed
+            numbers = _BODY.pack(flags, self._template(key, entry), entry.modified_ms, entry.records_done)
+        except (struct.error, ValueError, TypeError):
+            # a number too large, an extra of an unsupported type, an unhashable field, or another class
+            return bytes([_PICKLED]) + pickle.dumps(entry, pickle.HIGHEST_PROTOCOL)
+        return numbers + extra + version
+
+    def _template(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> int:
+        """Return the number of the entry's template. Raises ValueError when the entry must be pickled."""
+        scope, name = _scope_and_name(key.properties)
+        bucket = scope if isinstance(scope, str) else dict(scope).get("bucket") if len(scope) > 1 else None
+        done = entry.records_done
+        if type(entry) is not self._entry_class or (entry.bucket, entry.key) != (bucket, name):
+            raise ValueError
+        if entry.mark is not None or not done == entry.records_saved == entry.total:
+            raise ValueError
+        values = self._rest_of(entry)
+        number = self._template_numbers.get(values)
+        if number is None:
+            if len(self._templates) >= TEMPLATES:
+                raise ValueError
+            number = self._template_numbers[values] = len(self._templates)
+            self._add_template(dict(zip(self._arguments, values, strict=True)))
+        return number
+
+    @staticmethod
+    def _packed_version(entry: OffsetManagerEntry) -> tuple[bytes, int]:
+        text, flags = entry.version, 0
+        time = f"@{entry.modified_ms}"
+        if text.endswith(time):
+            text, flags = text[: -len(time)], _TIMED
+        etag = text[:_ETAG_CHARACTERS]
+        if len(etag) == _ETAG_CHARACTERS:
+            try:
+                packed = bytes.fromhex(etag)
+            except ValueError:
+                packed = b""
+            if packed.hex() == etag:  # false for capitals or spaces
+                return packed + text[_ETAG_CHARACTERS:].encode("utf-8", "surrogatepass"), flags | _HEX
+        return text.encode("utf-8", "surrogatepass"), flags
+
+    def entry_of(self, row: bytes) -> OffsetManagerEntry:
+        """Return the entry of a row."""
+        scope, name, at = self._named(row)
+        flags = row[at]
+        if flags & _PICKLED:
+            entry: OffsetManagerEntry = pickle.loads(row[at + 1 :])  # noqa: S301 - packed above, by this process
+            return entry
+        _, template, modified_ms, records_done = _BODY.unpack_from(row, at)
+        at += _BODY.size
+        extra: dict[str, Any] = {}
+        if flags & _EXTRA:
+            end = at + _LENGTH.size + _LENGTH.unpack_from(row, at)[0]
+            extra = marshal.loads(row[at + _LENGTH.size : end])  # noqa: S302 - packed above, by this process
+            at = end
+        return self._entry_class(
+            bucket=scope if isinstance(scope, str) else dict(scope)["bucket"],
+            key=name,
+            version=_unpacked_version(row, at, flags, modified_ms),
+            modified_ms=modified_ms,
+            records_done=records_done,
+            records_saved=records_done,
+            total=records_done,
+            extra=extra,
+            **self._templates[template],
+        )
+
+    @staticmethod
+    def name_lengths(raw: NDArray[np.uint8], starts: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the lengths of the heads of the rows that begin at these places."""
+        return _numbers(raw, starts + 4) + _HEAD.size
+
+    @staticmethod
+    def sum_records(raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> int:
+        """Return the total records of the rows whose bodies begin at these places; none of these rows is pickled."""
+        return int(_numbers(raw, bodies + _BODY.size - 4).sum())
+
+    def records_of(self, row: bytes) -> int:
+        """Return the `records_done` of a row's entry, cheaper than the entry."""
+        at = _HEAD.size + _HEAD.unpack_from(row)[1]
+        if row[at] & _PICKLED:
+            return self.entry_of(row).records_done
+        records_done: int = _BODY.unpack_from(row, at)[3]
+        return records_done
+
+    def facts(self, row: bytes) -> RowFacts:
+        """Return the facts of a row for a compaction, cheaper than its entry."""
+        scope, name, at = self._named(row)
+        if row[at] & _PICKLED or not isinstance(scope, str):
+            entry = self.entry_of(row)
+            return RowFacts(entry.bucket, entry.key, entry.modified_ms, entry.generation, entry.done, entry.cut is None)
+        _, template, modified_ms, _ = _BODY.unpack_from(row, at)
+        generation: int = self._templates[template]["generation"]
+        return RowFacts(scope, name, modified_ms, generation, self._done[template], self._whole[template])
+
+    def whole_version(self, row: bytes) -> str | None:
+        """Return the version of a row's entry, cheaper than the entry; None for the position of a split."""
+        at = _HEAD.size + _HEAD.unpack_from(row)[1]
+        flags = row[at]
+        if flags & (_PICKLED | _EXTRA):
+            entry = self.entry_of(row)
+            return entry.version if entry.cut is None else None
+        _, template, modified_ms, _ = _BODY.unpack_from(row, at)
+        return _unpacked_version(row, at + _BODY.size, flags, modified_ms) if self._whole[template] else None
+
+
+def _numbers(raw: NDArray[np.uint8], places: NDArray[Any]) -> NDArray[Any]:
+    """Return the u32 values at these places."""
+    return functools.reduce(operator.add, (raw[places + at].astype("u8") << 8 * at for at in range(4)))
+
+
+def _tuples(value: Any) -> Any:
+    """Convert lists to tuples recursively: JSON has no tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _unpacked_version(row: bytes, at: int, flags: int, modified_ms: int) -> str:
+    etag = ""
+    if flags & _HEX:
+        etag = row[at : at + _ETAG_BYTES].hex()
+        at += _ETAG_BYTES
+    text = etag + row[at:].decode("utf-8", "surrogatepass")
+    return f"{text}@{modified_ms}" if flags & _TIMED else text
+
+
+def _scope_and_name(properties: tuple[tuple[str, str], ...]) -> tuple[Scope, str]:
+    if len(properties) == 2 and properties[0][0] == "bucket" and properties[1][0] == "key":  # noqa: PLR2004
+        return properties[0][1], properties[1][1]
+    scope = tuple(pair for pair in properties if pair[0] != "key")
+    name = dict(properties).get("key", "")
+    if len(scope) > 1 and tuple(sorted((*scope, ("key", name)))) == properties:
+        return scope, name
+    return (properties,), ""

@@ -1,0 +1,79 @@
+"""The scope of `offsets reset`: one object, the objects of a prefix, or all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from framework.offsets.watermark import Watermark
+
+if TYPE_CHECKING:
+    from framework.model.positions import OffsetManagerEntry
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Reset:
+    """A selection of objects whose positions are dropped, so that they are read again from their first record.
+
+    Attributes:
+        key: only the object of that key, with all its splits.
+        prefix: only objects whose keys begin with it. Without key and prefix: all objects.
+    """
+
+    key: str | None = None
+    prefix: str | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether the reset drops every position."""
+        return self.key is None and not self.prefix
+
+    def takes(self, key: str) -> bool:
+        """Return whether the reset includes the object of that key."""
+        if self.key is not None:
+            return key == self.key
+        return key.startswith(self.prefix or "")
+
+    def takes_entry(self, entry: OffsetManagerEntry) -> bool:
+        """Return whether the reset drops this position."""
+        return self.everything or self.takes(entry.key)
+
+    def touches(self, prefix: str) -> bool:
+        """Return whether the reset may include an object below that prefix: it then drops the listing hints, too."""
+        if self.key is not None:
+            return self.key.startswith(prefix)
+        own = self.prefix or ""
+        return own.startswith(prefix) or prefix.startswith(own)
+
+    def opened(self, watermark: Watermark) -> Watermark:
+        """Return the watermark without these objects: they are new again, including those with compacted positions."""
+        if self.everything:
+            return Watermark()
+        if self.key is not None:
+            return watermark.opened(self.key, exactly=True)
+        return watermark.opened(self.prefix or "")
+
+    def to_json(self) -> dict[str, str]:
+        """Return the stored form."""
+        if self.everything:
+            return {"kind": "all"}
+        if self.key is not None:
+            return {"kind": "key", "key": self.key}
+        return {"kind": "prefix", "prefix": self.prefix or ""}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Reset:
+        """Parse the stored form; the inverse of `to_json`.
+
+        Raises:
+            KeyError, ValueError: the stored form is not valid.
+        """
+        kind = stored["kind"]
+        if kind not in {"all", "key", "prefix"}:
+            raise ValueError(f"a reset of kind {kind}")
+        return cls(
+            key=str(stored["key"]) if kind == "key" else None,
+            prefix=str(stored["prefix"]) if kind == "prefix" else None,
+        )

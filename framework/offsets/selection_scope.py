@@ -1,0 +1,81 @@
+"""The selection of a source's objects, as far as its positions depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from framework.errors import PositionError
+from framework.offsets.watermark import Watermark
+
+
+def _frozen(prefixes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(prefixes)
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class SelectedObjects:
+    """The objects that a configuration selects.
+
+    Attributes:
+        address: the endpoint of the bucket's store; empty for the vendor's own endpoint, None when unknown.
+        bucket: the bucket's name.
+        prefixes: the listed prefixes.
+        options: option -> digest of its value.
+        oldest_ms: `modified_after` in milliseconds; None: objects of any age.
+        changes_accepted: whether the selection may change from now on (`offsets accept-data-loss`).
+    """
+
+    address: str | None = None
+    bucket: str
+    prefixes: Sequence[str] = attrs.field(converter=_frozen)
+    options: Mapping[str, str]
+    oldest_ms: int | None = None
+    changes_accepted: bool = False
+
+    def check(self, before: SelectedObjects, watermark: Watermark) -> None:
+        """Reject a watermark that may hide objects which were not selected when it advanced.
+
+        Adding or removing a prefix is safe: each prefix has its own ranges. A later `modified_after` is safe, too: it
+        shows nothing new. While no position was compacted, every object under the watermark has its position, so the
+        watermark can be dropped.
+
+        Args:
+            before: the selection when positions were last written.
+            watermark: the watermark of that time.
+
+        Raises:
+            PositionError: names the changes, and the ways to resolve them.
+        """
+        changed = list(self._changes(before, watermark))
+        if changed and watermark.objects and not before.changes_accepted:
+            raise PositionError(
+                f"{', '.join(changed)} changed since positions of {watermark.objects:,} finished objects were compacted, so it "
+                f"cannot be told any more which objects are new. Set it back; or run `offsets accept-data-loss`, and what is "
+                f"selected now is read, also what was finished long ago; or give the source another [source] name"
+            )
+
+    def left_of(self, before: SelectedObjects, watermark: Watermark) -> Watermark:
+        """Return the watermark for this selection, given the watermark of `before`: empty after a relevant change."""
+        return Watermark(bucket=self.bucket) if any(self._changes(before, watermark)) else watermark
+
+    def _moved(self, before: SelectedObjects) -> Iterator[str]:
+        if before.bucket != self.bucket:
+            yield f'the bucket ("{before.bucket}" then, "{self.bucket}" now)'
+        elif before.address is not None and self.address is not None and before.address != self.address:
+            names = [f'"{address}"' if address else "its vendor's" for address in (before.address, self.address)]
+            yield f"the address of the store ({names[0]} then, {names[1]} now)"
+
+    def _changes(self, before: SelectedObjects, watermark: Watermark) -> Iterator[str]:
+        if not watermark:
+            return
+        yield from self._moved(before)
+        for old in watermark.prefixes:
+            for new in self.prefixes:
+                if old != new and (old.startswith(new) or new.startswith(old)) and old not in self.prefixes:
+                    yield f'the prefix ("{old}" then, "{new}" now)'
+        names = sorted({*before.options, *self.options})
+        yield from (name for name in names if before.options.get(name) != self.options.get(name))
+        if before.oldest_ms is not None and (self.oldest_ms is None or self.oldest_ms < before.oldest_ms):
+            yield "[discovery] modified_after (earlier now)"

@@ -1,0 +1,210 @@
+"""The watermark: for each key range the time before which it is done, so that finished objects need no positions.
+
+    prefix -> half-open ranges (after, until] of keys -> time
+
+An object without a position is done if it was last modified before the time of its range. At or after that time, or
+outside of all ranges, it is new. So once every object of a range that was modified before its time is done, the
+positions are *compacted*: they are dropped, and the range replaces them all.
+
+Keys are compared as Python strings, by code point, which is the order of their UTF-8 bytes. Times are milliseconds
+since 1970 by the store's clock. A time never decreases: objects compacted under it would look new. Adjacent ranges with
+the same time are merged. Where the number of ranges would exceed `MOST_RANGES`, a range does not advance: this is
+always safe, and a later listing advances it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import TypeAlias
+
+import attrs
+
+from framework.storage.listing.keyspace import MAX_KEY_BYTES
+
+MOST_RANGES = 1000
+"""Maximum over all prefixes together: some tens of kB in a snapshot."""
+
+_LAST = chr(0x10FFFF)
+
+
+@attrs.frozen(slots=True)
+class CoveredRange:
+    """A range of keys with its time.
+
+    Attributes:
+        after: exclusive; need not exist; empty = from the first key.
+        until: inclusive; need not exist; None = to the end of the prefix.
+        time_ms: objects last modified before this time are done.
+    """
+
+    after: str
+    until: str | None
+    time_ms: int
+
+    def holds(self, key: str) -> bool:
+        """Return whether the range contains a key."""
+        return self.after < key and (self.until is None or key <= self.until)
+
+
+Ranges: TypeAlias = tuple[CoveredRange, ...]
+
+_after = attrgetter("after")
+
+
+def _no_ranges() -> Mapping[str, Ranges]:
+    return {}
+
+
+@attrs.frozen(kw_only=True)
+class Watermark:
+    """The ranges of a bucket. Immutable: advancing returns a new watermark.
+
+    Attributes:
+        bucket: the bucket of the keys; empty while there are no ranges.
+        prefixes: listed prefix -> its ranges, in order, without overlaps. No prefix begins with another.
+        folded: listed prefix -> compacted objects. Each version counts, so it may exceed the number of objects.
+        records: records of those objects.
+    """
+
+    bucket: str = ""
+    prefixes: Mapping[str, Ranges] = attrs.field(factory=_no_ranges)
+    folded: Mapping[str, int] = attrs.field(factory=dict)
+    records: int = 0
+
+    def __bool__(self) -> bool:
+        return any(self.prefixes.values())
+
+    @property
+    def objects(self) -> int:
+        """Number of object versions with compacted positions."""
+        return sum(self.folded.values())
+
+    def __len__(self) -> int:
+        """Return the number of ranges."""
+        return sum(map(len, self.prefixes.values()))
+
+    def place_of(self, key: str) -> tuple[str, CoveredRange] | None:
+        """Return the prefix and the range that contain a key; None outside of all ranges."""
+        for prefix, ranges in self.prefixes.items():
+            if key.startswith(prefix):
+                at = bisect_left(ranges, key, key=_after) - 1
+                if at >= 0 and ranges[at].holds(key):
+                    return prefix, ranges[at]
+                return None
+        return None
+
+    def time_of(self, bucket: str, key: str) -> int:
+        """Return the time before which every object of that key is done; 0 outside of all ranges."""
+        place = self.place_of(key) if bucket == self.bucket else None
+        return place[1].time_ms if place is not None else 0
+
+    def covers(self, bucket: str, key: str, modified_ms: int) -> bool:
+        """Return whether an object without a position is done."""
+        return 0 < modified_ms < self.time_of(bucket, key)
+
+    def raised(self, prefix: str, stretches: Iterable[CoveredRange]) -> Watermark:
+        """Advance these ranges of a prefix to their times; parts with a later time keep it."""
+        ranges = self.prefixes.get(prefix, ())
+        room = MOST_RANGES - (len(self) - len(ranges))
+        for stretch in joined(sorted(stretches, key=_after)):
+            if stretch.time_ms > 0 and (stretch.until is None or stretch.after < stretch.until):
+                higher = _raised(ranges, stretch)
+                ranges = higher if len(higher) <= max(room, len(ranges)) else ranges
+        return attrs.evolve(self, prefixes={**self.prefixes, prefix: ranges}) if ranges else self
+
+    def with_folded(self, folded: Mapping[str, int], records: int) -> Watermark:
+        """Add compacted positions: their number per prefix, and their records in total."""
+        counts = {**self.folded}
+        for prefix, count in folded.items():
+            counts[prefix] = counts.get(prefix, 0) + count
+        return attrs.evolve(self, folded=counts, records=self.records + records)
+
+    def opened(self, names: str, *, exactly: bool = False) -> Watermark:
+        """Remove the keys that begin with `names`, or only that key: their objects are new again, of any age.
+
+        For `offsets reset` of a key or a prefix, in the snapshot of the epoch that it begins.
+        """
+        first = key_before(names)
+        last: str | None = names if exactly else _last_of(names)
+        prefixes = {
+            prefix: tuple(part for one in ranges for part in _without(one, first, last))
+            for prefix, ranges in self.prefixes.items()
+        }
+        return attrs.evolve(self, prefixes={prefix: ranges for prefix, ranges in prefixes.items() if ranges})
+
+
+def joined(ranges: Iterable[CoveredRange]) -> list[CoveredRange]:
+    """Merge adjacent ranges of the same time; the input is sorted."""
+    result: list[CoveredRange] = []
+    for one in ranges:
+        last = result[-1] if result else None
+        if last is not None and last.time_ms == one.time_ms and last.until == one.after:
+            result[-1] = attrs.evolve(last, until=one.until)
+        else:
+            result.append(one)
+    return result
+
+
+def _lower(left: str | None, right: str | None) -> str | None:
+    """Return the lower of two range ends; None is after every key."""
+    if left is None or right is None:
+        return right if left is None else left
+    return min(left, right)
+
+
+def _raised(ranges: Sequence[CoveredRange], stretch: CoveredRange) -> Ranges:
+    after, until, time_ms = stretch.after, stretch.until, stretch.time_ms
+    result: list[CoveredRange] = []
+    here = after  # the range is placed up to here
+    for one in ranges:
+        if (one.until is not None and one.until <= after) or (until is not None and one.after >= until):
+            result.append(one)
+            continue
+        end = _lower(one.until, until)
+        if one.after < after:
+            result.append(CoveredRange(one.after, after, one.time_ms))
+        elif here < one.after:
+            result.append(CoveredRange(here, one.after, time_ms))
+        result.append(CoveredRange(max(one.after, after), end, max(one.time_ms, time_ms)))
+        if end != one.until:
+            assert end is not None
+            result.append(CoveredRange(end, one.until, one.time_ms))
+        if end is None:
+            return tuple(joined(sorted(result, key=_after)))
+        here = end
+    if until is None or here < until:
+        result.append(CoveredRange(here, until, time_ms))
+    return tuple(joined(sorted(result, key=_after)))
+
+
+def _without(one: CoveredRange, first: str, last: str | None) -> Iterator[CoveredRange]:
+    """Yield the parts of a range that remain without the keys `first < key <= last`."""
+    before = _lower(one.until, first)
+    if before is not None and one.after < before:
+        yield CoveredRange(one.after, before, one.time_ms)
+    behind = None if last is None else max(one.after, last)
+    if behind is not None and (one.until is None or behind < one.until):
+        yield CoveredRange(behind, one.until, one.time_ms)
+
+
+def key_before(key: str) -> str:
+    """Return the last key that a store can hold before this key; keys have at most `MAX_KEY_BYTES` bytes."""
+    if not key:
+        return ""
+    head, code = key[:-1], ord(key[-1])
+    if code == 0:
+        return head
+    lower = chr(code - 1 if not 0xD800 <= code - 1 <= 0xDFFF else 0xD7FF)  # noqa: PLR2004  surrogates are no characters
+    return _filled(head + lower)
+
+
+def _last_of(prefix: str) -> str | None:
+    """Return the last key with this prefix; None for the end of all keys."""
+    return _filled(prefix) if prefix else None
+
+
+def _filled(key: str) -> str:
+    room = MAX_KEY_BYTES - len(key.encode("utf-8", "surrogatepass"))
+    return key + _LAST * max(0, room // len(_LAST.encode()) + 1)

@@ -1,0 +1,214 @@
+"""Tracking of listed key ranges, to advance the watermark.
+
+    listing -> pages with their key ranges -> everything in them has a position, or is done -> the watermark advances
+
+A range advances to the time its listing began, by the store's own clock, minus `allowed_lateness`. It never passes the
+last-modified of a listed object without a position: too young, overwritten during its read, or refused. The watermark
+never hides an object with a position, read or not, so nothing waits for the readers. In a store whose order is
+documented a range advances page by page. In other stores it advances after the whole listing, because a key out of
+order may lie in a range listed before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from framework.offsets.watermark import CoveredRange, Watermark
+
+if TYPE_CHECKING:
+    from framework.model.key_range import KeyRange
+    from framework.model.objects import NativeObject
+    from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+
+log = logging.getLogger(__name__)
+
+
+class TrackedPositions(Protocol):
+    """The positions under a watermark.
+
+    Attributes:
+        watermark: the times before which objects without a position are done.
+    """
+
+    watermark: Watermark
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """The lock to hold while the watermark changes."""
+
+    @property
+    def settled(self) -> int:
+        """Number of settled positions."""
+
+    def store_begun(self) -> None:
+        """Store the positions that were started."""
+
+    def mark_missing(self, shown: Iterable[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
+        """Record which objects a complete listing has not shown."""
+
+
+class WatermarkTracker:
+    """Advance the watermark of the given positions. For the listing thread.
+
+    Args:
+        offsets: the positions.
+    """
+
+    def __init__(self, offsets: TrackedPositions) -> None:
+        self._offsets = offsets
+        self._window_ms: int | None = None
+        # of the current listing
+        self._prefix = self._base = ""
+        self._in_order = False
+        self._began_ms: int | None = None
+        self._horizon_ms = 0
+        self._page_ms = self._least_ms = 0
+        self._old = 0
+        self._shown: set[OffsetManagerKey] = set()
+        self._without_position = 0
+        self._youngest: NativeObject | None = None
+        self._compacted_before = 0
+        # of all listings
+        self._complete_ms: dict[str, int] = {}  # prefix -> start of its last complete listing
+        self._compactable = self._settled_before = 0
+        self._expected: dict[str, tuple[int, int]] = {}
+
+    def open(self, window_ms: int | None) -> None:
+        """Start tracking.
+
+        Args:
+            window_ms: how much later than its last-modified an object may appear; None: nothing is ever compacted.
+        """
+        self._window_ms = window_ms
+
+    # ---- reports of the listing
+
+    def begin_listing(self, prefix: str, after: str, *, in_order: bool) -> None:
+        """Start the listing of a prefix; objects count only after `began` sets its time.
+
+        Args:
+            prefix: the prefix.
+            after: the listing starts after this key.
+            in_order: the store's order is documented, so every key before a listed key was listed.
+        """
+        self._prefix, self._base, self._in_order = prefix, after, in_order
+        self._began_ms = None
+        self._old = 0
+        self._shown = set()
+        self._without_position, self._youngest = 0, None
+        self._compacted_before = self._compacted_of(prefix)
+
+    def began(self, moment_ms: int) -> None:
+        """Set the start of the listing, in milliseconds since 1970 by the store's clock, before its first object."""
+        if self._window_ms is None:
+            return
+        self._began_ms = moment_ms
+        # stores round last-modified down to seconds: later objects must not look earlier
+        self._horizon_ms = max(0, moment_ms // 1000 * 1000 - self._window_ms)
+        self._page_ms = self._least_ms = self._horizon_ms
+
+    def seen(self, native: NativeObject) -> None:
+        """Count an object whose position is settled."""
+        if self._began_ms is not None and native.modified_ms < self._horizon_ms:
+            if native.modified_ms <= 0:
+                self.put_off(native)
+            self._old += 1
+
+    def seen_open(self, key: OffsetManagerKey, native: NativeObject) -> None:
+        """Count an object with a position that is not settled."""
+        self.show(key)
+        self.seen(native)
+
+    def show(self, key: OffsetManagerKey) -> None:
+        """Record that an object with an unsettled position still exists, whether selected or not."""
+        self._shown.add(key)
+
+    def seen_compacted(self, native: NativeObject) -> None:
+        """Count an object without a position that is done according to the watermark."""
+        self._without_position += 1
+        if self._youngest is None or native.modified_ms > self._youngest.modified_ms:
+            self._youngest = native
+
+    def put_off(self, native: NativeObject) -> None:
+        """Hold back the watermark: this object or version has no position yet and must not be hidden."""
+        self._page_ms = min(self._page_ms, native.modified_ms)
+
+    def listed(self, stretch: KeyRange | None) -> None:
+        """Advance over a key range whose objects were all handled since the last call; None: an unknown range."""
+        if self._began_ms is None:
+            return
+        page_ms, self._page_ms = self._page_ms, self._horizon_ms
+        self._least_ms = min(self._least_ms, page_ms)
+        if self._in_order and stretch is not None:
+            self._raise(stretch.after, stretch.until, page_ms)
+
+    def complete(self, *, whole: bool) -> None:
+        """End the listing of the prefix.
+
+        Args:
+            whole: the listing began at the usual start of this prefix.
+        """
+        if whole:
+            self._look_for_late_ones()
+        if self._began_ms is None:
+            return
+        self._least_ms = min(self._least_ms, self._page_ms)
+        self._raise(self._base, None, self._least_ms)  # parts that advanced further stay there
+        if whole:
+            self._complete_ms[self._prefix] = self._began_ms
+            self._offsets.mark_missing(self._shown, self._prefix, self._base, self._began_ms)
+        self._began_ms = None
+
+    def _raise(self, after: str, until: str | None, time_ms: int) -> None:
+        # first: once the log holds the watermark, it hides every older object without a position
+        self._offsets.store_begun()
+        with self._offsets.lock:
+            self._offsets.watermark = self._offsets.watermark.raised(
+                self._prefix, [CoveredRange(after, until, time_ms)]
+            )
+        self._compactable += self._old
+        self._old = 0
+
+    def _compacted_of(self, prefix: str) -> int:
+        return self._offsets.watermark.folded.get(prefix, 0)
+
+    def _look_for_late_ones(self) -> None:
+        """Warn once of objects that appeared with a last-modified before the watermark: **they are not read**."""
+        counted, compacted_before = self._expected.get(self._prefix, (0, 0))
+        more = self._without_position - counted - (self._compacted_of(self._prefix) - compacted_before)
+        if more > 0 and self._youngest is not None:
+            log.warning(
+                "%d objects appeared under prefix %r with a last-modified older than [discovery] allowed_lateness, for example "
+                "%s or an older one; they are not read. To read them: offsets reset --prefix",
+                more,
+                self._prefix,
+                self._youngest.location,
+            )
+        # later compactions may have been counted in this listing, or not: the estimate may be too low, never too high
+        self._expected[self._prefix] = self._without_position, self._compacted_before
+
+    # ---- queries of the leader
+
+    @property
+    def compactable(self) -> int:
+        """Approximate number of positions that a compaction would drop now.
+
+        Counts old listed objects, up to the number of newly settled positions.
+        """
+        return max(0, min(self._compactable, self._offsets.settled - self._settled_before))
+
+    def compacted(self, objects: int) -> None:
+        """Record how many objects lost their positions. Unfinished objects wait for a later compaction."""
+        self._compactable = max(0, self._compactable - objects)
+        self._settled_before = self._offsets.settled
+
+    def is_gone_for_good(self, entry: OffsetManagerEntry) -> bool:
+        """Return whether complete listings missed the object for so long that its return would be a late arrival."""
+        if self._window_ms is None or not entry.missing_since_ms:
+            return False
+        listed = max((at for prefix, at in self._complete_ms.items() if entry.key.startswith(prefix)), default=0)
+        late = listed - self._window_ms
+        return entry.missing_since_ms <= late and entry.modified_ms < late

@@ -1,0 +1,119 @@
+"""The error budget: the number of skips and failures beyond which the configuration, not the data, is to blame.
+
+A wrong `[input] format` makes every record of a bucket bad. Without a limit, the source would turn the bucket into log
+lines and dead letters, and mark its objects as done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from framework.errors import TooManySkippedError
+from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
+
+
+class SkipLimits:
+    """Count skipped records and failed objects, and raise at the limits. Single-threaded.
+
+    Args:
+        per_object: allowed bad records per object.
+        per_hour: allowed bad records and failed objects within an hour.
+        before: skips and failures of earlier runs.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        per_object: int,
+        per_hour: int,
+        before: Iterable[SkippedCount] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._per_object = per_object
+        self._per_hour = per_hour
+        self._clock = clock
+        self._times: deque[float] = deque()
+        for one in sorted(before, key=lambda one: -one.seconds_ago):
+            self._times.extend([clock() - one.seconds_ago] * min(one.count, per_hour))
+
+    def record(self, location: str, number: int, bad: int) -> None:
+        """Count a bad record.
+
+        Args:
+            location: the record's object, for the message.
+            number: number of the record.
+            bad: number of bad records of its object, including this record and those of earlier runs.
+
+        Raises:
+            TooManySkippedError: the record exceeds a limit.
+        """
+        if bad > self._per_object:
+            raise TooManySkippedError(
+                f"{bad:,} of the first {number:,} records of {location} are bad: is [input] format right? If it is, allow more "
+                f"with [errors] max_bad_records (now {self._per_object:,}), or leave the object out with [discovery] exclude"
+            )
+        self._count(f"{location}, record {number:,}")
+
+    def rest(self, location: str, number: int) -> None:
+        """Count an object that failed from that record on.
+
+        Raises:
+            TooManySkippedError: the object exceeds the hourly limit.
+        """
+        self._count(f"{location} from record {number:,} on")
+
+    def _count(self, place: str) -> None:
+        now = self._clock()
+        times = self._times
+        while times and times[0] <= now - HOUR_SECONDS:
+            times.popleft()
+        if len(times) >= self._per_hour:
+            raise TooManySkippedError(
+                f"{len(times) + 1:,} bad records and objects within an hour, the last one {place} (earlier starts count): is "
+                f"[input] format right? If it is, allow more with [errors] max_bad_records_per_hour (now {self._per_hour:,})"
+            )
+        times.append(now)
+
+
+class SkipWatch:
+    """Enforce the hourly limit over all tasks of a run, by their sums. Single-threaded.
+
+    Args:
+        per_hour: allowed bad records and failed objects within an hour.
+        clock: seconds.
+    """
+
+    def __init__(self, *, per_hour: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_hour = per_hour
+        self._clock = clock
+        self._before = 0
+        self._sums: deque[tuple[float, int]] = deque([(clock(), 0)])
+
+    def expect(self, before: Iterable[SkippedCount]) -> None:
+        """Include the skips and failures of earlier runs. Call it once, before the first `see`."""
+        now, sums = self._clock(), self._sums
+        sums[0] = now - HOUR_SECONDS, 0
+        for one in sorted(before, key=lambda one: -one.seconds_ago):
+            self._before += one.count
+            sums.append((now - one.seconds_ago, self._before))
+
+    def see(self, total: int) -> None:
+        """Update the total of skips and failures since the run began.
+
+        Raises:
+            TooManySkippedError: the last hour exceeds the limit.
+        """
+        now, sums = self._clock(), self._sums
+        total += self._before
+        while len(sums) > 1 and sums[1][0] <= now - HOUR_SECONDS:
+            sums.popleft()
+        if total != sums[-1][1]:
+            sums.append((now, total))
+        if total - sums[0][1] > self._per_hour:
+            raise TooManySkippedError(
+                f"{total - sums[0][1]:,} bad records and objects within an hour, over all tasks and earlier starts: is [input] "
+                f"format right? If it is, allow more with [errors] max_bad_records_per_hour (now {self._per_hour:,})"
+            )

@@ -1,0 +1,240 @@
+"""The reading of an object: batches of a transformer -> batches with positions, and the handling of errors."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from framework.discovery.feed import Assignment
+from framework.errors import (
+    AccessDeniedError,
+    ObjectArchivedError,
+    ObjectChangedError,
+    ObjectDeniedError,
+    ObjectNotFoundError,
+    SkippableError,
+    SourceError,
+    StoreUnavailableError,
+    ThrottledError,
+)
+from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
+from framework.model.closing import give_up
+from framework.model.objects import ObjectState
+from framework.storage.prefetch import FetchedInput
+from framework.transformer import BatchLimits, PayloadBatch, guarded
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.discovery.feed import ObjectFeed
+    from framework.model.positions import OffsetManagerEntry
+    from framework.pipeline.error_budget import SkipLimits
+    from framework.pipeline.read_counts import ReadCounts
+    from framework.transformer import Transformer
+
+log = logging.getLogger(__name__)
+
+KEPT_SKIPPED = 100
+KEPT_SKIPPED_BYTES = 1 << 20
+"""Maximum number and bytes of consecutive bad records that wait in memory before they are handed on together."""
+
+MAX_DENIED_IN_A_ROW = 10
+"""Beyond this many denied objects in a row, the source as a whole lacks permission, not those objects alone."""
+
+
+class ObjectOwner(Protocol):
+    """The owner of object reads: an iterator.
+
+    Attributes:
+        config: the whole configuration.
+        transformer: the format.
+        counts: counts of reading so far.
+        denied_in_a_row: number of consecutive objects with denied access.
+    """
+
+    config: SourceCommonConfig
+    transformer: Transformer
+    counts: ReadCounts
+    denied_in_a_row: int
+
+    @property
+    def feed(self) -> ObjectFeed:
+        """The feed, which takes back objects that could not be read as listed."""
+
+    @property
+    def skip_limits(self) -> SkipLimits:
+        """The error budget: counts bad records, and fails when they exceed the limits."""
+
+    def store_works(self, doing: str) -> None:
+        """Record a successful call to the store."""
+
+    def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError) -> None:
+        """Return when a continuous run should wait for the store; else raise the error."""
+
+    def left_at(self, entry: OffsetManagerEntry) -> None:
+        """Record how far an object was handed out before its release to the feed."""
+
+
+class ObjectRead:
+    """The reading of an object: batches of a transformer -> batches with positions."""
+
+    def __init__(self, owner: ObjectOwner, assignment: Assignment, source: FetchedInput) -> None:
+        self._owner = owner
+        self._tolerance = owner.config.errors.tolerance
+        self._assignment = assignment
+        self._native = assignment.native
+        self._entry = assignment.entry
+        self._source = source
+        self._skipped: list[SkippedRecord] = []
+        self._bad = self._entry.skipped
+
+    def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
+        """Yield the batches of the object. It holds back a batch, so that the last batch carries the object's end."""
+        entry, held = self._entry, None
+        read = self._owner.transformer.read
+        if entry.cut is not None:
+            read = functools.partial(self._owner.transformer.read_split, share=entry.cut)
+        runs = guarded(
+            read(self._source, skip=entry.records_done, mark=entry.mark, limits=limits),
+            self._native.location,
+            entry.records_done,
+        )
+        try:
+            for run in runs:
+                if held is not None:
+                    yield self._batch(held, ObjectState.READING)
+                    held = None
+                if isinstance(run, SkippedRecord):
+                    self._skip(run)
+                    if self._many_skipped:
+                        yield self._batch(None, ObjectState.READING)
+                else:
+                    held = run
+        except SourceError as error:
+            if held is not None:
+                yield self._batch(held, ObjectState.READING)
+            yield from self._failed(error)
+        else:
+            self._owner.counts.objects_done += 1
+            self._finish()
+            yield self._batch(held, ObjectState.DONE)
+        finally:
+            try:
+                give_up(runs)  # otherwise the traceback of a fatal bad record would keep their resources open
+            finally:
+                self._source.close()
+
+    def _skip(self, skipped: SkippedRecord) -> None:
+        if self._tolerance != "skip_record":
+            raise skipped.error
+        self._bad += 1
+        self._owner.skip_limits.record(self._native.location, skipped.record_number, self._bad)
+        self._owner.counts.skipped += 1
+        self._count(skipped.error)
+        log.warning("skipped a record: %s", skipped.error)
+        self._skipped.append(skipped)
+
+    def _count(self, error: SourceError) -> None:
+        kinds, kind = self._owner.counts.kinds, type(error).__name__
+        kinds[kind] = kinds.get(kind, 0) + 1
+
+    @property
+    def _many_skipped(self) -> bool:
+        kept = self._skipped
+        return len(kept) >= KEPT_SKIPPED or sum(len(skip.raw) for skip in kept) >= KEPT_SKIPPED_BYTES
+
+    def _batch(
+        self, run: PayloadBatch | None, state: ObjectState, given_up: ObjectFailure | None = None
+    ) -> RecordBatch:
+        entry = self._entry
+        if self._skipped:
+            entry = attrs.evolve(entry, skipped=self._bad)
+        if run is not None or self._skipped:  # bytes arrived
+            self._owner.denied_in_a_row = 0
+            self._owner.store_works("reading")
+        payloads = run.payloads if run is not None else ()
+        first = run.first_record if run is not None else entry.records_done + len(self._skipped) + 1
+        mark = run.mark if run is not None else None
+        self._entry = entry.advanced(first + len(payloads) - 1, mark=mark, state=state)
+        skipped, self._skipped = tuple(self._skipped), []
+        return RecordBatch(
+            native=self._native,
+            topic_partition=entry.topic_partition,
+            first_record=first,
+            payloads=payloads,
+            size_bytes=run.size_bytes if run is not None else 0,
+            entry=self._entry,
+            skipped=skipped,
+            given_up=given_up,
+        )
+
+    def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
+        counts = self._owner.counts
+        if isinstance(error, (StoreUnavailableError, ThrottledError)):
+            self._owner.wait_for_store("reading", error)
+            log.warning("given back, and read on in a later listing: %s", error)
+            self._give_back(self._assignment)
+            return
+        if isinstance(error, AccessDeniedError) and self._tolerance != "none":
+            error = self._denied(error)
+        if isinstance(error, ObjectNotFoundError):
+            counts.objects_vanished += 1
+            counts.bytes_vanished += self._assignment.size_bytes
+            log.warning("left out an object that is gone: %s", error)
+            self._finish()
+            self._give_back(self._assignment, gone=True)
+        elif isinstance(error, ObjectChangedError):
+            counts.objects_changed += 1
+            log.warning(
+                "overwritten since it was listed; the new version will be read from its first record: %s", error
+            )
+            self._give_back(self._assignment)
+        elif isinstance(error, ObjectArchivedError) and self._owner.config.discovery.archived == "wait":
+            counts.objects_archived += 1
+            counts.bytes_archived += self._assignment.size_bytes
+            self._give_back(attrs.evolve(self._assignment, archived=True), gone=True)
+        elif not isinstance(error, SkippableError) or (
+            self._tolerance == "none" and not isinstance(error, ObjectArchivedError)
+        ):
+            raise error
+        else:
+            number = self._entry.records_done + len(self._skipped) + 1
+            if isinstance(error, ObjectArchivedError):  # says nothing about the format
+                error = self._with_class(error)
+            else:
+                self._owner.skip_limits.rest(self._native.location, number)
+            counts.objects_failed += 1
+            self._count(error)
+            log.warning("skipped the rest of an object after record %d: %s", number - 1, error)
+            self._finish()
+            yield self._batch(None, ObjectState.FAILED, ObjectFailure(record_number=number, error=error))
+
+    def _denied(self, error: AccessDeniedError) -> ObjectDeniedError:
+        """Return the error as an error of this object alone, while other objects are readable.
+
+        Raises:
+            AccessDeniedError: too many objects in a row were denied, so the source itself lacks permission.
+        """
+        owner = self._owner
+        owner.denied_in_a_row += 1
+        if owner.denied_in_a_row > MAX_DENIED_IN_A_ROW:
+            raise AccessDeniedError(f"{error} ({owner.denied_in_a_row} objects in a row)") from error
+        location = self._native.location
+        denied = ObjectDeniedError(str(error).removeprefix(f"{location}: "), location=location)
+        denied.__cause__ = error
+        return denied
+
+    def _give_back(self, assignment: Assignment, *, gone: bool = False) -> None:
+        if self._entry.records_done > assignment.entry.records_done:
+            self._owner.left_at(self._entry)
+        self._owner.feed.release(assignment, gone=gone)
+
+    def _with_class(self, error: ObjectArchivedError) -> ObjectArchivedError:
+        name = self._native.storage_class
+        return ObjectArchivedError(f"{error.message}; storage class {name}", location=error.location) if name else error
+
+    def _finish(self) -> None:
+        self._owner.counts.bytes_done += self._assignment.size_bytes

@@ -1,0 +1,99 @@
+"""The bounded queue between the reader and the sender: bounded in records and in bytes, blocking, closable."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+
+from framework.errors import TaskClosedError
+from framework.model.batches import RecordBatch
+
+
+class BoundedQueue:
+    """Batches in transit from a single reader to a single sender.
+
+    `put` blocks while the queue is full: this is the back-pressure. A batch larger than a bound enters alone, when the
+    queue is empty; so the queue never exceeds its bounds by more than a single batch.
+    """
+
+    def __init__(self, *, max_records: int, max_bytes: int) -> None:
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._batches: deque[RecordBatch] = deque()
+        self._records = 0
+        self._bytes = 0
+        self._closed = False
+        self._changed = threading.Condition()
+        self.blocked_seconds = 0.0
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @property
+    def records(self) -> int:
+        """Number of records in the queue."""
+        return self._records
+
+    @property
+    def size_bytes(self) -> int:
+        """Number of bytes in the queue: payloads, and bad records that await their dead letters."""
+        return self._bytes
+
+    def put(self, batch: RecordBatch) -> None:
+        """Add a batch; block while it does not fit.
+
+        Raises:
+            TaskClosedError: the queue is closed, before the call or during it.
+        """
+        records, size = len(batch.payloads), batch.held_bytes
+        with self._changed:
+            if self._batches and not self._fits(records, size) and not self._closed:
+                began = time.monotonic()
+                while self._batches and not self._fits(records, size) and not self._closed:
+                    self._changed.wait()
+                self.blocked_seconds += time.monotonic() - began
+            if self._closed:
+                raise TaskClosedError("the task was stopped")
+            self._batches.append(batch)
+            self._records += records
+            self._bytes += size
+            self._changed.notify_all()
+
+    def _fits(self, records: int, size: int) -> bool:
+        return (
+            self._records + records <= self._max_records
+            and self._bytes + size <= self._max_bytes
+            and len(self._batches) < self._max_records  # batches without records: an object's end, or only skips
+        )
+
+    def take(self, max_records: int, *, timeout_seconds: float = 0.0) -> list[RecordBatch]:
+        """Return batches in order, together at most `max_records` records (a single larger batch is returned alone).
+
+        Waits up to the timeout for the first batch. An empty list: no batch arrived, or the queue is closed.
+        """
+        with self._changed:
+            if not self._batches and timeout_seconds > 0 and not self._closed:
+                self._changed.wait(timeout_seconds)
+            taken: list[RecordBatch] = []
+            count = 0
+            while self._batches and (not taken or count + len(self._batches[0].payloads) <= max_records):
+                batch = self._batches.popleft()
+                count += len(batch.payloads)
+                self._bytes -= batch.held_bytes
+                taken.append(batch)
+            self._records -= count
+            if taken:
+                self._changed.notify_all()
+            return taken
+
+    def wake(self) -> None:
+        """Wake a waiting `take`, which then returns empty-handed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End every wait. `put` raises from now on; `take` still returns the remaining batches. May be called twice."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

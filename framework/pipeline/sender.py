@@ -1,0 +1,367 @@
+"""From a task's queue to Iggy: batches buffered by partition, sent, confirmed, then committed.
+
+    task.poll -> one buffer per partition -> producer.send -> confirmation -> task.commit -> offsets.flush
+
+The order is an invariant: acknowledge, then commit. While a request is in flight the next is encoded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TYPE_CHECKING, Protocol
+
+import attrs
+
+from framework.errors import IggyUnavailableError, SourceTakenOverError, UnknownOutcomeError
+from framework.model.batches import Acknowledgement, RecordBatch
+from framework.model.objects import TopicPartition
+from framework.model.positions import OffsetManagerKey
+from framework.offsets.manager import OffsetManager, PositionDelta
+from framework.pipeline.dead_letters import DeadLetter, DeadLetterBox, letters_of
+from framework.pipeline.producer import Producer
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.pipeline.queue import BoundedQueue
+
+log = logging.getLogger(__name__)
+
+OBJECTS_LOGGER = "framework.objects"
+"""The logger that writes a line per object, on request: `[log] objects`, or the level debug."""
+
+objects_log = logging.getLogger(OBJECTS_LOGGER)
+
+MAX_BEGUN = 10_000
+"""Maximum number of objects in progress whose start times are kept."""
+
+IN_FLIGHT = 2
+"""Maximum number of unconfirmed requests at the producer: one in flight, one encoded and waiting."""
+
+GATHER_SECONDS = 0.1
+"""Extra time beyond the linger time for a request to gather records while other partitions keep the sender busy."""
+
+IDLE_POLL_SECONDS = 0.5
+
+WAIT_SLICE_SECONDS = 0.25
+
+STOP_SECONDS = 3.0
+"""After a stop, the maximum wait for an answer in flight."""
+
+
+@attrs.define(kw_only=True)
+class SendCounts:
+    """Counts of a pipeline's sends.
+
+    Attributes:
+        records: confirmed records.
+        size_bytes: payload bytes of the confirmed records.
+        requests: confirmed requests that held records.
+        objects: objects or splits that are finished (done or failed) and fully confirmed.
+        object_bytes: sizes of these objects and splits.
+        commits: saved deltas.
+        letters: stored dead letters.
+        first_record_at: `time.time()` of the first confirmation; None before.
+    """
+
+    records: int = 0
+    size_bytes: int = 0
+    requests: int = 0
+    objects: int = 0
+    object_bytes: int = 0
+    commits: int = 0
+    letters: int = 0
+    first_record_at: float | None = None
+
+
+class _PartitionBuffer:
+    """Batches of a partition that wait to be sent together."""
+
+    __slots__ = ("batches", "records", "since", "size_bytes")
+
+    def __init__(self, since: float) -> None:
+        self.batches: list[RecordBatch] = []
+        self.records = 0
+        self.size_bytes = 0
+        self.since = since
+
+
+class ObjectLines:
+    """Log a line for each finished and confirmed object, for a single pipeline. Made only when enabled."""
+
+    def __init__(self, level: str, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began: dict[tuple[OffsetManagerKey, str], float] = {}
+        # a task's own process has no log setup; in the program the level is already the user's choice
+        if level in {"debug", "info"} and not objects_log.isEnabledFor(logging.INFO):
+            objects_log.setLevel(logging.INFO)
+
+    def begin(self, batch: RecordBatch) -> None:
+        """Record the first batch of an object from the reader."""
+        self._began.setdefault((batch.entry.get_manager_key(), batch.entry.version), self._clock())
+        if len(self._began) > MAX_BEGUN:  # objects that were replaced during their read never end
+            del self._began[next(iter(self._began))]
+
+    def confirmed(self, batch: RecordBatch) -> None:
+        """Log the object's line when this confirmed batch ends the object."""
+        entry = batch.entry
+        if not entry.finished:
+            return
+        now = self._clock()
+        seconds = now - self._began.pop((entry.get_manager_key(), entry.version), now)
+        fields = {
+            "key": entry.key,
+            "version": entry.version,
+            "records": entry.records_done,
+            "topic": entry.topic_partition.topic,
+            "partition": entry.topic_partition.partition,
+            "seconds": round(seconds, 3),
+        }
+        if entry.split_size:
+            fields["share"] = entry.share
+        if batch.given_up:
+            fields["given_up"] = type(batch.given_up.error).__name__
+        objects_log.info("object done", extra=fields)
+
+
+class PolledTask(Protocol):
+    """A started task, as the sender uses it.
+
+    Attributes:
+        offsets: the task's positions.
+    """
+
+    offsets: OffsetManager
+
+    @property
+    def queue(self) -> BoundedQueue | None:
+        """The queue between reader and poll."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the task has ended and everything was polled."""
+
+    def poll(self, max_records: int = ..., *, timeout_seconds: float = ...) -> list[RecordBatch]:
+        """Return the available batches in order."""
+
+    def commit(self, acknowledgement: Acknowledgement) -> None:
+        """Commit the positions of batches that the server has confirmed."""
+
+
+class Pipeline:
+    """Run a task to its end, or until it is stopped. Single-threaded; `stop` may come from another thread.
+
+    Args:
+        task: a started task.
+        producer: sends to the data topics.
+        config: for the sizes and times of `[iggy]` and `[offsets]`.
+        open_partition: called before the first send to a partition; takes over the partition.
+        on_saved: called with every saved delta.
+        dead_letters: where skipped records and failed objects are stored; None: nowhere.
+        on_turn: called on every loop turn, busy or idle; must be cheap.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        task: PolledTask,
+        producer: Producer,
+        config: SourceCommonConfig,
+        *,
+        open_partition: Callable[[TopicPartition], None] | None = None,
+        on_saved: Callable[[PositionDelta], None] | None = None,
+        dead_letters: DeadLetterBox | None = None,
+        on_turn: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._task = task
+        self._producer = producer
+        self._offsets: OffsetManager = task.offsets
+        self._batch_length = config.iggy.batch_length
+        self._batch_bytes = config.iggy.batch_bytes
+        self._linger = config.iggy.linger_time
+        self._request_timeout = config.iggy.request_timeout
+        self._commit_interval = config.offsets.commit_interval
+        self._open_partition = open_partition
+        self._on_saved = on_saved
+        self._dead_letters = dead_letters
+        self._on_turn = on_turn
+        self._clock = clock
+        self._buffers: dict[TopicPartition, _PartitionBuffer] = {}
+        self._partitions: set[TopicPartition] = set()
+        self._in_flight: deque[Future[Acknowledgement]] = deque()
+        self._flush_at = clock() + self._commit_interval
+        self._stopping = threading.Event()
+        wanted = config.log.objects or config.log.level == "debug"
+        self._object_lines = ObjectLines(config.log.level, clock) if wanted else None
+        self.counts = SendCounts()
+
+    def stop(self) -> None:
+        """End `run` soon.
+
+        Buffered batches are dropped, and delivered again after a restart; sends in flight are confirmed and committed.
+        """
+        self._stopping.set()
+        queue = self._task.queue
+        if queue is not None:
+            queue.wake()
+
+    def run(self) -> None:
+        """Send until the task is finished or `stop` is called.
+
+        Positions are saved at the end, except after a broken connection or a takeover.
+
+        Raises:
+            ReaderFailedError: the reader failed; everything it had read is sent and saved.
+            UnknownOutcomeError, IggyUnavailableError: the connection broke: recover, then run a new task.
+            SourceTakenOverError: another instance has taken over.
+        """
+        try:
+            while not self._stopping.is_set():
+                # at most a request's records: a larger poll would empty the queue, which would fill a second time
+                batches = self._task.poll(self._batch_length, timeout_seconds=self._patience())
+                if not batches and self._task.finished:
+                    break
+                self._turn(batches)
+            if not self._stopping.is_set():
+                self._send_waiting(all_of_them=True)
+        except (IggyUnavailableError, SourceTakenOverError):
+            raise  # this connection can no longer send or save, or this instance must not
+        except Exception:
+            if not self._stopping.is_set():
+                self._send_waiting(all_of_them=True)
+            self._finish()
+            raise
+        self._finish()
+
+    def _turn(self, batches: Sequence[RecordBatch]) -> None:
+        for batch in batches:
+            self._add(batch)
+        if batches:
+            self._send_waiting(longer_by=GATHER_SECONDS)
+        else:
+            self._send_waiting()
+        self._confirm(0)
+        self._flush_when_due()
+        if self._on_turn is not None:
+            self._on_turn()
+
+    def _finish(self) -> None:
+        while self._in_flight:
+            self._confirm_first()
+        self._flush(closing=True)
+
+    def _patience(self) -> float:
+        """Return the wait for a batch: short while sends or buffers are pending, else until positions are due."""
+        if self._in_flight or self._buffers:
+            return max(self._linger, 0.001)
+        if self._offsets.dirty:
+            return min(max(self._flush_at - self._clock(), 0.001), IDLE_POLL_SECONDS)
+        return IDLE_POLL_SECONDS
+
+    def _add(self, batch: RecordBatch) -> None:
+        topic_partition = batch.topic_partition
+        if topic_partition not in self._partitions:
+            if self._open_partition is not None:
+                self._open_partition(topic_partition)
+            self._partitions.add(topic_partition)
+        if batch.skipped or batch.given_up:
+            self._offsets.note_skipped(batch.left_out)
+            self._flush()  # the log holds the count before the dead letters: a restart does not reset the limit
+            self._send_letters(list(letters_of(batch)))
+        if self._object_lines is not None:
+            self._object_lines.begin(batch)
+        batch = batch.without_raw()
+        buffer = self._buffers.get(topic_partition)
+        if buffer is not None and not self._fits(buffer, batch):
+            self._send(topic_partition)
+            buffer = None
+        if buffer is None:
+            buffer = self._buffers[topic_partition] = _PartitionBuffer(self._clock())
+        buffer.batches.append(batch)
+        buffer.records += len(batch.payloads)
+        buffer.size_bytes += batch.size_bytes
+        if buffer.records >= self._batch_length or buffer.size_bytes >= self._batch_bytes:
+            self._send(topic_partition)
+
+    def _fits(self, buffer: _PartitionBuffer, batch: RecordBatch) -> bool:
+        return (
+            buffer.records + len(batch.payloads) <= self._batch_length
+            and buffer.size_bytes + batch.size_bytes <= self._batch_bytes
+        )
+
+    def _send_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Store dead letters before any later record is sent.
+
+        Recovery treats everything before a stored record as done.
+        """
+        if self._dead_letters is not None and letters:
+            self._dead_letters.send(letters)
+            self.counts.letters += len(letters)
+
+    def _send_waiting(self, *, all_of_them: bool = False, longer_by: float = 0.0) -> None:
+        limit = self._clock() - self._linger - longer_by
+        for topic_partition in [
+            topic_partition for topic_partition, buffer in self._buffers.items() if all_of_them or buffer.since <= limit
+        ]:
+            self._send(topic_partition)
+
+    def _send(self, topic_partition: TopicPartition) -> None:
+        buffer = self._buffers.pop(topic_partition)
+        self._confirm(IN_FLIGHT - 1)
+        self._offsets.store_begun()
+        self._in_flight.append(self._producer.send(topic_partition, buffer.batches))
+
+    def _confirm(self, most_left: int) -> None:
+        """Commit confirmed sends; wait until at most `most_left` requests are in flight (0: do not wait)."""
+        while self._in_flight and (self._in_flight[0].done() or (most_left and len(self._in_flight) > most_left)):
+            self._confirm_first()
+
+    def _confirm_first(self) -> None:
+        acknowledgement = self._answer(self._in_flight.popleft())
+        self._task.commit(acknowledgement)
+        counts = self.counts
+        for batch in acknowledgement.batches:
+            if batch.entry.finished:
+                counts.objects += 1
+                counts.object_bytes += batch.entry.bytes_of(batch.native)
+            if self._object_lines is not None:
+                self._object_lines.confirmed(batch)
+        if acknowledgement.anchor is not None:
+            counts.requests += 1
+            counts.records += sum(len(batch.payloads) for batch in acknowledgement.batches)
+            counts.size_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)
+            if counts.first_record_at is None:
+                counts.first_record_at = time.time()
+
+    def _answer(self, future: Future[Acknowledgement]) -> Acknowledgement:
+        """Wait for the confirmation, up to the request timeout plus a second; after a stop, up to `STOP_SECONDS`."""
+        waited = 0.0
+        while True:
+            try:
+                return future.result(timeout=WAIT_SLICE_SECONDS)
+            except FutureTimeoutError:
+                if future.done():  # it completed just now; or the producer answered with a timeout error
+                    return future.result()
+                waited += WAIT_SLICE_SECONDS
+                limit = STOP_SECONDS if self._stopping.is_set() else self._request_timeout + 1.0
+                if waited < limit:
+                    continue
+                raise UnknownOutcomeError(f"Iggy did not answer a send within {waited:.0f} seconds") from None
+
+    def _flush_when_due(self) -> None:
+        if self._clock() >= self._flush_at:
+            self._flush()
+
+    def _flush(self, *, closing: bool = False) -> None:
+        self._flush_at = self._clock() + self._commit_interval
+        if closing or self._offsets.dirty:
+            delta = self._offsets.flush(closing=closing)
+            self.counts.commits += 1
+            if self._on_saved is not None:
+                self._on_saved(delta)

@@ -1,0 +1,1 @@
+"""Access to object stores: retries, resuming streams, checks, error messages."""

@@ -1,0 +1,51 @@
+"""Threads that do not delay the end of the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+
+class DaemonThreads:
+    """A bounded pool of daemon threads, created on demand.
+
+    The standard pool waits for its threads at process exit, and ours may hang in a request that the store never
+    answers. Submitted work must not raise.
+
+    Args:
+        most: maximum of threads.
+        name: prefix of their names.
+    """
+
+    def __init__(self, most: int, *, name: str) -> None:
+        self._most = most
+        self._name = name
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Queue work; returns at once. Not thread-safe."""
+        self._work.put(work)
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
+            thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+            del work  # an idle thread must not keep its object alive
+            self._idle.release()
+        self._work.put(None)
+
+    def shutdown(self, *, wait: bool = False) -> None:
+        """Drop work that has not started, and end each thread after its current work. Idempotent."""
+        try:
+            while True:
+                self._work.get_nowait()
+        except Empty:
+            self._work.put(None)
+        for thread in self._threads if wait else ():
+            thread.join()

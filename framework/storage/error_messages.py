@@ -1,0 +1,110 @@
+"""Common parts of store error messages: the place, the innermost cause, and no secrets.
+
+A store's package maps its vendor's errors to those of `framework.errors`, and builds their messages with this module.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from email.utils import parsedate_to_datetime
+from typing import ClassVar
+
+import attrs
+
+from framework.errors import ObjectError, SourceError
+
+_LONGEST_DETAIL = 300
+MASK = "***"
+_MAX_RETRY_AFTER_DIGITS = 9
+NO_DOCUMENT = "this answer is no document of the store: an ingress, load balancer or proxy made it"
+"""Why a 403, 404 or 5xx is retried: it says nothing about the object, the bucket or the permissions."""
+
+
+@attrs.frozen(kw_only=True)
+class StoreCall:
+    """A failed call to a store, for the message.
+
+    Attributes:
+        scheme: the store's URL scheme.
+        operation: the vendor's name of the call.
+        bucket: its bucket.
+        key: the object; empty when the failure concerns the bucket.
+        endpoint: the configured address; empty for the vendor's own.
+        secrets: the configured secrets; messages mask them, even when the store repeats the request.
+    """
+
+    scheme: ClassVar[str]
+    operation: str
+    bucket: str
+    key: str = ""
+    endpoint: str = ""
+    secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
+
+    @property
+    def location(self) -> str:
+        """`s3://bucket/key`."""
+        return f"{self.scheme}://{self.bucket}/{self.key}" if self.key else f"{self.scheme}://{self.bucket}"
+
+
+def make_error(kind: type[SourceError], failed: StoreCall, sentence: str) -> SourceError:
+    """Return an error of that kind about that place, secrets masked."""
+    for secret in failed.secrets:
+        sentence = sentence.replace(secret, MASK)
+    if issubclass(kind, ObjectError):
+        return kind(sentence, location=failed.location)
+    return kind(f"{failed.location}: {sentence}")
+
+
+def innermost(error: BaseException) -> str:
+    """Describe the innermost cause in a few words, without an address's query."""
+    bottom = error
+    while True:
+        inner = getattr(bottom, "kwargs", {}).get("error") if hasattr(bottom, "kwargs") else None
+        inner = inner or getattr(bottom, "reason", None) or bottom.__cause__
+        if not isinstance(inner, BaseException) or inner is bottom:
+            break
+        bottom = inner
+    said = redact(str(bottom))
+    # urllib3: "<botocore.awsrequest.AWSHTTPConnection object at 0x7f...>: Failed to ...": the object adds nothing.
+    said = re.sub(r"<[^<>]*object at 0x[0-9a-f]+>(?:: )?", "", said)
+    name = type(error).__name__
+    return f"{name}: {said}" if said else name
+
+
+_QUERY = re.compile(r"(https?://)(?:[^\s/@'\"]*@)?([^\s?'\"]*)\?[^\s'\"]*")
+_USER = re.compile(r"(https?://)[^\s/@'\"]+@")
+# Unconfigured secrets come from roles and metadata services: AWS access key ids, Google's tokens, and long base64.
+_TOKENS = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b|\bya29\.[\w.-]+|[A-Za-z0-9+/=_-]{100,}")
+
+
+def redact(text: str) -> str:
+    """Remove users and queries of addresses, keys and tokens; return one line of at most 300 characters."""
+    text = _TOKENS.sub(MASK, _USER.sub(r"\1", _QUERY.sub(r"\1\2", " ".join(text.split()))))
+    return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
+
+
+def is_loopback(host: str) -> bool:
+    """Whether traffic to that host stays on this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def retry_after_seconds(header: str | None) -> float | None:
+    """Parse the header `Retry-After` (seconds, or a date); None when it is absent or invalid."""
+    if not header:
+        return None
+    digits = header.strip()
+    if digits.isascii() and digits.isdigit():
+        return float(digits[:_MAX_RETRY_AFTER_DIGITS])
+    try:
+        moment = parsedate_to_datetime(header)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    from datetime import datetime, timezone  # noqa: PLC0415  # seldom needed
+
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return max(0.0, (moment - datetime.now(timezone.utc)).total_seconds())

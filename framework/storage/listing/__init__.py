@@ -1,0 +1,1 @@
+"""Parallel listing of one prefix: planner, pages, key space, concurrency."""

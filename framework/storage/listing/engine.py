@@ -1,0 +1,401 @@
+"""The threads of a listing: each requests a page, hands it on and takes the next task.
+
+Used through `framework.storage.listing.parallel`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from array import array
+from collections import deque
+from collections.abc import Callable
+from operator import lt
+
+import attrs
+
+from framework.errors import ListingError, RetriableError, TaskClosedError, ThrottledError
+from framework.model.key_range import KeyRange
+from framework.model.objects import NativeObject
+from framework.storage.listing.histogram import Histogram
+from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.pages import OutOfOrderError, bound_of, checked_keys, in_range, look_again, page_after
+from framework.storage.listing.planner import RangePlanner
+from framework.storage.listing.seen_keys import Hashes
+from framework.storage.listing.tasks import Disagreement, RangeTask
+from framework.storage.retry import OnRetry, RetryPolicy
+from framework.store import Chain, ListPage, ObjectStore
+
+log = logging.getLogger(__name__)
+
+REMEMBERED_KEYS = 4_000_000
+"""Maximum of keys whose hashes a listing keeps (8 bytes each) until it ends, in case the store proves unordered."""
+
+OBJECT_BYTES = 350
+"""Approximate bytes per object in an answer beside its key, for the budget of bytes (S3: a `Contents` element)."""
+
+SLICE_SECONDS = 0.1
+"""Interval at which a wait checks whether the caller's `stop` was set."""
+
+
+@attrs.define(kw_only=True)
+class ListingCounts:
+    """Counts of a listing.
+
+    Attributes:
+        calls: requested pages, including second looks but not retries.
+        empty: of these, pages without objects.
+        objects: objects that were handed out or are queued.
+        retries: retried calls.
+        throttled: of these, retried because the store asked to slow down.
+        serial: whether it is a single chain of pages.
+        idle_seconds: time the consumer waited while no call to the store was in progress.
+    """
+
+    calls: int = 0
+    empty: int = 0
+    objects: int = 0
+    retries: int = 0
+    throttled: int = 0
+    serial: bool = False
+    idle_seconds: float = 0.0
+
+
+class ListingEngine:
+    """The threads of a listing, their planner, and the queue to the consumer. One lock guards all of it."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        prefix: str,
+        after: str,
+        page_size: int,
+        policy: RetryPolicy,
+        concurrency: int,
+        histogram: Histogram,
+        ending: threading.Event,
+        pace: CallPace,
+        on_retry: OnRetry | None,
+        *,
+        unordered: bool = False,
+        first: ListPage | None = None,
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._after = after
+        self._page_size = page_size
+        self._policy = policy
+        self._workers = concurrency
+        self._ending = ending
+        self._pace = pace
+        self._on_retry = on_retry
+        self._first = first if first is not None and (first.objects or first.continuation is None) else None
+        self._where = f"{store.scheme}://{store.bucket}/{prefix}"
+        self._planner = RangePlanner(
+            prefix=prefix, after=after, page_size=page_size, workers=concurrency, histogram=histogram
+        )
+        lock = threading.RLock()
+        self._work = threading.Condition(lock)  # workers wait for tasks, the serial worker for room
+        self._filled = threading.Condition(lock)  # the consumer waits for pages
+        self._begun = False
+        self._threads = 0
+        self._ready: deque[RangeTask] = deque()
+        self._under_way = 0
+        self._looking = 0
+        self._queue: deque[tuple[list[NativeObject], KeyRange | None]] = deque()
+        self._emitted: array[int] | None = array("q")
+        self._failure: BaseException | None = None
+        self._over = False
+        self.complete = False
+        self.stretch: KeyRange | None = None
+        self._quiet = unordered  # the caller has already reported it
+        self.unordered = unordered or not store.ordered
+        self.counts = ListingCounts(serial=concurrency == 1 or self.unordered)
+        self.server_time_ms: int | None = None
+
+    # ---- the consumer's side
+
+    def take(self) -> list[NativeObject] | None:
+        """Return the next page's objects; None at the end."""
+        with self._filled:
+            if not self._begun:
+                self._begun = True
+                self._begin()
+            while not self._queue and not self._over and not self._ending.is_set():
+                if not self._filled.wait(SLICE_SECONDS):
+                    self._schedule()  # permits may have been released without a notification
+            if self._ending.is_set():
+                self._shut()
+                return None
+            if self._queue:
+                batch, self.stretch = self._queue.popleft()
+                self._schedule()
+                self._work.notify()
+                return batch
+            if self._failure is not None:
+                raise self._failure
+            self.complete = True
+            return None
+
+    def _begin(self) -> None:
+        if self.counts.serial:
+            if self.unordered and not self._quiet:
+                log.warning(
+                    "%s: the store does not list in the order of keys; one chain of pages lists it", self._where
+                )
+            self._start(self._list_serially)
+        else:
+            self._pace.listen(self._wake)
+            if self._first is not None:
+                self._take_first(self._first)
+            self._schedule()
+
+    def _take_first(self, page: ListPage) -> None:
+        self._first = None
+        task = self._planner.first_range()
+        try:
+            self._accept(task, page, checked_keys(self._where, page, task.after), 1)
+        except OutOfOrderError as error:
+            self._start_over(error)
+        if self._planner.finished and not self.counts.serial:
+            self._shut()
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._threads += 1
+        threading.Thread(target=self._run, args=(work,), name=f"listing-{self._threads}", daemon=True).start()
+
+    def close(self) -> None:
+        """End every thread as soon as its call is over."""
+        self._ending.set()
+        with self._work:
+            self._queue.clear()
+            self._shut()
+
+    def _shut(self) -> None:
+        self._over = True
+        self._pace.unlisten(self._wake)
+        self._pace.give_back(len(self._ready), quiet=True)
+        self._ready.clear()
+        self._work.notify_all()
+        self._filled.notify_all()
+
+    def histogram(self) -> list[tuple[str, int]]:
+        """Return the histogram of a complete listing by ranges; empty otherwise."""
+        return self._planner.histogram() if self.complete and not self.counts.serial else []
+
+    # ---- ranges, in many threads
+
+    def _wake(self) -> None:
+        with self._work:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Start as many tasks as workers, queue room and permits allow. The lock must be held."""
+        if self._over or self.counts.serial:
+            return
+        busy = self._under_way + len(self._ready)
+        wanted = min(self._workers, 2 * self._workers - len(self._queue)) - busy
+        given = self._pace.take(wanted) if wanted > 0 else 0
+        if not given:
+            return
+        tasks = self._planner.next_ranges(given)
+        # quietly: a listener is another listing with its own lock, and this listing holds its lock
+        self._pace.give_back(given - len(tasks), quiet=True)
+        self._ready.extend(tasks)
+        self._work.notify(len(tasks))
+        while self._threads < min(self._workers, self._under_way + len(self._ready)):
+            self._start(self._list_ranges)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as failure:  # noqa: BLE001 - re-raised in `take`
+            if not (isinstance(failure, TaskClosedError) and self._ending.is_set()):
+                error = failure
+        else:
+            return
+        with self._work:
+            self._failure = self._failure or error
+            self._shut()
+
+    def _list_ranges(self) -> None:
+        while True:
+            with self._work:
+                while not self._ready and not self._over and not self.counts.serial:
+                    self._work.wait()
+                if self._over or self.counts.serial:
+                    return
+                task = self._ready.popleft()
+                self._under_way += 1
+            succeeded = False
+            try:
+                bound = bound_of(self._store, task)
+                page, calls = page_after(self._ask, self._where, self._prefix, task.after, self._page_size, until=bound)
+                succeeded = True
+            finally:
+                with self._work:
+                    self._under_way -= 1
+                    self._looking += 1
+                self._pace.give_back(1, succeeded=succeeded)
+            try:
+                keys = checked_keys(self._where, page, task.after)
+                for doubt in self._accept(task, page, keys, calls, bounded=bound is not None):
+                    self._look_again(doubt)
+            except OutOfOrderError as error:
+                self._start_over(error)
+            with self._work:
+                self._looking -= 1
+                if self._planner.finished and not self._looking and not self.counts.serial:
+                    self._shut()
+                self._schedule()
+
+    def _accept(
+        self, task: RangeTask, page: ListPage, keys: list[str], calls: int, *, bounded: bool = False
+    ) -> list[Disagreement]:
+        """Hand on the objects of a page that lie in its range, and report them to the planner."""
+        with self._work:
+            if self._over or self.counts.serial:
+                return []
+            until = self._planner.until(task.number)
+            objects, result = in_range(task.number, page, keys, until, calls, bounded=bounded)
+            self._planner.report(result)
+            self._count(page, calls)
+            if objects:
+                self._remember(keys[: len(objects)])
+                self._hand_on(objects, KeyRange(task.after, until if result.exhausted else result.last_key))
+            doubts, self._planner.disagreements = self._planner.disagreements, []
+            # a documented order is not doubted because keys come and go between two calls
+            return [] if self._store.order_is_documented else doubts
+
+    def _count(self, page: ListPage, calls: int) -> None:
+        self.counts.calls += calls
+        if page.server_time_ms is not None:
+            self.server_time_ms = min(page.server_time_ms, self.server_time_ms or page.server_time_ms)
+
+    def _hand_on(self, objects: list[NativeObject], stretch: KeyRange | None) -> None:
+        self.counts.objects += len(objects)
+        self._queue.append((objects, stretch))
+        self._filled.notify()
+
+    def _remember(self, keys: list[str]) -> None:
+        if self._emitted is not None:
+            self._emitted.extend(map(hash, keys))
+            if len(self._emitted) > REMEMBERED_KEYS:
+                self._emitted = None
+
+    def _ask(self, **call: object) -> ListPage:
+        """Make one call within the budget, with the policy's retries."""
+        delay = self._pace.delay_seconds()
+        if delay > 0:
+            self._policy.wait(delay, self._ending)
+        if self._ending.is_set():
+            raise TaskClosedError(f"{self._where}: the listing was closed")
+        clock = self._policy.clock
+        began = clock()
+
+        def attempt() -> ListPage:
+            nonlocal began
+            began = clock()
+            return self._store.list_page(**call)  # type: ignore[arg-type]
+
+        def again(error: RetriableError, tries: int, seconds: float) -> None:
+            slow_down = isinstance(error, ThrottledError)
+            with self._work:
+                self.counts.retries += 1
+                self.counts.throttled += slow_down
+            if slow_down:
+                self._pace.throttled(began)
+            if self._on_retry is not None:
+                self._on_retry(error, tries, seconds)
+
+        page = self._policy.call(attempt, what=f"listing {self._where}", on_retry=again, stop=self._ending)
+        self._pace.spend(OBJECT_BYTES * len(page.objects))
+        return page
+
+    # ---- a store without order
+
+    def _look_again(self, doubt: Disagreement) -> None:
+        def ask(**call: object) -> ListPage:
+            page = self._ask(**call)
+            with self._work:
+                self._count(page, 1)
+            return page
+
+        look_again(ask, self._where, self._prefix, self._page_size, doubt)
+
+    def _start_over(self, error: OutOfOrderError) -> None:
+        """Restart as a single chain of pages over the whole prefix, without the objects handed on already."""
+        with self._work:
+            if self._over or self.counts.serial:
+                return
+            self.unordered = True
+            self._check_memory(error)
+            log.warning("%s; one chain of pages lists it from the start", error)
+            self.counts.serial = True
+            self._pace.unlisten(self._wake)
+            self._pace.give_back(len(self._ready), quiet=True)
+            self._ready.clear()
+            self._work.notify_all()
+            self._start(self._list_serially)
+
+    def _check_memory(self, error: OutOfOrderError) -> None:
+        if self._emitted is None:
+            raise ListingError(
+                f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to begin again without "
+                "repeating some: list it with one call at once, as list_concurrency = 1 does, and a source that is started again"
+            ) from error
+
+    def _list_serially(self) -> None:
+        """List by one chain of pages with continuation tokens. From the prefix's start it needs no order."""
+        whole = not self._after or self.unordered or bool(self._emitted)
+        while not self._serial_chain(whole=whole):
+            whole = True
+
+    def _serial_chain(self, *, whole: bool) -> bool:
+        """List one chain; return False to restart, if it relied on an order that the store lacks. Nothing is lost.
+
+        A chain over the whole prefix needs no order, and shows whether there is one.
+        """
+        again = bool(self._emitted)
+        emitted = Hashes(self._emitted) if whole else None
+        last = after = "" if whole else self._after
+        rising = True
+        continuation: str | None = None
+        chain = Chain(self._where)
+        while not self._over:
+            page, self._first = self._first, None
+            if page is None:
+                page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
+            objects = list(page.objects)
+            before = last
+            if emitted is not None:
+                chain.check(page)
+                keys = [one.key for one in objects]
+                rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
+                last = keys[-1] if keys else last
+                objects = emitted.without([one for one in objects if one.key > self._after])
+            elif objects:
+                try:
+                    keys = checked_keys(self._where, page, last)
+                except OutOfOrderError as error:
+                    self.unordered = True
+                    self._check_memory(error)
+                    log.warning("%s; the whole prefix is listed instead", error)
+                    return False
+                self._remember(keys)
+                last = keys[-1]
+            with self._work:
+                self._count(page, 1)
+                while len(self._queue) >= 2 * self._workers and not self._over:
+                    self._work.wait()
+                if objects and not self._over:
+                    in_order = rising and not again
+                    until = last if page.continuation is not None else None
+                    self._hand_on(objects, KeyRange(max(before, self._after), until) if in_order else None)
+                if page.continuation is None:
+                    if whole:
+                        self.unordered = not (rising and self._store.ordered)
+                    self._shut()
+            continuation = page.continuation
+        return True

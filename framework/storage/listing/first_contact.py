@@ -1,0 +1,95 @@
+"""Single listing pages. The first of a process has its own limits, as a user waits to learn what is wrong."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+from framework.errors import StoreUnavailableError, TaskClosedError
+from framework.storage.retry import OnRetry, RetryPolicy
+from framework.store import ListPage, ObjectStore
+
+FIRST_CONTACT_SECONDS = 12.0
+"""Limit of retries of the very first request; later requests have the whole configured budget."""
+
+FIRST_ANSWER_SECONDS = 15.0
+"""Time limit of the very first page. For an endpoint that accepts connections but never answers, the read timeout,
+which is made for large objects, would fail only after a minute.
+"""
+
+
+class SinglePages:
+    """Requests a store's pages one at a time. Not thread-safe, except `close`.
+
+    Args:
+        store: the bucket.
+        policy: the retry policy of each call, once the store has answered.
+        page_size: keys per page.
+        on_retry: called for each failed try.
+
+    Attributes:
+        answered: whether the store has answered once.
+    """
+
+    def __init__(self, store: ObjectStore, policy: RetryPolicy, page_size: int, on_retry: OnRetry) -> None:
+        self._store = store
+        self._policy = policy
+        self._page_size = page_size
+        self._on_retry = on_retry
+        self._ending = threading.Event()
+        self._first_contact = threading.Event()  # made, or failed
+        self.answered = False
+
+    def ask(self, prefix: str, after: str) -> ListPage:
+        """Return the first page of a prefix after a key.
+
+        Raises:
+            RetriableError: the store was away for the whole budget, the first time for `FIRST_ANSWER_SECONDS` at most.
+            TaskClosedError: it was closed meanwhile.
+            FatalError: any other error of the store.
+        """
+        if self.answered:
+            return self._ask(self._policy, prefix, after)
+        page = self._first_page(prefix, after)
+        self.answered = True
+        return page
+
+    def _first_page(self, prefix: str, after: str) -> ListPage:
+        """Request the page in a separate thread, which is abandoned when no answer comes."""
+        policy = self._policy.within(FIRST_CONTACT_SECONDS)
+        answer: Future[ListPage] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._ask(policy, prefix, after))
+            except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, name="first-page", daemon=True).start()
+        answer.add_done_callback(lambda _: self._first_contact.set())
+        self._first_contact.wait(FIRST_ANSWER_SECONDS)
+        if answer.done():
+            return answer.result()
+        if self._ending.is_set():
+            raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}/{prefix}: closed while listing")
+        place = f" at {self._store.address}" if self._store.address else ""
+        raise StoreUnavailableError(
+            f"{self._store.scheme}://{self._store.bucket}/{prefix}: no answer{place} within "
+            f"{FIRST_ANSWER_SECONDS:.0f} seconds; check the address, the network and the proxy"
+        )
+
+    def _ask(self, policy: RetryPolicy, prefix: str, after: str) -> ListPage:
+        return policy.call(
+            self._store.list_page,
+            prefix=prefix,
+            after=after,
+            page_size=self._page_size,
+            what=f"listing {self._store.scheme}://{self._store.bucket}/{prefix}",
+            on_retry=self._on_retry,
+            stop=self._ending,
+        )
+
+    def close(self) -> None:
+        """End every wait. Idempotent."""
+        self._ending.set()
+        self._first_contact.set()

@@ -1,0 +1,192 @@
+"""Validated pages of one range of a listing; shared by threads and executors.
+
+A page is used only if its keys rise strictly and lie after the requested key. Keys are compared as Python strings, by
+code point, which is the order of their UTF-8 bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from operator import lt
+
+import attrs
+
+from framework.errors import ListingError
+from framework.model.objects import NativeObject
+from framework.storage.listing.tasks import Disagreement, RangeResult, RangeTask, samples_of
+from framework.store import Chain, ListPage, ObjectStore
+
+Ask = Callable[..., ListPage]
+"""`ObjectStore.list_page`, or a wrapper that retries it."""
+
+
+class OutOfOrderError(ListingError):
+    """A page unusable for key ranges: not in key order, or not after the requested key."""
+
+
+def list_range(
+    store: ObjectStore, task: RangeTask, *, prefix: str, page_size: int, ask: Ask | None = None
+) -> Iterator[tuple[list[NativeObject], RangeResult]]:
+    """Yield the pages of a range, each with its report, for listings that run elsewhere, such as in a Spark task.
+
+    The planner takes the reports as one: see `merged`. At most `task.max_pages` calls, except for empty pages, which
+    stores may return anywhere.
+
+    Args:
+        store: the bucket.
+        task: the range.
+        prefix: prefix of the whole listing.
+        page_size: keys per page.
+        ask: replaces `store.list_page`.
+
+    Raises:
+        ListingError: a page is out of order, or made no progress.
+    """
+    where = f"{store.scheme}://{store.bucket}/{prefix}"
+    after, pages = task.after, 0
+    while True:
+        bound = bound_of(store, task)
+        page, calls = page_after(ask or store.list_page, where, prefix, after, page_size, until=bound)
+        pages += calls
+        keys = checked_keys(where, page, after)
+        objects, result = in_range(task.number, page, keys, task.until, calls, bounded=bound is not None)
+        yield objects, result
+        if result.exhausted or result.last_key is None or result.last_key == task.until or pages >= task.max_pages:
+            return
+        after = result.last_key
+
+
+def merged(results: Sequence[RangeResult]) -> RangeResult:
+    """Merge the reports of a range's pages, in order."""
+    last = results[-1]
+    return RangeResult(
+        number=last.number,
+        last_key=next((one.last_key for one in reversed(results) if one.last_key is not None), None),
+        keys=sum(one.keys for one in results),
+        pages=sum(one.pages for one in results),
+        exhausted=last.exhausted,
+        samples=[sample for one in results for sample in one.samples],
+        beyond=last.beyond,
+        bounded=last.bounded,
+    )
+
+
+def bound_of(store: ObjectStore, task: RangeTask) -> str | None:
+    """Return the end that pages of the range are requested with; None: the store or the range has no such bound."""
+    return task.until if store.bounds_pages else None
+
+
+def page_after(
+    ask: Ask, where: str, prefix: str, after: str, page_size: int, *, until: str | None = None
+) -> tuple[ListPage, int]:
+    """Return the next page that has objects, or the last page; and the number of calls.
+
+    Args:
+        ask: makes one call.
+        where: place, for messages.
+        prefix: prefix of the whole listing.
+        after: exclusive start key.
+        page_size: keys per page.
+        until: only for a store that bounds pages.
+
+    Raises:
+        ListingError: empty pages form a cycle.
+    """
+    bound = {} if until is None else {"until": until}
+    page, calls = ask(prefix=prefix, after=after, continuation=None, page_size=page_size, **bound), 1
+    chain = Chain(where) if not page.objects else None
+    while chain is not None and not page.objects and page.continuation is not None:
+        chain.check(page)
+        page = ask(prefix=prefix, after=after, continuation=page.continuation, page_size=page_size, **bound)
+        calls += 1
+    return page, calls
+
+
+def checked_keys(where: str, page: ListPage, after: str) -> list[str]:
+    """Return the page's keys, validated.
+
+    Raises:
+        OutOfOrderError: they do not rise strictly, do not all lie after `after`, or are not shown exactly.
+    """
+    keys = [native.key for native in page.objects]
+    if not page.exact:
+        shown = next((key for key in keys if "\ufffd" in key), "")
+        raise OutOfOrderError(f"{where}: the listing shows {shown!r} for a key that it cannot show; it is out of order")
+    if keys and after and keys[0] <= after:
+        raise OutOfOrderError(
+            f"{where}: asked for the keys behind {after!r}, the listing shows {keys[0]!r} first; "
+            "it is out of order or makes no progress"
+        )
+    if not all(map(lt, keys, keys[1:])):
+        before, key = next((one, two) for one, two in pairwise(keys) if one >= two)
+        raise OutOfOrderError(f"{where}: the listing shows {key!r} after {before!r}; it is out of order")
+    return keys
+
+
+def in_range(
+    number: int, page: ListPage, keys: Sequence[str], until: str | None, calls: int, *, bounded: bool = False
+) -> tuple[list[NativeObject], RangeResult]:
+    """Return the part of a page in the range of task `number`, which ends at `until`, and the report about it.
+
+    With `bounded` the page was requested up to the range's end at that time.
+    """
+    count = len(keys) if until is None else bisect_right(keys, until)
+    beyond = keys[count] if count < len(keys) else None
+    mine = keys[:count]
+    result = RangeResult(
+        number=number,
+        last_key=mine[-1] if mine else None,
+        keys=count,
+        pages=calls,
+        exhausted=beyond is not None or page.continuation is None,
+        samples=samples_of(mine),
+        beyond=beyond,
+        bounded=bounded,
+    )
+    return list(page.objects[:count]), result
+
+
+@attrs.frozen
+class _Seen:
+    """The keys after a cut in one answer; up to `until`, or all of them."""
+
+    keys: frozenset[str]
+    until: str | None
+
+    def covers(self, key: str) -> bool:
+        return self.until is None or key <= self.until
+
+
+def look_again(ask: Ask, where: str, prefix: str, page_size: int, doubt: Disagreement) -> None:
+    """Request both sides of a cut again, each twice and alternately, and accept only proof that changes cannot explain.
+
+    In a store with another order than that of the keys, a range can have a hole although every page of it rises. Every
+    such hole shows at a cut. So does a key that is written or deleted between two calls; in a bucket used as a queue,
+    at every cut. Proof of a hole is a key that one side shows twice, while the other side's answer in between lacks it.
+
+    Raises:
+        OutOfOrderError: a hole is proven.
+    """
+
+    def behind_cut(after: str) -> _Seen:
+        while True:
+            page, _ = page_after(ask, where, prefix, after, page_size)
+            keys = checked_keys(where, page, after)
+            at = bisect_right(keys, doubt.cut)
+            last = not keys or page.continuation is None
+            if at < len(keys) or last:
+                return _Seen(frozenset(keys[at:]), None if last else keys[-1])
+            after = keys[-1]
+
+    looks = [behind_cut(after) for after in (doubt.cut, doubt.before, doubt.cut, doubt.before)]
+    for first, between, second in ((0, 1, 2), (1, 2, 3)):
+        shown = looks[first].keys & looks[second].keys - looks[between].keys
+        proof = min((key for key in shown if looks[between].covers(key)), default=None)
+        if proof is not None:
+            sides = (f"behind {doubt.cut!r}", f"coming from {doubt.before!r}")
+            raise OutOfOrderError(
+                f"{where}: the listing shows {proof!r} when asked {sides[first]}, twice, and in between not when asked "
+                f"{sides[between % 2]}; it is out of order"
+            )

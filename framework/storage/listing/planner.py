@@ -1,0 +1,338 @@
+"""Planner of key ranges: chooses the parts of a listing to request next, so that many can be requested at once.
+
+    planner = RangePlanner(prefix="events/", workers=16)
+    while not planner.finished:
+        for task in planner.next_ranges(free):      # any number may be in progress at once
+            ...                                     # list at most task.max_pages pages after task.after
+            planner.report(result)                  # in any order
+
+A range is half-open, `(after, until]`. Cut points need not exist as keys. Most stores' pages have no upper bound, so
+the part of a range's last page beyond `until` is discarded. A cut thus costs about half a call, and cuts are few and
+well placed.
+
+Ranges are cut in this order:
+
+1. By the histogram of the last listing.
+2. While all known keys share more than they must: at the ends of the subtrees that contain the first keys
+   (`logs/2024/01/01/` -> after `logs/2024/01/`, `logs/2024/`, `logs/` ...). As many cuts at once as calls are free:
+   this finds the scale of the bucket in two or three round trips.
+3. In equal parts of the remaining keys (`remaining_range` and `keyspace` of this package).
+
+Cuts that found nothing are counted, and their number is limited.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import attrs
+
+from framework.storage.listing.histogram import Histogram, Marks, PastPass
+from framework.storage.listing.keyspace import MAX_KEY_BYTES, KeySpace, after_all, shared_length
+from framework.storage.listing.remaining_range import OpenRange
+from framework.storage.listing.tasks import Disagreement, RangeResult, RangeTask, samples_of
+
+__all__ = ["Disagreement", "Histogram", "RangePlanner", "RangeResult", "RangeTask", "samples_of"]
+
+SMALLEST_PAGES = 3
+"""A range with fewer estimated pages left is not cut; its owner finishes it."""
+
+FEW_PAGES = 3
+"""Pages listed before the first cut while nothing is known: they come in key order, one call each."""
+
+SMALLEST_KNOWN_PAGES = 8
+"""Like SMALLEST_PAGES, with a histogram: the ranges are equal already, and each cut costs half a call."""
+
+FREE_MISSES = 24
+"""Maximum of calls that may find nothing, whatever the bucket's size (2 per page plus 1, while there are few pages)."""
+
+MISS_SHARE = 0.15
+"""Further such calls allowed per page."""
+
+PRECISION = 0.05
+"""Precision of a cut point, as a fraction of the part cut off; its text is no longer than needed for this."""
+
+
+@attrs.define(slots=True)
+class _Seam:
+    """Both sides of a cut: a tuple with the key, or with None for no key; None while unknown."""
+
+    before: tuple[str, str | None] | None = None
+    behind: tuple[str | None] | None = None
+
+
+@attrs.define(slots=True)
+class _Plan:
+    """A planned split of one range.
+
+    Attributes:
+        parts: number of parts.
+        depths: (shallowest, deepest) subtree of its last key at whose end to cut; None = by the estimate.
+        blind: cut in the middle, although the estimate says that little is left.
+    """
+
+    parts: int = 1
+    depths: tuple[int, int] | None = None
+    blind: bool = False
+
+
+class RangePlanner:
+    """Split a listing into ranges so that all workers stay busy until its end. Not thread-safe.
+
+    Every key of the prefix after `after` lies in exactly one range at any time. So each key is listed once, whatever
+    the estimates. Memory is bounded by the workers and the histogram, not by the keys.
+
+    Args:
+        prefix: prefix to list.
+        after: the listing starts after this key; empty = at the first.
+        page_size: maximum of keys per page.
+        workers: maximum of ranges in progress at once.
+        max_pages: maximum of pages per task. 1 for threads, which report each page; more where a report costs more than
+            a page.
+        histogram: histogram of the last listing; empty when there is none.
+        shrink: whether a range in progress may be cut. Its lister must then check `until` before it uses a page, and
+            discard what lies after. Otherwise only waiting ranges are cut, which suits waves.
+
+    Attributes:
+        pages: calls that were reported.
+        keys: keys that were reported.
+        misses: calls that found no key.
+        disagreements: cuts whose sides disagree, for the caller to examine and remove.
+    """
+
+    def __init__(
+        self,
+        *,
+        prefix: str = "",
+        after: str = "",
+        page_size: int = 1000,
+        workers: int,
+        max_pages: int = 1,
+        histogram: Histogram = (),
+        shrink: bool = True,
+    ) -> None:
+        self._page_size = page_size
+        self._workers = workers
+        self._max_pages = max_pages
+        self._shrink = shrink
+        self._space = KeySpace(prefix)
+        self._marks = Marks()
+        self._past = PastPass(
+            [mark for mark in histogram if mark[0] > after and mark[0].startswith(prefix)], self._space
+        )
+        self._ranges = [OpenRange(after=after, until=None, start=after)]
+        self._active: dict[int, OpenRange] = {}
+        self._seams: dict[str, _Seam] = {}
+        self._number = 0
+        self.pages = 0
+        self.keys = 0
+        self.misses = 0
+        self.disagreements: list[Disagreement] = []
+        self._cut_by_histogram()
+
+    def _cut_by_histogram(self) -> None:
+        past = self._past
+        self._space.observe(past.keys)
+        parts = min(self._workers, past.total // (SMALLEST_KNOWN_PAGES * self._page_size))
+        cuts = {past.keys[past.at_sum(past.total * part / parts)] for part in range(1, parts)}
+        self._split(self._ranges[0], sorted(cuts - set(past.keys[-1:])))
+
+    @property
+    def finished(self) -> bool:
+        """Whether every range was listed to its end."""
+        return not self._ranges
+
+    def until(self, number: int) -> str | None:
+        """Return the current end of the range of a task in progress; it may have been cut since the task began."""
+        return self._active[number].until
+
+    def histogram(self) -> list[tuple[str, int]]:
+        """Return the histogram for the next listing of this prefix; complete once the planner has finished."""
+        return self._marks.histogram()
+
+    def first_range(self) -> RangeTask:
+        """Return the range at the start, for a caller that already has its first page; call it before `next_ranges`."""
+        return self._begin(self._ranges[0])
+
+    def next_ranges(self, free: int) -> list[RangeTask]:
+        """Return up to `free` ranges to list now, the largest first; cuts ranges if there are too few.
+
+        Empty before the planner has finished: the rest is in progress, and too small to cut.
+        """
+        waiting = [one for one in self._ranges if one.active is None]
+        if free > len(waiting) and (self.pages >= FEW_PAGES or self._past.keys):
+            self._cut(free - len(waiting))
+            waiting = [one for one in self._ranges if one.active is None]
+        if len(waiting) > free:
+            waiting.sort(key=self._left, reverse=True)
+        return [self._begin(one) for one in waiting[:free]]
+
+    def _begin(self, one: OpenRange) -> RangeTask:
+        self._number += 1
+        one.active, one.estimate = self._number, None
+        self._active[self._number] = one
+        # the less is known, the sooner a report is needed; at the end each worker has listed about as much as before
+        pages = max(1, min(self._max_pages, self.pages // self._workers))
+        return RangeTask(self._number, one.after, one.until, pages)
+
+    def report(self, result: RangeResult) -> None:
+        """Apply the result of listing a range.
+
+        Raises:
+            ValueError: it found no key and did not reach its end either.
+        """
+        if result.last_key is None and not result.exhausted:
+            raise ValueError("a range without keys must be exhausted")
+        one = self._active.pop(result.number)
+        one.active = one.estimate = None
+        self.pages += result.pages
+        self.keys += result.keys
+        self.misses += not result.keys
+        if one.parent is not None:
+            one.parent.misses = 0 if result.keys else one.parent.misses + 1
+            one.parent.estimate = None
+            one.parent = None
+        if result.samples:
+            self._space.observe([key for key, _ in result.samples])
+            self._marks.add(result.samples)
+        if not one.pages and one.start in self._seams:
+            if result.samples or result.looked_beyond:
+                self._seams[one.start].behind = (result.samples[0][0] if result.samples else result.beyond,)
+                self._compare(one.start)
+            else:
+                del self._seams[one.start]
+        if result.last_key is not None:
+            one.advance(result.last_key, result.keys, result.pages)
+        if result.exhausted or one.after == one.until:
+            self._ranges.remove(one)
+            if one.until in self._seams and one.until is not None:
+                # the cut's key was the last, or the request was bounded: this side saw nothing after the cut
+                if one.after == one.until or not result.looked_beyond:
+                    del self._seams[one.until]
+                else:
+                    self._seams[one.until].before = (one.after, result.beyond)
+                    self._compare(one.until)
+
+    def _compare(self, cut: str) -> None:
+        seam = self._seams[cut]
+        if seam.before is None or seam.behind is None:
+            return
+        del self._seams[cut]
+        if seam.before[1] != seam.behind[0]:
+            self.disagreements.append(Disagreement(seam.before[0], cut, seam.before[1], seam.behind[0]))
+
+    # ---- choosing the ranges to cut
+
+    def _left(self, one: OpenRange) -> float:
+        if one.estimate is None:
+            one.estimate = one.reckon(self._space, self._past, self._page_size)
+        return one.estimate
+
+    def _cut(self, count: int) -> None:
+        """Cut up to `count` new ranges, always off the range with the largest part left."""
+        least = self._page_size * (SMALLEST_KNOWN_PAGES if self._past.keys else SMALLEST_PAGES)
+        risk = self._misses_left()
+        # a range that has shown no key is not cut: it may be empty, and so may all its parts
+        able = [
+            one
+            for one in self._ranges
+            if (self._shrink or one.active is None) and (one.pages or self._past.inside(one.after, one.until))
+        ]
+        plans: dict[OpenRange, _Plan] = {}
+        while count > 0 and able:
+            best = max(able, key=lambda one: self._left(one) / (plans[one].parts if one in plans else 1))
+            plan = plans.get(best)
+            if self._left(best) < least * (plan.parts if plan else 1):
+                tried = self._worth_a_try(able, plans, count)
+                if tried is None:
+                    break
+                best, plan = tried, _Plan(blind=True)
+            plan = plan or _Plan(depths=self._depths(best))
+            risky = self._is_risky(best, plan)
+            spent = (
+                plan.parts > plan.depths[1] - plan.depths[0] if plan.depths else (best.misses > 0 and plan.parts > 1)
+            )
+            if (risky and risk <= 0) or spent:
+                able.remove(best)
+                continue
+            plan.parts += 1
+            plans[best] = plan
+            risk -= int(risky)
+            count -= 1
+        for one, plan in plans.items():
+            cuts = [cut for cut in self._cuts(one, plan) if cut > one.after and (one.until is None or cut < one.until)]
+            risky = self._is_risky(one, plan)
+            if not cuts:
+                one.estimate, one.tried = 0.0, one.pages
+            self._split(one, [cut for cut in cuts if len(cut.encode()) <= MAX_KEY_BYTES], risky=risky)
+
+    def _is_risky(self, one: OpenRange, plan: _Plan) -> bool:
+        return plan.blind or plan.depths is not None or one.misses > 0 or one.pages < 2  # noqa: PLR2004
+
+    def _misses_left(self) -> int:
+        """Return how many more calls may find nothing, without those in progress."""
+        tries = sum(one.parent is not None and one.risky for one in self._ranges)
+        return int(min(1 + 2 * self.pages, FREE_MISSES + MISS_SHARE * self.pages)) - self.misses - tries
+
+    def _worth_a_try(self, able: list[OpenRange], plans: dict[OpenRange, _Plan], count: int) -> OpenRange | None:
+        """Return, when most workers idle, the range with the most keys: it is the likeliest to hold more (Lindy's law).
+
+        This happens where the first keys are no sample of the rest: `key-1`, `key-10`, `key-100`, `key-1000` ...
+        """
+        if self._past.keys or count < len(self._ranges):
+            return None
+        least = SMALLEST_PAGES * self._page_size
+        able = [
+            one for one in able if one not in plans and one.pages > 2 * one.tried and one.keys >= least * 2**one.misses
+        ]
+        best = max(able, key=lambda one: one.keys, default=None)
+        if best is not None:
+            best.tried = best.pages
+        return best
+
+    # ---- where to cut it
+
+    def _depths(self, one: OpenRange) -> tuple[int, int] | None:
+        """Return the subtrees of its last key outside of which no key is known, although keys could exist."""
+        if self._past.inside(one.after, one.until):
+            return None
+        stem = self._space.stem(one.after, one.until)
+        first = self._marks.first(stem)
+        deepest = 0 if first is None else shared_length(first, one.after)
+        return (len(stem), deepest) if deepest > len(stem) else None
+
+    def _cuts(self, one: OpenRange, plan: _Plan) -> list[str]:
+        shares = [part / plan.parts for part in range(1, plan.parts)]
+        if plan.depths is not None:
+            top, deepest = plan.depths
+            ends = {after_all(one.after[: top + max(1, round(share * (deepest - top)))]) for share in shares}
+            return sorted(end for end in ends if end is not None)
+        left = self._left(one)
+        under_way = self._page_size if one.active is not None else 0
+        inside = self._past.inside(one.after, one.until)
+        if inside:
+            done = self._past.up_to(one.after) + under_way
+            wanted = (self._past.at_sum(done + left * share) for share in shares)
+            return sorted({self._past.keys[min(max(at, inside[0]), inside[-1])] for at in wanted})
+        stem, low, high = self._space.span(one.after, one.until if plan.blind else one.scope)
+        if not plan.blind:
+            total = under_way + left
+            # after a miss the scale is in doubt: the middle between a page and the estimate on a logarithmic scale
+            shares = [
+                math.sqrt(self._page_size / total) if one.misses else (under_way + left * share) / total
+                for share in shares
+            ]
+        precision = PRECISION * (high - low) / plan.parts
+        return sorted({self._space.key_at(stem, low + (high - low) * share, precision) for share in shares})
+
+    def _split(self, one: OpenRange, cuts: Sequence[str], *, risky: bool = False) -> None:
+        if not cuts:
+            return
+        at = self._ranges.index(one) + 1
+        self._ranges[at:at] = [
+            OpenRange(after=cut, until=end, start=cut, log_density=one.log_density, parent=one, risky=risky)
+            for cut, end in zip(cuts, [*cuts[1:], one.until], strict=True)
+        ]
+        self._seams.update((cut, _Seam()) for cut in cuts)
+        one.until, one.estimate = cuts[0], None

@@ -1,0 +1,210 @@
+"""Prefetching: several objects are opened and read at once, delivered in order, within a limit of bytes.
+
+Each small object would cost a round trip; here the round trips overlap. All streams of a `FetchAhead` share one budget
+of bytes. The object being delivered (the head) may always hold one chunk, so the budget cannot block it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from framework.errors import TaskClosedError
+from framework.storage.daemon_threads import DaemonThreads
+from framework.transformer import ObjectInput, ReadStream
+
+CHUNK_BYTES = 1 << 19
+"""Size of one read: large, because every read releases and reacquires the interpreter's lock."""
+
+
+class FetchBudget:
+    """Budget of bytes that all streams together may hold."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.limit_ahead = limit - min(limit // 4, 8 * CHUNK_BYTES)  # the rest is the head's, or it would starve
+        self.used = 0
+        self.closed = False
+        self.changed = threading.Condition()
+
+
+class FetchedStream:
+    """A stream that a thread fills ahead of its reader. One reader; closing also ends the filling."""
+
+    def __init__(self, opener: Callable[[], ReadStream], expected: int, budget: FetchBudget) -> None:
+        self._opener = opener
+        self._expected = expected
+        self._budget = budget
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        self._ended = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self.is_head = False
+
+    def fill(self) -> None:
+        """Fill the stream in a pool thread until the object's end, an error, or `close`."""
+        stream: ReadStream | None = None
+        reserved = 0
+        try:
+            stream = self._opener()
+            remaining = self._expected
+            while True:
+                reserved = self._reserve(max(1, min(CHUNK_BYTES, remaining)))
+                if not reserved:
+                    break
+                chunk = stream.read(CHUNK_BYTES)
+                remaining -= len(chunk)
+                if not self._keep(chunk, reserved):
+                    break
+                reserved = 0
+        except BaseException as error:  # noqa: BLE001 - re-raised in `read`
+            self._error = error
+        finally:
+            try:
+                if stream is not None:
+                    stream.close()
+            except Exception as error:  # noqa: BLE001 - re-raised in `read`, or the reader would wait without end
+                self._error = self._error or error
+            with self._budget.changed:
+                self._budget.used -= reserved
+                self._ended = True
+                self._budget.changed.notify_all()
+
+    def _reserve(self, size: int) -> int:
+        """Wait for room and reserve it before reading, as many threads read at once. Return 0 when closed."""
+        budget = self._budget
+        with budget.changed:
+            while not (self._closed or budget.closed):
+                limit = budget.limit if self.is_head else budget.limit_ahead
+                if budget.used + size <= limit or (self.is_head and not self._chunks):
+                    budget.used += size
+                    return size
+                budget.changed.wait()
+            return 0
+
+    def _keep(self, chunk: bytes, reserved: int) -> bool:
+        """Add a chunk in place of its reservation; return False at the end, or when the stream is closed."""
+        with self._budget.changed:
+            if not chunk or self._closed:
+                return False
+            self._chunks.append(chunk)
+            self._held += len(chunk)
+            self._budget.used += len(chunk) - reserved
+            self._budget.changed.notify_all()
+            return True
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, at most `size`; `b""` at the end. Raises an error of the filling after its bytes."""
+        budget = self._budget
+        with budget.changed:
+            while not (self._chunks or self._ended or self._closed or budget.closed):
+                budget.changed.wait()
+            if self._closed or budget.closed:
+                raise TaskClosedError("read from a closed stream")
+            if not self._chunks:
+                if self._error is not None:
+                    raise self._error
+                return b""
+            chunk = self._chunks.popleft()
+            if len(chunk) > size:
+                self._chunks.appendleft(chunk[size:])
+                chunk = chunk[:size]
+            self._held -= len(chunk)
+            budget.used -= len(chunk)
+            budget.changed.notify_all()
+            return chunk
+
+    def make_head(self) -> None:
+        """Mark this stream's object as the head, which is being delivered."""
+        with self._budget.changed:
+            self.is_head = True
+            self._budget.changed.notify_all()
+
+    def close(self) -> None:
+        """Drop the fetched bytes and end the filling. Idempotent."""
+        budget = self._budget
+        with budget.changed:
+            self._closed = True
+            budget.used -= self._held
+            self._held = 0
+            self._chunks.clear()
+            budget.changed.notify_all()
+
+
+class FetchedInput:
+    """An `ObjectInput` whose first stream was opened ahead; every other range is read from the object itself."""
+
+    def __init__(self, inner: ObjectInput, start: int, stream: FetchedStream | None, end: int | None = None) -> None:
+        self._inner = inner
+        self._range = start, end
+        self._stream = stream
+        self._taken: FetchedStream | None = None
+
+    @property
+    def location(self) -> str:
+        """The object's address."""
+        return self._inner.location
+
+    @property
+    def key(self) -> str:
+        """The object's key."""
+        return self._inner.key
+
+    @property
+    def size(self) -> int:
+        """Its listed size in bytes."""
+        return self._inner.size
+
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        """Return the prefetched stream if its range is requested, else a new one."""
+        stream = self._stream
+        if stream is not None and (start, end) == self._range:
+            self._stream, self._taken = None, stream
+            stream.make_head()
+            return stream
+        self._drop()
+        return self._inner.open(start, end)
+
+    def close(self) -> None:
+        """Drop the prefetched stream, and end a read that waits in a stream already taken. Idempotent."""
+        self._drop()
+        if self._taken is not None:
+            self._taken.close()
+
+    def _drop(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class FetchAhead:
+    """The threads and the budget of one iterator."""
+
+    def __init__(self, *, objects: int, max_bytes: int) -> None:
+        self.objects = max(1, objects)
+        self._budget = FetchBudget(max_bytes)
+        self._pool = DaemonThreads(self.objects, name="fetch")
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes currently held."""
+        return self._budget.used
+
+    def fetch(self, source: ObjectInput, start: int, end: int | None = None) -> FetchedInput:
+        """Start reading the bytes `start .. end - 1` of an object, or all from `start` on; returns at once."""
+        expected = (source.size if end is None else end) - start
+        stream = FetchedStream(lambda: source.open(start, end), expected, self._budget)
+        self._pool.submit(stream.fill)
+        return FetchedInput(source, start, stream, end)
+
+    def close(self) -> None:
+        """End every waiting read, and the threads as soon as their requests end. Idempotent.
+
+        This includes a stream whose filling has not started: its reader would otherwise wait without end.
+        """
+        with self._budget.changed:
+            self._budget.closed = True
+            self._budget.changed.notify_all()
+        self._pool.shutdown()

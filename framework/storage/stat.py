@@ -1,0 +1,90 @@
+"""Single objects, looked up and opened with retries, in the source's bucket or another bucket of the same store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from framework.errors import ConfigError
+from framework.model.objects import NativeObject
+from framework.storage.listing.first_contact import FIRST_CONTACT_SECONDS
+from framework.storage.resuming_stream import StoreInput
+from framework.storage.retry import OnRetry, RetryPolicy
+from framework.store import ObjectStore
+from framework.transformer import ReadStream
+
+BucketOpener = Callable[[str], ObjectStore]
+"""Returns the store of another bucket of the same vendor, with the same identity. The creator keeps and closes it."""
+
+
+class Lookups:
+    """Lookups of single objects. Thread-safe.
+
+    Args:
+        store: the source's bucket.
+        policy: the retry policy of each call.
+        open_bucket: opens the store of another bucket; None: only the source's bucket is available.
+        on_request: called for each lookup, by one thread at a time.
+        on_retry: called for each failed try, from any thread.
+        stop: ends every wait.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        policy: RetryPolicy,
+        *,
+        open_bucket: BucketOpener | None = None,
+        on_request: Callable[[], None] | None = None,
+        on_retry: OnRetry | None = None,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.store = store
+        self._policy = policy.within(FIRST_CONTACT_SECONDS)
+        self._later_policy = policy
+        self._open_bucket = open_bucket
+        self._on_request = on_request
+        self._on_retry = on_retry
+        self._stop = stop
+        self._lock = threading.Lock()
+
+    def address(self, bucket: str, key: str) -> str:
+        """Return an object's address for messages."""
+        return f"{self.store.scheme}://{bucket}/{key}"
+
+    def stat(self, bucket: str, key: str) -> NativeObject:
+        """Look the object up as it is now. One request, and more when it fails.
+
+        Raises:
+            ObjectNotFoundError: the object does not exist.
+            ConfigError: this source cannot read another bucket.
+            RetriableError, FatalError: the store's error.
+        """
+        store = self._store_of(bucket)
+        if self._on_request is not None:
+            with self._lock:
+                self._on_request()
+        what = f"looking up {self.address(bucket, key)}"
+        native = self._policy.call(store.stat, key, what=what, on_retry=self._on_retry, stop=self._stop)
+        self._policy = self._later_policy
+        return native
+
+    def open(self, bucket: str, native: NativeObject) -> ReadStream:
+        """Open the whole of a version that was looked up; the stream resumes by itself.
+
+        Raises:
+            ObjectNotFoundError, ObjectChangedError: it is gone, or was replaced.
+            RetriableError, FatalError: the store's error.
+        """
+        store = self._store_of(bucket)
+        return StoreInput(store, native, self._later_policy, on_retry=self._on_retry, stop=self._stop).open()
+
+    def _store_of(self, bucket: str) -> ObjectStore:
+        if bucket == self.store.bucket:
+            return self.store
+        if self._open_bucket is None:
+            raise ConfigError(
+                f"{self.address(bucket, '')}: this source can only look into its own bucket, {self.store.bucket}"
+            )
+        with self._lock:
+            return self._open_bucket(bucket)

@@ -1,0 +1,55 @@
+"""Timestamps of stores -> milliseconds since 1970 UTC, without a datetime for each key."""
+
+from __future__ import annotations
+
+import calendar
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+
+UTC = "+00:00"
+
+
+@lru_cache(maxsize=4096)
+def _day_ms(day: str) -> int:
+    year, month, number = day.split("-")
+    return calendar.timegm((int(year), int(month), int(number), 0, 0, 0)) * 1000
+
+
+_MINUTES_MS = {f"T{hour:02d}:{minute:02d}": (hour * 60 + minute) * 60_000 for hour in range(24) for minute in range(60)}
+_SECONDS_MS = {f":{second:02d}": second * 1000 for second in range(61)}  # 60 is a leap second
+
+
+def milliseconds(time: str) -> int:
+    """Convert `2024-05-31T12:00:00.000Z` to milliseconds since 1970, without a datetime for each key.
+
+    Raises:
+        ValueError: it is not a UTC time of that form.
+    """
+    try:
+        whole = _MINUTES_MS[time[10:16]] + _SECONDS_MS[time[16:19]] + _day_ms(time[:10])
+    except KeyError:
+        raise _no_time(time) from None
+    part = time[19:]
+    if part in {"Z", ".000Z"}:
+        return whole
+    if part.endswith(UTC):
+        part = f"{part[: -len(UTC)]}Z"
+        if part == "Z":
+            return whole
+    if part[:1] != "." or part[-1:] != "Z":
+        raise _no_time(time)
+    return whole + int((part[1:-1] + "00")[:3])
+
+
+def _no_time(time: str) -> ValueError:
+    return ValueError(f"no UTC time: {time!r}")
+
+
+def server_time_ms(date: str | None) -> int | None:
+    """Convert the header `Date` to milliseconds since 1970 UTC; None when it is absent or invalid."""
+    if not date:
+        return None
+    try:
+        return round(parsedate_to_datetime(date).timestamp() * 1000)
+    except (TypeError, ValueError):
+        return None

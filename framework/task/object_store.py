@@ -1,0 +1,111 @@
+"""The task for any object store: a bucket, an iterator over it, and the release of their resources.
+
+class S3SourceTask(StoreSourceTask):
+    config_class = S3SourceConfig                 # SourceCommonConfig and the store's own section
+    section = "s3"                                # a `BucketConfig`
+
+    def make_store(self, config): ...             # of the bucket that the section names
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import attrs
+from typing_extensions import override
+
+from framework.config.bucket import BucketConfig
+from framework.config.formats import make_transformer
+from framework.config.sections import SourceCommonConfig
+from framework.errors import ConfigError
+from framework.iterator.object_store import StoreRecordIterator
+from framework.storage.preflight import CheckResult, check_store
+from framework.store import ObjectStore
+from framework.task.abstract import AbstractSourceTask
+from framework.task.context import SourceContext
+
+
+class StoreSourceTask(AbstractSourceTask, abc.ABC):
+    """Read a bucket of a store. A subclass makes the store, and names the section that configures it."""
+
+    section: ClassVar[str]
+    """Name of the section, and of the attribute of the configuration that holds it."""
+
+    iterator_class: ClassVar[type[StoreRecordIterator]] = StoreRecordIterator
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stores: list[tuple[BucketConfig, ObjectStore]] = []
+
+    @abc.abstractmethod
+    def make_store(self, config: Any) -> ObjectStore:
+        """Make the store of a bucket. Called once per bucket; may connect. `close_resources` closes the store.
+
+        Args:
+            config: the section of the store, of the class that the configuration declares for it.
+        """
+
+    def config_of_bucket(self, config: Any, bucket: str) -> BucketConfig:
+        """Return the section for another bucket with the same identity, for a list of keys in that bucket.
+
+        A subclass may override it when that bucket requires another identity.
+        """
+        other: BucketConfig = attrs.evolve(config, bucket=bucket)
+        return other
+
+    def bucket_config(self, config: SourceCommonConfig) -> BucketConfig:
+        """Return the section of the store.
+
+        Raises:
+            ConfigError: the section is missing.
+        """
+        found = getattr(config, self.section, None)
+        if not isinstance(found, BucketConfig):
+            raise ConfigError(f"[{self.section}]: missing; this task reads what it names")
+        return found
+
+    def open_store(self, config: BucketConfig) -> ObjectStore:
+        """Return the store of a bucket; made on first use, closed by `close_resources`."""
+        for known, store in self._stores:
+            if known == config:
+                return store
+        store = self.make_store(config)
+        self._stores.append((config, store))
+        return store
+
+    @override
+    def get_iterator(self, context: SourceContext) -> StoreRecordIterator:
+        bucket = self.bucket_config(context.config)
+        return self.iterator_class(
+            context.config,
+            make_transformer(context.config.input.options()),
+            context.offsets,
+            store=self.open_store(bucket),
+            policy=bucket.retry_policy,
+            prefixes=bucket.all_prefixes,
+            page_size=bucket.page_size,
+            start_key=bucket.start_after or None,
+            feed=context.feed,
+            once=context.once,
+            open_bucket=lambda name: self.open_store(self.config_of_bucket(bucket, name)),
+        )
+
+    @override
+    def check(self, config: SourceCommonConfig) -> Iterator[CheckResult]:
+        bucket = self.bucket_config(config)
+        store = self.open_store(bucket)
+        if config.discovery.mode != "keys":
+            yield from check_store(store, prefix=bucket.all_prefixes[0], after=bucket.start_after)
+            return
+        iterator = self.get_iterator(SourceContext(config=config))
+        try:
+            yield from check_store(store, named=iterator.get_native_item_stream(iterator.start_key))
+        finally:
+            iterator.close()
+
+    @override
+    def close_resources(self) -> None:
+        for _, store in self._stores:
+            store.close()

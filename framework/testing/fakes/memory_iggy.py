@@ -1,0 +1,460 @@
+"""An Iggy server in memory, and connections to it: for tests of positions, recovery and crashes that need no process.
+
+    server = MemoryIggy()
+    connection = server.connect()                # stands for an `IggyConnection`; the real `IggyProducer` works over it
+    server.break_connections()                   # what happens to clients when the server is killed
+    server.lose_tail("lake", "orders", 0, 3)     # confirmed messages that a killed server forgot
+
+It is held to the embedded server by the same tests (tests/integration/test_memory_iggy.py).
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
+
+import attrs
+from typing_extensions import Self, override
+
+from framework.config.iggy_address import IggyAddress
+from framework.errors import (
+    IggyTopicError,
+    IggyUnavailableError,
+    TaskClosedError,
+    UnknownOutcomeError,
+)
+from framework.iggy import wire
+from framework.iggy.client import IggyConnection, Offset
+from framework.iggy.values import (
+    Confirmation,
+    ConnectedClient,
+    HeaderScalar,
+    PartitionInfo,
+    StoredMessage,
+    TopicInfo,
+)
+
+T = TypeVar("T")
+
+_OPTIONS: Mapping[str, HeaderScalar] = {"durability": "persisted", "messages_required_to_save": 1}
+_FIRST_TIME_US = 1_700_000_000_000_000
+_TICK_US = 2_000_000
+"""So much later is each message by the server's clock: more than a server rounds the time of its start by."""
+
+
+@attrs.define
+class _Partition:
+    messages: list[StoredMessage] = attrs.field(factory=list)
+    end: int = 0
+
+
+@attrs.define
+class _Topic:
+    number: int
+    created_at: int
+    partitions: list[_Partition]
+    options: Mapping[str, HeaderScalar] = _OPTIONS
+    groups: set[str] = attrs.field(factory=set)
+
+
+class MemoryIggy:
+    """The server: streams, topics, messages, clients. Threads may share it.
+
+    Attributes:
+        segment_bytes: payload bytes in a sealed segment, at least; None: there is one segment.
+        on_event: told of what is about to happen: `send` before messages are stored, `ack` before their confirmation goes
+            out, and the same as `append` and `appended` for single messages (the log of positions). What it raises is
+            raised by the connection's call; so a crash can be put at any of them.
+    """
+
+    def __init__(self, *, segment_bytes: int | None = None) -> None:
+        self.segment_bytes = segment_bytes
+        self.on_event: Callable[[str], None] | None = None
+        self._streams: dict[str, dict[str, _Topic]] = {}
+        self._clients: dict[int, MemoryConnection] = {}
+        self._numbers = itertools.count(1)
+        self._ticks = itertools.count(_FIRST_TIME_US, _TICK_US)
+        self.started_us = next(self._ticks)
+        self._lock = threading.RLock()
+
+    def connect(self) -> MemoryConnection:
+        """A new connection, logged in."""
+        with self._lock:
+            connection = MemoryConnection(self, next(self._numbers))
+            self._clients[connection.number] = connection
+            return connection
+
+    # ---- what happens to servers
+
+    def break_connections(self) -> None:
+        """Every connection breaks, and the server has noticed."""
+        with self._lock:
+            for connection in list(self._clients.values()):
+                connection.broken = True
+            self._clients.clear()
+
+    def lose_tail(self, stream: str, topic: str, partition: int, count: int) -> None:
+        """Forgets the last messages, as a killed server does with a topic that is not saved message by message.
+
+        The topic shows itself as such a one from then on, and the server has begun again.
+        """
+        with self._lock:
+            self.set_option(stream, topic, "messages_required_to_save", 1024)
+            part = self._partition(stream, topic, partition)
+            del part.messages[len(part.messages) - count :]
+            part.end = part.messages[-1].offset + 1 if part.messages else 0
+            self.started_us = next(self._ticks)
+
+    def restart(self) -> None:
+        """The server begins again, and has lost nothing."""
+        with self._lock:
+            self.break_connections()
+            self.started_us = next(self._ticks)
+
+    def purge_topic(self, stream: str, topic: str) -> None:
+        """Takes every message of a topic away; offsets begin again at 0."""
+        with self._lock:
+            for part in self._streams[stream][topic].partitions:
+                part.messages.clear()
+                part.end = 0
+
+    def drop_head(self, stream: str, topic: str, partition: int, count: int) -> None:
+        """Drops the oldest messages, as retention does."""
+        with self._lock:
+            del self._partition(stream, topic, partition).messages[:count]
+
+    def rewrite(self, stream: str, topic: str, partition: int, change: Callable[[bytes], bytes]) -> None:
+        """Changes the payload of every message: what no server does, but a version to come, or a bad disk."""
+        with self._lock:
+            part = self._partition(stream, topic, partition)
+            part.messages = [attrs.evolve(message, payload=change(message.payload)) for message in part.messages]
+
+    def delete_segments(self, stream: str, topic: str, partition: int, count: int) -> None:
+        """Deletes the oldest sealed segments."""
+        with self._lock:
+            part = self._partition(stream, topic, partition)
+            sealed = self._segments(part)[:-1]
+            del part.messages[: sum(sealed[:count])]
+
+    def _segments(self, part: _Partition) -> list[int]:
+        """How many messages each segment holds; the last one is being written."""
+        counts, size = [0], 0
+        for message in part.messages:
+            if self.segment_bytes is not None and size >= self.segment_bytes:
+                counts.append(0)
+                size = 0
+            counts[-1] += 1
+            size += len(message.payload)
+        return counts
+
+    def delete_topic(self, stream: str, topic: str) -> None:
+        """Deletes a topic with everything in it."""
+        with self._lock:
+            del self._streams[stream][topic]
+
+    def messages(self, stream: str, topic: str, partition: int = 0) -> list[StoredMessage]:
+        """Everything that a partition holds."""
+        with self._lock:
+            return list(self._partition(stream, topic, partition).messages)
+
+    # ---- what connections ask
+
+    def set_option(self, stream: str, topic: str, name: str, value: HeaderScalar) -> None:
+        """Makes a topic look as if it had been made with that option."""
+        with self._lock:
+            found = self._streams[stream][topic]
+            found.options = {**found.options, name: value}
+
+    def make_topic(self, stream: str, topic: str, partitions: int) -> None:
+        """Makes a topic unless it is there."""
+        with self._lock:
+            topics = self._streams[stream]
+            if topic not in topics:
+                number = next(self._numbers)
+                topics[topic] = _Topic(number, _FIRST_TIME_US + number, [_Partition() for _ in range(partitions)])
+
+    def make_stream(self, stream: str) -> None:
+        """Makes a stream unless it is there."""
+        with self._lock:
+            self._streams.setdefault(stream, {})
+
+    def topic_names(self, stream: str) -> list[str]:
+        """The names of a stream's topics, sorted."""
+        with self._lock:
+            return sorted(self._streams.get(stream, {}))
+
+    def topic_info(self, stream: str, topic: str) -> TopicInfo | None:
+        """A topic as it is; None when it is missing."""
+        with self._lock:
+            found = self._streams.get(stream, {}).get(topic)
+            if found is None:
+                return None
+            partitions = tuple(
+                PartitionInfo(
+                    id=number,
+                    current_offset=max(part.end - 1, 0),
+                    messages_count=len(part.messages),
+                    segments_count=len(self._segments(part)),
+                )
+                for number, part in enumerate(found.partitions)
+            )
+            return TopicInfo(
+                stream=stream,
+                name=topic,
+                id=found.number,
+                created_at=found.created_at,
+                partitions=partitions,
+                options=found.options
+                if self.segment_bytes is None
+                else {**found.options, "segment_size": self.segment_bytes},
+            )
+
+    def store(
+        self,
+        stream: str,
+        topic: str,
+        partition: int,
+        new: list[tuple[int, bytes, Mapping[str, HeaderScalar]]],
+        origin_us: int = 0,
+    ) -> Confirmation:
+        """Stores messages in one go; `(id, payload, headers)` each, and when they were sent by the sender's clock."""
+        with self._lock:
+            part = self._partition(stream, topic, partition)
+            base, now = part.end, next(self._ticks)
+            part.messages.extend(
+                StoredMessage(base + number, message_id, payload, headers, now, origin_us)
+                for number, (message_id, payload, headers) in enumerate(new)
+            )
+            part.end = base + len(new)
+            return Confirmation(1, self._streams[stream][topic].number, partition, base)
+
+    def read(self, stream: str, topic: str, partition: int, offset: Offset, count: int) -> list[StoredMessage]:
+        """What a poll gives."""
+        with self._lock:
+            messages = self._partition(stream, topic, partition).messages
+            if offset == "last":
+                return messages[max(0, len(messages) - count) :]
+            first = 0 if offset == "first" else int(offset)
+            return [message for message in messages if message.offset >= first][:count]
+
+    def groups(self, stream: str, topic: str) -> set[str]:
+        """The consumer groups of a topic."""
+        with self._lock:
+            found = self._streams.get(stream, {}).get(topic)
+            if found is None:
+                raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}"')
+            return found.groups
+
+    def event(self, name: str) -> None:
+        """Tells `on_event`."""
+        if self.on_event is not None:
+            self.on_event(name)
+
+    def clients(self) -> tuple[ConnectedClient, ...]:
+        """Who is connected."""
+        with self._lock:
+            return tuple(connection.client for connection in self._clients.values())
+
+    def leave(self, number: int) -> None:
+        """A client has gone."""
+        with self._lock:
+            self._clients.pop(number, None)
+
+    def _partition(self, stream: str, topic: str, partition: int) -> _Partition:
+        found = self._streams.get(stream, {}).get(topic)
+        if found is None or partition >= len(found.partitions):
+            raise IggyTopicError(f'there is no partition {partition} of topic "{topic}" in stream "{stream}"')
+        return found.partitions[partition]
+
+
+class MemoryConnection(IggyConnection):
+    """One connection to a `MemoryIggy`. Everything is answered at once.
+
+    Attributes:
+        number: the client id.
+        broken: whether it broke; then every call raises, and a send has an unknown outcome once.
+    """
+
+    def __init__(self, server: MemoryIggy, number: int) -> None:
+        super().__init__(IggyAddress(host="127.0.0.1", port=8090))
+        self.number = number
+        self.broken = False
+        self._server = server
+        self._over = False
+
+    @property
+    def client(self) -> ConnectedClient:
+        """As the server lists it."""
+        return ConnectedClient(self.number, f"127.0.0.1:{40_000 + self.number}")
+
+    @override
+    def connect(self) -> Self:
+        return self
+
+    @override
+    def close(self) -> None:
+        self._over = True
+        self._server.leave(self.number)
+
+    @property
+    @override
+    def alive(self) -> bool:
+        return not (self._over or self.broken)
+
+    @override
+    def __enter__(self) -> Self:
+        return self
+
+    def _check(self) -> None:
+        if self._over:
+            raise TaskClosedError("this connection to Iggy was closed")
+        if self.broken:
+            raise IggyUnavailableError("not sent, the connection to Iggy is gone")
+
+    @override
+    def server_version(self) -> str:
+        self._check()
+        return "0.9.0"
+
+    @override
+    def server_started_us(self) -> int:
+        self._check()
+        return self._server.started_us
+
+    @override
+    def own_client(self) -> ConnectedClient:
+        self._check()
+        return self.client
+
+    @override
+    def clients(self) -> tuple[ConnectedClient, ...]:
+        self._check()
+        return self._server.clients()
+
+    @override
+    def ensure_stream(self, stream: str) -> None:
+        self._check()
+        wire.encode_name(stream)
+        self._server.make_stream(stream)
+
+    @override
+    def get_topic(self, stream: str, topic: str) -> TopicInfo | None:
+        self._check()
+        return self._server.topic_info(stream, topic)
+
+    @override
+    def topic_names(self, stream: str) -> list[str]:
+        self._check()
+        return self._server.topic_names(stream)
+
+    @override
+    def create_topic(self, stream: str, topic: str, partitions: int, *, segment_bytes: int | None = None) -> None:
+        self._check()
+        wire.encode_name(topic)
+        self._server.make_topic(stream, topic, partitions)
+
+    @override
+    def delete_segments(self, stream: str, topic: str, partition: int, count: int) -> None:
+        self._check()
+        self._server.delete_segments(stream, topic, partition, count)
+
+    @override
+    def wait(self, future: Future[T]) -> T:
+        return future.result(0)
+
+    @override
+    def submit_append(
+        self,
+        stream: str,
+        topic: str,
+        partition: int,
+        payload: bytes,
+        *,
+        message_id: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Future[int]:
+        self._check()
+        self._server.event("append")
+        number = secrets.randbits(128) if message_id is None else message_id
+        confirmed = self._server.store(stream, topic, partition, [(number, payload, dict(headers or {}))])
+        self._server.event("appended")
+        future: Future[int] = Future()
+        if self.broken:
+            future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
+        else:
+            future.set_result(confirmed.base_offset)
+        return future
+
+    @override
+    def join_group(self, stream: str, topic: str, group: str) -> None:
+        self._check()
+
+    @override
+    def ensure_group(self, stream: str, topic: str, group: str) -> None:
+        self._check()
+        self._server.groups(stream, topic).add(group)
+
+    @override
+    def has_group(self, stream: str, topic: str, group: str) -> bool:
+        self._check()
+        return group in self._server.groups(stream, topic)
+
+    @override
+    def poll(self, stream: str, topic: str, partition: int, *, offset: Offset, count: int) -> list[StoredMessage]:
+        self._check()
+        return self._server.read(stream, topic, partition, offset, count)
+
+    @override
+    def submit_send(self, stream: str, topic: str, partition: int, body: bytes) -> Future[tuple[Confirmation, ...]]:
+        self._check()
+        future: Future[tuple[Confirmation, ...]] = Future()
+        self._server.event("send")
+        try:
+            confirmed = self._server.store(stream, topic, partition, decode_send(body), origin_of(body))
+            self._server.event("ack")
+        except IggyTopicError as error:
+            future.set_exception(error)
+            return future
+        if self.broken:
+            future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
+        else:
+            future.set_result((confirmed,))
+        return future
+
+
+def origin_of(body: bytes) -> int:
+    """When the messages of a send request were sent, by the sender's clock."""
+    (target,) = struct.unpack_from("<I", body)
+    return int(struct.unpack_from("<Q", body, 4 + target + 24)[0])
+
+
+def decode_send(body: bytes) -> list[tuple[int, bytes, Mapping[str, HeaderScalar]]]:
+    """The messages of a send request, `(id, payload, headers)` each; the layout stands in `framework.iggy.wire`."""
+    (target,) = struct.unpack_from("<I", body)
+    place = 4 + target + wire.BATCH_HEADER_BYTES
+    messages: list[tuple[int, bytes, Mapping[str, HeaderScalar]]] = []
+    while place < len(body):
+        low, high, _, _, headers_length, payload_length = struct.unpack_from("<8xQQIIII8x", body, place)
+        place += wire.FRAME_BYTES
+        payload = body[place : place + payload_length]
+        place += payload_length
+        messages.append((high << 64 | low, payload, _headers(body[place : place + headers_length])))
+        place += headers_length
+    return messages
+
+
+def _headers(block: bytes) -> dict[str, HeaderScalar]:
+    fields: list[HeaderScalar] = []
+    place = 0
+    while place < len(block):
+        kind, length = struct.unpack_from("<BI", block, place)
+        place += 5
+        raw = block[place : place + length]
+        fields.append(raw.decode() if kind == 2 else raw)  # noqa: PLR2004  2 is text
+        place += length
+    return {str(name): value for name, value in zip(fields[::2], fields[1::2], strict=True)}

@@ -1,0 +1,77 @@
+"""A whole source over a `MemoryStore`: the reference on which the conformance kit is proven, and a stage for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from typing_extensions import override
+
+from framework.config.formats import make_transformer
+from framework.config.sections import SourceCommonConfig
+from framework.iterator.object_store import StoreRecordIterator
+from framework.storage.retry import RetryPolicy
+from framework.store import ObjectStore
+from framework.task import AbstractSourceTask
+from framework.task.context import SourceContext
+from framework.testing.fakes.memory_store import MemoryStore
+from framework.transformer import Transformer
+
+
+class MemorySourceTask(AbstractSourceTask):
+    """Reads a `MemoryStore`. Closing it leaves the store open: it is the test's.
+
+    Args:
+        store: the bucket.
+        policy: how patiently each call is tried; without waiting by default.
+        prefixes: what is listed.
+        page_size: keys in a page.
+        start_key: listings begin after it.
+        buckets: other buckets of the same store, for lists of keys that lie there.
+    """
+
+    config_class = SourceCommonConfig
+    iterator_class: ClassVar[type[StoreRecordIterator]] = StoreRecordIterator
+
+    def __init__(
+        self,
+        store: ObjectStore | None = None,
+        *,
+        policy: RetryPolicy | None = None,
+        prefixes: Sequence[str] = ("",),
+        page_size: int = 1000,
+        start_key: str | None = None,
+        buckets: Sequence[ObjectStore] = (),
+    ) -> None:
+        super().__init__()
+        self.store = store if store is not None else MemoryStore()
+        self.policy = policy if policy is not None else RetryPolicy().without_waiting()
+        self.prefixes = prefixes
+        self.page_size = page_size
+        self.start_key = start_key
+        self.buckets = {store.bucket: store for store in buckets}
+        self.closes = 0
+
+    def make_transformer(self, config: SourceCommonConfig) -> Transformer:
+        """The configured format."""
+        return make_transformer(config.input.options())
+
+    @override
+    def get_iterator(self, context: SourceContext) -> StoreRecordIterator:
+        return self.iterator_class(
+            context.config,
+            self.make_transformer(context.config),
+            context.offsets,
+            store=self.store,
+            policy=self.policy,
+            prefixes=self.prefixes,
+            page_size=self.page_size,
+            start_key=self.start_key,
+            feed=context.feed,
+            once=context.once,
+            open_bucket=self.buckets.__getitem__,
+        )
+
+    @override
+    def close_resources(self) -> None:
+        self.closes += 1

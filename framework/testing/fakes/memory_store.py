@@ -1,0 +1,265 @@
+r"""A bucket in memory: pages, versions, a log of calls, and calls that fail by a script.
+
+    store = MemoryStore()
+    store.put("a/1.jsonl", b'{"n":1}\n')
+    store.fail("list_page", ThrottledError("slow down"), times=2)
+    store.cut("a/1.jsonl", at=3)                 # its streams end early, without an error: what a bad store does
+
+It behaves as `framework.store.ObjectStore` asks, which the conformance kit proves; everything that goes wrong is asked for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+import attrs
+from typing_extensions import override
+
+from framework.errors import ObjectChangedError, ObjectNotFoundError, StoreUnavailableError, TaskClosedError
+from framework.model.objects import NativeObject
+from framework.store import ListPage, ObjectStore
+from framework.transformer import ReadStream
+
+FIRST_TIME_MS = 1_700_000_000_000
+"""Last-modified of the first object; each later change is a second younger."""
+
+
+@attrs.define(kw_only=True)
+class StoreFault:
+    """One line of the script.
+
+    Attributes:
+        call: `list_page`, `stat`, `open` or `read`.
+        error: what is raised, the same each time.
+        key: only for this object; None for any. For `list_page` the prefix.
+        skip: so many matching calls pass first.
+        times: then so many fail; None = all.
+        at: `read`: fails once the stream stands at this byte of the object, or behind it.
+    """
+
+    call: str
+    error: BaseException
+    key: str | None = None
+    skip: int = 0
+    times: int | None = 1
+    at: int = 0
+
+
+@attrs.frozen
+class Call:
+    """A call that was made: its name, and the object's key (for a listing, the prefix)."""
+
+    name: str
+    key: str
+
+
+@attrs.frozen
+class _Stored:
+    data: bytes
+    version: str
+    modified_ms: int
+    storage_class: str = ""
+
+
+class MemoryStore(ObjectStore):
+    """One bucket that lives as long as this object. Threads may share it.
+
+    Attributes:
+        calls: every `list_page`, `stat`, `open` and `read`, in order.
+        open_streams: streams that were opened and not closed.
+        largest_read: no `read` gives more bytes than this; small values move the borders of what a format sees.
+        on_call: told of each call before it does anything; may raise.
+        change_page: given each page of a listing, says what is answered in its place: a store whose paging is broken.
+    """
+
+    scheme = "memory"
+    lists_milliseconds = False
+
+    def __init__(self, bucket: str = "bucket") -> None:
+        self.bucket = bucket
+        self.calls: list[Call] = []
+        self.open_streams = 0
+        self.largest_read: int | None = None
+        self.on_call: Callable[[Call], None] | None = None
+        self.change_page: Callable[[ListPage], ListPage] | None = None
+        self.closed = False
+        self._objects: dict[str, _Stored] = {}
+        self._faults: list[StoreFault] = []
+        self._cuts: dict[str, int] = {}
+        self._changes = 0
+        self._lock = threading.RLock()  # the collector may close a stream in the middle of a call
+
+    # ---- out of band
+
+    def put(self, key: str, data: bytes, *, modified_ms: int | None = None, storage_class: str = "") -> NativeObject:
+        """Writes an object; the same bytes again are a new version. Returns it as a listing will show it."""
+        with self._lock:
+            self._changes += 1
+            when = FIRST_TIME_MS + 1000 * self._changes if modified_ms is None else modified_ms
+            stored = self._objects[key] = _Stored(data, f"v{self._changes}", when, storage_class)
+            return self._native(key, stored)
+
+    def delete(self, key: str) -> None:
+        """Removes an object; one that is not there is fine."""
+        with self._lock:
+            self._objects.pop(key, None)
+
+    def stored(self) -> dict[str, tuple[bytes, str, int]]:
+        """Everything: key -> bytes, version, last-modified; for `restore` in another process."""
+        with self._lock:
+            return {key: (one.data, one.version, one.modified_ms) for key, one in self._objects.items()}
+
+    def restore(self, stored: Mapping[str, tuple[bytes, str, int]]) -> None:
+        """Holds exactly what another store held."""
+        with self._lock:
+            self._objects = {key: _Stored(*one) for key, one in stored.items()}
+            self._changes = len(self._objects)
+
+    def fail(
+        self,
+        call: str,
+        error: BaseException,
+        *,
+        key: str | None = None,
+        skip: int = 0,
+        times: int | None = 1,
+        at: int = 0,
+    ) -> StoreFault:
+        """Adds a line to the script; see `StoreFault`. The first line that matches a call counts it."""
+        fault = StoreFault(call=call, error=error, key=key, skip=skip, times=times, at=at)
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def cut(self, key: str, at: int | None) -> None:
+        """Makes every stream of that object end at this byte without an error; None puts it right again."""
+        with self._lock:
+            if at is None:
+                self._cuts.pop(key, None)
+            else:
+                self._cuts[key] = at
+
+    def clear_faults(self) -> None:
+        """No script and no cuts; the log of calls begins again."""
+        with self._lock:
+            self._faults.clear()
+            self._cuts.clear()
+            self.calls.clear()
+
+    def count(self, name: str, key: str | None = None) -> int:
+        """How often a call was made."""
+        with self._lock:
+            return sum(call.name == name and key in (None, call.key) for call in self.calls)
+
+    # ---- the store
+
+    @override
+    def list_page(
+        self, *, prefix: str = "", after: str = "", continuation: str | None = None, page_size: int = 1000
+    ) -> ListPage:
+        self._call("list_page", prefix)
+        border = (continuation if continuation is not None else after).encode()
+        with self._lock:
+            named = sorted((key.encode(), key) for key in self._objects if key.startswith(prefix))
+            keys = [key for raw, key in named if raw > border or not border]
+            objects = [self._native(key, self._objects[key]) for key in keys[:page_size]]
+        more = len(keys) > page_size
+        page = ListPage(objects=objects, continuation=objects[-1].key if more else None)
+        return page if self.change_page is None else self.change_page(page)
+
+    @override
+    def stat(self, key: str) -> NativeObject:
+        self._call("stat", key)
+        with self._lock:
+            stored = self._objects.get(key)
+            if stored is None:
+                raise ObjectNotFoundError("there is no such object", location=f"{self.scheme}://{self.bucket}/{key}")
+            return self._native(key, stored)
+
+    @override
+    def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
+        """An etag here is the version itself: `v1`, `v2` ..."""
+        return etag.strip('"') or None
+
+    @override
+    def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
+        self._call("open", native.key)
+        with self._lock:
+            stored = self._objects.get(native.key)
+            if stored is None:
+                raise ObjectNotFoundError("deleted since it was listed", location=native.location)
+            if stored.version != native.version:
+                raise ObjectChangedError("overwritten since it was listed", location=native.location)
+            stop = len(stored.data) if end is None else end
+            cut = self._cuts.get(native.key)
+            data = stored.data[: stop if cut is None else min(stop, cut)]
+            self.open_streams += 1
+        return _MemoryStream(self, native.key, data, start)
+
+    @override
+    def close(self) -> None:
+        self.closed = True
+
+    def _native(self, key: str, stored: _Stored) -> NativeObject:
+        return NativeObject(
+            scheme=self.scheme,
+            bucket=self.bucket,
+            key=key,
+            size=len(stored.data),
+            version=stored.version,
+            modified_ms=stored.modified_ms,
+            storage_class=stored.storage_class,
+        )
+
+    def _call(self, name: str, key: str, at: int = 0) -> None:
+        call = Call(name, key)
+        if self.on_call is not None:
+            self.on_call(call)
+        with self._lock:
+            self.calls.append(call)
+            if self.closed:
+                raise TaskClosedError("the store is closed")
+            for fault in self._faults:
+                if fault.call != name or fault.key not in (None, key) or at < fault.at:
+                    continue
+                if fault.skip > 0:
+                    fault.skip -= 1
+                elif fault.times is None or fault.times > 0:
+                    if fault.times is not None:
+                        fault.times -= 1
+                    raise fault.error
+                return
+
+    def read_some(self, key: str, data: bytes, at: int, size: int) -> bytes:
+        """One read of a stream of this store."""
+        self._call("read", key, at)
+        return data[at : at + min(size, self.largest_read or size)]
+
+    def stream_closed(self) -> None:
+        """A stream of this store was given back."""
+        with self._lock:
+            self.open_streams -= 1
+
+
+class _MemoryStream(ReadStream):
+    def __init__(self, store: MemoryStore, key: str, data: bytes, at: int) -> None:
+        self._store = store
+        self._key = key
+        self._data = data
+        self._at = at
+        self._closed = False
+
+    @override
+    def read(self, size: int, /) -> bytes:
+        if self._closed:
+            raise StoreUnavailableError(f"{self._key}: read from a closed stream")
+        data = self._store.read_some(self._key, self._data, self._at, size)
+        self._at += len(data)
+        return data
+
+    @override
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._store.stream_closed()

@@ -1,0 +1,6 @@
+"""The conformance kit: laws that every source must keep, each proven to catch a source that breaks it."""
+
+from framework.testing.kit.conformance import SEED, ConformanceLaws, check, check_all
+from framework.testing.kit.law import LAWS
+
+__all__ = ["LAWS", "SEED", "ConformanceLaws", "check", "check_all"]

@@ -1,0 +1,122 @@
+"""Laws of an iterator: it goes on where it was, a question changes nothing, and it reads no more than it has to."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+
+from framework.iterator import AbstractSourceRecordIterator
+from framework.model.batches import RecordBatch
+from framework.model.objects import NativeObject
+from framework.offsets.manager import MemoryOffsetStore, PositionDelta
+from framework.testing.kit.law import BATCH, Comparing, fill, law
+from framework.testing.rig import SourceRig
+from framework.transformer import ObjectInput, ReadStream
+
+BIG_OBJECT_BYTES = 12 << 20
+LITTLE_BYTES = 1 << 20
+
+
+def drain(iterator: AbstractSourceRecordIterator) -> list[RecordBatch]:
+    """Every batch there is."""
+    batches = []
+    while (batch := iterator.next_batch()) is not None:
+        batches.append(batch)
+    return batches
+
+
+def payloads_of(batches: Sequence[RecordBatch]) -> list[bytes]:
+    """Their payloads, in order."""
+    return [payload for batch in batches for payload in batch.payloads]
+
+
+@law("I1", "after any record, the position taken there gives exactly the rest to the next iterator")
+def resumes_at_every_cut(rig: SourceRig, comparing: Comparing) -> None:
+    """Every cut 0..N record by record, and after each larger batch; the rest is read in batches of another size."""
+    written = fill(rig)
+    for length, again in ((1, BATCH), (BATCH, BATCH - 1)):
+        with rig.open_iterator(batch_length=length) as iterator:
+            batches = drain(iterator)
+        everything = payloads_of(batches)
+        if length == 1:
+            expected = sorted(record for records in written.values() for record in records)
+            comparing.same(sorted(everything), expected, "everything from the start")
+        for cut in range(len(batches) + 1):
+            store = MemoryOffsetStore()
+            for batch in batches[:cut]:
+                store.save(PositionDelta(entries=[batch.entry]))
+            done = len(payloads_of(batches[:cut]))
+            with rig.open_iterator(store, batch_length=again) as iterator:
+                rest = payloads_of(drain(iterator))
+            comparing.same(rest, everything[done:], f"after {done} of {len(everything)} records, read by {length}")
+
+
+@law("I2", "asking for positions, counts or a text changes nothing and answers the same twice")
+def questions_change_nothing(rig: SourceRig, comparing: Comparing) -> None:
+    """Every question between every two records."""
+    written = fill(rig)
+    with rig.open_iterator(batch_length=BATCH) as quiet:
+        expected = payloads_of(drain(quiet))
+    comparing.that(len(expected) == sum(map(len, written.values())), "some records did not come at all")
+    with rig.open_iterator(batch_length=BATCH) as iterator:
+        seen: list[bytes] = []
+        for _ in range(len(expected) + 1):
+            first, second = _answers(iterator), _answers(iterator)
+            comparing.that(first == second, f"two answers after {len(seen)} records: {first} and {second}")
+            record = next(iterator, None)
+            if record is not None:
+                seen.append(record.payload)
+        comparing.same(seen, expected, "records with questions between them")
+
+
+def _answers(iterator: AbstractSourceRecordIterator) -> tuple[object, ...]:
+    offsets = iterator.offsets
+    return (repr(iterator), iterator.finished, len(offsets), offsets.dirty, offsets.entries(), iterator.counts.records)
+
+
+@law("I3", "the first record opens one object and the ones allowed ahead, and reads no more of it than it needs")
+def lazy(rig: SourceRig, comparing: Comparing) -> None:
+    """With one object ahead; then an object much larger than what may be held."""
+    fill(rig)
+    record = rig.make_records("big", 1)[0]
+    with rig.open_iterator(prefetch_objects=1) as iterator:
+        watched = _Watch(iterator)
+        next(iterator)
+        comparing.that(watched.opened <= 2, f"the first record opened {watched.opened} objects, with one ahead allowed")  # noqa: PLR2004  itself and one ahead
+    big = rig.encode([record] * (BIG_OBJECT_BYTES // len(record)))
+    rig.put("A big one", big)  # sorts before all others
+    with rig.open_iterator(prefetch_objects=1, prefetch_bytes=LITTLE_BYTES, batch_bytes=LITTLE_BYTES // 16) as iterator:
+        tracemalloc.start()
+        try:
+            next(iterator)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        comparing.that(
+            peak <= BIG_OBJECT_BYTES // 2,
+            f"the first record of an object of {len(big)} bytes took {peak} bytes, with {LITTLE_BYTES} ahead allowed",
+        )
+
+
+class _Watch:
+    """Counts what an iterator opens."""
+
+    def __init__(self, iterator: AbstractSourceRecordIterator) -> None:
+        self.opened = 0
+        get_input_stream = iterator.get_input_stream
+
+        def watched(native: NativeObject) -> ObjectInput:
+            return _WatchedInput(get_input_stream(native), self)
+
+        setattr(iterator, "get_input_stream", watched)  # noqa: B010 - a checker would refuse the plain assignment
+
+
+class _WatchedInput:
+    def __init__(self, inner: ObjectInput, watch: _Watch) -> None:
+        self._inner = inner
+        self._watch = watch
+        self.location, self.key, self.size = inner.location, inner.key, inner.size
+
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        self._watch.opened += 1
+        return self._inner.open(start, end)

@@ -1,0 +1,235 @@
+"""Laws of a listing: every object, once, strictly after, and every object in one partition whatever else there is.
+
+The law of difficult keys (L4) stands in `laws_keys`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from framework.discovery.feed import HandedFeed
+from framework.discovery.routing import task_of
+from framework.errors import SourceError
+from framework.iterator import AbstractSourceRecordIterator
+from framework.model.objects import TopicPartition
+from framework.testing.kit.law import KEYS, PAGES, Comparing, fill, in_order, law
+from framework.testing.rig import Capability, SourceRig, Stuck
+
+_BEHIND_ALL = "\u8a9e"
+
+
+def _page_sizes(rig: SourceRig) -> list[dict[str, Any]]:
+    return [{"page_size": size} for size in PAGES] if Capability.PAGES in rig.capabilities else [{}]
+
+
+def _listed(iterator: AbstractSourceRecordIterator, after: str | None = None) -> list[str]:
+    return [native.key for native in iterator.get_native_item_stream(after)]
+
+
+@law("L1", "a pass shows every object once, whatever the size of a page")
+def every_object_once(rig: SourceRig, comparing: Comparing) -> None:
+    """Pages of 1, 2, 3, and more keys than the usual page has."""
+    expected = list(fill(rig))
+    for options in _page_sizes(rig):
+        with rig.open_iterator(**options) as iterator:
+            comparing.same(in_order(_listed(iterator)), expected, f"a listing of {len(expected)} objects, {options}")
+            taken = []
+            while (assignment := iterator.feed.take()) is not None:
+                taken.append(assignment.native.key)
+            comparing.same(in_order(taken), expected, f"the objects of a pass, {options}")
+    more = [f"many/{number:05}" for number in range(rig.many_keys - len(expected))]
+    rig.put_many(more, b"x")
+    for options in _large_pages(rig):
+        with rig.open_iterator(**options) as iterator:
+            comparing.same(
+                in_order(_listed(iterator)),
+                in_order(expected + more),
+                f"a listing of {rig.many_keys} objects, {options or 'as configured'}",
+            )
+
+
+def _large_pages(rig: SourceRig) -> list[dict[str, Any]]:
+    """The usual page, with ranges side by side and without; and a page that all objects fill to its edge."""
+    options: list[dict[str, Any]] = [{}, {"list_concurrency": 1}]
+    if Capability.PAGES in rig.capabilities and rig.largest_page >= rig.many_keys:
+        options.append({"page_size": rig.many_keys})
+    return options
+
+
+@law("L2", "a listing after k shows the keys strictly greater than k, whether or not k exists", Capability.ORDER)
+def strictly_after(rig: SourceRig, comparing: Comparing) -> None:
+    """Every key, and places between, before and behind all keys; so every edge of a page too."""
+    keys = list(fill(rig))
+    between = [key + "!" for key in keys] + [key[:-1] for key in keys]
+    probes = in_order(list({*keys, *filter(None, between), _BEHIND_ALL}))
+    for options in _page_sizes(rig):
+        with rig.open_iterator(**options) as iterator:
+            for after in probes:
+                expected = [key for key in keys if key.encode() > after.encode()]
+                comparing.same(in_order(_listed(iterator, after)), expected, f"a listing after {after!r}, {options}")
+
+
+_BELOW = "a/"
+_DATA = ("a/1", "a/b/c", "a/z", "a-2/1", "a", "ab/1", "b/1", "A/1", "a0")
+"""What lies below `a/`, what a comparison of folders, of letters or of strings would take for it, and a key that is its name."""
+
+_MARKS = ("a/", "a/empty", "a/d/", "a/d_$folder$", "ab/")
+"""Folder marks of several tools, and an empty object: nothing in them is data."""
+
+_HIDDEN = ("a/_SUCCESS", "a/.part", "a/_temporary/0", "a/d/.hidden/x")
+
+
+@law("L3", "a prefix is plain text; folder marks, empty objects and hidden names are left out, and counted")
+def prefixes_and_marks(rig: SourceRig, comparing: Comparing) -> None:
+    """Nine objects, five marks and four hidden names; all, and below `a/`, with pages of every size."""
+    data, marks, hidden = ([key for key in keys if not rig.cannot_hold(key)] for keys in (_DATA, _MARKS, _HIDDEN))
+    for key in {*_DATA, *_MARKS, *_HIDDEN} - {*data, *marks, *hidden}:
+        comparing.note(f"{key!r} was not tried: {rig.cannot_hold(key)}")
+    for number, key in enumerate(data):
+        rig.put(key, rig.encode(rig.make_records(f"k{number}", 3)))
+    for key in marks:
+        rig.put(key, b"")
+    for key in hidden:
+        rig.put(key, rig.encode(rig.make_records("hidden", 3)))
+    prefixes = ["", _BELOW] if Capability.PREFIX in rig.capabilities else [""]
+    if len(prefixes) == 1:
+        comparing.note(f"no prefix was tried: the rig cannot do {Capability.PREFIX.value}")
+    for prefix in prefixes:
+        limit = {"prefix": prefix} if prefix else {}
+        for options in (*_page_sizes(rig), {}):
+            _taken_below(rig, comparing, prefix, data, [*marks, *hidden], {**limit, **options})
+
+
+def _taken_below(
+    rig: SourceRig,
+    comparing: Comparing,
+    prefix: str,
+    data: Sequence[str],
+    others: Sequence[str],
+    options: dict[str, Any],
+) -> None:
+    with rig.open_iterator(**options) as iterator:
+        listed = _listed(iterator)
+        strangers = [key for key in listed if not key.startswith(prefix)]
+        comparing.same(strangers, [], f"keys that do not begin with {prefix!r}, {options}")
+        taken = []
+        while (assignment := iterator.feed.take()) is not None:
+            taken.append(assignment.native.key)
+        expected = [key for key in data if key.startswith(prefix)]
+        comparing.same(in_order(taken), in_order(expected), f"the objects to read below {prefix!r}, {options}")
+        counts = iterator.feed_counts
+        left_out = sum(counts.left_out.values()) if counts is not None else 0
+        shown = [key for key in others if key in listed]
+        comparing.that(
+            left_out == len(shown), f"{left_out} of the {len(shown)} that are no data were counted, {options}"
+        )
+    goes_on = len(options) > 1 and Capability.ORDER in rig.capabilities
+    for after in in_order(expected) if goes_on else ():
+        with rig.open_iterator(**options) as iterator:
+            rest = [key for key in _listed(iterator, after) if key in data]
+        behind = [key for key in expected if key.encode() > after.encode()]
+        comparing.same(in_order(rest), in_order(behind), f"a listing of {prefix!r} after {after!r}, {options}")
+
+
+_STUCK_SECONDS = 10.0
+
+
+@law("L5", "a page that makes no progress is an error, never an endless listing", Capability.STUCK)
+def progress_or_error(rig: SourceRig, comparing: Comparing) -> None:
+    """Three ways of standing still, with ranges side by side and without."""
+    expected = list(fill(rig))
+    sizes: dict[str, Any] = {"page_size": 2} if Capability.PAGES in rig.capabilities else {}
+    for how in Stuck:
+        for concurrency in (1, 4):
+            rig.stick(how)
+            limit = len(expected) * 4
+            with rig.open_iterator(list_concurrency=concurrency, **sizes) as iterator:
+                listed, error, over = _list_for_a_while(iterator, limit)
+            example = f"{how.value}, {concurrency} requests at once"
+            comparing.that(over, f"{example}: the listing did not end within {_STUCK_SECONDS:.0f} seconds")
+            comparing.that(len(listed) < limit, f"{example}: {len(listed)} objects came of {len(expected)}, and no end")
+            comparing.that(isinstance(error, SourceError), f"{example}: a listing of {listed} ended with {error!r}")
+    rig.stick(None)
+    with rig.open_iterator(**sizes) as iterator:
+        comparing.same(in_order(_listed(iterator)), expected, "a listing once the store pages as it should")
+
+
+def _list_for_a_while(
+    iterator: AbstractSourceRecordIterator, limit: int
+) -> tuple[list[str], BaseException | None, bool]:
+    """What a listing gives before it fails, ends, or is given up; in a thread, since a bad one never comes back."""
+    listed: list[str] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for native in iterator.get_native_item_stream(None):
+                listed.append(native.key)
+                if len(listed) >= limit:
+                    return
+        except BaseException as error:  # noqa: BLE001 - looked at by the law
+            errors.append(error)
+
+    lister = threading.Thread(target=work, daemon=True)
+    lister.start()
+    lister.join(_STUCK_SECONDS)
+    return listed, errors[0] if errors else None, not lister.is_alive()
+
+
+@law(
+    "L6", "n tasks share the objects without overlap or gap, and an object's partition depends on nothing but its name"
+)
+def disjoint_and_complete(rig: SourceRig, comparing: Comparing) -> None:
+    """Every n from 1 to 7; then again after the first objects are gone."""
+    written = fill(rig)
+    before = {topic_partitions: _partitions(rig, topic_partitions) for topic_partitions in range(1, 8)}
+    for tasks, topic_partitions in before.items():
+        comparing.same(list(topic_partitions), list(written), f"the objects of {tasks} tasks")
+        shares = [
+            [key for key, topic_partition in topic_partitions.items() if task_of(topic_partition, tasks) == task]
+            for task in range(tasks)
+        ]
+        comparing.same(in_order([key for share in shares for key in share]), list(written), f"shares of {tasks} tasks")
+        comparing.that(
+            all(0 <= topic_partition.partition < tasks for topic_partition in topic_partitions.values()),
+            f"partitions beyond the {tasks} partitions: {topic_partitions}",
+        )
+        _read_shares(rig, comparing, written, tasks)
+    gone = list(written)[: len(KEYS) // 2]
+    for key in gone:
+        rig.delete(key)
+    for tasks, topic_partitions in before.items():
+        for key, topic_partition in _partitions(rig, tasks).items():
+            comparing.that(
+                topic_partition == topic_partitions[key],
+                f"{key!r} moved from partition {topic_partitions[key]} to {topic_partition} of {tasks} when {gone} were deleted",
+            )
+
+
+def _partitions(rig: SourceRig, partitions: int) -> dict[str, TopicPartition]:
+    topic_partitions: dict[str, TopicPartition] = {}
+    with rig.open_iterator(partitions=partitions) as iterator:
+        while (assignment := iterator.feed.take()) is not None:
+            topic_partitions[assignment.native.key] = assignment.entry.topic_partition
+    return {key: topic_partitions[key] for key in in_order(list(topic_partitions))}
+
+
+def _read_shares(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]], tasks: int) -> None:
+    """One listing, handed out to n tasks: together they read every record once."""
+    shares: list[HandedFeed] = [HandedFeed() for _ in range(tasks)]
+    with rig.open_iterator(partitions=tasks) as lister:
+        while (assignment := lister.feed.take()) is not None:
+            shares[task_of(assignment.entry.topic_partition, tasks)].give([assignment])
+    read: list[bytes] = []
+    for feed in shares:
+        feed.close()
+        task = rig.open_task(feed=feed, once=False, partitions=tasks)
+        try:
+            while not task.finished:
+                for batch in task.poll(timeout_seconds=1.0):
+                    read.extend(batch.payloads)
+        finally:
+            task.stop()
+    comparing.same(sorted(read), sorted(record for records in written.values() for record in records), f"{tasks} tasks")

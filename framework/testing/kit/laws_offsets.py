@@ -1,0 +1,208 @@
+"""Laws of positions: they never go back, and only what is confirmed is committed."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from framework.errors import NotAcknowledgedError, PositionError, SourceError
+from framework.iggy.offset_log.codec import FORMAT_VERSION, MAGIC
+from framework.iterator import AbstractSourceRecordIterator
+from framework.model.batches import Acknowledgement, RecordBatch
+from framework.model.objects import Anchor, NativeObject
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.manager import OffsetManager, PositionDelta
+from framework.task import AbstractSourceTask
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.kit.crash import Bench, CrashPoint
+from framework.testing.kit.law import BATCH, Comparing, fill, law
+from framework.testing.kit.laws_iterator import drain
+from framework.testing.rig import Capability, SourceRig
+
+_ORDERS = 20
+_THREADS = 4
+
+
+@law("O1", "positions never go back: of any commits in any order the greatest holds")
+def never_go_back(rig: SourceRig, comparing: Comparing) -> None:
+    """Commits in every order, from one thread and from several."""
+    fill(rig)
+    with rig.open_iterator(batch_length=BATCH) as iterator:
+        batches = list(drain(iterator))
+    greatest: dict[OffsetManagerKey, int] = {}
+    for batch in batches:
+        greatest[batch.entry.get_manager_key()] = batch.entry.records_done
+    chance = random.Random(comparing.seed)  # noqa: S311 - an order, not a secret
+    for number in range(_ORDERS):
+        order = batches[::-1] if number == 0 else chance.sample(batches, len(batches))
+        store = rig.offset_store()
+        manager = OffsetManager(store)
+        for batch in order:
+            manager.commit(_confirmed(batch))
+            manager.flush()
+        comparing.that(
+            {entry.get_manager_key(): entry.records_done for entry in store.load()} == greatest,
+            f"commits in the order {[batch.entry.records_done for batch in order]}",
+        )
+    manager = OffsetManager(rig.offset_store())
+    _commit_from_threads(manager, batches, chance)
+    comparing.that(
+        {entry.get_manager_key(): entry.records_done for entry in manager.entries()} == greatest,
+        f"commits of {_THREADS} threads",
+    )
+
+
+def _commit_from_threads(manager: OffsetManager, batches: list[RecordBatch], chance: random.Random) -> None:
+    start = threading.Barrier(_THREADS)
+
+    def work(mine: list[RecordBatch]) -> None:
+        start.wait()
+        for batch in mine:
+            manager.commit(_confirmed(batch))
+
+    orders = [chance.sample(batches, len(batches)) for _ in range(_THREADS)]
+    threads = [threading.Thread(target=work, args=(order,)) for order in orders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    manager.flush()
+
+
+@law("O2", "the stored form of a position gives the position back, and a form of an unknown version is a clear error")
+def stored_form(rig: SourceRig, comparing: Comparing) -> None:
+    """Every position of a run as text and back; the log after a run; the same log in a version to come."""
+    fill(rig)
+    with rig.open_iterator(batch_length=BATCH - 1) as iterator:
+        entries = [batch.entry for batch in drain(iterator)]
+        keys = {
+            batch.key: iterator.get_offset_manager_key(iterator.get_native_key(batch)) for batch in _natives(iterator)
+        }
+    for entry in [*entries, *(attrs.evolve(entry, skipped=2, missing_since_ms=7, first_ids=True) for entry in entries)]:
+        key = entry.get_manager_key()
+        comparing.that(
+            key == keys[entry.key], f"the key of {entry.key!r}: {key} in its position, {keys[entry.key]} in a pass"
+        )
+        again = OffsetManagerKey.of(dict(reversed(json.loads(key.canonical()).items())))
+        comparing.that(again == key, f"the key of {entry.key!r} when its parts come in another order: {again}")
+        text = json.dumps(entry.get_properties())
+        back = type(entry).from_properties(key, json.loads(text))
+        comparing.that(back == entry, f"{entry} was stored as {text} and came back as {back}")
+        entry.get_properties().clear()
+        comparing.that(
+            json.dumps(entry.get_properties()) == text, f"the stored form of {entry.key!r} was changed outside"
+        )
+    _in_the_log(rig, comparing)
+    if Capability.POSITIONS in rig.capabilities:
+        _in_its_own_store(rig, comparing, entries)
+
+
+def _natives(iterator: AbstractSourceRecordIterator) -> list[NativeObject]:
+    return list(iterator.get_native_item_stream(None))
+
+
+def _in_the_log(rig: SourceRig, comparing: Comparing) -> None:
+    """What a run leaves is what the next finds; a byte that says "a later version" ends the start."""
+    server = MemoryIggy()
+    bench = Bench(rig, server=server, batch_length=BATCH, linger_time=0.0)
+    ends = bench.live(CrashPoint())
+    bench.live(CrashPoint())
+    comparing.same(_sorted(bench.recovered or []), _sorted(ends), "the positions that a restart finds in the log")
+    config = bench.config
+    assert config is not None
+    place = len(MAGIC)
+    server.rewrite(
+        config.iggy.stream,
+        config.offsets_topic,
+        0,
+        lambda raw: raw[:place] + bytes([FORMAT_VERSION + 1]) + raw[place + 1 :],
+    )
+    before = bench.stored()
+    error = _refusal(lambda: bench.live(CrashPoint()))
+    comparing.that(isinstance(error, PositionError), f"a log of an unknown version: {error!r}")
+    comparing.that(bench.stored() == before, "records were sent again after a log of an unknown version")
+
+
+def _in_its_own_store(rig: SourceRig, comparing: Comparing, entries: list[OffsetManagerEntry]) -> None:
+    store = rig.offset_store()
+    store.save(PositionDelta(entries=entries))
+    greatest = list({entry.get_manager_key(): entry for entry in entries}.values())
+    comparing.same(
+        _sorted(list(rig.reopen(store).load())), _sorted(greatest), "the positions that the store gives back"
+    )
+    rig.spoil(store)
+    found: list[OffsetManagerEntry] = []
+    error = _refusal(lambda: found.extend(rig.reopen(store).load()))
+    comparing.that(
+        isinstance(error, PositionError),
+        f"stored positions of an unknown version gave {len(found)} positions, {error!r}",
+    )
+
+
+def _sorted(entries: Sequence[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
+    return sorted(entries, key=lambda entry: (entry.bucket, entry.key, entry.share))
+
+
+def _refusal(call: Callable[[], object]) -> SourceError | None:
+    try:
+        call()
+    except SourceError as error:
+        return error
+    return None
+
+
+@law("O3", "a commit of what is not confirmed, not handed out, or out of order raises, and moves nothing")
+def only_confirmed(rig: SourceRig, comparing: Comparing) -> None:
+    """Without a message; of another task's batch; of a second batch before the first; twice."""
+    fill(rig)
+    with _polled(rig) as (task, first, second):
+        before = task.offsets.entries()
+        missing = Acknowledgement(topic_partition=first.topic_partition, batches=(first,), anchor=None)
+        comparing.that(_refused(lambda: task.commit(missing)), "a commit of records without a confirmed message")
+        comparing.that(
+            _refused(lambda: task.commit(_confirmed(second))), "a commit of the second batch before the first"
+        )
+        comparing.that(task.offsets.entries() == before, "positions after commits that were refused")
+        task.commit(_confirmed(first))
+        comparing.that(_refused(lambda: task.commit(_confirmed(first))), "a commit of one batch twice")
+        stranger = rig.open_task(batch_length=BATCH)
+        try:
+            comparing.that(_refused(lambda: stranger.commit(_confirmed(first))), "a commit of what another task read")
+        finally:
+            stranger.stop()
+
+
+def _refused(commit: Callable[[], None]) -> bool:
+    try:
+        commit()
+    except NotAcknowledgedError:
+        return True
+    return False
+
+
+def _confirmed(batch: RecordBatch) -> Acknowledgement:
+    return Acknowledgement(topic_partition=batch.topic_partition, batches=(batch,), anchor=Anchor(batch.last_record, 1))
+
+
+class _polled:  # noqa: N801 - a context manager
+    """A task, and the first two batches of one of its objects."""
+
+    def __init__(self, rig: SourceRig) -> None:
+        self._task = rig.open_task(batch_length=BATCH)
+
+    def __enter__(self) -> tuple[AbstractSourceTask, RecordBatch, RecordBatch]:
+        seen: dict[OffsetManagerKey, RecordBatch] = {}
+        while not self._task.finished:
+            for batch in self._task.poll(timeout_seconds=1.0):
+                key = batch.entry.get_manager_key()
+                if key in seen:
+                    return self._task, seen[key], batch
+                seen[key] = batch
+        raise AssertionError("no object gave two batches")
+
+    def __exit__(self, *_: object) -> None:
+        self._task.stop()

@@ -1,0 +1,292 @@
+"""Laws of what an iterator holds: nothing is shared, everything is given back, and two versions are never mixed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from typing_extensions import override
+
+from framework.errors import CorruptObjectError, SourceError, TaskClosedError
+from framework.iterator import AbstractSourceRecordIterator
+from framework.model.batches import RecordBatch
+from framework.model.objects import NativeObject
+from framework.offsets.manager import MemoryOffsetStore, PositionDelta
+from framework.testing.kit.law import BATCH, Comparing, fill, in_order, law
+from framework.testing.kit.laws_iterator import drain, payloads_of
+from framework.testing.rig import Capability, SourceRig
+from framework.transformer import ObjectInput, ReadStream
+
+_SETTLE_SECONDS = 2.0
+"""What reading ahead may take to notice that nobody wants it any more."""
+
+
+@law("I4", "two iterators over one source do not disturb each other")
+def undisturbed(rig: SourceRig, comparing: Comparing) -> None:
+    """Record by record in turns, one beginning later; listings in turns; then one goes on when the other is closed."""
+    written = fill(rig)
+    expected = sorted(record for records in written.values() for record in records)
+    for behind in (0, 1, BATCH, len(expected) // 2):
+        with rig.open_iterator(batch_length=BATCH) as first, rig.open_iterator(batch_length=BATCH - 1) as second:
+            seen: tuple[list[bytes], list[bytes]] = ([], [])
+            for _ in range(behind):
+                _one_more(first, seen[0])
+            while _one_more(first, seen[0]) | _one_more(second, seen[1]):
+                pass
+            for number, records in enumerate(seen):
+                comparing.same(sorted(records), expected, f"iterator {number + 1} of two, the second {behind} behind")
+    with rig.open_iterator() as first, rig.open_iterator() as second:
+        streams = [iterator.get_native_item_stream(None) for iterator in (first, second)]
+        listed: list[list[str]] = [[], []]
+        for _ in range(len(written) + 1):
+            for keys, stream in zip(listed, streams, strict=True):
+                keys.extend(native.key for native in [next(stream, None)] if native is not None)
+        for number, keys in enumerate(listed):
+            comparing.same(in_order(keys), list(written), f"listing {number + 1} of two in turns")
+    with rig.open_iterator(batch_length=1) as stays:
+        left: list[bytes] = []
+        _one_more(stays, left)
+        with rig.open_iterator(batch_length=1) as goes:
+            next(goes)
+        while _one_more(stays, left):
+            pass
+        comparing.same(sorted(left), expected, "an iterator when another one was closed in the middle")
+
+
+def _one_more(iterator: AbstractSourceRecordIterator, seen: list[bytes]) -> bool:
+    record = next(iterator, None)
+    if record is not None:
+        seen.append(record.payload)
+    return record is not None
+
+
+@law("I5", "close twice is fine, use after close raises, and all that was open is closed, after errors too")
+def gives_back(rig: SourceRig, comparing: Comparing) -> None:
+    """Closed before, in the middle and at the end; an error at each read; a stream by itself."""
+    written = fill(rig)
+    total = sum(map(len, written.values()))
+    for records in (0, 1, BATCH + 1, total):
+        with rig.open_iterator(batch_length=2, prefetch_objects=2) as iterator:
+            open_now = _Open(iterator)
+            for _ in range(records):
+                next(iterator)
+            for _ in range(2):
+                iterator.close()
+            for question in (iterator.next_batch, lambda iterator=iterator: next(iterator)):
+                comparing.that(
+                    _raises(question, TaskClosedError), f"reading on after {records} records and a close raised nothing"
+                )
+        comparing.that(open_now.settled(), f"{open_now.count} streams are open after a close behind {records} records")
+        _no_handles(rig, comparing, f"after a close behind {records} records")
+    for tolerance in ("none", "skip_object"):
+        for fails_at in (1, 2):
+            with rig.open_iterator(batch_length=2, prefetch_objects=1, tolerance=tolerance) as iterator:
+                open_now = _Open(iterator, fails_at=fails_at)
+                failed = _drain_or_fail(iterator)
+                example = f"read {fails_at} of every object fails, {tolerance}"
+                comparing.that(
+                    failed == (tolerance == "none"), f"{example}: the error was {'' if failed else 'not '}raised"
+                )
+                if tolerance == "none":
+                    iterator.close()
+                comparing.that(open_now.settled(), f"{example}: {open_now.count} streams are open")
+            _no_handles(rig, comparing, example)
+    with rig.open_iterator() as iterator:
+        native = next(iter(iterator.get_native_item_stream(None)))
+        stream = iterator.get_input_stream(native).open()
+        stream.read(1)
+        for _ in range(2):
+            stream.close()
+        comparing.that(
+            _raises(lambda: stream.read(1), SourceError, ValueError), "a stream gave bytes, or its end, after its close"
+        )
+    _no_handles(rig, comparing, "after a stream was closed by itself")
+
+
+def _no_handles(rig: SourceRig, comparing: Comparing, example: str) -> None:
+    if Capability.HANDLES in rig.capabilities:
+        limit = time.monotonic() + _SETTLE_SECONDS
+        while rig.open_handles() and time.monotonic() < limit:
+            threading.Event().wait(0.01)
+        comparing.that(rig.open_handles() == 0, f"{rig.open_handles()} handles are open {example}")
+
+
+def _raises(call: Callable[[], object], *kinds: type[BaseException]) -> bool:
+    try:
+        call()
+    except kinds:
+        return True
+    return False
+
+
+def _drain_or_fail(iterator: AbstractSourceRecordIterator) -> bool:
+    try:
+        drain(iterator)
+    except SourceError:
+        return True
+    return False
+
+
+class _Open:
+    """Counts the streams of an iterator that are open, and lets a read of each fail."""
+
+    def __init__(self, iterator: AbstractSourceRecordIterator, *, fails_at: int = 0) -> None:
+        self.fails_at = fails_at
+        self.count = 0
+        self._lock = threading.Lock()
+        get_input_stream = iterator.get_input_stream
+        setattr(  # noqa: B010 - a checker would refuse the plain assignment
+            iterator, "get_input_stream", lambda native: _CountedInput(get_input_stream(native), self)
+        )
+
+    def changed(self, by: int) -> None:
+        """A stream was opened, or closed for the first time."""
+        with self._lock:
+            self.count += by
+
+    def settled(self) -> bool:
+        """Whether nothing is open, once reading ahead had time to notice."""
+        limit = time.monotonic() + _SETTLE_SECONDS
+        while self.count and time.monotonic() < limit:
+            threading.Event().wait(0.01)
+        return self.count == 0
+
+
+class _CountedInput:
+    def __init__(self, inner: ObjectInput, owner: _Open) -> None:
+        self._inner = inner
+        self._owner = owner
+        self.location, self.key, self.size = inner.location, inner.key, inner.size
+
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        stream = self._inner.open(start, end)
+        self._owner.changed(1)
+        return _CountedStream(stream, self._owner, self.location)
+
+
+class _CountedStream(ReadStream):
+    def __init__(self, inner: ReadStream, owner: _Open, location: str) -> None:
+        self._inner = inner
+        self._owner = owner
+        self._location = location
+        self._reads = 0
+        self._closed = False
+
+    @override
+    def read(self, size: int, /) -> bytes:
+        self._reads += 1
+        if self._reads == self._owner.fails_at:
+            raise CorruptObjectError("broken on purpose", location=self._location)
+        return self._inner.read(min(size, 16) if self._owner.fails_at else size)
+
+    @override
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._owner.changed(-1)
+        self._inner.close()
+
+
+@law(
+    "I6", "an object that goes or is overwritten between list and read: never two versions mixed, the newest one whole"
+)
+def one_version(rig: SourceRig, comparing: Comparing) -> None:
+    """Before it is opened, and after each batch of it; content of equal length; and a position in an older version."""
+    counts = rig.counts[:3]
+    victim = "a/b"
+    for gone in (False, True):
+        for batches_before in range(4):
+            written = fill(rig, counts)
+            old = written[victim]
+            new = rig.make_records("a/c", len(old))  # of the same length: the size alone does not tell
+            change = _Change(rig, victim, None if gone else rig.encode(new), batches_before)
+            with rig.open_iterator(batch_length=2, prefetch_objects=1) as iterator:
+                batches = _read_changing(iterator, victim, change)
+            change.make()
+            example = f"{'deleted' if gone else 'overwritten'} after batch {batches_before} of it"
+            _one_version_each(comparing, batches, change, old, [] if gone else new, f"{victim!r} {example}")
+            for key, records in written.items():
+                if key != victim:
+                    seen = payloads_of([batch for batch in batches if batch.native.key == key])
+                    comparing.same(seen, records, f"{victim!r} {example}: the records of {key!r}")
+    _resumes_in_a_new_version(rig, comparing, victim, counts)
+
+
+class _Change:
+    """Changes the object once: when it is opened, or after a number of its batches."""
+
+    def __init__(self, rig: SourceRig, key: str, data: bytes | None, after: int) -> None:
+        self._rig, self.key, self._data, self.after = rig, key, data, after
+        with rig.open_iterator() as iterator:
+            self.old_version = next(one.version for one in iterator.get_native_item_stream(None) if one.key == key)
+        self.done = False
+
+    def make(self) -> None:
+        """Now."""
+        if not self.done:
+            self.done = True
+            if self._data is None:
+                self._rig.delete(self.key)
+            else:
+                self._rig.put(self.key, self._data)
+
+
+def _read_changing(iterator: AbstractSourceRecordIterator, victim: str, change: _Change) -> list[RecordBatch]:
+    get_input_stream = iterator.get_input_stream
+
+    def changing(native: NativeObject) -> ObjectInput:
+        if native.key == victim and not change.after:
+            change.make()
+        return get_input_stream(native)
+
+    setattr(iterator, "get_input_stream", changing)  # noqa: B010 - a checker would refuse the plain assignment
+    batches: list[RecordBatch] = []
+    seen = 0
+    while not iterator.finished:
+        batch = iterator.next_batch()
+        if batch is None:
+            continue
+        batches.append(batch)
+        seen += batch.native.key == victim
+        if seen and seen == change.after:
+            change.make()
+    return batches
+
+
+def _one_version_each(
+    comparing: Comparing,
+    batches: Sequence[RecordBatch],
+    change: _Change,
+    old: Sequence[bytes],
+    new: Sequence[bytes],
+    example: str,
+) -> None:
+    """Of the old version a beginning, under its own name; then the new one wholly, unless the old one was read to its end."""
+    of_old: list[bytes] = []
+    of_new: list[bytes] = []
+    for batch in batches:
+        if batch.native.key == change.key:
+            (of_old if batch.native.version == change.old_version else of_new).extend(batch.payloads)
+    comparing.same(of_old, old[: len(of_old)], f"{example}: the records that came as the old version's")
+    if of_new or of_old != list(old):  # else it was read before it changed: the next pass sees the new one
+        comparing.same(of_new, new, f"{example}: the records of the new version")
+
+
+def _resumes_in_a_new_version(rig: SourceRig, comparing: Comparing, victim: str, counts: Sequence[int]) -> None:
+    """A position in the middle of an older version must not be taken for one in the new."""
+    for done in range(1, 4):
+        written = fill(rig, counts)
+        store = MemoryOffsetStore()
+        with rig.open_iterator(batch_length=1) as iterator:
+            for batch in drain(iterator):
+                if batch.native.key != victim or batch.last_record <= done:
+                    store.save(PositionDelta(entries=[batch.entry]))
+        new = rig.make_records("a/c", len(written[victim]))
+        rig.put(victim, rig.encode(new))
+        with rig.open_iterator(store, batch_length=2) as iterator:
+            rest = drain(iterator)
+        seen = payloads_of([batch for batch in rest if batch.native.key == victim])
+        comparing.same(seen, new, f"{victim!r} overwritten when {done} records of the old version were done")
+        again = sorted({batch.native.key for batch in rest} - {victim})
+        comparing.same(again, [], f"objects that were finished, read again when {victim!r} was overwritten")

@@ -1,0 +1,138 @@
+"""Laws of a format as a source reads it: nothing changed, nothing silently short, and skipping counts records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from framework.discovery.feed import Assignment, HandedFeed
+from framework.errors import SourceError
+from framework.iterator import AbstractSourceRecordIterator
+from framework.model.batches import RecordBatch
+from framework.model.objects import NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
+from framework.model.splits import count_shares
+from framework.testing.kit.law import BATCH, KEYS, Comparing, fill, law
+from framework.testing.kit.laws_iterator import drain
+from framework.testing.rig import Capability, SourceRig
+
+
+@law("T1", "what was encoded is what is read, and an empty object gives nothing")
+def round_trip(rig: SourceRig, comparing: Comparing) -> None:
+    """Difficult records, each alone and all together; an object of no records."""
+    difficult = rig.difficult_records()
+    written = {f"one/{number:02}": [record] for number, record in enumerate(difficult)}
+    written["together"] = difficult
+    for key, records in written.items():
+        rig.put(key, rig.encode(records))
+    rig.put("nothing", rig.encode([]))
+    with rig.open_iterator() as iterator:
+        read: dict[str, list[bytes]] = {}
+        for batch in drain(iterator):
+            read.setdefault(batch.native.key, []).extend(batch.payloads)
+    comparing.same(read.pop("nothing", []), [], "an object without records")
+    for key, records in written.items():
+        comparing.same(read.get(key, []), records, f"the records of {key}")
+
+
+@law("T2", "an object that ends too early is an error naming object and record, never silently short", Capability.CUT)
+def never_silently_short(rig: SourceRig, comparing: Comparing) -> None:
+    """Cut at every byte."""
+    written = fill(rig, [3, *rig.counts[1:2]])
+    key = KEYS[0]
+    records = written[key]
+    for at in range(len(rig.encode(records))):
+        rig.cut(key, at)
+        with rig.open_iterator(tolerance="none", batch_length=2) as iterator:
+            read, error = _read_until_error(iterator, key)
+        comparing.that(error is not None, f"{key!r} cut at byte {at}: {len(read)} records and no error")
+        comparing.same(read, records[: len(read)], f"{key!r} cut at byte {at}")
+        text = str(error)
+        number = getattr(error, "record_number", None)
+        comparing.that(
+            key in text and number is not None,
+            f"{key!r} cut at byte {at}: the error names not both object and record: {text}",
+        )
+    rig.cut(key, None)
+
+
+def _read_until_error(iterator: AbstractSourceRecordIterator, key: str) -> tuple[list[bytes], SourceError | None]:
+    read: list[bytes] = []
+    try:
+        while (batch := iterator.next_batch()) is not None:
+            if batch.native.key == key:
+                read.extend(batch.payloads)
+    except SourceError as error:
+        return read, error
+    return read, None
+
+
+@law("T3", "skipping n records gives what reading everything gives without its first n")
+def skip_counts_records(rig: SourceRig, comparing: Comparing) -> None:
+    """Every n from none to one more than all, of every object."""
+    written = fill(rig)
+    with rig.open_iterator() as iterator:
+        natives = {native.key: native for native in iterator.get_native_item_stream(None)}
+        for key, records in written.items():
+            for skip in range(len(records) + 2):
+                comparing.same(
+                    _skipping(iterator, natives[key], skip), records[skip:], f"{key!r} without its first {skip}"
+                )
+
+
+def _skipping(iterator: AbstractSourceRecordIterator, native: NativeObject, skip: int) -> list[bytes]:
+    return list(iterator.transformer.records(iterator.get_input_stream(native), skip=skip))
+
+
+@law(
+    "T4",
+    "the shares of an object together are its records, each once and in order, and each share goes on where it was",
+    Capability.SHARES,
+)
+def shares_are_the_object(rig: SourceRig, comparing: Comparing) -> None:
+    """The smallest object cut at every size there is, so that a cut falls on every byte; the others at a few."""
+    written = fill(rig)
+    with rig.open_iterator() as iterator:
+        natives = {native.key: native for native in iterator.get_native_item_stream(None)}
+        split = [key for key in written if iterator.transformer.can_split(key)]
+    comparing.that(split, "no object of this format can be split, though the rig says so")
+    smallest = min(split, key=lambda key: natives[key].size)
+    for key in split:
+        size = natives[key].size
+        sizes = range(4, size) if key == smallest else {1 + size // shares for shares in (2, 3, 5)}
+        for split_size in sizes:
+            _shares_hold(rig, comparing, natives[key], split_size, written[key], resume=split_size % 7 == 0)
+
+
+def _shares_hold(
+    rig: SourceRig,
+    comparing: Comparing,
+    native: NativeObject,
+    split_size: int,
+    records: Sequence[bytes],
+    *,
+    resume: bool,
+) -> None:
+    shares = range(1, count_shares(native.size, split_size) + 1)
+    whole = OffsetManagerEntry.start(native, TopicPartition("any", 0))
+    entries = [attrs.evolve(whole, share=share, split_size=split_size) for share in shares]
+    batches = _read_shares(rig, native, entries)
+    place = f"{native.key!r} in shares of {split_size} bytes"
+    comparing.same([payload for batch in batches for payload in batch.payloads], records, place)
+    for batch in batches if resume else ():
+        rest = [
+            payload
+            for later in batches
+            if later.entry.share == batch.entry.share and later.first_record > batch.last_record
+            for payload in later.payloads
+        ]
+        again = _read_shares(rig, native, [batch.entry])
+        place_again = f"{place}, share {batch.entry.share} after its record {batch.entry.records_done}"
+        comparing.same([payload for one in again for payload in one.payloads], rest, place_again)
+
+
+def _read_shares(rig: SourceRig, native: NativeObject, entries: Sequence[OffsetManagerEntry]) -> list[RecordBatch]:
+    feed = HandedFeed([Assignment(native=native, entry=entry) for entry in entries], closed=True)
+    with rig.open_iterator(feed=feed, batch_length=BATCH // 2) as iterator:
+        return drain(iterator)

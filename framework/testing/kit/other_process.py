@@ -1,0 +1,97 @@
+"""A task in another process: a new interpreter, which knows nothing but what was pickled.
+
+What the several processes of one machine and Spark's executors do with a source, without either.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from framework.config.sections import SourceCommonConfig
+from framework.discovery.feed import Assignment, HandedFeed
+from framework.model.positions import OffsetManagerEntry
+from framework.offsets.manager import MemoryOffsetStore, OffsetManager, PositionDelta
+from framework.task import AbstractSourceTask
+
+ELSEWHERE_SECONDS = 60.0
+
+_START = (
+    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
+    "from framework.testing.kit.other_process import main; main()"
+)
+
+
+@attrs.frozen(kw_only=True)
+class TaskPlan:
+    """What a task elsewhere is given.
+
+    Attributes:
+        make_task: makes it.
+        config: its configuration.
+        entries: positions that it begins from.
+        assignments: the objects it reads.
+    """
+
+    make_task: Callable[[], AbstractSourceTask]
+    config: SourceCommonConfig
+    entries: Sequence[OffsetManagerEntry]
+    assignments: Sequence[Assignment]
+
+
+class ElsewhereError(Exception):
+    """The other process failed; the message is the end of what it said."""
+
+
+def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
+    """Reads in a new interpreter. Key -> payloads.
+
+    Args:
+        plan: a pickled `TaskPlan`.
+
+    Raises:
+        ElsewhereError: it ended with an error, or did not end within a minute.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 - this interpreter, with a text of ours
+            [sys.executable, "-c", _START],
+            input=pickle.dumps(sys.path) + plan,
+            capture_output=True,
+            timeout=ELSEWHERE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ElsewhereError(f"the other process did not end within {ELSEWHERE_SECONDS:.0f} seconds") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ElsewhereError(f"the other process failed: {''.join(last)}")
+    read: dict[str, list[bytes]] = pickle.loads(done.stdout)  # noqa: S301 - from a child of ours
+    return read
+
+
+def read_here(plan: TaskPlan) -> dict[str, list[bytes]]:
+    """Runs the plan in this process. Key -> payloads."""
+    task = plan.make_task()
+    store = MemoryOffsetStore()
+    store.save(PositionDelta(entries=plan.entries))
+    offsets = OffsetManager(store)
+    offsets.populate_offset_manager()
+    read: dict[str, list[bytes]] = {}
+    try:
+        task.start(plan.config, offsets=offsets, feed=HandedFeed(plan.assignments, closed=True))
+        while not task.finished:
+            for batch in task.poll(timeout_seconds=1.0):
+                read.setdefault(batch.native.key, []).extend(batch.payloads)
+    finally:
+        task.stop()
+    return read
+
+
+def main() -> None:
+    """In the other process."""
+    plan: TaskPlan = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
+    sys.stdout.buffer.write(pickle.dumps(read_here(plan)))

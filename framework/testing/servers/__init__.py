@@ -1,0 +1,1 @@
+"""Real servers for tests and the demo: SeaweedFS, fake-gcs-server, and ports for them."""

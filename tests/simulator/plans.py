@@ -1,0 +1,463 @@
+"""Which histories there are: a plan for each seed."""
+
+import random
+
+from tests.simulator.history import WIDTH, Plan, Settings
+
+
+def plan_of(seed, theme="all"):
+    """The plan of a seed."""
+    if theme == "mixed":  # every theme has its part
+        names = sorted(THEMES)
+        theme = names[seed % (2 * len(names))] if seed % (2 * len(names)) < len(names) else "all"
+    rng = random.Random(f"{theme}/{seed}")
+    return THEMES[theme](rng)
+
+
+def some(rng, weights, part=0.6):
+    """Some of these, each with its weight."""
+    return {name: weight for name, weight in weights.items() if rng.random() < part}
+
+
+def settings_of(rng, **more):
+    partitions = rng.choice((1, 2, 2, 3))
+    values = {
+        "partitions": partitions,
+        "tasks": rng.choice((1, 1, 2, 3)),
+        "headers": rng.choice(("provenance", "provenance", "none")),
+        "batch_length": rng.choice((1, 2, 3, 5)),
+        "batch_bytes": rng.choice((WIDTH, 3 * WIDTH, 1 << 21)),
+        "queue_records": rng.choice((1, 5, 50)),
+        "prefetch_objects": rng.choice((1, 2, 4)),
+        "linger_time": rng.choice((0.0, 0.005, 0.05)),
+        "commit_interval": rng.choice((0.05, 0.3, 1.0, 3.0)),
+        "poll_interval": rng.choice((0.3, 0.6, 1.5)),
+        "window": rng.choice((6.0, 15.0, 86_400.0)),
+        "list_concurrency": rng.choice((1, 1, 2)),
+        **more,
+    }
+    values["tasks"] = min(values["tasks"], values["partitions"])
+    return Settings(**values)
+
+
+def all_kinds(rng):
+    bad = rng.random() < 0.25
+    letters = bad and rng.random() < 0.7
+    split = rng.choice((0, 0, 0, 2 * WIDTH, 3 * WIDTH))
+    acts = {
+        "put": 10.0,
+        **some(rng, {"old_put": 4, "restore": 4, "delete": 2, "lie": 3, "stop": 1, "kill": 1, "foreign": 1}, 0.5),
+    }
+    acts |= some(rng, {"second": 1, "clock": 1, "reset": 1, "purge": 0.5, "lose_log": 0.5}, 0.12)
+    faults = some(
+        rng,
+        {"kill": 4, "kill_worker": 2, "kill_server": 4, "cut": 3, "pause": 2, "restart_server": 1, "power": 0.3},
+        0.5,
+    )
+    changes = tuple(some(rng, dict.fromkeys(("tasks", "headers", "split", "batch", "more_partitions"), 1), 0.35))
+    changes += tuple(some(rng, dict.fromkeys(("format", "prefix", "endpoint", "fewer_partitions"), 1), 0.07))
+    return Plan(
+        settings=settings_of(rng, split_size=split, bad=bad, letters=letters),
+        required=rng.choice((1, 1, 1, 3, 5, 8)),
+        seconds=rng.uniform(2.0, 10.0),
+        acts=acts,
+        act_seconds=rng.choice((0.15, 0.4, 1.0)),
+        faults=faults or {"kill": 1},
+        fault_rate=rng.choice((0.0, 0.005, 0.02, 0.05)),
+        changes=changes,
+        change_rate=0.4,
+        keys=("a/1", "a/2", "b/1", "b/2", "c/1")[: rng.randint(1, 5)],
+        records=rng.choice((3, 7, 12)),
+        bad_rate=0.5 if bad else 0.0,
+        once_rate=rng.choice((0.0, 0.3, 1.0)),
+        tuning={
+            "snapshot_records": rng.choice((2, 5, 1000)),
+            "compact_from": rng.choice((1, 2, 10_000)),
+            "compact_share": rng.choice((8, 1000)),
+            "slow_pipe": rng.choice((0.0, 0.0, 0.1)),
+            "old_first": rng.random() < 0.3,
+            "take_over": rng.choice((0.0, 1.0)),
+        },
+        bucket_options={
+            "largest_read": rng.choice((WIDTH, 3 * WIDTH, 1 << 20, 1 << 20)),
+            "break_rate": rng.choice((0.0, 0.0, 0.1)),
+        },
+        server_options={"slow": rng.choice((0.0, 0.1, 0.4)), "slowest": rng.choice((0.3, 1.0, 4.0))},
+        store_slow=rng.choice((0.0, 0.1, 0.3)),
+        page_size=rng.choice((1, 2, 100)),
+        documented=rng.random() < 0.7,
+    )
+
+
+def plain(rng, *, settings=None, **more):
+    """A source, objects that are put, kills; nothing else."""
+    values = {
+        "settings": settings_of(rng, **(settings or {})),
+        "seconds": rng.uniform(2.0, 8.0),
+        "acts": {"put": 4.0},
+        "act_seconds": rng.choice((0.15, 0.4)),
+        "faults": {"kill": 1},
+        "fault_rate": rng.choice((0.0, 0.01, 0.03)),
+        "keys": ("a/1", "a/2", "b/1")[: rng.randint(1, 3)],
+        "records": rng.choice((3, 7, 12)),
+        "once_rate": rng.choice((0.0, 0.5)),
+        **more,
+    }
+    return Plan(**values)
+
+
+SMALL = {"snapshot_records": 2, "compact_from": 1, "compact_share": 1000}
+
+
+def wrong_answers(rng):
+    """Old objects, of which the store says for a while that they are not there."""
+    return plain(
+        rng,
+        settings={"window": 6.0},
+        acts={"put": 2, "lie": 3},
+        tuning={**SMALL, "old_first": True, "lies": ("404",)},
+        bucket_options={"lie_rate": {"404": 0.2}},
+    )
+
+
+def formats(rng):
+    return plain(
+        rng,
+        settings={"commit_interval": rng.choice((0.3, 3.0)), "batch_length": 1, "batch_bytes": WIDTH},
+        changes=("format",),
+        change_rate=0.8,
+        acts={"put": 3},
+        act_seconds=0.7,
+        fault_rate=rng.choice((0.02, 0.05)),
+        bucket_options={"largest_read": WIDTH},
+        records=12,
+        once_rate=0.0,
+    )
+
+
+def endpoints(rng):
+    return plain(
+        rng,
+        settings={"window": 6.0, "poll_interval": 0.3},
+        acts={"put": 1, "stop": 1},
+        act_seconds=1.5,
+        changes=("endpoint",),
+        change_rate=0.6,
+        tuning={**SMALL, "old_first": True},
+        seconds=rng.uniform(8.0, 16.0),
+        once_rate=0.7,
+        fault_rate=rng.choice((0.0, 0.002)),
+    )
+
+
+def prefixes(rng):
+    return plain(
+        rng, settings={"window": 6.0}, changes=("prefix",), change_rate=0.3, tuning={**SMALL, "old_first": True}
+    )
+
+
+def forgetting(rng):
+    """A server that forgets tails, once, twice, in a loop; a store that is away at times."""
+    return plain(
+        rng,
+        settings={
+            "commit_interval": rng.choice((0.05, 0.3)),
+            "batch_length": rng.choice((1, 2, 5)),
+            "partitions": rng.choice((1, 2, 2)),
+        },
+        required=rng.choice((3, 5, 8, 20)),
+        acts={"put": 3, "lie": 3},
+        faults={"kill": 1, "kill_server": 4},
+        fault_rate=rng.choice((0.01, 0.03)),
+        tuning={"lies": ("503", "404"), "crash_loop": 0.6, "snapshot_records": rng.choice((2, 1000))},
+        records=rng.choice((3, 5)),
+    )
+
+
+def forgetting_tasks(rng):
+    """The same with several tasks, of both engines, and a kill between the last runs."""
+    plan = forgetting(rng)
+    engine = rng.choice(("local", "spark"))
+    plan.settings = settings_of(rng, tasks=rng.choice((2, 3)), partitions=3, engine=engine)
+    plan.tuning["last_kill"] = 0.8
+    return plan
+
+
+def folding(rng):
+    """Several tasks, positions that are folded, overwrites."""
+    return plain(
+        rng,
+        settings={
+            "window": 9.0,
+            "tasks": rng.choice((2, 3)),
+            "partitions": 3,
+            "commit_interval": rng.choice((0.05, 0.3)),
+        },
+        acts={"put": 2, "old_put": 6},
+        tuning={**SMALL, "old_first": True},
+        seconds=rng.uniform(8.0, 20.0),
+    )
+
+
+def versions(rng):
+    """Overwrites in the middle of a read, with older times, and earlier versions that come back."""
+    return plain(
+        rng,
+        acts={"put": 3, "old_put": 3, "restore": 4, "delete": 1},
+        act_seconds=rng.choice((0.03, 0.1)),
+        settings={"poll_interval": 0.3, "commit_interval": rng.choice((0.3, 3.0)), "batch_length": rng.choice((1, 2))},
+        bucket_options={"largest_read": WIDTH, "break_rate": rng.choice((0.1, 0.3))},
+        keys=("a/1", "a/2")[: rng.randint(1, 2)],
+        records=12,
+        server_options={"slow": rng.choice((0.0, 0.3)), "slowest": 1.0},
+    )
+
+
+def restored(rng):
+    """Earlier versions come back again and again, and kills in the middle of them."""
+    return plain(
+        rng,
+        acts={"put": 1, "restore": 8},
+        act_seconds=rng.choice((0.5, 1.0)),
+        settings={
+            "poll_interval": 0.3,
+            "commit_interval": rng.choice((3.0, 20.0)),
+            "batch_length": 1,
+            "batch_bytes": WIDTH,
+        },
+        bucket_options={"largest_read": WIDTH},
+        keys=("a/1",),
+        records=12,
+        faults={"kill": 1},
+        fault_rate=rng.choice((0.01, 0.02)),
+        once_rate=0.0,
+    )
+
+
+def slow_pipes(rng):
+    return plain(
+        rng,
+        settings={"tasks": rng.choice((2, 3)), "partitions": 3, "commit_interval": 0.05},
+        tuning={**SMALL, "slow_pipe": 0.1, "compact_from": 10_000},
+        faults={"kill": 1, "pause": 1},
+    )
+
+
+def headers(rng):
+    return plain(
+        rng,
+        settings={"commit_interval": rng.choice((1.0, 3.0)), "batch_length": 1},
+        changes=("headers",),
+        change_rate=0.6,
+        fault_rate=rng.choice((0.01, 0.02, 0.05)),
+        bucket_options={"largest_read": WIDTH},
+        records=12,
+    )
+
+
+def lost_logs(rng):
+    by_key = rng.random() < 0.5
+    return plain(
+        rng,
+        settings={"topic": "{{topic}}", "template": "{{topic}}/{{key}}"} if by_key else {},
+        acts={"put": 3, "stop": 2, "lose_log": 2, "foreign": 2},
+        once_rate=1.0,
+        fault_rate=0.0,
+    )
+
+
+def no_power(rng):
+    return plain(rng, faults={"power": 1}, fault_rate=0.01)
+
+
+def seconds(rng):
+    return plain(
+        rng,
+        acts={"put": 3, "second": 2},
+        faults={"kill": 1, "kill_worker": 2, "kill_server": 1},
+        settings={"tasks": rng.choice((1, 2, 3)), "partitions": 3},
+        fault_rate=rng.choice((0.0, 0.01)),
+    )
+
+
+def partitions(rng):
+    return plain(rng, changes=("fewer_partitions", "more_partitions"), change_rate=0.3, once_rate=0.5, fault_rate=0.01)
+
+
+def resets(rng):
+    return plain(
+        rng,
+        settings={"window": rng.choice((6.0, 86_400.0))},
+        acts={"put": 4, "reset": 1, "stop": 1},
+        required=rng.choice((1, 5)),
+        faults={"kill": 1, "kill_server": 1},
+        tuning=dict(SMALL),
+    )
+
+
+def splits(rng):
+    partitions = rng.choice((2, 3))
+    return plain(
+        rng,
+        settings={
+            "split_size": 3 * WIDTH,
+            "partitions": partitions,
+            "tasks": rng.choice((1, partitions)),
+            "commit_interval": rng.choice((0.3, 3.0)),
+            "batch_length": rng.choice((1, 2)),
+        },
+        required=rng.choice((1, 5, 10)),
+        changes=("split",) if rng.random() < 0.3 else (),
+        change_rate=0.3,
+        acts={"put": 4},
+        act_seconds=1.0,
+        faults={"kill": 2, "kill_server": 1, "kill_worker": 1},
+        fault_rate=rng.choice((0.01, 0.02, 0.05)),
+        records=12,
+        bucket_options={"largest_read": WIDTH},
+    )
+
+
+def clocks(rng):
+    return plain(
+        rng, settings={"window": 6.0}, acts={"put": 4, "clock": 3}, tuning=dict(SMALL), store_slow=0.5, fault_rate=0.01
+    )
+
+
+def take_overs(rng):
+    return plain(
+        rng,
+        acts={"put": 3, "second": 2},
+        faults={"kill": 1, "pause": 3, "cut": 1},
+        tuning={**SMALL, "take_over": 1.0},
+        fault_rate=0.02,
+        settings={"tasks": rng.choice((1, 2)), "partitions": 2, "commit_interval": 0.05},
+    )
+
+
+def dead_letters(rng):
+    return plain(
+        rng,
+        settings={"letters": True, "bad": True, "split_size": rng.choice((0, 0, 2 * WIDTH))},
+        bad_rate=0.7,
+        required=rng.choice((1, 5, 8)),
+        faults={"kill": 1, "kill_server": 2},
+        fault_rate=0.02,
+    )
+
+
+def late_requests(rng):
+    """Requests of dead clients that are stored late."""
+    return plain(
+        rng,
+        settings={
+            "tasks": rng.choice((1, 1, 2)),
+            "partitions": 2,
+            "commit_interval": rng.choice((0.05, 0.3)),
+            "batch_length": 1,
+        },
+        acts={"put": 3, "kill": 1},
+        act_seconds=0.4,
+        faults={"kill": 3, "cut": 3, "kill_worker": 1},
+        fault_rate=rng.choice((0.0, 0.02)),
+        server_options={"slow": 0.05, "slowest": 2.9, "notices_late": 0.7},
+        records=12,
+    )
+
+
+def waiting(rng):
+    """Objects that must wait until they are older than others may be that appear late; overwrites in mid-read."""
+    return plain(
+        rng,
+        settings={"window": 6.0, "min_age": rng.choice((0.0, 8.0)), "poll_interval": 0.3},
+        acts={"put": 2, "old_put": 4, "stop": 1, "lie": 1},
+        tuning={**SMALL, "old_first": True, "lies": ("503",)},
+        bucket_options={"largest_read": WIDTH, "read_seconds": rng.choice((0.02, 0.2))},
+        seconds=rng.uniform(6.0, 14.0),
+        fault_rate=rng.choice((0.0, 0.01)),
+    )
+
+
+def snapshots(rng):
+    """Snapshots all the time, in many parts, while workers save."""
+    return plain(
+        rng,
+        settings={"tasks": rng.choice((1, 2, 3)), "partitions": 3, "commit_interval": 0.05, "batch_length": 1},
+        tuning={**SMALL, "part_bytes": 120, "compact_from": rng.choice((1, 10_000, 10_000))},
+        bucket_options={"largest_read": WIDTH},
+        act_seconds=0.15,
+        records=12,
+        fault_rate=rng.choice((0.005, 0.02)),
+        snapshot_fault_rate=rng.choice((0.05, 0.1)),
+        faults={"kill": 4, "kill_server": 1, "cut": 1},
+        required=rng.choice((1, 1, 5)),
+    )
+
+
+def on_spark(rng):
+    """Jobs that come and go, executors that are lost or only seem so."""
+    return plain(
+        rng,
+        settings={
+            "engine": "spark",
+            "tasks": rng.choice((1, 2, 3)),
+            "partitions": 3,
+            "commit_interval": rng.choice((0.05, 0.3)),
+            "batch_length": rng.choice((1, 3)),
+            "split_size": rng.choice((0, 0, 3 * WIDTH)),
+        },
+        required=rng.choice((1, 1, 5)),
+        faults={"kill": 1, "kill_worker": 3, "pause": 2, "cut": 1, "kill_server": 1},
+        fault_rate=rng.choice((0.0, 0.01, 0.03)),
+        tuning={**SMALL, "spark_loses": rng.choice((0.0, 0.2))},
+        bucket_options={"largest_read": rng.choice((WIDTH, 1 << 20))},
+        records=12,
+    )
+
+
+def forgetting_folded(rng):
+    """A server that forgets, and positions that are compacted soon."""
+    return plain(
+        rng,
+        settings={"window": 4.0, "commit_interval": 0.05, "poll_interval": 0.3},
+        required=rng.choice((5, 20, 100)),
+        acts={"put": 4},
+        act_seconds=0.4,
+        faults={"kill": 1, "kill_server": 4, "restart_server": 1},
+        fault_rate=rng.choice((0.005, 0.02)),
+        tuning=dict(SMALL),
+        seconds=rng.uniform(6.0, 14.0),
+    )
+
+
+THEMES = {
+    function.__name__: function
+    for function in (
+        plain,
+        late_requests,
+        waiting,
+        snapshots,
+        on_spark,
+        forgetting_folded,
+        wrong_answers,
+        formats,
+        endpoints,
+        prefixes,
+        forgetting,
+        forgetting_tasks,
+        folding,
+        versions,
+        restored,
+        slow_pipes,
+        headers,
+        lost_logs,
+        no_power,
+        seconds,
+        partitions,
+        resets,
+        splits,
+        clocks,
+        take_overs,
+        dead_letters,
+    )
+} | {"all": all_kinds}

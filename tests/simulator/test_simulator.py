@@ -1,0 +1,71 @@
+"""Ten thousand random histories of the real code find nothing; each planted mistake is found; what once went wrong goes well.
+
+Each runs in processes of its own, since their clocks and threads are simulated.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROCESSES = 2
+HISTORIES = 10_000
+
+
+def start(*arguments):
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.simulator", *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process, seconds):
+    """What it said, and its exit code."""
+    try:
+        said, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        said, _ = process.communicate()
+        pytest.fail(f"not done in {seconds} seconds: {said[-2000:]}")
+    return said, process.returncode
+
+
+@pytest.mark.timeout(1200)
+def test_ten_thousand_histories_find_nothing():
+    """Half of them by each of two processes; every theme of `plans` has its part."""
+    count = HISTORIES // PROCESSES
+    running = [
+        start("--theme", "mixed", "--histories", str(count), "--seed", str(number), "--step", str(PROCESSES))
+        for number in range(PROCESSES)
+    ]
+    for process in running:
+        said, code = finish(process, 1100)
+        assert code == 0, said[-4000:]
+        assert f"{count} histories, 0 wrong" in said
+
+
+def test_a_seed_is_one_history():
+    told = [finish(start("--one", "7", "-v"), 100)[0].rpartition("(")[0] for _ in range(2)]
+    assert told[0] == told[1]
+    assert len(told[0].splitlines()) > 100
+
+
+def test_scenarios():
+    said, code = finish(start("--scenarios"), 250)
+    assert code == 0, said[-4000:]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(4))
+def test_planted_mistakes_are_found(part):
+    """Each within so many histories (`museum.EXHIBITS`)."""
+    said, code = finish(start("--museum", str(part), "4"), 580)
+    assert code == 0, said[-4000:]

@@ -1,0 +1,189 @@
+"""Objects of little size that unfold to much, each read between two good ones in a process of its own.
+
+    python -m tests.support.bombs
+
+prints a line of JSON for each: what came out, and how much memory the process took at most.
+"""
+
+import bz2
+import io
+import json
+import lzma
+import os
+import resource
+import sys
+import zlib
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from framework.testing.fakes.memory_store import MemoryStore
+from tests.support.core import iterator_over
+
+MIB = 1 << 20
+SYNC = b"S" * 16
+
+
+def varint(value):
+    value = value << 1 ^ value >> 63
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def text(data):
+    return varint(len(data)) + data
+
+
+def avro(schema, count, data, codec=b"null"):
+    schema = schema if isinstance(schema, bytes) else json.dumps(schema).encode()
+    meta = varint(2) + text(b"avro.schema") + text(schema) + text(b"avro.codec") + text(codec) + varint(0)
+    return b"Obj\x01" + meta + SYNC + varint(count) + text(data) + SYNC
+
+
+def deflated(part, times, wbits=-15):
+    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
+    return b"".join(packer.compress(part) for _ in range(times)) + packer.flush()
+
+
+def gz(*parts_and_times):
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    out = [packer.compress(part) for part, times in parts_and_times for _ in range(times)]
+    return b"".join(out) + packer.flush()
+
+
+def zstd(mebibytes):
+    packer = zstandard.ZstdCompressor().compressobj()
+    return b"".join(packer.compress(bytes(MIB)) for _ in range(mebibytes)) + packer.flush()
+
+
+def parquet(table, **options):
+    out = io.BytesIO()
+    pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+def repeated(words, rows):
+    """A column of strings that stand once in a dictionary."""
+    return pa.DictionaryArray.from_arrays(pa.array([n % len(words) for n in range(rows)], pa.int32()), pa.array(words))
+
+
+LINK = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 2**31, "scale": 2**31}
+
+
+def bombs():
+    """Name -> format and bytes."""
+    zeros = bytes(8 * MIB)
+    yield "avro deflate", "avro", avro("bytes", 1, deflated(bytes(MIB), 600), b"deflate")
+    yield "avro bzip2", "avro", avro("bytes", 1, bz2.compress(zeros) * 75, b"bzip2")
+    yield "avro xz", "avro", avro("bytes", 1, lzma.compress(zeros, preset=0) * 75, b"xz")
+    yield "avro zstd", "avro", avro("bytes", 1, zstd(600), b"zstandard")
+    yield "avro snappy", "avro", avro("bytes", 1, b"\xff\xff\xff\xff\x0f" + bytes(9), b"snappy")
+    yield "avro items", "avro", avro({"type": "array", "items": "null"}, 1, varint(2**60) + b"\0")
+    empty = varint(12_000_000) + bytes(12_000_001)
+    kind = {"type": "array", "items": {"type": "array", "items": "int"}}
+    yield "avro empty arrays", "avro", avro(kind, 1, deflated(empty, 1), b"deflate")
+    yield "avro records", "avro", avro("null", 2**60, b"")
+    yield "avro list", "avro", avro(LINK, 1, b"\2" * 100_000 + b"\0")
+    yield "avro itself", "avro", avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "R"}]}, 1, b"")
+    yield "avro schema", "avro", avro(b'{"type":"array","items":' * 100_000 + b'"null"' + b"}" * 100_000, 1, b"\0")
+    yield "avro scale", "avro", avro(DECIMAL, 1, text(b"1"))
+    yield "avro decimal", "avro", avro(DECIMAL | {"scale": 2}, 1, text(b"\1" * MIB))
+    parts = [part for n in range(60) for part in ((text(b"%d" % n) + varint(10 * MIB), 1), (bytes(MIB), 10))]
+    yield "avro header", "avro", gz((b"Obj\x01" + varint(60), 1), *parts)
+    yield "parquet words", "parquet", parquet(pa.table({
+        "a": repeated(["x" * 100_000], 5000), "b": repeated(["y" * 100_000], 5000),
+    }))  # fmt: skip
+    yield "parquet one word", "parquet", parquet(pa.table({"a": repeated(["x" * 10_000_000], 5000)}))
+    late = pa.table({"a": repeated([str(n) for n in range(5000)] + ["x" * 300_000], 5001)})
+    many = late.take(pa.array(list(range(5001)) + [5000] * 3000))
+    yield "parquet late word", "parquet", parquet(many)
+    yield "json objects", "json", gz((b"[[", 1), (b"{}," * 300_000, 60), (b"{}]]", 1))
+    yield "json text", "json", gz((b'["\xf0\x9f\x98\x80', 1), (b"x" * MIB, 60), (b'"]', 1))
+    yield "jsonl text", "jsonl", gz((b'"\xf0\x9f\x98\x80', 1), (b"x" * MIB, 60), (b'"', 1))
+    yield "csv fields", "csv", gz((b"a\n", 1), (b"ab," * 300_000, 60), (b"\n", 1))
+    yield "csv quoted fields", "csv", gz((b'"a"\n', 1), (b"ab," * 300_000, 60), (b"\n", 1))
+    yield "csv rows", "csv", gz((b'"a"\n"', 1), (b'ab","\n","' * 100_000, 60), (b'"\n', 1))
+    yield (
+        "csv header",
+        "csv",
+        gz(
+            (b"a," * 100_000, 100),
+        ),
+    )
+    yield "text line", "text", gz((bytes(MIB).replace(b"\0", b"x"), 1200))
+    yield "jsonl lines", "jsonl", gz((b"0\n" * 500_000, 60))
+    chunk = b"\x01\xff\xff\xff" + bytes(0xFFFFFF)
+    yield "snappy", "text", b"\xff\x06\x00\x00sNaPpY" + chunk * 3
+    packed = bytearray(lzma.compress(zeros, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6}]))
+    packed[16] = 37  # a dictionary of 1.5 GiB
+    packed[20:24] = zlib.crc32(bytes(packed[12:20])).to_bytes(4, "little")
+    yield "xz", "text", bytes(packed)
+
+
+def good(name):
+    """An object of three records."""
+    if name == "avro":
+        out = io.BytesIO()
+        fastavro.writer(out, "long", [1, 2, 3])
+        return out.getvalue()
+    if name == "parquet":
+        return parquet(pa.table({"n": [1, 2, 3]}))
+    return {"json": b"[1,2,3]", "csv": b"n\n1\n2\n3\n"}.get(name, b"1\n2\n3\n")
+
+
+def read(name, data):
+    """Reads the bomb between two good objects; what came of each."""
+    store = MemoryStore()
+    for key, content in (("a", good(name)), ("b", data), ("c", good(name))):
+        store.put(key, content)
+    counts, errors = dict.fromkeys("abc", 0), []
+    iterator = iterator_over(store, once=True, format=name, tolerance="skip_record")
+    try:
+        while (batch := iterator.next_batch()) is not None:
+            counts[batch.native.key] += len(batch.payloads)
+            errors += [str(skip.error) for skip in batch.skipped]
+            if batch.given_up is not None:
+                errors.append(str(batch.given_up.error))
+    finally:
+        iterator.close()
+    return counts, errors
+
+
+def main():
+    wanted = sys.argv[1:]
+    for name, form, data in bombs():
+        if wanted and name not in wanted:
+            continue
+        end, begin = os.pipe()
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            os.close(end)
+            limit = 3 << 30  # a reader without a limit of its own must not take all there is
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+            try:
+                came = read(form, data)
+            except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
+                came = {}, [f"{type(exc).__name__}: {exc}"]
+            with os.fdopen(begin, "w") as out:
+                json.dump(came, out)
+            os._exit(0)
+        os.close(begin)
+        with os.fdopen(end) as answer:
+            came = answer.read()
+        _, status, used = os.wait4(child, 0)
+        counts, errors = json.loads(came or "[{}, []]")
+        print(json.dumps({
+            "name": name, "bytes": len(data), "counts": counts, "errors": errors, "status": status,
+            "peak_mb": used.ru_maxrss / 1024, "seconds": used.ru_utime,
+        }), flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""A configuration file: read strictly, and every mistake at once with its place."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.config.loading import ConfigWarning, load_config, nearest, structure
+from framework.config.option import Bytes, Moment, Seconds, option, options_of
+from framework.config.values import SubstitutedText, ValueMistake, parse_duration, parse_moment, parse_size
+from framework.errors import ConfigError
+
+
+@attrs.frozen(kw_only=True)
+class Store:
+    bucket: str = option(doc="Bucket.", minimum=1)
+    pages: int = option(1000, minimum=1, maximum=1000, doc="Pages.")
+    wait: Seconds = option(5.0, minimum=0.1, doc="Wait.")
+    memory: Bytes = option(1024, doc="Memory.")
+    ratio: float = option(0.5, maximum=1, doc="Ratio.")
+    style: str = option("auto", choices=("auto", "path"), doc="Style.", former_names={"kind": "Since 0.2."})
+    strict: bool = option(True, doc="Strict.")
+    password: str | None = option(None, secret=True, doc="Password.")
+    since: Moment | None = option(None, doc="Since.")
+    globs: tuple[str, ...] = option([], doc="Globs.")
+    low: int = option(0, doc="Low.")
+    high: int = option(9, doc="High.")
+
+    def mistakes(self):
+        if self.low > self.high:
+            yield "low: must not be above high"
+        if self.password == "letmein":
+            yield f"password: {self.password} is everybody's"
+
+
+@attrs.frozen(kw_only=True)
+class Other:
+    target: str | None = option(None, doc="Target.")
+
+
+@attrs.frozen(kw_only=True)
+class Root:
+    store: Store
+    other: Other = attrs.field(factory=Other)
+
+    def mistakes(self):
+        if self.other.target is None:
+            yield "[other] target: missing"
+        if self.other.target == self.store.bucket:
+            yield "[other] target: must not be the bucket"
+
+
+GOOD = {"store": {"bucket": "lake"}, "other": {"target": "t"}}
+
+
+def read(environment=None, other=None, **store):
+    mapping = {"store": {"bucket": "lake", **store}, "other": {"target": "t"} if other is None else other}
+    return structure(mapping, Root, environment=environment or {})
+
+
+def mistakes_of(mapping, **kwargs):
+    with pytest.raises(ConfigError) as caught:
+        structure(mapping, Root, **kwargs)
+    return list(caught.value.mistakes)
+
+
+def mistake(environment=None, **store):
+    (only,) = mistakes_of(
+        {"store": {"bucket": "lake", **store}, "other": {"target": "t"}}, environment=environment or {}
+    )
+    return only
+
+
+def test_defaults_are_used_and_a_file_gives_the_same(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_text(
+        '[store]\nbucket = "lake"\nglobs = ["a", "b"]\nwait = 3\nsince = 2024-05-31\n[other]\ntarget = "t"\n'
+    )
+    config = load_config(file, Root)
+    assert config == read(globs=["a", "b"], wait="3s", since="2024-05-31T00:00:00Z")
+    assert config.store.globs == ("a", "b")
+    assert config.store.pages == 1000
+    assert type(config.store.wait) is float
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path):
+    file = tmp_path / "a.toml"
+    file.write_bytes(b"\xef\xbb\xbf" + b'[store]\nbucket = "lake"\n[other]\ntarget = "t"\n')
+    assert load_config(file, Root).store.bucket == "lake"
+
+
+def test_all_mistakes_of_a_file_come_in_one_error():
+    found = mistakes_of(
+        {
+            "stor": {},
+            "store": {"bukcet": "x", "pages": "many", "wait": "5 parsecs", "style": "pat", "low": 10, "strict": 1},
+            "other": {},
+        },
+        origin="s3.toml",
+    )
+    assert found == [
+        "[stor]: unknown section; did you mean [store]?",
+        "[store] bukcet: unknown option; did you mean bucket?",
+        "[store] bucket: missing",
+        '[store] pages = "many": must be a whole number',
+        '[store] wait = "5 parsecs": must be a duration such as "5s", "10ms", "2m" or "24h", or a number of seconds',
+        '[store] style = "pat": must be "auto" or "path"; did you mean "path"?',
+        "[store] strict = 1: must be true or false",
+        "[store] low: must not be above high",
+        "[other] target: missing",
+    ]
+
+
+def test_the_error_names_the_file_and_counts():
+    with pytest.raises(ConfigError, match=r"^s3\.toml: 2 mistakes:\n  - \[store\]"):
+        structure({"store": {"pages": 0}, "other": {"target": "t"}}, Root, origin="s3.toml")
+    with pytest.raises(ConfigError, match=r"^s3\.toml: \[store\] bucket: missing$"):
+        structure({"other": {"target": "t"}}, Root, origin="s3.toml")
+
+
+def test_a_mistake_is_not_reported_again_by_a_check_that_needs_the_value():
+    assert mistakes_of({"store": {"bucket": "lake", "low": "x"}, "other": {"target": "t"}}) == [
+        '[store] low = "x": must be a whole number'
+    ]
+    assert mistakes_of({"store": {"bucket": "lake"}, "other": {"target": 5}}) == [
+        "[other] target = 5: must be text in quotes"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("pages", True, "must be a whole number"),
+        ("pages", 1.0, "must be a whole number"),
+        ("pages", "5", "must be a whole number"),
+        ("pages", 0, "must be 1 to 1,000"),
+        ("pages", 1001, "must be 1 to 1,000"),
+        ("bucket", 5, "must be text in quotes"),
+        ("bucket", "", "must not be empty"),
+        ("wait", True, "must be a duration"),
+        ("wait", "5", "must be a duration"),
+        ("wait", -1, "must be a duration"),
+        ("wait", float("nan"), "must be a duration"),
+        ("wait", "50ms", "must be at least 0.1 s"),
+        ("memory", "5", "must be a size"),
+        ("memory", "5 bananas", "must be a size"),
+        ("memory", 1.5, "must be a size"),
+        ("ratio", "x", "must be a number"),
+        ("ratio", 1.5, "must be at most 1"),
+        ("strict", "true", "must be true or false"),
+        ("since", "yesterday", 'must be "now", or a date'),
+        ("globs", "a", "must be a list in square brackets"),
+        ("globs", ["a", 5], "every item must be text in quotes"),
+    ],
+)
+def test_a_wrong_value_is_named_and_never_converted(name, value, said):
+    assert f"[store] {name}" in mistake(**{name: value})
+    assert said in mistake(**{name: value})
+
+
+def test_long_values_are_shortened():
+    assert len(mistake(pages="x" * 5000)) < 200
+
+
+def test_an_option_of_another_section_and_one_near_nothing():
+    assert mistakes_of({**GOOD, "other": {"target": "t", "pages": 3}}) == [
+        "[other] pages: unknown option; pages belongs to [store]"
+    ]
+    assert mistakes_of({**GOOD, "qqqq": {}}) == ["[qqqq]: unknown section; known are store, other"]
+    assert mistakes_of({**GOOD, "store": 5}) == ["store: must be a section, [store]"]
+    assert nearest("prefetch-objects", ["prefetch_objects", "format"]) == "prefetch_objects"
+    assert nearest("Bucket", ["bucket"]) == "bucket"
+
+
+def test_a_former_name_works_and_warns():
+    with pytest.warns(ConfigWarning, match=r"\[store\] kind: now called style\. Since 0\.2\."):
+        assert read(kind="path").store.style == "path"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert "a former name of style" in mistake(kind="path", style="auto")
+
+
+def test_files_that_are_no_configuration(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_config(tmp_path / "none.toml", Root)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_config(tmp_path, Root)
+    file = tmp_path / "bad.toml"
+    file.write_text("[store]\nbucket = lake\n")
+    with pytest.raises(ConfigError, match=r"bad\.toml: not valid TOML: .*line 2, column 10"):
+        load_config(file, Root)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_config(file, Root)
+
+
+def test_substitution_from_variables_and_files(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("hun${env:NO}ter\n")
+    config = read(
+        {"A": "one", "N": "7", "T": "false", "W": "2m", "M": "4MB"},
+        bucket="x-${env:A}-${env:A}",
+        password=f"${{file:{secret}}}",
+        pages="${env:N}",
+        strict="${env:T}",
+        wait="${env:W}",
+        memory="${env:M}",
+        globs=["${env:A}", "$${env:A}"],
+    )
+    assert config.store.bucket == "x-one-one"
+    assert type(config.store.bucket) is str
+    assert config.store.password == "hun${env:NO}ter"
+    assert (config.store.pages, config.store.strict, config.store.wait, config.store.memory) == (
+        7,
+        False,
+        120.0,
+        4_000_000,
+    )
+    assert config.store.globs == ("one", "${env:A}")
+
+
+def test_substitution_mistakes_name_what_is_missing(tmp_path):
+    assert mistake(bucket="${env:NOPE}") == "[store] bucket: the environment variable NOPE is not set"
+    assert "cannot be read: No such file" in mistake(bucket=f"${{file:{tmp_path}/none}}")
+    assert "must be ${env:NAME} or ${file:PATH}" in mistake(bucket="${NAME}")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    assert "is not UTF-8 text" in mistake(bucket=f"${{file:{tmp_path}/binary}}")
+
+
+def test_no_message_and_no_repr_shows_a_secret():
+    environment = {"P": "hunter22"}
+    assert mistake(environment, pages="${env:P}") == "[store] pages = ***: must be a whole number"
+    assert mistake(environment, style="${env:P}") == '[store] style = ***: must be "auto" or "path"'
+    assert mistake(password=12345678) == "[store] password = ***: must be text in quotes"
+    assert mistake(password="letmein") == "[store] password: *** is everybody's"
+    config = read(password="hunter22")
+    assert "hunter22" not in repr(config)
+    assert "password=***" in repr(config)
+
+
+def test_a_configuration_pickles():
+    config = read(password="p", since="now")
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_options_know_what_was_declared():
+    options = {one.name: one for one in options_of(Store)}
+    assert list(options)[:2] == ["bucket", "pages"]
+    assert options["bucket"].required
+    assert options["globs"].default == ()
+    assert options["wait"].type_text == "duration"
+    assert options["since"].type_text == "date"
+    assert options["globs"].type_text == "list of texts"
+    assert options["password"].metadata.secret
+
+
+@given(st.integers(0, 10**6), st.sampled_from([("ms", 0.001), ("s", 1), ("m", 60), ("h", 3600), ("d", 86400)]))
+def test_durations(amount, unit):
+    assert parse_duration(f"{amount}{unit[0]}") == pytest.approx(amount * unit[1])
+    assert parse_duration(amount) == amount
+
+
+@given(st.integers(0, 10**6), st.sampled_from([("B", 1), ("kB", 1000), ("MB", 10**6), ("KiB", 1024), ("GiB", 2**30)]))
+def test_sizes(amount, unit):
+    assert parse_size(f"{amount}{unit[0]}") == amount * unit[1]
+    assert parse_size(f"{amount} {unit[0]}") == amount * unit[1]
+    assert parse_size(SubstitutedText(amount)) == amount
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_a_value_or_a_mistake(text):
+    for parse in (parse_duration, parse_size, parse_moment):
+        for value in (text, SubstitutedText(text)):
+            try:
+                parse(value)
+            except ValueMistake:
+                continue
+
+
+def test_moments_are_utc():
+    assert parse_moment("now") == "now"
+    assert parse_moment("2024-05-31") == "2024-05-31T00:00:00+00:00"
+    assert parse_moment("2024-05-31T02:00:00+02:00") == "2024-05-31T00:00:00+00:00"
+    assert parse_moment("2024-05-31T00:00:00Z") == "2024-05-31T00:00:00+00:00"

@@ -1,0 +1,192 @@
+"""S3 inventories: manifests and data files, in CSV and in Parquet; everything that is not whole is refused."""
+
+import gzip
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from framework.discovery.key_list.inventory import DataFile, copy_checked, data_rows, parse_manifest
+from framework.errors import KeyListError
+from tests.support.inventory import Line, csv_data, manifest, parquet_data
+
+FORMS = {"CSV": (csv_data, "data.csv.gz"), "Parquet": (parquet_data, "data.parquet")}
+
+
+def told(form="CSV", files=(("d/1", b"x"),), **changed):
+    content = manifest("lake", "reports", dict(files), form) | changed
+    return json.dumps({name: value for name, value in content.items() if value is not None}).encode()
+
+
+def rows_of(form, lines):
+    make, name = FORMS[form]
+    inventory = parse_manifest(told(form), "manifest.json")
+    return list(data_rows(inventory, io.BytesIO(make(lines, "lake")), name))
+
+
+def as_line(row):
+    """The line that a row was made of; what a file cannot tell apart is left as it reads."""
+    return Line(
+        key=row.key,
+        size=row.size,
+        etag=row.etag or None,
+        modified_ms=row.modified_ms,
+        version_id=row.version_id or None,
+        latest=row.latest,
+        delete_marker=row.delete_marker,
+        bucket=row.bucket,
+        storage_class=row.storage_class or None,
+    )
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30)
+lines = st.builds(
+    Line,
+    key=texts,
+    size=st.none() | st.integers(0, 5 << 40),
+    etag=st.none() | st.sampled_from(["d41d8cd98f00b204e9800998ecf8427e", "ab-17"]),
+    modified_ms=st.none() | st.integers(0, 4_000_000_000_000),
+    version_id=st.none() | st.just("3HL4kqtJlcpXroDTDmJ+rmSpXd3dIbrHY"),
+    latest=st.booleans(),
+    delete_marker=st.booleans(),
+    bucket=st.just("lake"),
+    storage_class=st.sampled_from([None, "STANDARD", "GLACIER"]),
+)
+ODD = ["a b", "a+b", "a%2Fb", '"', "'", ",", "line\nbreak\r", "日本", "\uffff\U0010ffff", " ", "\x01"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@settings(max_examples=50, deadline=None)  # the first one loads pyarrow
+@given(some=st.lists(lines, max_size=20))
+@example(some=[Line(key=key, latest=True, delete_marker=False, bucket="lake") for key in ODD])
+def test_any_inventory_comes_back_as_it_was_written(form, some):
+    assert [as_line(row) for row in rows_of(form, some)] == some
+
+
+def test_what_a_version_is_stays_true_when_the_inventory_does_not_say_it():
+    for form in FORMS:
+        (row,) = rows_of(form, [Line(key="a")])
+        assert row.latest
+        assert not row.delete_marker
+        assert (row.size, row.etag, row.modified_ms) == (None, "", None)
+
+
+def test_parquet_times_in_other_units_are_milliseconds_all_the_same():
+    for unit, factor in (("s", 0.001), ("us", 1000), ("ns", 1_000_000)):
+        values = pa.array([int(1_717_156_800_000 * factor)], pa.timestamp(unit, "UTC"))
+        table = pa.table({"key": ["a"], "last_modified_date": values})
+        out = io.BytesIO()
+        pq.write_table(table, out)
+        inventory = parse_manifest(told("Parquet"), "manifest.json")
+        (row,) = data_rows(inventory, io.BytesIO(out.getvalue()), "data.parquet")
+        assert row.modified_ms == 1_717_156_800_000
+
+
+# ---- manifests
+
+
+def test_a_manifest_says_where_its_files_lie():
+    inventory = parse_manifest(told(files=[("d/1", b"one"), ("d/2", b"")]), "manifest.json")
+    assert (inventory.source_bucket, inventory.destination_bucket) == ("lake", "reports")
+    assert inventory.files == (
+        DataFile(key="d/1", size=3, md5="f97c5d29941bfb1b2fdab0874906ab82"),
+        DataFile(key="d/2", size=0, md5="d41d8cd98f00b204e9800998ecf8427e"),
+    )
+    assert parse_manifest(told(sourceBucket="arn:aws:s3:::lake"), "m").source_bucket == "lake"
+    assert parse_manifest(told(destinationBucket=None), "m").destination_bucket == ""
+
+
+def test_a_manifest_cut_anywhere_is_refused():
+    content = told()
+    for cut in range(len(content)):
+        with pytest.raises(
+            KeyListError, match=r"manifest\.json: no JSON .*cut short: supply the whole inventory again"
+        ):
+            parse_manifest(content[:cut], "manifest.json")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            told("ORC"),
+            "its data files are ORC, which cannot be read here; have the inventory written as CSV or Parquet",
+        ),
+        (told(files=[], sourceBucket=None), "no manifest of an S3 Inventory .'sourceBucket' is missing"),
+        (told(fileSchema=None), "'fileSchema' is missing"),
+        (b"[]", "no manifest of an S3 Inventory"),
+        (b'"text"', "no manifest of an S3 Inventory"),
+        (b'{"entries": []}', "no manifest of an S3 Inventory"),
+        (told() + b"\xff", "no JSON"),
+        (told(files=[("", b"x")]), "a data file without a key"),
+        (told(fileSchema="Bucket, Size"), "none of its columns is named key"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(content, said):
+    with pytest.raises(KeyListError, match=said):
+        parse_manifest(content, "manifest.json")
+
+
+# ---- data files that are not whole
+
+
+def checked(data, told_by):
+    (file,) = parse_manifest(told(files=[("d/1", told_by)]), "manifest.json").files
+    target = io.BytesIO()
+    copy_checked(io.BytesIO(data), target, file, "d/1")
+    return target.getvalue()
+
+
+def test_a_data_file_is_compared_with_its_manifest():
+    assert checked(b"content", b"content") == b"content"
+    with pytest.raises(KeyListError, match="d/1: 4 bytes, but the manifest says 7; none of it was used"):
+        checked(b"cont", b"content")
+    with pytest.raises(KeyListError, match="d/1: its MD5 is not that of the manifest; none of it was used"):
+        checked(b"c0ntent", b"content")
+
+
+def test_without_a_checksum_the_length_counts():
+    copy_checked(io.BytesIO(b"abc"), None, DataFile(key="d", size=3), "d")
+    copy_checked(io.BytesIO(b"abc"), None, DataFile(key="d"), "d")
+    with pytest.raises(KeyListError):
+        copy_checked(io.BytesIO(b"abc"), None, DataFile(key="d", size=4), "d")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_data_that_are_not_what_they_say_are_refused(form):
+    inventory = parse_manifest(told(form), "manifest.json")
+    make, name = FORMS[form]
+    whole = make([Line(key=f"k{n}", bucket="lake") for n in range(30)], "lake")
+    for content in (b"no such thing", whole[:-9], b"PAR1" + whole[4:-4] + b"PAR2"):
+        with pytest.raises(KeyListError, match=name):
+            list(data_rows(inventory, io.BytesIO(content), name))
+
+
+def test_a_row_with_too_few_fields_is_named():
+    inventory = parse_manifest(told(), "manifest.json")
+    short = gzip.compress(b'"lake","a","","","","1","","",""\n"lake","b"\n')
+    with pytest.raises(KeyListError, match=r"data\.csv\.gz, row 2: 2 fields where 9 are expected"):
+        list(data_rows(inventory, io.BytesIO(short), "data.csv.gz"))
+
+
+def test_parquet_without_a_key_or_with_senseless_times_is_refused():
+    inventory = parse_manifest(told("Parquet"), "manifest.json")
+    for columns, said in (
+        ({"name": ["a"]}, "none of its columns"),
+        ({"key": ["a"], "last_modified": ["soon"]}, "timestamp"),
+    ):
+        out = io.BytesIO()
+        pq.write_table(pa.table(columns), out)
+        with pytest.raises(KeyListError, match=said):
+            list(data_rows(inventory, io.BytesIO(out.getvalue()), "data.parquet"))
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, told().replace(b'"size": 1', b'"size": 1e999')])
+def test_a_manifest_that_no_program_would_write_is_refused_by_its_name(content):
+    assert content != told()
+    with pytest.raises(KeyListError, match=r"manifest\.json"):
+        parse_manifest(content, "manifest.json")

@@ -1,0 +1,706 @@
+"""The feed: what a pass hands out, what it leaves alone, and when the next pass begins."""
+
+import threading
+
+import attrs
+import pytest
+
+from framework.discovery.feed import LIST_SHARE, Assignment, HandedFeed, ListingFeed
+from framework.discovery.splitting import Cutter
+from framework.discovery.stale_listing import MOST_PASSES, NOT_GIVEN
+from framework.errors import ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
+from framework.model.batches import Acknowledgement, RecordBatch
+from framework.model.objects import Anchor, NativeObject, ObjectState, TopicPartition
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
+from framework.offsets.manager import OffsetManager
+from framework.testing.clock import FakeClock
+
+PARTITION = TopicPartition("t", 0)
+
+
+def native(key, version="v1", size=10, modified_ms=1):
+    return NativeObject(bucket="b", key=key, size=size, version=version, modified_ms=modified_ms)
+
+
+def send(offsets, entry):
+    """What a sender does: everything up to there is confirmed."""
+    batch = RecordBatch(
+        native=native(entry.key, entry.version),
+        topic_partition=entry.topic_partition,
+        first_record=1,
+        payloads=[b"x"],
+        size_bytes=1,
+        entry=entry,
+    )
+    offsets.commit(Acknowledgement(topic_partition=entry.topic_partition, batches=(batch,), anchor=Anchor(0, 0, 0)))
+
+
+class Everything:
+    """A selection that leaves out what begins with `-` and cannot route what begins with `?`."""
+
+    def __init__(self):
+        self.passes = 0
+        self.left = 0
+
+    def begin_pass(self):
+        self.passes += 1
+        self.left = 0
+
+    def partition_for(self, native, *, started=False):
+        if native.key.startswith("?"):
+            raise ObjectError("no partition", location=native.location)
+        if native.key.startswith("-"):
+            self.left += 1
+            return None
+        return PARTITION
+
+    def left_out(self):
+        return {"minus": self.left} if self.left else {}
+
+
+class Rig:
+    """A feed over a list that tests change, a fake clock, and positions."""
+
+    def __init__(self, *objects, **options):
+        self.objects = list(objects)
+        self.clock = FakeClock()
+        self.list_seconds = 0.0
+        self.offsets = options.pop("offsets") if "offsets" in options else OffsetManager()
+        self.listings = 0
+        options.setdefault("poll_interval_seconds", 5.0)
+        options.setdefault("numbering_options", "")
+        self.feed = ListingFeed(
+            listing=self.listing, selection=Everything(), offsets=self.offsets, clock=self.clock, **options
+        )
+
+    def listing(self):
+        self.listings += 1
+        for one in list(self.objects):
+            if isinstance(one, BaseException):
+                raise one
+            self.clock.advance(self.list_seconds)
+            yield one
+
+    def take_all(self):
+        taken = []
+        while (assignment := self.feed.take()) is not None:
+            taken.append(assignment)
+        return taken
+
+    def keys(self):
+        return [assignment.native.key for assignment in self.take_all()]
+
+    def next_pass(self):
+        self.clock.advance(self.feed.seconds_until_due)
+        return self.keys()
+
+    def done(self, one, state=ObjectState.DONE, records=3):
+        key = OffsetManagerKey.of_object(one.bucket, one.key)
+        entry = self.offsets.get_entry(key)
+        if entry is None or entry.version != one.version:
+            begun = OffsetManagerEntry.start(one, PARTITION)
+            entry = self.offsets.add_entry(attrs.evolve(begun, generation=self.offsets.next_generation(key)))
+        send(self.offsets, entry.advanced(records, state=state))
+
+
+def test_a_pass_hands_out_every_object_once_in_order():
+    rig = Rig(native("a"), native("b"), native("c"))
+    assert rig.keys() == ["a", "b", "c"]
+    assert rig.feed.counts.passes == 1
+    assert (rig.feed.counts.listed, rig.feed.counts.total_chosen_bytes) == (3, 30)
+
+
+def test_what_is_in_the_readers_hands_is_not_handed_out_again():
+    rig = Rig(native("a"), native("b"))
+    rig.keys()
+    assert rig.next_pass() == []
+    assert rig.listings == 2
+
+
+def test_an_object_with_a_newer_version_waits_until_the_reader_is_done_with_the_old_one():
+    rig = Rig(native("a"))
+    rig.keys()
+    rig.objects = [native("a", "v2", modified_ms=2)]
+    assert rig.next_pass() == []
+    rig.done(native("a"))
+    assert rig.next_pass() == ["a"]
+
+
+def test_a_new_version_of_a_finished_object_is_read_from_its_first_record():
+    rig = Rig(native("a"))
+    rig.keys()
+    rig.done(native("a"))
+    rig.objects = [native("a", "v2", modified_ms=2)]
+    rig.clock.advance(5)
+    (assignment,) = rig.take_all()
+    assert (assignment.entry.version, assignment.entry.records_done) == ("v2", 0)
+
+
+@pytest.mark.parametrize("state", [ObjectState.DONE, ObjectState.FAILED])
+def test_a_finished_object_costs_nothing_but_its_line(state):
+    rig = Rig(native("a"), native("b"))
+    rig.done(native("a"), state)
+    assert rig.keys() == ["b"]
+    assert (rig.feed.counts.listed, rig.feed.counts.chosen) == (2, 1)
+
+
+def test_an_unfinished_object_goes_on_from_its_position():
+    rig = Rig(native("a"))
+    rig.done(native("a"), ObjectState.READING, 7)
+    (assignment,) = rig.take_all()
+    assert assignment.entry.records_done == 7
+
+
+def test_a_late_key_in_front_of_all_others_is_found_by_the_next_pass():
+    rig = Rig(native("m"))
+    rig.keys()
+    rig.objects = [native("a", modified_ms=0), native("m")]
+    assert rig.next_pass() == ["a"]
+
+
+def test_the_wait_is_the_poll_interval_or_ten_times_the_listing_and_a_long_one_is_said(caplog):
+    caplog.set_level("INFO")
+    quick = Rig(native("a"), native("b"))
+    quick.keys()
+    assert quick.feed.seconds_until_due == 5.0
+    assert not caplog.messages
+    slow = Rig(native("a"), native("b"))
+    slow.list_seconds = 2.0
+    slow.keys()
+    assert slow.feed.seconds_until_due == LIST_SHARE * 4.0
+    assert LIST_SHARE == 10
+    assert caplog.messages == [
+        "the listing took 4.0 seconds, so that the next one begins in 40: new objects are found then"
+    ]
+
+
+def test_what_a_listing_waited_for_without_asking_the_store_makes_no_wait_longer():
+    idle = [50.0]  # of earlier passes
+    rig = Rig(native("a"), native("b"), idle_seconds=lambda: idle[0])
+    rig.list_seconds = 3.0
+    rig.feed.take()
+    idle[0] += 2.0
+    rig.take_all()
+    assert rig.feed.seconds_until_due == LIST_SHARE * 4.0
+    assert rig.feed.counts.list_seconds == 4.0
+    assert rig.next_pass() == []
+    assert rig.feed.seconds_until_due == LIST_SHARE * 6.0
+
+
+def test_time_that_the_reader_takes_between_two_objects_is_no_time_of_the_listing():
+    rig = Rig(native("a"), native("b"))
+    rig.feed.take()
+    rig.clock.advance(1000)
+    rig.take_all()
+    assert rig.feed.seconds_until_due == 5.0
+
+
+def test_nothing_is_listed_before_the_next_pass_is_due():
+    rig = Rig(native("a"))
+    rig.keys()
+    for _ in range(100):
+        assert rig.feed.take() is None
+    rig.clock.advance(4.999)
+    assert rig.feed.take() is None
+    assert rig.listings == 1
+    rig.clock.advance(0.001)
+    rig.feed.take()
+    assert rig.listings == 2
+
+
+def test_asking_how_long_to_wait_changes_nothing():
+    rig = Rig(native("a"))
+    assert [rig.feed.seconds_until_due, rig.feed.seconds_until_due] == [0.0, 0.0]
+    assert rig.listings == 0
+    rig.feed.take()
+    assert rig.feed.seconds_until_due == 0.0  # under way
+
+
+def test_once_ends_after_one_whole_pass():
+    rig = Rig(native("a"), once=True)
+    assert not rig.feed.finished
+    assert rig.feed.take() is not None
+    assert not rig.feed.finished
+    assert rig.feed.take() is None
+    assert rig.feed.finished
+    rig.clock.advance(100)
+    assert rig.feed.take() is None
+    assert rig.listings == 1
+
+
+def test_without_once_it_never_ends_until_it_is_stopped():
+    rig = Rig(native("a"))
+    rig.keys()
+    assert not rig.feed.finished
+    rig.feed.stop()
+    rig.feed.stop()
+    assert rig.feed.finished
+    rig.clock.advance(100)
+    assert rig.feed.take() is None
+
+
+def test_a_stop_ends_a_pass_under_way():
+    rig = Rig(native("a"), native("b"))
+    rig.feed.take()
+    rig.feed.stop()
+    assert rig.feed.take() is None
+
+
+def test_an_object_given_back_is_decided_anew_with_once_at_once():
+    rig = Rig(native("a"), native("b"), once=True)
+    first = rig.feed.take()
+    rig.objects[0] = native("a", "v2", modified_ms=2)
+    rig.feed.release(first)
+    assert rig.keys() == ["b"]
+    assert not rig.feed.finished
+    (again,) = rig.take_all()
+    assert (again.native.key, again.native.version) == ("a", "v2")
+    assert rig.feed.finished
+
+
+def test_an_object_given_back_after_the_last_pass_makes_one_more():
+    rig = Rig(native("a"), once=True)
+    (taken,) = rig.take_all()
+    assert rig.feed.finished
+    rig.feed.release(taken)
+    assert not rig.feed.finished
+    assert rig.keys() == ["a"]
+    assert rig.feed.finished
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in-the-pass", "after-it"])
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_an_object_that_comes_back_again_and_again_is_asked_for_at_growing_pauses_and_then_no_more(late, tolerant):
+    """A store may list a version that it does not give: without this a thousand requests a second, for ever."""
+    rig = Rig(native("a"), native("b"), once=True, tolerant=tolerant)
+    pauses = []
+    rig.done(native("b"))
+    for _ in range(MOST_PASSES):
+        taken = rig.feed.take()
+        assert taken.native.key == "a"
+        if not late:
+            rig.feed.release(taken)
+        assert rig.feed.take() is None
+        if late:
+            rig.feed.release(taken)
+        pauses.append(rig.feed.seconds_until_due)
+        assert not rig.feed.finished
+        rig.clock.advance(pauses[-1])
+    assert pauses == pytest.approx([0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0])
+    if tolerant:
+        assert rig.keys() == []
+        assert rig.feed.finished
+        assert rig.feed.counts.left_out == {NOT_GIVEN: 1}
+    else:
+        with pytest.raises(
+            ObjectChangedError, match=r"8 times the store said .* v1 again: it does not give what it lists"
+        ):
+            rig.feed.take()
+
+
+def test_one_that_is_overwritten_again_and_again_is_read_without_a_pause():
+    rig = Rig(native("a", "v0"), once=True)
+    for number in range(1, 3 * MOST_PASSES):
+        taken = rig.feed.take()
+        rig.objects[0] = native("a", f"v{number}", modified_ms=number)
+        rig.feed.release(taken)
+        assert rig.feed.take() is None
+        assert rig.feed.seconds_until_due == 0
+    assert rig.keys() == ["a"]
+
+
+def test_shares_of_one_object_that_come_back_count_once_a_pass():
+    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    for _ in range(MOST_PASSES - 1):
+        for taken in rig.take_all():
+            rig.feed.release(taken)
+        rig.clock.advance(rig.feed.seconds_until_due)
+    assert len(rig.take_all()) == 3
+
+
+def test_an_object_that_is_gone_makes_no_pass():
+    rig = Rig(native("a"), once=True)
+    (taken,) = rig.take_all()
+    rig.feed.release(taken, gone=True)
+    assert rig.feed.finished
+    assert rig.keys() == []
+
+
+def test_an_object_that_was_gone_and_is_back_is_read():
+    rig = Rig(native("a"))
+    (taken,) = rig.take_all()
+    rig.feed.release(taken, gone=True)
+    assert rig.next_pass() == ["a"]
+
+
+def test_what_is_left_out_is_counted_for_each_pass():
+    rig = Rig(native("-a"), native("b"), native("-c"))
+    assert rig.keys() == ["b"]
+    assert rig.feed.counts.left_out == {"minus": 2}
+    rig.objects = [native("-a")]
+    rig.next_pass()
+    assert rig.feed.counts.left_out == {"minus": 1}
+    assert (rig.feed.counts.chosen, rig.feed.counts.total_chosen) == (0, 1)
+
+
+def test_a_name_without_a_partition_stops_or_is_counted():
+    with pytest.raises(ObjectError, match="no partition"):
+        Rig(native("?a")).feed.take()
+    tolerant = Rig(native("?a"), native("b"), tolerant=True)
+    assert tolerant.keys() == ["b"]
+    assert tolerant.feed.counts.left_out == {"name without a partition": 1}
+
+
+def test_a_listing_that_broke_is_no_complete_pass():
+    rig = Rig(native("a"), StoreUnavailableError("away"), once=True)
+    assert rig.feed.take().native.key == "a"
+    with pytest.raises(StoreUnavailableError):
+        rig.feed.take()
+    assert not rig.feed.finished
+    assert rig.feed.counts.passes == 0
+    rig.objects = [native("a"), native("b")]
+    assert rig.keys() == ["b"]
+    assert rig.feed.finished
+
+
+@pytest.mark.parametrize("how", ["filtered", "refused", "overwritten in hand"])
+def test_an_object_that_is_listed_is_not_missing_whatever_is_decided_about_it(how):
+    one = native({"filtered": "-a", "refused": "?a", "overwritten in hand": "a"}[how])
+    rig = Rig(one, tolerant=True)
+    if how == "overwritten in hand":
+        rig.take_all()
+        rig.objects = [native("a", "v2", modified_ms=2)]
+        rig.clock.advance(5)
+    else:
+        rig.done(one, ObjectState.READING)
+    tracker = rig.offsets.tracker
+    tracker.open(60_000)
+    tracker.begin_listing("", "", in_order=True)
+    tracker.began(100_000)
+    assert rig.take_all() == []
+    tracker.complete(whole=True)
+    assert [entry.missing_since_ms for entry in rig.offsets.entries()] == [0]
+
+
+# ---- positions that begin
+
+
+def test_what_is_handed_out_has_begun_and_is_not_stored_yet():
+    rig = Rig(native("a", modified_ms=77), native("b"), numbering_options='{"format":"jsonl"}')
+    (first, _) = rig.take_all()
+    assert first.entry == rig.offsets.get_entry(first.entry.get_manager_key())
+    assert (first.entry.generation, first.entry.modified_ms, first.entry.numbering_options) == (
+        1,
+        77,
+        '{"format":"jsonl"}',
+    )
+    assert [one.key for one in rig.offsets.flush().entries] == []  # a beginning is no progress
+    assert not rig.offsets.dirty
+
+
+def test_a_version_that_is_restored_is_read_again_in_a_generation_of_its_own():
+    """An overwritten object that gets its former version back: what is in the topic of it is of an earlier generation."""
+    rig = Rig()
+    seen = []
+    for version, modified_ms in [("v1", 5), ("v2", 9), ("v1", 5)]:
+        rig.objects = [native("a", version, modified_ms=modified_ms)]
+        rig.clock.advance(5)
+        (taken,) = rig.take_all()
+        seen.append((taken.entry.version, taken.entry.generation, taken.entry.records_done))
+        rig.done(taken.native)
+    assert seen == [("v1", 1, 0), ("v2", 2, 0), ("v1", 3, 0)]
+
+
+def test_an_object_whose_tail_a_killed_server_forgot_is_handed_out_again_from_where_the_topic_ends():
+    rig = Rig(native("a"), native("b"))
+    for one, there in [("a", 2), ("b", 5)]:
+        entry = attrs.evolve(OffsetManagerEntry.start(native(one), PARTITION), records_done=5, total=5)
+        rig.offsets.add_entry(entry.recovered(there))
+    (taken,) = rig.take_all()
+    assert (taken.native.key, taken.entry.records_done, taken.entry.total) == ("a", 2, 5)
+
+
+ours, theirs = canonical_options({"format": "jsonl"}), canonical_options({"format": "csv"})
+
+
+def begun_under_other_options(records, *, splits=0, accepted=False):
+    offsets = OffsetManager()
+    start = attrs.evolve(OffsetManagerEntry.start(native("a"), PARTITION, theirs), may_begin_again=accepted)
+    if splits:
+        offsets.add_entries(
+            attrs.evolve(start, share=share, split_size=4, topic_partition=partition_of(share))
+            for share in range(1, splits + 1)
+        )
+        start = offsets.get_entry(OffsetManagerKey.of_object("b", "a").of_share(splits))
+    else:
+        offsets.add_entry(start)
+    if records:
+        send(offsets, start.advanced(records))
+    return offsets
+
+
+@pytest.mark.parametrize("splits", [0, 3])
+def test_an_object_half_read_with_other_options_is_refused(splits):
+    offsets = begun_under_other_options(3, splits=splits)
+    before = list(offsets.entries())
+    with pytest.raises(PositionMismatchError, match="csv"):
+        Rig(native("a"), offsets=offsets, numbering_options=ours).feed.take()
+    assert list(offsets.entries()) == before
+
+
+@pytest.mark.parametrize("split_size", [None, 3, 4])
+@pytest.mark.parametrize(("records", "accepted"), [(0, False), (0, True), (3, True)])
+@pytest.mark.parametrize("splits", [0, 3])
+def test_an_object_of_which_nothing_was_sent_or_when_that_is_accepted_begins_anew(
+    splits, records, accepted, split_size
+):
+    offsets = begun_under_other_options(records, splits=splits, accepted=accepted)
+    cutter = splitting(split_size) if split_size else Cutter()
+    taken = Rig(native("a"), offsets=offsets, numbering_options=ours, cutter=cutter).take_all()
+    assert {(one.entry.generation, one.entry.numbering_options, one.entry.records_done) for one in taken} == {
+        (2, ours, 0)
+    }
+    assert len(taken) == (-(-10 // split_size) if split_size else 1)
+    assert sorted(offsets.entries(), key=lambda one: one.share) == [one.entry for one in taken]
+
+
+def test_what_is_finished_depends_on_nothing_any_more():
+    offsets = begun_under_other_options(0)
+    send(offsets, offsets.get_entry(OffsetManagerKey.of_object("b", "a")).advanced(4, state=ObjectState.DONE))
+    assert Rig(native("a"), offsets=offsets, numbering_options=ours).take_all() == []
+
+
+def test_a_position_that_says_nothing_of_options_goes_on_under_any():
+    offsets = OffsetManager()
+    offsets.add_entry(OffsetManagerEntry(bucket="b", key="a", version="v1", records_done=3, topic_partition=PARTITION))
+    (assignment,) = Rig(native("a"), offsets=offsets, numbering_options=ours).take_all()
+    assert (assignment.entry.records_done, assignment.entry.generation) == (3, 1)
+
+
+def test_memory_for_what_was_handed_out_does_not_grow_with_the_passes():
+    rig = Rig()
+    for number in range(3):
+        rig.objects = [native(f"{number}/{key:05}") for key in range(10_001)]
+        for assignment in rig.take_all():
+            rig.done(assignment.native)
+        rig.clock.advance(5)
+    assert len(rig.feed._in_hand) <= 10_001
+
+
+# ---- shares of split objects
+
+
+def partition_of(share, partitions=3):
+    return TopicPartition("t", (share - 1) % partitions)
+
+
+def splitting(size=10, partitions=3):
+    return Cutter(split_size=size, partitions=partitions, can_split=lambda key: not key.endswith(".gz"))
+
+
+def shares_of(assignments):
+    return [(one.native.key, one.entry.share, one.entry.split_size, one.entry.topic_partition) for one in assignments]
+
+
+def finish(rig, assignment, records=3):
+    send(rig.offsets, assignment.entry.advanced(records, state=ObjectState.DONE))
+
+
+def test_a_large_object_is_handed_out_share_by_share_each_in_a_partition_of_its_own():
+    rig = Rig(
+        native("a", size=9), native("b", size=31), native("c.gz", size=99), native("d", size=10), cutter=splitting()
+    )
+    taken = rig.take_all()
+    assert shares_of(taken) == [
+        ("a", 0, 0, PARTITION),
+        *[("b", share, 10, partition_of(share)) for share in (1, 2, 3, 4)],
+        ("c.gz", 0, 0, PARTITION),
+        ("d", 0, 0, PARTITION),
+    ]
+    assert [one.size_bytes for one in taken] == [9, 10, 10, 10, 1, 99, 10]
+    counts = rig.feed.counts
+    assert (counts.listed, counts.chosen, counts.total_chosen, counts.total_chosen_bytes) == (4, 7, 7, 149)
+
+
+def test_a_later_pass_hands_out_the_shares_that_are_neither_finished_nor_in_hand():
+    rig = Rig(native("a", size=45), cutter=splitting())
+    taken = rig.take_all()
+    finish(rig, taken[1])
+    rig.feed.release(taken[2])
+    assert rig.next_pass() == ["a"]
+    assert rig.next_pass() == []
+    for one in taken:
+        finish(rig, one)
+    assert rig.next_pass() == []
+
+
+@pytest.mark.parametrize("size", [None, 7, 1000])
+def test_an_object_begun_in_shares_keeps_its_cut(size):
+    offsets = OffsetManager()
+    first = Rig(native("a", size=45), cutter=splitting(), offsets=offsets)
+    taken = first.take_all()
+    for number in (0, 3):
+        send(offsets, taken[number].entry.advanced(2))
+    finish(first, taken[1])
+    again = Rig(
+        native("a", size=45), cutter=splitting(size) if size else Cutter(partitions=3), offsets=offsets
+    ).take_all()
+    assert shares_of(again) == [("a", share, 10, partition_of(share)) for share in (1, 3, 4, 5)]
+    assert [one.entry.records_done for one in again] == [2, 0, 2, 0]
+
+
+@pytest.mark.parametrize("state", [ObjectState.READING, ObjectState.DONE])
+def test_an_object_begun_whole_stays_whole(state):
+    rig = Rig(native("a", size=45), cutter=splitting())
+    rig.done(native("a", size=45), state=state)
+    assert shares_of(rig.take_all()) == ([("a", 0, 0, PARTITION)] if state is ObjectState.READING else [])
+
+
+def test_all_shares_of_a_new_version_are_of_the_next_generation():
+    rig = Rig(native("a", size=25), cutter=splitting())
+    for one in rig.take_all():
+        finish(rig, one)
+    rig.objects = [native("a", "v2", size=35)]
+    rig.clock.advance(5)
+    taken = rig.take_all()
+    assert [(one.entry.share, one.entry.generation, one.entry.records_done) for one in taken] == [
+        (share, 2, 0) for share in (1, 2, 3, 4)
+    ]
+    # of another process: they have begun, and do not begin a second time
+    finish(rig, taken[2])
+    other = Rig(native("a", "v2", size=35), cutter=splitting(), offsets=rig.offsets)
+    assert [(one.entry.share, one.entry.generation) for one in other.take_all()] == [(1, 2), (2, 2), (4, 2)]
+
+
+def test_a_version_that_comes_back_is_read_in_all_its_shares():
+    rig = Rig(native("a", size=25), cutter=splitting())
+    for version in ("v1", "v2", "v1"):
+        rig.objects = [native("a", version, size=25)]
+        rig.clock.advance(5)
+        taken = rig.take_all()
+        assert [one.entry.share for one in taken] == [1, 2, 3]
+        for one in taken:
+            finish(rig, one)
+    assert {one.entry.generation for one in taken} == {3}
+
+
+@pytest.mark.parametrize("size", [10, 25, 45])
+def test_a_newer_version_waits_until_no_share_of_the_older_one_is_in_hand(size):
+    rig = Rig(native("a", size=25), cutter=splitting())
+    taken = rig.take_all()
+    rig.objects = [native("a", "v2", size=size)]
+    for one in taken[::-1]:
+        assert rig.next_pass() == []
+        finish(rig, one)
+    assert len(rig.next_pass()) == -(-size // 10)
+
+
+def test_with_once_a_version_put_off_for_an_older_one_that_came_back_is_still_read():
+    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    taken = rig.take_all()
+    rig.objects = [native("a", "v2", size=25)]
+    rig.feed.release(taken[0])
+    assert rig.next_pass() == []
+    assert not rig.feed.finished  # shares 2 and 3 are still being read, and share 1 is of no version that is wanted
+    assert rig.next_pass() == []
+    for one in taken[1:]:
+        finish(rig, one)
+    assert rig.next_pass() == ["a"] * 3
+    assert rig.feed.finished
+
+
+def test_gone_shares_do_not_keep_a_source_going():
+    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    taken = rig.take_all()
+    rig.objects = []
+    for one in taken:
+        rig.feed.release(one, gone=True)
+    assert rig.feed.finished
+
+
+def test_a_share_read_with_other_options_refuses_the_whole_object():
+    rig = Rig(native("a", size=25), cutter=splitting(), numbering_options='{"format":"text"}')
+    finish(rig, rig.take_all()[1], records=0)
+    other = Rig(native("a", size=25), cutter=splitting(), numbering_options='{"format":"jsonl"}', offsets=rig.offsets)
+    with pytest.raises(PositionMismatchError, match="b/a"):
+        other.take_all()
+
+
+def test_too_many_shares_are_an_error_that_names_the_option():
+    rig = Rig(native("a", size=3 << 24), cutter=splitting(2))
+    with pytest.raises(ObjectError, match=r"25,165,824 shares.*split_size"):
+        rig.take_all()
+    assert Rig(native("a", size=3 << 24), native("b"), cutter=splitting(2), tolerant=True).keys() == ["b"] * 5
+
+
+def test_memory_for_what_was_handed_out_does_not_grow_within_a_pass():
+    rig = Rig(*[native(f"{key:05}") for key in range(5_000)])
+    most = 0
+    for _ in range(5_000):
+        rig.done(rig.feed.take().native)
+        most = max(most, len(rig.feed._in_hand))
+    assert most <= 1000
+    assert rig.take_all() == []
+
+
+def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypatch):
+    monkeypatch.setattr("framework.discovery.splitting.PRUNE_FROM", 10)
+    rig = Rig(*[native(f"{key:03}") for key in range(100)])
+    held = {"003", "050"}
+    for _ in range(100):
+        taken = rig.feed.take().native
+        if taken.key not in held:
+            rig.done(taken)
+    assert len(rig.feed._in_hand) < 20
+    assert rig.next_pass() == []
+    rig.objects = [native(key, "v2") for key in held]
+    assert rig.next_pass() == []
+
+
+# ---- objects that somebody else chose
+
+
+def assignment(key):
+    return Assignment(native=native(key), entry=OffsetManagerEntry.start(native(key), PARTITION))
+
+
+def test_a_handed_feed_gives_what_it_was_given_and_ends_when_closed():
+    feed = HandedFeed([assignment("a")])
+    feed.give([assignment("b")])
+    assert [feed.take().native.key, feed.take().native.key, feed.take()] == ["a", "b", None]
+    assert not feed.finished
+    feed.close()
+    assert feed.finished
+
+
+def test_a_handed_feed_tells_of_what_comes_back():
+    told = []
+    feed = HandedFeed(on_release=lambda given, gone: told.append((given.native.key, gone)))
+    feed.release(assignment("a"), gone=True)
+    feed.release(assignment("b"))
+    assert told == [("a", True), ("b", False)]
+
+
+@pytest.mark.parametrize("end", ["give", "close", "stop"])
+def test_waiting_for_a_handed_feed_ends_when_something_happens(end):
+    feed = HandedFeed()
+    waiter = threading.Thread(target=feed.wait, args=(60.0, None))
+    waiter.start()
+    feed.give([assignment("a")]) if end == "give" else getattr(feed, end)()
+    waiter.join(30)
+    assert not waiter.is_alive()
+
+
+def test_waiting_for_a_handed_feed_ends_at_once_when_the_task_was_stopped_already():
+    stop = threading.Event()
+    stop.set()
+    feed = HandedFeed()
+    waiter = threading.Thread(target=feed.wait, args=(60.0, stop), daemon=True)
+    waiter.start()
+    waiter.join(30)
+    alive = waiter.is_alive()
+    feed.stop()
+    assert not alive
+
+
+# ---- order

@@ -1,0 +1,71 @@
+"""Objects whose names are refused: listed again in each pass, told once."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from framework.discovery import feed as feeds
+from framework.discovery.feed import ListingFeed
+from framework.errors import ObjectError
+from framework.model.objects import NativeObject
+from framework.offsets.manager import OffsetManager
+
+
+class Refusing:
+    """Every name is wrong."""
+
+    def begin_pass(self):
+        pass
+
+    def partition_for(self, native, *, started=False):
+        raise ObjectError("its name makes the topic '17'", location=native.location)
+
+    def left_out(self):
+        return {}
+
+
+def natives(count, version="v"):
+    return [NativeObject(scheme="s3", bucket="b", key=f"17/{at}", size=1, version=version) for at in range(count)]
+
+
+def passes(listed, *, tolerant=True):
+    """A feed after so many passes, each over what `listed` holds of it."""
+    pages = iter(listed)
+    feed = ListingFeed(
+        listing=lambda: iter(next(pages)),
+        selection=Refusing(),
+        offsets=OffsetManager(),
+        numbering_options="",
+        poll_interval_seconds=0.0,
+        tolerant=tolerant,
+        rest_seconds=lambda _: 0.0,
+    )
+    for _ in listed:
+        assert feed.take() is None
+    return feed
+
+
+def test_a_refused_object_is_told_once_and_counted_in_each_pass(caplog):
+    feed = passes([natives(3)] * 4)
+    assert feed.counts.passes == 4
+    assert feed.counts.left_out == {"name without a partition": 3}
+    assert len(caplog.messages) == 3
+    caplog.clear()
+    passes([natives(1), natives(1, version="w")])
+    assert len(caplog.messages) == 2
+
+
+def test_of_very_many_the_first_are_told(caplog, monkeypatch):
+    monkeypatch.setattr(feeds, "MOST_SAID", 5)
+    with caplog.at_level(logging.WARNING):
+        feed = passes([natives(100)] * 3)
+    assert len(caplog.messages) == 6
+    assert "without a line of their own" in caplog.messages[-1]
+    assert feed.counts.left_out == {"name without a partition": 100}
+
+
+def test_without_tolerance_it_ends_the_run():
+    with pytest.raises(ObjectError, match="17"):
+        passes([natives(1)], tolerant=False)

@@ -1,0 +1,562 @@
+"""Discovery mode `incremental`: cheap passes behind the highest keys that skip nothing for longer than a whole pass is away."""
+
+import attrs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.discovery.deferred import MOST_PUT_OFF, PutOff
+from framework.discovery.incremental import HOLD_SECONDS, Tail, TailFeed, just_before
+from framework.errors import ListingError
+from framework.model.objects import ObjectState, TopicPartition
+from framework.offsets.listing_hints import PastListing
+from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.testing.clock import FakeClock
+from framework.testing.fakes.memory_source import MemorySourceTask
+from tests.support.core import drain, iterator_over, payloads, put_lines, store_of
+from tests.support.listing import native
+
+INTERVAL = 1000.0
+
+
+class Everything:
+    """A selection of every object; those in `young` are put off."""
+
+    def __init__(self):
+        self.young = set()
+        self.put_off = lambda key: None
+
+    def begin_pass(self):
+        pass
+
+    def partition_for(self, one, *, started=False):
+        if one.key in self.young and not started:
+            self.put_off(one.key)
+            return None
+        return TopicPartition("t", 0)
+
+    def left_out(self):
+        return {}
+
+
+class Source:
+    """Keys, a feed over them, and positions that survive a restart."""
+
+    def __init__(self, keys=(), *, lookback=3, prefixes=("",), base="", min_age=0.0, selection="all"):
+        self.versions = dict.fromkeys(keys, 1)
+        self.lookback, self.prefixes, self.base, self.min_age = lookback, prefixes, base, min_age
+        self.selection = selection
+        self.clock = FakeClock()
+        self.stored = MemoryOffsetStore()
+        self.chosen = Everything()
+        self.listed = []
+        self.start()
+
+    def start(self):
+        """A process: positions are loaded, nothing is in anybody's hands."""
+        self.offsets = OffsetManager(self.stored)
+        self.offsets.populate_offset_manager()
+        self.hands = {}
+        tail = Tail(
+            prefixes=self.prefixes,
+            base=self.base,
+            lookback_keys=self.lookback,
+            full_pass_interval=INTERVAL,
+            min_age=self.min_age,
+            selection=self.selection,
+            offsets=self.offsets,
+            past=lambda prefix: self.offsets.past_listing(prefix) or PastListing(of=""),
+            list_whole=lambda: self.list_behind(dict.fromkeys(self.prefixes, self.base)),
+            list_behind=self.list_behind,
+            clock=self.clock,
+        )
+        self.chosen.put_off = tail.put_off.add
+        self.feed = TailFeed(
+            tail,
+            selection=self.chosen,
+            offsets=self.offsets,
+            numbering_options="",
+            poll_interval_seconds=1,
+            clock=self.clock,
+        )
+
+    def list_behind(self, starts):
+        for prefix, after in starts.items():
+            for key in sorted(key for key in self.versions if key.startswith(prefix) and key > after):
+                self.listed.append(key)
+                yield attrs.evolve(native(key), version=str(self.versions[key]))
+
+    def go(self, seconds=1.0):
+        """A pass, after some time: what it listed."""
+        self.clock.sleep(max(seconds, self.feed.seconds_until_due))
+        self.listed = []
+        passes = self.feed.counts.passes
+        while (assignment := self.feed.take()) is not None:
+            self.hands[assignment.native.key] = assignment
+        assert self.feed.counts.passes == passes + 1
+        return self.listed
+
+    def finish(self, *keys, state=ObjectState.DONE):
+        """The reader is done with these, or with all that it has."""
+        for key in keys or list(self.hands):
+            self.offsets.add_entry(self.hands.pop(key).entry.advanced(1, state=state))
+        self.offsets.flush()
+
+    def release(self, key, *, gone=False):
+        self.feed.release(self.hands.pop(key), gone=gone)
+
+    def done(self):
+        return {entry.key for entry in self.offsets.entries() if entry.finished}
+
+
+def numbered(*numbers):
+    return [f"{number:04}" for number in numbers]
+
+
+HUNDRED = numbered(*range(100))
+
+
+def settled(**options):
+    """A source whose first pass is over and done."""
+    source = Source(HUNDRED, **options)
+    assert source.go() == HUNDRED
+    source.finish()
+    return source
+
+
+# ---- cheap
+
+
+def test_after_a_whole_pass_only_the_look_back_is_listed_until_the_next_is_due():
+    source = settled()
+    for _ in range(5):
+        assert source.go() == HUNDRED[-3:]
+    assert source.go(INTERVAL) == HUNDRED
+    assert source.go() == HUNDRED[-3:]
+
+
+def test_new_keys_move_the_look_back_on():
+    source = settled()
+    source.versions.update(dict.fromkeys(numbered(100, 101), 1))
+    assert source.go() == numbered(97, 98, 99, 100, 101)
+    assert sorted(source.hands) == numbered(100, 101)
+    assert source.go() == numbered(99, 100, 101)
+
+
+def test_a_bucket_of_fewer_keys_than_the_look_back_is_listed_whole():
+    source = Source(numbered(1, 2, 3))
+    for _ in range(3):
+        assert source.go() == numbered(1, 2, 3)
+    source.versions.update(dict.fromkeys(numbered(4), 1))
+    assert source.go() == numbered(1, 2, 3, 4)
+    assert source.go() == numbered(2, 3, 4)
+
+
+def test_without_a_look_back_nothing_known_is_listed():
+    source = settled(lookback=0)
+    assert source.go() == []
+    source.versions["0100"] = 1
+    assert source.go() == ["0100"]
+    assert source.go() == []
+
+
+def test_keys_that_are_deleted_do_not_lead_it_back_for_ever():
+    source = settled()
+    for key in HUNDRED[-2:]:
+        del source.versions[key]
+    assert source.go() == numbered(97)
+    source.versions.update(dict.fromkeys(numbered(*range(100, 110)), 1))
+    assert source.go() == numbered(97, *range(100, 110))
+    assert source.go() == numbered(107, 108, 109)
+
+
+def test_a_pass_that_took_long_does_not_hold_up_the_short_ones():
+    source = Source(HUNDRED)
+    slow = source.list_behind
+
+    def list_slowly(starts):
+        for one in slow(starts):
+            source.clock.sleep(1)
+            yield one
+
+    source.list_behind = list_slowly
+    source.start()
+    source.go()
+    assert source.feed.seconds_until_due <= 1
+    source.go()
+    assert source.feed.seconds_until_due == pytest.approx(30, abs=1)
+    assert len(source.go()) == 3
+    assert len(source.go(INTERVAL - 400)) == 3  # it took 100 seconds: not more often than every 1000
+    assert len(source.go(INTERVAL)) == 100
+
+
+# ---- nothing is skipped
+
+
+def test_a_late_key_in_the_look_back_comes_at_once_and_one_below_it_with_the_next_whole_pass():
+    source = settled()
+    source.versions.update({"0098x": 1, "0050x": 1})
+    source.go()
+    assert list(source.hands) == ["0098x"]
+    source.go(INTERVAL)
+    assert list(source.hands) == ["0098x", "0050x"]
+
+
+def test_an_object_in_hand_holds_nothing_back_however_long_it_takes():
+    source = Source(HUNDRED)
+    source.go()
+    source.finish(*HUNDRED[1:])
+    for _ in range(20):
+        assert source.go() == HUNDRED[-3:]
+    assert source.go(INTERVAL) == HUNDRED
+    assert list(source.hands) == ["0000"]
+
+
+def test_an_object_that_failed_holds_nothing_back():
+    source = Source(HUNDRED)
+    source.go()
+    source.finish("0000", state=ObjectState.FAILED)
+    source.finish()
+    assert source.go() == HUNDRED[-3:]
+    source.start()
+    assert source.go(0) == HUNDRED  # the place was not saved: nobody flushed
+
+
+def test_an_object_overwritten_while_it_was_read_comes_with_the_next_pass():
+    source = Source(HUNDRED)
+    source.go()
+    source.versions["0010"] = 2
+    source.release("0010")
+    source.finish()
+    assert source.go() == HUNDRED[10:]
+    assert source.hands["0010"].entry.version == "2"
+    source.finish()
+    assert source.go() == HUNDRED[-3:]
+
+
+def test_a_version_that_was_listed_while_an_older_one_was_read_comes_when_that_one_is_finished():
+    source = Source(HUNDRED)
+    source.go()
+    source.finish(*(key for key in HUNDRED if key != "0010"))
+    source.versions["0010"] = 2
+    assert source.go(INTERVAL) == HUNDRED
+    assert source.hands["0010"].entry.version == "1"
+    assert source.go() == HUNDRED[10:]
+    source.finish("0010")
+    assert source.go() == HUNDRED[10:]
+    assert source.hands["0010"].entry.version == "2"
+    assert source.go() == HUNDRED[-3:]
+
+
+def test_an_object_that_is_gone_is_not_waited_for():
+    source = Source(HUNDRED)
+    source.go()
+    del source.versions["0010"]
+    source.release("0010", gone=True)
+    assert source.go() == HUNDRED[-3:]
+
+
+def test_an_object_that_is_overwritten_again_and_again_is_waited_for_a_minute_only():
+    source = Source(HUNDRED)
+    source.go()
+    long = 0
+    for _ in range(200):
+        if "0010" in source.hands:
+            source.versions["0010"] += 1
+            source.release("0010")
+        source.finish()
+        long += len(source.go()) > 3
+    assert HOLD_SECONDS / 2 < long <= HOLD_SECONDS + 1
+    source.go(INTERVAL)
+    assert "0010" in source.hands
+
+
+def test_objects_that_are_too_young_are_looked_at_again_in_each_pass_until_they_are_not():
+    source = Source(HUNDRED, min_age=100)
+    source.chosen.young = set(numbered(50, 60))
+    source.go()
+    source.finish()
+    for _ in range(100):
+        assert source.go() == HUNDRED[50:]
+    source.chosen.young = {"0060"}
+    assert source.go() == HUNDRED[50:]
+    assert list(source.hands) == ["0050"]
+    assert source.go() == HUNDRED[60:]
+    source.clock.sleep(HOLD_SECONDS + 100)
+    assert source.go() == HUNDRED[-3:]  # it is young for ever: another one again and again
+    source.go(INTERVAL)
+    source.chosen.young = set()
+    source.go(INTERVAL)
+    assert "0060" in source.hands
+
+
+def test_a_pass_that_broke_is_made_again():
+    source = settled()
+    whole = source.list_behind
+
+    def breaks(starts):
+        yield from list(whole(starts))[:2]
+        raise ListingError("broken")
+
+    source.list_behind = breaks
+    source.start()
+    source.clock.sleep(2)
+    with pytest.raises(ListingError):
+        list(iter(source.feed.take, None))
+    source.list_behind = whole
+    source.start()
+    assert source.go() == HUNDRED
+
+
+def test_each_prefix_has_its_own_end():
+    source = Source([f"{prefix}/{number}" for prefix in "ab" for number in range(9)], prefixes=("b/", "a/"))
+    source.go()
+    source.finish()
+    assert source.go() == ["b/6", "b/7", "b/8", "a/6", "a/7", "a/8"]
+    source.versions["a/9"] = 1
+    source.go()
+    assert list(source.hands) == ["a/9"]
+
+
+def test_nothing_before_the_place_where_listings_begin():
+    source = Source(HUNDRED, base="0050", lookback=200)
+    for _ in range(2):
+        assert source.go() == HUNDRED[51:]
+    source.release("0051")
+    assert source.go() == HUNDRED[51:]
+
+
+# ---- over a restart
+
+
+def test_a_restart_goes_on_where_everything_before_was_finished():
+    source = settled()
+    source.go()
+    source.offsets.flush()
+    source.start()
+    assert source.go(0) == HUNDRED[-3:]
+    assert not source.offsets.dirty  # an idle source writes nothing
+    assert source.go(INTERVAL) == HUNDRED
+
+
+def test_a_restart_begins_before_the_lowest_unfinished_object():
+    source = Source(HUNDRED)
+    source.go()
+    source.finish(*(key for key in HUNDRED if key not in {"0020", "0070"}))
+    source.go()
+    source.finish("0070")
+    source.go()
+    source.offsets.flush()
+    source.start()
+    assert source.go(0) == HUNDRED[20:]
+    assert list(source.hands) == ["0020"]
+    source.finish()
+    assert source.go() == HUNDRED[-3:]
+
+
+def test_a_restart_begins_before_what_was_put_off():
+    source = Source(HUNDRED)
+    source.chosen.young = {"0030"}
+    source.go()
+    source.finish()
+    source.go()
+    source.offsets.flush()
+    source.chosen.young = set()
+    source.start()
+    assert source.go(0) == HUNDRED[30:]
+    assert list(source.hands) == ["0030"]
+
+
+@pytest.mark.parametrize("change", ["selection", "prefixes", "late", "clock"])
+def test_a_restart_under_other_circumstances_begins_with_a_whole_pass(change):
+    source = settled()
+    source.go()
+    source.offsets.flush()
+    if change == "selection":
+        source.selection = "others"
+    elif change == "prefixes":
+        source.prefixes = ("00", "01")
+    elif change == "late":
+        source.clock.sleep(INTERVAL)
+    else:
+        source.clock = FakeClock()
+        source.clock.sleep(-50)
+    source.start()
+    assert source.go(0) == HUNDRED
+
+
+def test_a_position_of_an_unfinished_object_counts_also_when_it_came_after_the_place_was_kept():
+    source = settled()
+    source.go()
+    source.offsets.flush()
+    source.versions["0005"] = 2
+    entry = source.offsets.get_entry(next(iter(source.offsets.entries())).get_manager_key())
+    source.offsets.add_entry(
+        attrs.evolve(entry, key="0005", version="2", generation=2, total=None, records_done=0, records_saved=0)
+    )
+    source.offsets.flush()
+    source.start()
+    assert source.go(0) == HUNDRED[5:]
+    assert list(source.hands) == ["0005"]
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "late", "pass", "pass", "finish", "finish one", "release", "restart", "flush", "wait"]),
+        st.integers(0, 999),
+    ),
+    max_size=40,
+)
+
+
+@given(st.integers(0, 5), st.integers(1, 12), STEPS)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_was_listed_once_is_read_and_late_keys_wait_no_longer_than_for_a_whole_pass(lookback, count, steps):
+    source = Source(numbered(*range(500, 500 + count)), lookback=lookback)
+    seen = set()  # (key, version) that a pass has shown
+    highest = 500 + count
+    for step, number in steps:
+        if step == "add":
+            highest += 1
+            source.versions[f"{highest:04}"] = 1
+        elif step == "late":
+            source.versions.setdefault(f"{number % highest:04}x", 1)
+        elif step == "pass":
+            source.go(number % 7)
+            seen |= {(key, source.versions[key]) for key in source.listed}
+            for key, version in seen:
+                if source.versions[key] == version:  # in hand, or finished: nothing is left lying
+                    assert key in source.hands or key in source.done()
+        elif step == "finish":
+            source.finish()
+        elif step == "finish one" and source.hands:
+            source.finish(sorted(source.hands)[number % len(source.hands)])
+        elif step == "release" and source.hands:
+            key = sorted(source.hands)[number % len(source.hands)]
+            source.versions[key] += 1
+            source.release(key)
+        elif step == "restart":
+            source.start()
+        elif step == "flush":
+            source.offsets.flush()
+        elif step == "wait":
+            source.clock.sleep(number % 10)
+    source.go(INTERVAL)
+    source.finish()
+    assert source.done() == set(source.versions)
+
+
+# ---- the parts
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5))
+def test_a_place_just_before_a_key_is_before_it(key):
+    assert just_before(key) < key
+    assert just_before(key).encode() < key.encode()
+
+
+def test_few_keys_lie_between():
+    assert just_before("part-000123") == "part-000122"
+    assert just_before("a/b") == "a/a"
+    assert just_before("a/") == "a."
+    assert just_before("a\U0001f600") == "a"
+
+
+def test_of_many_objects_put_off_the_lowest_are_known():
+    put_off = PutOff(60, FakeClock())
+    for number in range(5 * MOST_PUT_OFF):
+        put_off.add(f"{number:05}")
+    assert len(put_off.waiting()) < 2 * MOST_PUT_OFF
+    assert set(numbered_long(MOST_PUT_OFF)) <= set(put_off.waited_for())
+
+
+def numbered_long(count):
+    return [f"{number:05}" for number in range(count)]
+
+
+# ---- a source
+
+
+def over(store, offsets=None, *, once=False, page_size=10, **options):
+    options = {"mode": "incremental", "lookback_keys": 15, **options}
+    return iterator_over(store, offsets, task=MemorySourceTask(store, page_size=page_size), once=once, **options)
+
+
+def go(iterator):
+    iterator.feed._due = 0.0
+    return payloads(drain(iterator))
+
+
+def test_a_source_in_mode_incremental_lists_two_pages_a_pass_instead_of_all():
+    store = store_of(**{f"k{number:03}": 1 for number in range(200)})
+    iterator = over(store, list_concurrency=1)
+    assert len(go(iterator)) == 200
+    assert store.count("list_page") == 20
+    for _ in range(3):
+        before = store.count("list_page")
+        assert go(iterator) == {}
+        assert store.count("list_page") - before == 2
+    put_lines(store, "k200", 1)
+    assert list(go(iterator)) == ["k200"]
+    iterator.close()
+
+
+def test_one_complete_pass_is_a_whole_one_in_any_mode():
+    store = store_of(**{f"k{number:03}": 1 for number in range(100)})
+    offsets = OffsetManager()
+    iterator = over(store, offsets)
+    go(iterator)
+    iterator.close()
+    put_lines(store, "a late one", 1)
+    iterator = over(store, offsets, once=True)
+    assert list(go(iterator))[:1] == ["a late one"]
+    assert iterator.finished
+    iterator.close()
+
+
+def test_young_objects_come_when_they_are_old_enough():
+    store = store_of(**{f"k{number:03}": 1 for number in range(50)})
+    now = store.put("k010", b'{"n":1}\n', modified_ms=4_000_000_000_000).modified_ms / 1000
+    iterator = over(store, min_age=10, lookback_keys=5)
+    assert "k010" not in go(iterator)
+    assert go(iterator) == {}
+    iterator._clock_ahead_seconds = now + 20 - 1.7e9
+    iterator.store_clock = lambda: now + 20
+    iterator.feed._selection._selector._now = iterator.store_clock
+    assert list(go(iterator)) == ["k010"]
+    iterator.close()
+
+
+def test_a_store_without_order_is_refused_with_the_way_out():
+    store = store_of(a=1)
+    store.ordered = False
+    iterator = over(store)
+    with pytest.raises(
+        ListingError, match=r'memory://bucket/: .*not list in the order.*set \[discovery\] mode = "list"'
+    ):
+        go(iterator)
+    assert store.count("list_page") == 0
+    iterator.close()
+
+
+def test_a_store_noticed_to_have_no_order_is_refused_when_its_objects_are_handed_out():
+    class Shuffled(type(store_of())):
+        def list_page(self, **arguments):
+            page = super().list_page(**arguments)
+            return attrs.evolve(page, objects=page.objects[::-1])
+
+    store, offsets = Shuffled(), OffsetManager()
+    for name in "abc":
+        put_lines(store, name, 1)
+    iterator = over(store, offsets)
+    batches = [iterator.next_batch() for _ in range(3)]
+    assert sorted(payloads(batches)) == ["a", "b", "c"]
+    with pytest.raises(ListingError, match=r'set \[discovery\] mode = "list"'):
+        iterator.next_batch()
+    iterator.close()
+    calls = store.count("list_page")
+    iterator = over(store, offsets)
+    with pytest.raises(ListingError, match=r'set \[discovery\] mode = "list"'):
+        go(iterator)
+    assert store.count("list_page") == calls
+    iterator.close()

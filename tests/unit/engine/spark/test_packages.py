@@ -1,0 +1,87 @@
+"""What travels to executors, and what is looked for there."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import attrs
+import pytest
+
+from framework.config.formats import ENTRY_POINT_GROUP
+from framework.engine.spark.packages import DISTRIBUTION, NEEDED, needed_modules, ship_packages, write_archive
+from framework.errors import SparkUnavailableError
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.options import source_config
+from framework.transformer import Transformer
+from gcs_source.task import GcsSourceTask
+from s3_source.task import S3SourceTask
+from transformers import SHIPPED_FORMATS, InputOptions, make_transformer
+
+DRIVER_ONLY = {"prometheus-client", "pyspark", "rich", "tomli", "typer"}
+"""Dependencies that no executor imports: the command line, metrics, and Spark, which executors bring."""
+
+
+def needed_for(form, task_class=S3SourceTask):
+    config = source_config()
+    return needed_modules(task_class, attrs.evolve(config, input=attrs.evolve(config.input, format=form)))
+
+
+def test_every_dependency_is_looked_for_or_the_drivers_alone():
+    """A new dependency must be put into one of the lists, or executors fail in the middle of a run."""
+    known = {*NEEDED, *S3SourceTask.needs_modules, *GcsSourceTask.needs_modules}
+    for form in SHIPPED_FORMATS:
+        known |= {*make_transformer(InputOptions(format=form)).needs_modules}
+    declared = {
+        re.match(r"[\w-]+", line)[0] for line in importlib.metadata.requires(DISTRIBUTION) if "extra ==" not in line
+    }
+    assert {name.replace("-", "_") for name in declared - DRIVER_ONLY} == {name.replace(".", "_") for name in known}
+
+
+@pytest.mark.parametrize(
+    ("form", "own"),
+    [("jsonl", set()), ("avro", {"fastavro"}), ("parquet", {"pyarrow"}), ("auto", {"fastavro", "pyarrow"})],
+)
+def test_a_format_names_what_it_needs(form, own):
+    assert set(needed_for(form)) - set(needed_for("text")) == own
+    assert set(NEEDED) <= set(needed_for(form))
+    assert "boto3" in needed_for(form)
+
+
+def test_a_source_and_a_format_of_others_must_be_installed_there():
+    class Source(MemorySourceTask):
+        needs_modules = ("their_client",)
+
+    Source.__module__ = "their_source.task"
+    assert {"their_client", "their_source"} <= set(needed_for("text", Source))
+    Source.__module__ = "__main__"  # a script's own classes travel by their code
+    assert "__main__" not in needed_for("text", Source)
+    assert Transformer.needs_modules == () == MemorySourceTask.needs_modules
+
+
+def test_the_archive_runs_by_itself_and_has_its_entry_points(tmp_path):
+    archive = tmp_path / "ours.zip"
+    write_archive(archive)
+    code = f"""
+import importlib.metadata, sys
+sys.path.insert(0, {str(archive)!r})
+import framework.engine.spark.job, s3_source.task, transformers.parquet
+assert framework.__file__.startswith({str(archive)!r}), framework.__file__
+found = importlib.metadata.entry_points(group={ENTRY_POINT_GROUP!r})
+assert {{one.name for one in found}} == {set(SHIPPED_FORMATS)!r}
+(only,) = importlib.metadata.distributions(name={DISTRIBUTION!r}, path=[{str(archive)!r}])
+assert only.version
+found["parquet"].load()
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+
+def test_a_master_that_has_refused_the_application_is_one_sentence(tmp_path, monkeypatch):
+    def gone(_):
+        raise TypeError("'NoneType' object is not callable")  # pyspark's, once the context is stopped
+
+    monkeypatch.setattr("pyspark.SparkFiles.getRootDirectory", lambda: str(tmp_path))
+    context = SimpleNamespace(master="spark://a:7077", applicationId="refused", addPyFile=gone, _jsc=None)
+    with pytest.raises(SparkUnavailableError, match="Spark's master spark://a:7077 does not answer, or has ended"):
+        ship_packages(context)

@@ -1,0 +1,199 @@
+"""Waiting for Spark without being held up by it, what pyspark finds in the environment, and what is refused."""
+
+import os
+import re
+import shlex
+import stat
+import sys
+import threading
+from pathlib import Path
+
+import attrs
+import pytest
+from pyspark import SparkContext
+
+from framework.config.sections import SparkSection
+from framework.engine.spark import jvm, session
+from framework.engine.spark.session import check_speculation, wait_for
+from framework.errors import ConfigError
+
+SECONDS = 20
+
+
+@pytest.fixture(autouse=True)
+def no_jvm(monkeypatch):
+    """A configuration reads the properties of a JVM that runs already: that of tests before this one."""
+    monkeypatch.setattr(SparkContext, "_jvm", None)
+
+
+def test_what_work_gives_or_raises_comes_out():
+    assert wait_for(lambda: 7, None, "nothing") == 7
+    assert wait_for(lambda: 7, threading.Event(), "nothing") == 7
+    with pytest.raises(ZeroDivisionError):
+        wait_for(lambda: 1 / 0, threading.Event(), "nothing")
+
+
+def test_a_stop_leaves_the_work_behind_and_its_late_result_is_taken_care_of():
+    go, stopping, late, given = threading.Event(), threading.Event(), threading.Event(), []
+
+    def work():
+        stopping.set()
+        assert go.wait(SECONDS)
+        return 7
+
+    def too_late(result):
+        given.append(result)
+        late.set()
+
+    assert wait_for(work, stopping, "a master", too_late=too_late) is None
+    assert not given
+    go.set()
+    assert late.wait(SECONDS)
+    assert given == [7]
+
+
+def test_a_failure_after_a_stop_is_nobodys():
+    go, stopping, failed = threading.Event(), threading.Event(), threading.Event()
+
+    def work():
+        stopping.set()
+        assert go.wait(SECONDS)
+        failed.set()
+        raise OSError("too late")
+
+    assert wait_for(work, stopping, "a master", too_late=lambda _: pytest.fail("there is no result")) is None
+    go.set()
+    assert failed.wait(SECONDS)
+
+
+def test_what_is_waited_for_is_told(monkeypatch, caplog):
+    monkeypatch.setattr(session, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(session, "SLICE_SECONDS", 0.001)
+    told = threading.Event()
+    caplog.handler.addFilter(lambda record: told.set() or True)
+    assert wait_for(lambda: told.wait(SECONDS), None, "an executor") is True
+    assert "still waiting for an executor" in caplog.text
+
+
+@attrs.frozen
+class Context:
+    """What a context says of its configuration."""
+
+    conf: dict
+
+    def getConf(self):  # noqa: N802 - pyspark's name
+        return self.conf
+
+
+@pytest.mark.parametrize("value", ["true", "True"])
+def test_a_context_that_speculates_is_refused(value):
+    with pytest.raises(ConfigError, match=r"spark\.speculation is on: .*set it to false"):
+        check_speculation(Context({"spark.speculation": value}))
+
+
+@pytest.mark.parametrize("conf", [{}, {"spark.speculation": "false"}])
+def test_one_that_does_not_is_not(conf):
+    check_speculation(Context(conf))
+
+
+@pytest.mark.parametrize(
+    ("given", "conf", "submitted", "python", "address"),
+    [
+        ({}, {}, False, sys.executable, "127.0.0.1"),
+        ({"PYSPARK_PYTHON": "/a", "SPARK_LOCAL_IP": "10.0.0.1"}, {}, False, "/a", "10.0.0.1"),
+        ({"PYSPARK_PYTHON": "/a"}, {"spark.pyspark.python": "/b"}, False, "/b", "127.0.0.1"),
+        ({}, {"spark.pyspark.python": "/b"}, True, sys.executable, None),
+        ({"PYSPARK_PYTHON": "/a"}, {}, True, "/a", None),
+    ],
+)
+def test_the_interpreter_of_executors_and_nothing_is_left_behind(monkeypatch, given, conf, submitted, python, address):
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    with session._variables(SparkSection(conf=conf), submitted=submitted):
+        assert os.environ["PYSPARK_PYTHON"] == python
+        assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+        assert os.environ.get("SPARK_LOCAL_IP") == address
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,3]"])
+def test_a_local_driver_authenticates_and_stays_on_this_machine(master):
+    conf = dict(session._conf(SparkSection(master=master), "orders").getAll())
+    assert conf["spark.authenticate"] == "true"
+    assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
+    given = SparkSection(master=master, conf={"spark.driver.host": "10.0.0.1", "spark.authenticate": "false"})
+    assert dict(session._conf(given, "orders").getAll()) == {**conf, **given.conf}
+
+
+def test_a_jvm_is_started_without_what_only_a_local_run_needs():
+    """A process has one JVM: a cluster's context that follows a local one would take its options over."""
+    options = SparkSection(master="local[2]", conf={"spark.driver.host": "192.0.2.1", "spark.app.id": "x"})
+    conf = session._conf(options, "orders")
+    assert dict(conf.getAll())["spark.authenticate"] == "true"
+    given = dict(session._jvm_options(conf, options))
+    assert (given["spark.driver.host"], given["spark.app.id"]) == ("192.0.2.1", "x")
+    assert not {"spark.authenticate", "spark.driver.bindAddress"}.intersection(given)
+
+
+@pytest.mark.parametrize("master", ["spark://head:7077", "yarn", "local-cluster[1,1,1024]"])
+def test_a_cluster_is_left_as_it_is_configured(master):
+    conf = dict(session._conf(SparkSection(master=master), "orders").getAll())
+    assert not {"spark.authenticate", "spark.driver.host", "spark.driver.bindAddress"}.intersection(conf)
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "said"),
+    [
+        ("local[*]", {}, None),
+        ("spark://h:7077", {}, "spark.authenticate is off"),
+        ("spark://h:7077", {"spark.network.crypto.enabled": "true"}, "spark.authenticate is off"),
+        ("yarn", {"spark.authenticate": "true"}, "spark.network.crypto.enabled is off"),
+        ("yarn", {"spark.authenticate": "True", "spark.network.crypto.enabled": "true"}, None),
+        ("yarn", {"spark.authenticate": "true", "spark.ssl.rpc.enabled": "true"}, None),
+    ],
+)
+def test_an_open_cluster_is_told(caplog, master, conf, said):
+    @attrs.frozen
+    class OnCluster(Context):
+        master: str
+
+    session.warn_of_open_cluster(OnCluster(conf, master))
+    assert [said in line for line in caplog.messages] == ([True] if said else [])
+
+
+def test_options_of_spark_show_no_value():
+    assert "hunter22" not in repr(SparkSection(conf={"spark.authenticate.secret": "hunter22"}))
+    assert "spark.authenticate.secret" in repr(SparkSection(conf={"spark.authenticate.secret": "hunter22"}))
+
+
+def test_options_go_to_the_jvm_through_a_file_of_this_user_alone(monkeypatch):
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    secret = " a=b:#!\\u0041\n\t'\"é\U0001f600 "
+    with jvm._submitted([("spark.x", secret)]):
+        arguments = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
+        file = Path(arguments[1])
+        text = file.read_text()
+        assert (arguments[0], arguments[-1], stat.S_IMODE(file.stat().st_mode)) == (
+            "--properties-file",
+            "pyspark-shell",
+            0o600,
+        )
+        assert "a=b" not in " ".join(arguments)
+    assert not file.exists()
+    assert "PYSPARK_SUBMIT_ARGS" not in os.environ
+    name, _, value = text.rstrip("\n").partition("=")
+    units = re.sub(r"\\u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)), value)
+    assert (name, units.encode("utf-16", "surrogatepass").decode("utf-16")) == ("spark.x", secret)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--jars a.jar pyspark-shell")
+    with jvm._submitted([]):
+        assert os.environ["PYSPARK_SUBMIT_ARGS"].endswith(" --jars a.jar pyspark-shell")
+    assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--jars a.jar pyspark-shell"
+
+
+def test_what_spark_says_of_an_option_holds_no_secret():
+    conf = {"spark.authenticate.secret": "hunter22", "spark.ssl.keyPassword": "swordfish", "spark.cores.max": "many"}
+    said = session.without_secrets("spark.cores.max: many; hunter22 is too short, swordfish too", conf)
+    assert said == "spark.cores.max: many; *** is too short, *** too"

@@ -1,0 +1,341 @@
+"""A listing by waves of key ranges, planned on the driver: every object once, whatever the executors do. No Spark here:
+the waves run in this process, through the same bytes."""
+
+import pickle
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.engine.spark import waves
+from framework.engine.spark.bundles import RangeListed, list_bundle, list_ranges, packed, seconds_asked, unpacked
+from framework.engine.spark.listing import wave_lister
+from framework.errors import AccessDeniedError, FatalError, StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.model.objects import NativeObject
+from framework.storage.listing import limiter
+from framework.storage.listing.parallel import ListingRequest
+from framework.storage.retry import RetryPolicy
+from framework.testing.clock import FakeClock
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
+from tests.support.core import iterator_over
+from tests.support.listing import even, skewed
+from tests.unit.storage.listing.test_parallel import BoundedStore, SortedStore, like_folders
+
+PAGE = 7
+
+
+def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, clock=time.monotonic, **options):
+    """(keys, the listing, the waves that executors got) of one listing."""
+    limiter.set_pace(store, limiter.CallPace())
+    task = MemorySourceTask(
+        store, page_size=PAGE, policy=RetryPolicy(attempts=6, jitter=0.0, clock=clock).without_waiting()
+    )
+    iterator = iterator_over(store, task=task, **options)
+    given_out = []
+
+    def on_executors(wave):
+        given_out.append(pickle.loads(pickle.dumps([bundle.tasks for bundle in wave])))
+        if run is not None:
+            run(len(given_out))
+        return [one for bundle in wave for one in list_ranges(iterator, bundle)]
+
+    maker = wave_lister(
+        MemorySourceTask,
+        iterator.config,
+        on_executors,
+        width,
+        make_thread=lambda work: threading.Thread(target=work, daemon=True),
+        start_over=start_over,
+    )
+    iterator.list_with(maker)
+    listing = iterator.lister(request or ListingRequest(prefix="", after=""))
+    keys = [one.key for page in listing for one in page]
+    iterator.close()
+    return keys, listing, given_out
+
+
+def test_a_small_bucket_costs_no_job():
+    store = SortedStore(even(PAGE))
+    keys, listing, jobs = listed(store)
+    assert keys == even(PAGE)
+    assert (len(store.calls), jobs, listing.complete) == (1, [], True)
+
+
+@pytest.mark.parametrize(("pages", "small"), [(8, True), (12, True), (17, False)])
+def test_nor_does_it_when_it_is_listed_again(pages, small):
+    """What the last pass showed, and what this one has shown, are the same pages."""
+    store = SortedStore(even(pages * PAGE - 3))
+    _, first, _ = listed(store)
+    store.calls.clear()
+    keys, listing, jobs = listed(store, request=ListingRequest(prefix="", after="", histogram=first.histogram))
+    assert sorted(keys) == store.keys
+    assert listing.complete
+    assert (jobs == []) == small
+
+
+def test_a_large_one_is_listed_by_executors_each_key_once():
+    store = SortedStore(skewed(3000))
+    keys, listing, jobs = listed(store)
+    assert sorted(keys) == store.keys
+    assert len(keys) == 3000
+    assert jobs
+    assert max(len(wave) for wave in jobs) == 3
+    assert max(sum(map(len, wave)) for wave in jobs) > 3
+    assert listing.counts.calls == len(store.calls)
+    assert listing.counts.objects == 3000
+    assert len(store.calls) <= 1.3 * 3000 / PAGE
+
+
+def test_a_wave_that_is_queued_for_busy_cores_is_no_time_of_the_listing(monkeypatch):
+    monkeypatch.setattr(waves, "_in_background", lambda work, _: work)  # begun when it is waited for
+    clock = FakeClock()
+    queued = []
+
+    def run(_):
+        queued.append(1000.0)
+        clock.advance(1000.0)
+
+    _, listing, _ = listed(SortedStore(skewed(3000)), run=run, clock=clock)
+    assert len(queued) > 1
+    # requests take no time by that clock, and little by the one that times them
+    assert 0.9 * sum(queued) < listing.counts.idle_seconds <= sum(queued)
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ([], 0.0),
+        ([(0.0, 0.0)], 0.0),
+        ([(10.0, 12.0)], 2.0),
+        ([(10.0, 12.0), (11.0, 11.5), (10.5, 13.0)], 3.0),
+        ([(20.0, 21.0), (10.0, 12.0)], 3.0),
+        ([(10.0, 12.0), (12.0, 12.5), (5.0, 4.0)], 2.5),
+    ],
+)
+def test_ranges_that_are_listed_side_by_side_take_their_time_once(asked, seconds):
+    assert seconds_asked([RangeListed(asked_at=at, answered_at=until) for at, until in asked]) == seconds
+
+
+def test_the_next_pass_goes_to_the_executors_at_once():
+    store = SortedStore(skewed(3000))
+    _, first, _ = listed(store)
+    store.calls.clear()
+    request = ListingRequest(prefix="", after="", histogram=first.histogram)
+    keys, second, jobs = listed(store, request=request)
+    assert sorted(keys) == store.keys
+    assert sum(map(len, jobs[0])) > 1
+    assert second.counts.calls == len(store.calls) <= 1.1 * 3000 / PAGE
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    keys=st.sets(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6), max_size=400),
+    after=st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    width=st.integers(1, 4),
+    concurrency=st.integers(2, 9),
+    make=st.sampled_from([SortedStore, BoundedStore]),
+)
+def test_every_key_behind_after_comes_once(keys, after, width, concurrency, make):
+    store = make(keys)
+    request = ListingRequest(prefix="", after=after)
+    found, listing, _ = listed(store, request=request, width=width, list_concurrency=concurrency)
+    assert sorted(found) == sorted(key for key in keys if key.encode() > after.encode())
+    assert listing.complete
+
+
+def test_waves_over_a_store_that_bounds_pages_show_nothing_twice():
+    store = BoundedStore(skewed(3000))
+    keys, _, jobs = listed(store)
+    assert sorted(keys) == store.keys
+    assert jobs
+    assert store.shown == 3000
+
+
+def test_a_wave_that_spark_loses_is_listed_again():
+    def lose(number):
+        if number in {1, 3}:
+            raise RuntimeError("ExecutorLostFailure")
+
+    store = SortedStore(even(3000))
+    keys, _, _ = listed(store, run=lose)
+    assert sorted(keys) == store.keys
+    assert len(keys) == 3000
+
+
+def test_waves_that_spark_loses_for_ever_end_the_listing_with_a_sentence():
+    def lose(_):
+        raise RuntimeError("Python worker exited unexpectedly\n  at java.lang")
+
+    with pytest.raises(FatalError, match=f"lost a listing {waves.WAVE_ATTEMPTS} times: Python worker exited"):
+        listed(SortedStore(even(3000)), run=lose)
+
+
+def test_a_store_without_order_is_listed_by_one_chain_from_the_start(caplog):
+    names = [f"a{number % 7} {number}" for number in range(700)] + [f"a{number % 7}/b{number}" for number in range(700)]
+    store = SortedStore(names, like_folders)
+    started_over = []
+    keys, listing, _ = listed(store, start_over=lambda: started_over.append(True))
+    assert set(keys) == set(names)
+    assert keys[-len(names) :] == store.keys
+    assert listing.unordered
+    assert listing.complete
+    assert listing.histogram == []
+    assert started_over == [True]
+    assert "one chain of pages lists it from the start" in caplog.text
+    again, _, jobs = listed(store, request=ListingRequest(prefix="", after="", unordered=True))
+    assert (again, jobs) == (store.keys, [])
+
+
+def test_what_executors_meet_is_raised_here_and_its_type_is_kept():
+    store = SortedStore(even(3000))
+    count = 0
+
+    def deny():
+        nonlocal count
+        count += 1
+        if count > 150:
+            raise AccessDeniedError("no")
+
+    store.before = deny
+    with pytest.raises(AccessDeniedError, match="no"):
+        listed(store)
+
+
+def test_throttling_halves_what_the_next_wave_asks_at_once():
+    store = SortedStore(even(6000))
+    refused = []
+
+    def refuse():
+        if len(store.calls) > 200 and len(refused) < 5:
+            refused.append(1)
+            raise ThrottledError("slow down")
+
+    store.before = refuse
+    keys, listing, jobs = listed(store, list_concurrency=16)
+    assert sorted(keys) == store.keys
+    assert listing.counts.throttled == 5
+    sizes = [sum(map(len, wave)) for wave in jobs]
+    assert any(later < before for before, later in pairwise(sizes))
+
+
+def test_closing_ends_a_wave_that_spark_loses_meanwhile():
+    store = SortedStore(even(3000))
+    limiter.set_pace(store, limiter.CallPace())
+    iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
+
+    def on_executors(wave):
+        iterator.close()
+        raise RuntimeError("job was cancelled")
+
+    maker = wave_lister(
+        MemorySourceTask, iterator.config, on_executors, 2, make_thread=lambda work: threading.Thread(target=work)
+    )
+    listing = maker(iterator)(ListingRequest(prefix="", after=""))
+    with pytest.raises(TaskClosedError):
+        list(listing)
+    assert not listing.complete
+
+
+@pytest.mark.parametrize("lost", [True, False], ids=["lost", "left"])
+def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end(lost):
+    """The pace is the process's: what one listing keeps, all later ones lack."""
+    store = SortedStore(even(3000))
+    limiter.set_pace(store, limiter.CallPace())
+    iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
+    begun = []
+
+    def on_executors(wave):
+        begun.append(wave)
+        if lost:
+            raise RuntimeError("executors are gone")
+        return [one for bundle in wave for one in list_ranges(iterator, bundle)]
+
+    maker = wave_lister(
+        MemorySourceTask, iterator.config, on_executors, 2, make_thread=lambda work: threading.Thread(target=work)
+    )
+    listing = maker(iterator)(ListingRequest(prefix="", after=""))
+    if lost:
+        with pytest.raises(FatalError):
+            list(listing)
+    while not begun:
+        next(listing)
+    listing.close()
+    iterator.close()
+    assert limiter.pace_of(store)._under_way == 0
+
+
+def test_a_budget_is_dealt_out_with_the_ranges():
+    store = SortedStore(even(3000))
+    budgets = []
+    iterator = iterator_over(
+        store,
+        task=MemorySourceTask(store, page_size=PAGE),
+        list_requests_per_second=1e6,
+        list_bytes_per_second=10**9,
+    )
+    limiter.set_pace(store, limiter.CallPace())
+
+    def on_executors(wave):
+        budgets.append((sum(b.requests_per_second for b in wave), sum(b.bytes_per_second for b in wave)))
+        return [one for bundle in wave for one in list_ranges(iterator, bundle)]
+
+    maker = wave_lister(
+        MemorySourceTask, iterator.config, on_executors, 3, make_thread=lambda work: threading.Thread(target=work)
+    )
+    list(maker(iterator)(ListingRequest(prefix="", after="")))
+    iterator.close()
+    assert budgets
+    assert all(pair == pytest.approx((1e6, 1e9)) for pair in budgets)
+
+
+@given(
+    st.lists(
+        st.builds(
+            NativeObject,
+            scheme=st.just("s3"),
+            bucket=st.just("b"),
+            key=st.text(min_size=1),
+            size=st.integers(0, 1 << 45),
+            version=st.text(),
+            modified_ms=st.integers(0, 1 << 42),
+            storage_class=st.sampled_from(["", "STANDARD"]),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_pages_are_packed_and_unpacked(objects):
+    assert unpacked(packed(objects)) == objects
+
+
+def test_an_executor_makes_its_iterator_once_for_a_source(monkeypatch):
+    made = []
+
+    class CountedTask(MemorySourceTask):
+        def get_iterator(self, context):
+            made.append(self)
+            return super().get_iterator(context)
+
+    monkeypatch.setitem(globals(), "CountedTask", CountedTask)
+    CountedTask.__qualname__ = "CountedTask"
+    config = iterator_over(MemoryStore()).config
+    bundle = waves.Bundle(task_class=CountedTask, config=config, prefix="", tasks=[waves.RangeTask(1, "", None, 1)])
+    for _ in range(3):
+        assert [(one.pages, one.failure) for one in list_bundle(bundle)] == [([], None)]
+    assert len(made) == 1
+
+
+def test_a_store_that_stays_away_is_reported_with_what_was_found_before():
+    store = SortedStore(even(3000))
+
+    def away():
+        if len(store.calls) > 30:
+            raise StoreUnavailableError("away")
+
+    store.before = away
+    with pytest.raises(StoreUnavailableError, match=r"away \(gave up"):
+        listed(store)

@@ -1,0 +1,495 @@
+"""What people do to topics and positions: resets that nothing undoes, changes that are accepted, all or nothing."""
+
+import collections
+
+import attrs
+import pytest
+
+from framework.engine.admin import accept_changes, reopen_objects, reset_positions
+from framework.engine.inspection import inspect
+from framework.engine.session import Session
+from framework.errors import IggyUnavailableError, PositionError, SourceError
+from framework.iggy.offset_log import epochs
+from framework.iggy.offset_log.log import OffsetLog
+from framework.model.objects import TopicPartition
+from framework.offsets.listing_hints import PastListing, TailMark
+from framework.offsets.reset import Reset
+from framework.offsets.watermark import CoveredRange, Watermark
+from framework.testing.kit.crash import CrashError, CrashPoint
+from tests.support.core import lines
+from tests.support.positions import LOG, Source, as_saved, kinds, loaded, records
+
+FOREIGN = b"of somebody else"
+COUNTS = {"a": 5, "b": 7, "bb": 3}
+
+
+@pytest.fixture
+def source():
+    made = Source(partitions=2)
+    made.live()
+    return made
+
+
+def by_hand(source, change="accept", **options):
+    """A reset, or `accept`, in a process of its own."""
+    connection = source.server.connect()
+    config = source.rig.make_task({**source.bench._options, **options})[1]
+    try:
+        if change == "accept":
+            return accept_changes(connection, config)
+        return reset_positions(connection, config, change)
+    finally:
+        connection.close()
+
+
+def twice(*names):
+    return collections.Counter(line for name in names for line in lines(name, COUNTS[name]))
+
+
+def others(source, count=1, partition=0):
+    connection = source.server.connect()
+    for _ in range(count):
+        connection.append("kit", "records", partition, FOREIGN)
+    connection.close()
+
+
+# ---- reset
+
+
+RESETS = [
+    (Reset(key="b"), ["b"]),
+    (Reset(key="b/"), []),
+    (Reset(prefix="b"), ["b", "bb"]),
+    (Reset(prefix=""), ["a", "b", "bb"]),
+    (Reset(), ["a", "b", "bb"]),
+]
+
+
+@pytest.mark.parametrize(("choice", "again"), RESETS, ids=str)
+def test_what_is_reset_is_read_once_more_and_nothing_undoes_it(choice, again):
+    source = Source(COUNTS, partitions=1)
+    source.live()
+    done = by_hand(source, choice)
+    assert done.positions == len(COUNTS) - len(again)
+    assert done.epoch == 2
+    for _ in range(2):
+        source.live()
+        assert source.payloads() == source.once() + twice(*again)
+    generations = {entry.key: entry.generation for entry in source.entries.values()}
+    assert generations == {key: 1 + (key in again) for key in COUNTS}
+
+
+@pytest.mark.parametrize(("choice", "again"), RESETS, ids=str)
+def test_what_was_sent_and_not_saved_before_a_reset_does_not_count_after_it(choice, again):
+    """Its ids are of an earlier generation, whatever a killed server does to them."""
+    for lost in (0, 2, 30):
+        source = Source(COUNTS, partitions=1)
+        make_forgetful(source)
+        source.live()
+        assert all(not entry.settled for entry in source.entries.values())
+        by_hand(source, choice)
+        source.server.lose_tail("kit", "records", 0, min(lost, len(source.messages())))
+        before = source.payloads()
+        source.live()
+        missing = source.once() - before
+        kept = collections.Counter({line: n for line, n in missing.items() if line not in twice(*again)})
+        assert source.payloads() == before + twice(*again) + kept
+
+
+def make_forgetful(source):
+    connection = source.server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "records", source.bench._options["partitions"])
+    connection.close()
+    source.server.set_option("kit", "records", "messages_required_to_save", 1024)
+
+
+def test_crashes_after_a_reset_lose_and_repeat_nothing_more():
+    events = len(Source(COUNTS, partitions=2).live().events)
+    for at in range(1, events, 3):
+        source = Source(COUNTS, partitions=2)
+        source.live()
+        by_hand(source, Reset(key="b"))
+        source.live(at)
+        source.live()
+        assert source.payloads() == source.once() + twice("b")
+
+
+def test_two_resets_begin_two_generations():
+    source = Source(COUNTS, partitions=1)
+    source.live()
+    for _ in range(2):
+        by_hand(source, Reset(key="b"))
+        source.live()
+    assert source.payloads() == source.once() + twice("b") + twice("b")
+    assert source.entries["b"].generation == 3
+    by_hand(source, Reset())
+    source.live()
+    assert {entry.generation for entry in source.entries.values()} == {4}
+
+
+def test_an_object_half_read_is_read_from_its_first_record_after_a_reset():
+    for at in range(10, 60, 3):
+        source = Source({"b": 30}, partitions=1)
+        source.live(at)
+        held = len(source.messages()) if source.server.topic_info("kit", "records") else 0
+        if 0 < held < 30:
+            break
+    assert 0 < held < 30
+    by_hand(source, Reset(key="b"))
+    source.live()
+    assert source.payloads() == source.once() + collections.Counter(lines("b", held))
+
+
+@pytest.mark.parametrize("choice", [Reset(key="b"), Reset(prefix="b"), Reset(), "accept"], ids=str)
+def test_a_kill_at_any_moment_leaves_all_or_nothing(choice):
+    def made():
+        source = Source(COUNTS, partitions=1)
+        source.live()
+        if choice == "accept":
+            source.server.purge_topic("kit", "records")
+        return source
+
+    source, count = made(), CrashPoint()
+    source.server.on_event = count
+    by_hand(source, choice)
+    source.server.on_event = None
+    source.live()
+    after = source.payloads()
+    outcomes = []
+    for at in range(1, len(count.events) + 1):
+        source = made()
+        before = source.payloads()
+        source.server.on_event = CrashPoint(at)
+        with pytest.raises(CrashError):
+            by_hand(source, choice)
+        source.server.on_event = None
+        try:
+            source.live()
+        except PositionError:
+            assert choice == "accept"
+            outcomes.append("nothing")
+            by_hand(source, choice)
+            source.live()
+            assert source.payloads() == after
+            continue
+        assert source.payloads() in (before, after)
+        outcomes.append("all" if source.payloads() == after else "nothing")
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert set(outcomes) == {"all", "nothing"}
+
+
+def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left():
+    source = Source(COUNTS, partitions=1)
+    source.live()
+    connection = source.server.connect()
+    session = Session.begin(connection, source.bench.config)
+    left = PastListing(of="x", histogram=[("b", 3)], tail=TailMark(after="z", whole_pass_ms=5, selection="all"))
+    for prefix in ("", "a", "b"):
+        session.offsets.note_listing(prefix, left)
+    session.offsets.note_skipped(4)
+    session.save()
+    session.offsets.watermark = Watermark(bucket="bucket", prefixes={"": (CoveredRange("", None, 99),)}, folded={"": 2})
+    session.write_snapshot()
+    connection.close()
+
+    by_hand(source, Reset(prefix="b"))
+    state = loaded(source.server)
+    assert not state.watermark.covers("bucket", "bb", 5)
+    assert state.watermark.covers("bucket", "a", 5)
+    assert state.watermark.covers("bucket", "c", 5)
+    bare = attrs.evolve(left, tail=None)
+    assert {prefix: state.listings[prefix] for prefix in ("", "a", "b")} == {"": bare, "a": left, "b": bare}
+    assert ([count for _, count in state.skipped], state.past_given_up) == ([], False)
+
+    by_hand(source, Reset())
+    state = loaded(source.server)
+    assert (bool(state.watermark), len(state.positions), state.anchors, state.topics) == (False, 0, {}, {})
+    assert state.listings["a"] == bare
+    assert (state.skipped, state.past_given_up, state.positions.floor) == ([], True, 1)
+    assert state.selected is None or not state.selected.changes_accepted
+
+
+def test_a_reset_of_one_object_keeps_it_from_nothing_that_is_wrong_elsewhere(source):
+    source.server.delete_topic("kit", "records")
+    before = kinds(source.server)
+    with pytest.raises(PositionError, match=r'topic "records" of stream "kit" was deleted'):
+        by_hand(source, Reset(key="b"))
+    assert kinds(source.server) == before
+
+
+@pytest.mark.parametrize("harm", ["purge", "delete", "partition", "fill", "log"])
+def test_a_reset_of_everything_goes_whatever_happened(source, harm):
+    hurt(source, harm)
+    before = source.payloads()
+    again = Source({}, rig=source.rig, server=source.server, partitions=1 if harm == "partition" else 2)
+    by_hand(again, Reset())
+    again.live()
+    assert again.payloads() == before + source.once()
+    again.live()
+    assert again.payloads() == before + source.once()
+
+
+def hurt(source, harm):
+    if harm in {"purge", "fill"}:
+        source.server.purge_topic("kit", "records")
+    if harm == "fill":
+        for partition in range(2):
+            others(source, 40, partition)
+    elif harm == "delete":
+        source.server.delete_topic("kit", "records")
+    elif harm == "partition":
+        source.server._streams["kit"]["records"].partitions.pop()
+    elif harm == "log":
+        source.server.delete_topic("kit", LOG)
+
+
+# ---- accept
+
+
+@pytest.mark.parametrize("harm", ["purge", "delete", "fill", "log"])
+def test_what_was_done_stays_done_when_that_is_accepted(source, harm):
+    hurt(source, harm)
+    if harm == "log":  # what was done is in no log any more: everything comes again
+        with pytest.raises(PositionError, match="knows nothing"):
+            source.live()
+    else:
+        with pytest.raises(PositionError, match="offsets accept-data-loss"):
+            source.live()
+    before = source.payloads()
+    by_hand(source)
+    source.put("new", 4)
+    source.live()
+    expected = source.once() if harm == "log" else collections.Counter(lines("new", 4))
+    assert source.payloads() == before + expected
+    source.live()
+    assert source.payloads() == before + expected
+
+
+def test_a_partition_that_was_emptied_by_hand_is_accepted_and_the_others_go_on():
+    counts = {"a": 5, "b": 7, "c": 11, "d": 9, "e": 6}
+    source = Source(counts, partitions=2)
+    source.live()
+    gone = {message.payload for message in source.messages(1)}
+    part = source.server._streams["kit"]["records"].partitions[1]
+    part.messages.clear()
+    part.end = 0
+    with pytest.raises(PositionError, match=r"partition 1.*is empty"):
+        source.live()
+    by_hand(source)
+    source.live()
+    assert source.payloads() == collections.Counter({p: 1 for p in source.once() if p not in gone})
+    assert loaded(source.server).anchors.keys() >= {TopicPartition("records", 0)}
+
+
+def test_objects_half_read_in_a_partition_that_is_gone_begin_once_more_elsewhere():
+    for at in range(20, 120, 3):
+        source = Source({"a": 40, "b": 40, "c": 40}, partitions=2)
+        source.live(at)
+        half = [
+            entry
+            for entry in loaded(source.server).positions.view()
+            if not entry.settled and entry.topic_partition.partition
+        ]
+        if half and source.messages(1):
+            break
+    kept = [entry.key for entry in loaded(source.server).positions.view() if entry.settled]
+    source.server._streams["kit"]["records"].partitions.pop()
+    there = source.payloads()
+    fewer = Source({}, rig=source.rig, server=source.server, partitions=1)
+    with pytest.raises(PositionError, match=r"partition 1 .* is gone, with \d+ objects"):
+        fewer.live()
+    by_hand(fewer)
+    fewer.live()
+    again = {entry.key for entry in half}
+    for name, expected in source.expected.items():
+        found = [fewer.payloads()[line] for line in expected]
+        if name in again:
+            assert set(found) == {1}, "from its first record, in the partition that is left"
+        elif name not in kept:
+            assert set(found) == {1}
+    assert sum(there.values()) < sum(fewer.payloads().values())
+
+
+def test_messages_that_expired_unaccounted_stop_the_source_and_accepted_a_later_one_shows_that_they_were_sent():
+    def made():
+        source = Source({"a": 9}, partitions=1)
+        make_forgetful(source)
+        return source
+
+    source = made()
+    source.live(len(made().live().events) - 1)  # before it says that it left in order
+    source.server.drop_head("kit", "records", 0, 3)
+    with pytest.raises(PositionError, match=r"messages 0 to 2 expired.*`offsets accept-data-loss`"):
+        source.live()
+    left = source.payloads()
+    by_hand(source)
+    source.live()
+    assert source.payloads() == left, "record 9 is there, so records 1 to 3 were"
+
+
+def test_another_selection_is_refused_and_accepted():
+    source = Source(COUNTS, partitions=1, allowed_lateness=0.0)
+    source.live()
+    connection = source.server.connect()
+    session = Session.begin(connection, source.bench.config)
+    session.offsets.watermark = Watermark(bucket="bucket", prefixes={"": (CoveredRange("", None, 1 << 60),)})
+    session.offsets.compact()
+    session.write_snapshot()
+    connection.close()
+    assert len(loaded(source.server).positions) == 0
+    changed = Source({}, rig=source.rig, server=source.server, partitions=1, include=["b*"])
+    before = source.payloads()
+    with pytest.raises(SourceError, match=r"\[discovery\] include changed.*`offsets accept-data-loss`"):
+        changed.live()
+    by_hand(changed)
+    changed.live()
+    assert changed.payloads() == before + twice("b", "bb"), (
+        "what is selected now is read, also what was finished long ago"
+    )
+    changed.live()
+    assert changed.payloads() == before + twice("b", "bb")
+    assert not loaded(source.server).selected.changes_accepted
+
+
+def half_read(**options):
+    """Objects of which some records are sent, and how many of each."""
+    for at in range(12, 90):
+        source = Source({"a": 20, "b": 20}, partitions=2, **options)
+        source.live(at)
+        if not source.server.topic_info("kit", "records"):
+            continue
+        counts = {name: sum(source.payloads()[line] for line in source.expected[name]) for name in "ab"}
+        if any(0 < count < 20 for count in counts.values()):
+            return source, counts
+    raise AssertionError("no object is half read")
+
+
+def test_objects_half_read_under_other_options_are_refused_and_begin_once_more_when_that_is_accepted():
+    source, counts = half_read()
+    before = source.payloads()
+    other = Source({}, rig=source.rig, server=source.server, partitions=2, format="text")
+    with pytest.raises(SourceError, match="offsets accept-data-loss"):
+        other.live()
+    assert other.payloads() == before
+    by_hand(other)
+    other.live()
+    assert other.payloads() == before + source.once()
+    assert any(counts.values())
+    other.live()
+    assert other.payloads() == before + source.once()
+
+
+def several_half_read():
+    """Five objects, each half read when the next one, which is listed before it, took its place."""
+    source = Source({}, partitions=2)
+    for name in "edcba":
+        source.put(name, 20)
+        for at in range(8, 90):
+            source.live(at)
+            if source.server.topic_info("kit", "records") and source.payloads()[source.expected[name][0]]:
+                break
+    half = [name for name in "abcde" if 0 < sum(source.payloads()[line] for line in source.expected[name]) < 20]
+    assert len(half) > 3
+    return source
+
+
+def test_a_kill_at_any_moment_after_other_options_were_accepted_needs_no_second_accept():
+    events = 150
+    for at in range(1, events, 11):
+        source = several_half_read()
+        before = source.payloads()
+        other = Source({}, rig=source.rig, server=source.server, partitions=2, format="text")
+        by_hand(other)
+        other.live(at)
+        other.live()
+        assert other.payloads() == before + source.once(), at
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_what_is_finished_is_not_read_again_under_other_options_split_or_not(accepted):
+    source = Source({"a": 90, "b": 3}, partitions=2, split_size=1024)
+    source.live()
+    other = Source({}, rig=source.rig, server=source.server, partitions=2, format="text", split_size=1024)
+    if accepted:
+        by_hand(other)
+    source.rig.store.calls.clear()
+    other.live()
+    assert other.payloads() == source.once()
+    assert source.rig.store.count("open") == 0
+
+
+# ---- who may, and what is left
+
+
+def test_a_change_by_hand_is_refused_while_the_source_runs(source, monkeypatch):
+    monkeypatch.setattr(epochs, "LOOK_SECONDS", 0.0)
+    running = Session.begin(source.server.connect(), source.bench.config)
+    before = source.server.messages("kit", LOG)
+    for change in (Reset(), Reset(key="a"), "accept"):
+        with pytest.raises(IggyUnavailableError, match="earlier connection of this process"):
+            by_hand(source, change)
+    assert source.server.messages("kit", LOG) == before
+    running.follow()
+    running.close()
+    assert by_hand(source, Reset()).positions == 0
+
+
+def test_an_epoch_of_its_own_stands_in_the_log_for_each_change(source):
+    before = len(kinds(source.server))
+    done = by_hand(source, Reset(key="a"))
+    written = records(source.server)[before:]
+    assert [record.kind for record in written] == ["claim", "opening", "snapshot", "snapshot"]
+    assert {record.epoch for record in written} == {done.epoch} == {2}
+    assert sorted(key for key, _ in as_saved(loaded(source.server))) == ["b", "c"]
+    assert done.positions == 2
+
+
+def test_a_choice_takes_what_it_says_and_survives_its_stored_form():
+    for choice in (Reset(), Reset(key=""), Reset(key="a/b"), Reset(prefix="a/"), Reset(prefix="")):
+        again = Reset.from_json(choice.to_json())
+        for key in ("", "a/b", "a/bc", "a/", "b"):
+            assert again.takes(key) == choice.takes(key)
+    assert Reset(key="a").touches("")
+    assert not Reset(key="a").touches("b/")
+    assert Reset(prefix="a/b").touches("a/")
+    assert Reset(prefix="a/").touches("a/b/")
+    assert not Reset(prefix="a/").touches("b/")
+
+
+def test_objects_that_failed_are_read_on_from_where_they_were_given_up():
+    source = Source({"a": 3}, partitions=1, tolerance="skip_object")
+    good = lines("bad", 4)
+    source.rig.store.put("bad", b"\n".join([*good[:2], b"-", *good[2:]]) + b"\n")
+    source.live()
+    assert source.entries["bad"].failed
+    source.rig.store.restore({**source.rig.store.stored()})
+    connection = source.server.connect()
+    session = Session.begin(connection, source.bench.config)
+    assert reopen_objects(session, lambda entry: entry.key == "a") == 0
+    at = len(kinds(source.server))
+    assert reopen_objects(session, lambda entry: entry.key == "bad") == 1
+    assert set(kinds(source.server)[at:]) == {"snapshot"}
+    connection.close()
+    assert as_saved(loaded(source.server))["bad", 0][2:] == (2, 2, None)
+    good_again = Source({}, rig=source.rig, server=source.server, partitions=1, tolerance="skip_record")
+    good_again.live()
+    assert good_again.payloads() == collections.Counter([*lines("a", 3), *good])
+
+
+def test_an_inspection_sees_what_is_saved_writes_nothing_and_tells_who_runs(source):
+    connection = source.server.connect()
+    before = len(source.server.messages("kit", LOG))
+    found = inspect(connection, source.bench.config)
+    assert {entry.key: entry.records_done for entry in found.entries.view()} == {"a": 5, "b": 7, "c": 11}
+    assert (found.running, found.epoch, found.log_messages) == ((), 1, before)
+    assert found.last_saved_us
+    assert found.log_bytes == sum(len(stored.payload) for stored in source.server.messages("kit", LOG))
+    assert len(source.server.messages("kit", LOG)) == before
+    session = Session.begin(source.server.connect(), source.bench.config)
+    found = inspect(connection, source.bench.config)
+    assert [claim.epoch for claim in found.running] == [session.epoch.number]
+    assert found.epoch == session.epoch.number
+    source.server.purge_topic("kit", "records")
+    assert len(inspect(connection, source.bench.config).entries) == 3
+    assert isinstance(session.log, OffsetLog)

@@ -1,0 +1,471 @@
+"""Dead letters sent again: once each, whatever kills the replay, and no recovery counts them."""
+
+import collections
+
+import pytest
+
+from framework.cli.letter_choice import LetterChoice
+from framework.cli.letters import chosen
+from framework.engine.admin import reset_positions
+from framework.engine.dead_letter_replay import LetterReplay
+from framework.engine.session import Session
+from framework.errors import ConfigError, IggyTopicError, SourceRunningError
+from framework.iggy.dead_letters.log import Letters, is_current
+from framework.iggy.headers import REPLAY_HEADER
+from framework.iggy.offset_log import codec, epochs
+from framework.model.message_ids import dead_letter_hash64, message_id
+from framework.model.objects import ObjectState
+from framework.offsets.manager import OffsetManager
+from framework.offsets.reset import Reset
+from framework.offsets.watermark import CoveredRange, Watermark
+from framework.task import SourceContext
+from framework.testing.kit.crash import CrashError, CrashPoint
+from tests.support.core import lines
+from tests.unit.pipeline.test_dead_letters import DEAD, Source, rest_given_up, usual
+
+
+def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
+    """One replay, which may die at an event; what came of it."""
+    crash = CrashPoint(at)
+    given = {name: value for name, value in {**source.options, **options}.items() if value is not None}
+    task, config = source.rig.make_task(given)
+    source.server.on_event = crash
+    connection = source.server.connect()
+    counts = None
+    try:
+        session = Session.begin(connection, config)
+        letters = Letters.read(connection, config)
+        waiting = [
+            x
+            for x in chosen(letters.stored, choice or LetterChoice())
+            if x.offset not in letters.replayed and is_current(x, session.offsets)
+        ]
+        iterator = task.get_iterator(SourceContext(config=config, offsets=session.offsets))
+        iterator.look_up = lambda native: next(
+            (one for one in iterator.get_native_item_stream(None) if one.key == native.key), None
+        )
+        counts = LetterReplay(session, iterator, may_be_lost=may_be_lost).run(waiting, letters.notes)
+    except CrashError:
+        pass
+    finally:
+        crash.crashed = True
+        source.server.on_event = None
+        connection.close()
+    return counts, crash
+
+
+def open_letters(source):
+    connection = source.server.connect()
+    letters = Letters.read(connection, source.config)
+    connection.close()
+    return [letter for letter in letters.stored if letter.offset not in letters.replayed]
+
+
+def waiting_letters(source):
+    """Those that a replay would take, each once: what repeats has the same id."""
+    connection = source.server.connect()
+    offsets = Session.begin(connection, source.config).offsets
+    connection.close()
+    return list({one.message_id: one for one in open_letters(source) if is_current(one, offsets)}.values())
+
+
+def as_text(source):
+    """What the topic holds once the bad lines are taken as they are."""
+    return source.records + collections.Counter(line for _, _, line in source.letters)
+
+
+def marked(source):
+    return [
+        message
+        for partition in range(source.config.iggy.partitions)
+        for message in source.server.messages("kit", "records", partition)
+        if REPLAY_HEADER in message.headers
+    ]
+
+
+def test_what_is_good_now_is_sent_once_and_its_letters_are_marked():
+    source = usual()
+    source.live()
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (len(source.letters), 0)
+    assert source.payloads() == as_text(source)
+    assert open_letters(source) == []
+    counts, _ = replay(source, validate=False)
+    assert counts.sent == 0
+    source.live()
+    assert source.payloads() == as_text(source)
+
+
+def test_a_replayed_record_lies_in_its_partition_under_its_own_id_with_a_mark():
+    source = Source().put("a", 1, 0, 1)
+    source.live()
+    replay(source, validate=False)
+    (message,) = marked(source)
+    entry = source.entries["a", 0]
+    of_object = dead_letter_hash64("kit", entry.bucket, "a", entry.version, kind="replayed")
+    assert message.message_id == message_id(of_object, 0, 2)
+    assert all(
+        message.message_id >> 64 != other.message_id >> 64
+        for other in source.server.messages("kit", "records", entry.topic_partition.partition)
+        if other != message
+    )
+    assert {name: message.headers[name] for name in ("bucket", "key", "version")} == {
+        "bucket": entry.bucket,
+        "key": "a",
+        "version": entry.version,
+    }
+    assert message in source.server.messages("kit", "records", entry.topic_partition.partition)
+
+
+def test_what_is_still_bad_stays_and_is_said():
+    source = usual()
+    source.live()
+    counts, _ = replay(source)
+    assert (counts.sent, counts.stayed) == (0, len(source.letters))
+    assert any("not JSON" in sentence for sentence in counts.bad)
+    assert len(open_letters(source)) == len(source.letters)
+    assert source.payloads() == source.records
+
+
+@pytest.mark.parametrize(
+    ("forged", "reason"),
+    [
+        ({"topic": "records-offsets"}, "keeps positions or dead letters"),
+        ({"topic": DEAD}, "keeps positions or dead letters"),
+        ({"topic": "theirs"}, "has 1 partitions, and the configuration says"),
+        ({"partition": "7"}, "and the letter names partition 7"),
+    ],
+)
+def test_a_letter_that_names_a_place_where_no_record_may_go_stays_and_ends_nothing(forged, reason):
+    source = Source().put("a", 1, 0, 1, 0)
+    source.live()
+    if forged.get("topic") == "records-offsets":
+        forged = {"topic": source.config.offsets_topic}
+    connection = source.server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "theirs", 1)
+    letter = source.server.messages("kit", DEAD)[0]
+    connection.append("kit", DEAD, 0, letter.payload, headers={**letter.headers, **forged})
+    connection.close()
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (2, 1)
+    assert any(reason in sentence for sentence in counts.bad), counts.bad
+    assert source.payloads() == as_text(source)
+
+
+@pytest.mark.parametrize("change", ["gone", "other"])
+def test_of_an_object_that_is_not_there_any_more_the_letters_own_bytes_are_sent(change):
+    source = Source().put("a", 1, 0, 1, 0)
+    source.live()
+    if change == "gone":
+        source.rig.store.delete("a")
+    else:
+        source.rig.store.put("a", b'{"n":"other"}\n')
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (2, 0)
+    assert sorted(message.payload for message in marked(source)) == sorted(line for _, _, line in source.letters)
+
+
+def test_a_letter_with_a_beginning_only_stays_when_its_object_is_gone():
+    source = Source(dead_letter_bytes=4).put("a", 1, 0)
+    source.live()
+    source.rig.store.delete("a")
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (0, 1)
+    assert "does not hold the whole record" in next(iter(counts.bad))
+
+
+@pytest.mark.parametrize("headers", ["provenance", "none"])
+def test_killed_at_any_event_and_repeated_every_record_is_sent_once(headers):
+    def after_a_run():
+        source = usual(headers=headers)
+        source.live()
+        return source
+
+    events = len(replay(after_a_run(), validate=False)[1].events)
+    assert events > 8
+    for at in range(1, events + 1):
+        source = after_a_run()
+        replay(source, at, validate=False)
+        source.live()  # the source runs between the two
+        counts, _ = replay(source, validate=False)
+        assert counts.stayed == 0
+        assert source.payloads() == as_text(source)
+        assert open_letters(source) == []
+
+
+def test_killed_twice_and_repeated_every_record_is_sent_once():
+    source = usual()
+    source.live()
+    events = len(replay(source, validate=False)[1].events)
+    for first in range(1, events + 1, 2):
+        for second in range(1, events + 1, 3):
+            source = usual()
+            source.live()
+            replay(source, first, validate=False)
+            replay(source, second, validate=False)
+            replay(source, validate=False)
+            assert source.payloads() == as_text(source)
+
+
+def test_letters_of_a_source_that_was_killed_wait_until_it_has_gone_beyond_their_records():
+    """Else the record would be sent by the replay, and by the source, which comes to it again."""
+    total = len(usual().live().events)
+    waited = 0
+    for at in range(5, total + 1, 6):
+        source = usual()
+        source.live(at)
+        if source.server.topic_info("kit", DEAD) is None:
+            continue
+        counts, _ = replay(source, validate=False)
+        waited += counts.stayed
+        assert all("start it first" in sentence for sentence in counts.bad)
+        source.live()
+        replay(source, validate=False)
+        assert source.payloads() == as_text(source)
+        assert open_letters(source) == []
+    assert waited
+
+
+def test_letters_that_were_stored_twice_are_sent_once(monkeypatch):
+    monkeypatch.setattr("framework.engine.dead_letter_replay.AT_ONCE", 2)
+    source = usual()
+    source.live()
+    connection = source.server.connect()
+    for message in source.server.messages("kit", DEAD):
+        connection.append("kit", DEAD, 0, message.payload, message_id=message.message_id, headers=message.headers)
+    assert len(open_letters(source)) == 2 * len(source.letters)
+    counts, _ = replay(source, validate=False)
+    assert counts.sent == len(source.letters)
+    assert source.payloads() == as_text(source)
+    assert open_letters(source) == []
+
+
+def test_a_topic_that_may_forget_gets_a_replayed_record_only_when_that_is_said():
+    source = usual()
+    source.live()
+    source.server.set_option("kit", "records", "messages_required_to_save", 1024)
+    with pytest.raises(IggyTopicError, match=r'"records".*only every 1024 messages.*--may-be-lost'):
+        replay(source, validate=False)
+    assert source.payloads() == source.records
+    assert len(open_letters(source)) == len(source.letters)
+    counts, _ = replay(source, validate=False, may_be_lost=True)
+    assert counts.sent == len(source.letters)
+    assert source.payloads() == as_text(source)
+
+
+def test_an_object_that_was_given_up_is_opened_again_whatever_its_topic_may_forget():
+    source = rest_given_up()
+    source.live()
+    source.server.set_option("kit", "records", "messages_required_to_save", 1024)
+    counts, _ = replay(source, choice=LetterChoice(key="a"))
+    assert counts.reopened == 1
+
+
+@pytest.mark.parametrize("how", ["overwritten", "reset"])
+def test_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
+    monkeypatch.setattr("framework.engine.admin.void_letters", lambda *_: 0)  # killed behind the snapshot
+    source = usual()
+    source.live()
+    old = {letter.offset for letter in open_letters(source) if letter.key == "d"}
+    if how == "reset":
+        connection = source.server.connect()
+        reset_positions(connection, source.config, Reset(key="d"))
+        connection.close()
+    else:
+        source.rig.store.put("d", b"- other\n")
+    source.live()
+    before = source.payloads()
+    new = {letter.offset for letter in open_letters(source) if letter.key == "d"} - old
+    assert new
+    counts, _ = replay(source, choice=LetterChoice(key="d"), validate=False)
+    assert counts.sent == len(new)
+    assert sum(source.payloads().values()) == sum(before.values()) + len(new)
+    assert {letter.offset for letter in open_letters(source) if letter.key == "d"} == old
+
+
+def test_an_object_that_was_given_up_goes_on_where_it_was():
+    source = rest_given_up()
+    source.live()
+    counts, _ = replay(source, choice=LetterChoice(key="a"))
+    assert (counts.sent, counts.reopened) == (0, 1)
+    source.live(tolerance="skip_record")
+    entry = source.entries["a", 0]
+    assert (entry.state, entry.records_done) == (ObjectState.DONE, 8)
+    assert source.payloads() == source.records + collections.Counter(lines("a", 1, first=8))
+    assert source.entries["b", 0].state is ObjectState.FAILED
+    assert [(x.key, x.kind, x.record) for x in open_letters(source)] == [("b", "object", 1), ("a", "record", 7)]
+
+
+def test_an_object_that_fails_again_after_its_replay_leaves_a_letter_again():
+    source = rest_given_up()
+    source.live()
+    for times in (2, 3):
+        replay(source, choice=LetterChoice(key="a"))
+        source.live()
+        assert [(x.key, x.record) for x in source.stored()].count(("a", 7)) == times
+        assert sorted((x.key, x.record) for x in open_letters(source)) == [("a", 7), ("b", 1)]
+        source.live()  # and no more
+        assert [(x.key, x.record) for x in source.stored()].count(("a", 7)) == times
+
+
+def test_killed_at_any_event_a_given_up_object_goes_on_once():
+    source = rest_given_up()
+    source.live()
+    events = len(replay(source)[1].events)
+    for at in range(1, events + 1):
+        source = rest_given_up()
+        source.live()
+        replay(source, at)
+        replay(source)
+        total = len(rest_given_up().live().events)
+        source.live(at * 3 % total, tolerance="skip_record")
+        source.live(tolerance="skip_record")
+        assert source.payloads() == source.records + collections.Counter(
+            [*lines("a", 1, first=8), *lines("b", 1, first=2)]
+        )
+        assert sorted((x.key, x.record) for x in waiting_letters(source)) == [("a", 7), ("b", 1)]
+
+
+def test_shares_are_replayed_in_their_partitions():
+    source = Source(split_size=1024, max_record_bytes=100_000, partitions=3)
+    made = [b"- bad %d" % n if n % 13 == 4 else lines("big", 1, first=n)[0] + b" " * 70 for n in range(60)]
+    source.rig.store.put("big", b"".join(line + b"\n" for line in made))
+    source.live()
+    counts, _ = replay(source, validate=False)
+    assert counts.sent == 5
+    assert source.payloads() == collections.Counter(made)
+    for message in marked(source):
+        assert "/" in message.headers["share"]
+
+
+def test_a_replay_beside_the_source_is_refused(monkeypatch):
+    monkeypatch.setattr(epochs, "LOOK_SECONDS", 0.05)
+    source = usual()
+    source.live()
+    running = Session.begin(source.server.connect(), source.config)
+    monkeypatch.setattr(epochs.os, "getpid", lambda: 1)
+    with pytest.raises(SourceRunningError, match="is running already"):
+        replay(source)
+    running.close()
+
+
+# ---- choosing
+
+
+def test_letters_are_chosen_by_key_prefix_kind_number_and_time():
+    source = usual()
+    source.live()
+    letters = source.stored()
+    assert {x.key for x in chosen(letters, LetterChoice(key="a"))} == {"a"}
+    assert {x.key for x in chosen(letters, LetterChoice(prefix="d"))} == {"d"}
+    assert chosen(letters, LetterChoice(kind="ObjectError")) == []
+    assert len(chosen(letters, LetterChoice(kind="RecordError"))) == len(letters)
+    assert [x.offset for x in chosen(letters, LetterChoice(letter=3))] == [3]
+    latest = letters[-1].timestamp_us / 1e6
+    assert chosen(letters, LetterChoice(since="1s"), now=latest + 5) == []
+    assert len(chosen(letters, LetterChoice(since="2 h"), now=latest + 5)) == len(letters)
+    assert len(chosen(letters, LetterChoice(since="2020-01-01"))) == len(letters)
+    assert chosen(letters, LetterChoice(since="2099-01-01T00:00+01:00")) == []
+    with pytest.raises(ConfigError, match="--since yesterday"):
+        chosen(letters, LetterChoice(since="yesterday"))
+
+
+@pytest.mark.parametrize("headers", ["provenance", "none"])
+def test_a_replay_before_the_source_reads_the_next_version_leaves_that_one_alone(headers):
+    """A recovery that took the replayed record for one of the source's would take the older version for the newer."""
+    source = Source(headers=headers).put("a", 1, 0, 1, 0)
+    source.live()
+    source.rig.store.put("a", b'{"n":"other"}\n')
+    counts, _ = replay(source, validate=False)
+    assert counts.sent == 2
+    before = source.payloads()
+    source.live()
+    source.live()
+    assert source.payloads() == before + collections.Counter([b'{"n":"other"}'])
+    assert (source.entries["a", 0].records_done, source.entries["a", 0].generation) == (1, 2)
+
+
+def test_letters_of_objects_that_were_reset_are_void_and_come_again():
+    source = usual()
+    source.live()
+    connection = source.server.connect()
+    reset_positions(connection, source.config, Reset(key="a"))
+    connection.close()
+    assert {x.key for x in open_letters(source)} == {"b", "d"}
+    source.live(at=40)  # read again, killed in between, and read on
+    source.live()
+    again = [(x.key, x.record) for x in waiting_letters(source) if x.key == "a"]
+    assert sorted(again) == sorted((key, number) for key, number, _ in source.letters if key == "a")
+    assert all(count == (2 if b'"object":"a"' in line else 1) for line, count in source.payloads().items())
+    replay(source, validate=False)
+    assert collections.Counter(message.payload for message in marked(source)) == collections.Counter(
+        line for _, _, line in source.letters
+    )
+
+
+def reset(source, at=None, **choice):
+    """`offsets reset`, which may die at an event; the events."""
+    crash = CrashPoint(at)
+    connection = source.server.connect()
+    source.server.on_event = crash
+    try:
+        reset_positions(connection, source.config, Reset(**choice))
+    except CrashError:
+        pass
+    finally:
+        source.server.on_event = None
+        connection.close()
+    return crash.events
+
+
+def usual_and_many():
+    """With more letters of one object than a mark names."""
+    return usual().put("many", *[0] * 8)
+
+
+def in_the_log(source):
+    """Whether the last thing in the log is a snapshot, which is that of a reset."""
+    return codec.decode(0, source.server.messages("kit", "kit-offsets")[-1].payload).kind == "snapshot"
+
+
+@pytest.mark.parametrize("then", ["a start", "the command again", "a replay", "a killed start"])
+def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_letters(then, monkeypatch):
+    """The letters of a reset are marked after its snapshot: without the rest, old ones and new ones would both be replayed."""
+    monkeypatch.setattr("framework.iggy.dead_letters.log.AT_ONCE", 3)
+    source = usual_and_many()
+    source.live()
+    events = reset(source)
+    assert events.count("ack") > 2, "several marks"
+    for at in range(1, len(events) + 1):
+        source = usual_and_many()
+        source.live()
+        reset(source, at)
+        new = in_the_log(source)
+        if then == "the command again":
+            reset(source)
+            new = True
+        elif then == "a replay":
+            replay(source, validate=False)
+        elif then == "a killed start":
+            source.live(at=1 + at % 5)
+        assert not (new and then == "the command again" and open_letters(source))
+        assert not (new and then in ("the command again", "a replay") and waiting_letters(source))
+        source.live()
+        waiting = collections.Counter((x.key, x.record) for x in waiting_letters(source))
+        assert waiting == ({} if then == "a replay" and not new else {(k, n): 1 for k, n, _ in source.letters})
+        replay(source, validate=False)
+        sent = collections.Counter(message.payload for message in marked(source))
+        assert sent == {line: 1 for _, _, line in source.letters}, (at, events[at - 1])
+        good = {line: count * (2 if new else 1) for line, count in source.records.items()}
+        assert {line: count for line, count in source.payloads().items() if line in good} == good
+
+
+def test_the_letter_of_an_object_whose_position_the_watermark_stands_for_is_replayed():
+    source = usual()
+    source.live()
+    offsets = OffsetManager()
+    (letter, *_) = source.stored()
+    assert not is_current(letter, offsets)  # it is read again
+    offsets.watermark = Watermark(bucket=letter.bucket).raised("", [CoveredRange("", None, 5)])
+    assert is_current(letter, offsets)

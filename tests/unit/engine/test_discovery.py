@@ -1,0 +1,127 @@
+"""The listing side of several tasks: what is out is on the books until it is settled or released."""
+
+import threading
+
+import attrs
+import pytest
+
+from framework.engine.discovery import Discovery
+from framework.errors import AccessDeniedError
+from framework.iterator.object_store import StoreRecordIterator
+from tests.support.core import iterator_over, store_of
+
+
+class Leader:
+    """Waits on the lock that it shares with its discovery, as engines do."""
+
+    def __init__(self, store, *, most=100, once=True, **options):
+        self.changed = threading.Condition()
+        self.iterator = iterator_over(store, once=once, **options)
+        self.discovery = Discovery(self.iterator, self.changed, most=most)
+        self.discovery.start()
+
+    def take(self, count):
+        taken = []
+        with self.changed:
+            assert self.changed.wait_for(lambda: taken.extend(self.discovery.take()) or len(taken) >= count, 10)
+        return taken
+
+    def wait(self, check):
+        with self.changed:
+            return self.changed.wait_for(check, 10)
+
+    def settle(self, *assignments):
+        for one in assignments:
+            assert self.discovery.settle(one.entry) is one
+
+    def close(self):
+        self.discovery.end()
+        self.iterator.close()
+
+
+@pytest.fixture
+def lead(request):
+    def make(*args, **options):
+        leader = Leader(*args, **options)
+        request.addfinalizer(leader.close)
+        return leader
+
+    return make
+
+
+def keys(assignments):
+    return [one.native.key for one in assignments]
+
+
+def test_it_is_finished_when_everything_is_settled(lead):
+    leader = lead(store_of(a=1, b=2, c=3))
+    taken = leader.take(3)
+    assert keys(taken) == ["a", "b", "c"]
+    leader.settle(*taken[:2])
+    assert leader.wait(lambda: leader.discovery.idle)
+    assert not leader.discovery.finished
+    leader.settle(taken[2])
+    assert leader.discovery.finished
+    assert leader.discovery.counts.listed == 3
+
+
+def test_settling_what_is_not_out_says_so(lead):
+    leader = lead(store_of(a=1))
+    [one] = leader.take(1)
+    assert leader.discovery.settle(attrs.evolve(one.entry, generation=2)) is None  # of another version, say
+    assert leader.discovery.settle(one.entry.advanced(1)) is one  # as it is when it is finished
+    assert leader.discovery.settle(one.entry) is None
+
+
+def test_no_more_are_out_than_allowed(lead):
+    leader = lead(store_of(a=1, b=1, c=1, d=1), most=2)
+    first = leader.take(2)
+    assert leader.wait(lambda: leader.discovery.idle)
+    assert leader.discovery.take() == []
+    leader.settle(first[0])
+    assert keys(leader.take(1)) == ["c"]
+
+
+def test_what_comes_back_is_found_by_another_pass(lead):
+    store = store_of(a=1, b=1)
+    leader = lead(store)
+    one, two = leader.take(2)
+    leader.settle(two)
+    leader.discovery.release(one, gone=False)
+    assert not leader.discovery.finished
+    assert keys(leader.take(1)) == ["a"]
+
+
+def test_what_is_gone_is_not_waited_for(lead):
+    store = store_of(a=1)
+    leader = lead(store)
+    [one] = leader.take(1)
+    leader.discovery.release(one, gone=True)
+    assert leader.wait(lambda: leader.discovery.finished)
+
+
+def test_why_the_listing_ended_is_raised_where_objects_are_taken_after_what_came_before(lead):
+    store = store_of(a=1, b=1)
+    store.fail("list_page", AccessDeniedError("no"), skip=1, times=None)
+    leader = lead(store, once=False, poll_interval=0.01)
+    assert keys(leader.take(2)) == ["a", "b"]
+    with pytest.raises(AccessDeniedError, match="no"):
+        leader.take(1)
+
+
+def test_its_end_in_the_middle_of_a_pass_ends_that_in_the_thread_that_listed(lead, monkeypatch):
+    """The collector would do it in any thread, also in one that holds a lock which ending a listing needs."""
+    ended_in = []
+
+    def listed(iterator, offset):
+        try:
+            yield from iterator.store.list_all()
+        finally:
+            ended_in.append(threading.current_thread())
+
+    monkeypatch.setattr(StoreRecordIterator, "get_native_item_stream", listed)
+    leader = lead(store_of(a=1, b=1, c=1), most=1)
+    leader.take(1)
+    leader.discovery.end()
+    leader.discovery._thread.join(60)
+    assert ended_in == [leader.discovery._thread]

@@ -1,0 +1,97 @@
+"""What a plan shows is what a run reads: also of what was begun, split, folded, or left out."""
+
+import pytest
+
+from framework.engine.dry_run import ending_of, folder_of, look_ahead
+from framework.engine.inspection import inspect
+from framework.errors import ObjectError
+from framework.iterator.object_store import StoreRecordIterator
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.options import source_config
+from tests.support.compaction import ClockStore, Leader
+from tests.support.core import store_of
+
+
+def plan(leader):
+    connection = leader.server.connect()
+    found = inspect(connection, leader.config)
+    connection.close()
+    return look_ahead(lambda: MemorySourceTask(leader.store, prefixes=leader.prefixes), leader.config, found)
+
+
+def test_what_was_folded_is_not_to_be_read_and_what_is_new_is():
+    store = ClockStore()
+    for number in range(12):
+        store.put_now(f"in/{number:02}")
+    store.now_ms += 10_000_000
+    leader = Leader(store, window=60)
+    while leader.take() is not None:
+        leader.send(0)
+        leader.send(0)
+    leader.save()
+    leader.compact()
+    assert inspect(leader.server.connect(), leader.config).watermark.objects == 12
+    assert plan(leader).total.objects == 0
+    store.put_now("in/new")
+    assert plan(leader).total.objects == 1
+    assert plan(leader).listed == 13
+
+
+def test_what_was_begun_is_counted_as_such():
+    store = ClockStore()
+    for name in "abc":
+        store.put_now(name)
+    leader = Leader(store)
+    leader.take()
+    leader.send(0)
+    leader.save()
+    outlook = plan(leader)
+    assert (outlook.total.objects, outlook.begun) == (3, 1)
+    assert outlook.list_requests == 1
+    assert sum(part.objects for part in outlook.topic_partitions.values()) == 3
+
+
+def test_a_plan_that_ends_in_the_middle_of_its_pass_leaves_nothing_to_the_collector(monkeypatch):
+    ended = []
+
+    def listed(iterator, offset):
+        try:
+            yield from iterator.store.list_all()
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(StoreRecordIterator, "get_native_item_stream", listed)
+    config = source_config(template="{{partition}}", distribution="partition")
+    with pytest.raises(ObjectError) as kept:
+        look_ahead(lambda: MemorySourceTask(store_of(**{"9": 1, "91": 1})), config)
+    assert kept.value.__traceback__ is not None
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("key", "ending"),
+    [
+        ("a/b.jsonl", ".jsonl"),
+        ("a/b.JSONL.gz", ".jsonl.gz"),
+        ("a.b/c", ""),
+        ("x.gz", ".gz"),
+        ("part-0.snappy.parquet", ".parquet"),
+        (".hidden", ""),
+    ],
+)
+def test_endings(key, ending):
+    assert ending_of(key) == ending
+
+
+@pytest.mark.parametrize(
+    ("key", "prefix", "folder"),
+    [
+        ("events/2026/07/a", "events/", "events/2026/"),
+        ("events/a", "events/", "events/"),
+        ("a", "", ""),
+        ("a/b", "", "a/"),
+        ("ev/x/y", "e", "ev/"),
+    ],
+)
+def test_folders(key, prefix, folder):
+    assert folder_of(key, prefix) == folder

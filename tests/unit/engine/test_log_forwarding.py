@@ -1,0 +1,61 @@
+"""The log of a task in another process: the leader says it, in its own form."""
+
+import logging
+import pickle
+
+import pytest
+
+from framework.engine.log_forwarding import TRACE, Said, Teller
+from framework.pipeline.sender import OBJECTS_LOGGER
+
+
+@pytest.fixture
+def told():
+    """(a logger as in a task's process, what was told)."""
+    heard = []
+    log = logging.Logger("framework.of_a_task")  # noqa: LOG001 - one that nobody else hears
+    log.addHandler(Teller(heard.append))
+    return log, heard
+
+
+def test_warnings_are_told_and_nothing_less(told):
+    log, heard = told
+    log.info("nothing of importance")
+    log.warning("skipped %d of %s", 3, "100%")
+    log.error("and this")
+    name = "framework.of_a_task"
+    assert heard == [Said(name, logging.WARNING, "skipped 3 of 100%"), Said(name, logging.ERROR, "and this")]
+
+
+def test_they_are_repeated_under_their_own_name(caplog):
+    pickle.loads(pickle.dumps(Said("framework.of_a_task", logging.WARNING, "3 of 100%"))).repeat()
+    (record,) = caplog.records
+    assert (record.name, record.levelname, record.getMessage()) == ("framework.of_a_task", "WARNING", "3 of 100%")
+
+
+def test_a_trace_travels_as_text(told):
+    log, heard = told
+    try:
+        int("no number")
+    except ValueError:
+        log.exception("failed")
+    (said,) = heard
+    assert said.text.startswith("failed: ValueError: invalid literal")
+    assert "Traceback" not in said.text
+    assert 'int("no number")' in pickle.loads(pickle.dumps(said)).fields[TRACE]
+
+
+def test_fields_travel_too(told, caplog):
+    log, heard = told
+    log.warning("left out", extra={"key": "a"})
+    (said,) = heard
+    pickle.loads(pickle.dumps(said)).repeat()
+    assert caplog.records[0].key == "a"
+
+
+def test_lines_about_objects_are_told_although_they_are_no_warnings():
+    heard = []
+    log = logging.Logger(OBJECTS_LOGGER)  # noqa: LOG001 - one that nobody else hears
+    log.addHandler(Teller(heard.append))
+    log.info("object done", extra={"key": "a"})
+    assert heard == [Said(OBJECTS_LOGGER, logging.INFO, "object done", {"key": "a"})]

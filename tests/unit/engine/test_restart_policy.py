@@ -1,0 +1,146 @@
+"""When a run gives up: Iggy away for too long, or work that breaks off again and again and gets no further."""
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.discovery.feed import FeedCounts
+from framework.engine.report import Reporter, TaskFigures
+from framework.engine.restart_policy import (
+    FIRST_ANSWER_SECONDS,
+    FRUITLESS_RECOVERIES,
+    RECONNECT_PAUSES,
+    RECONNECT_SECONDS,
+    Patience,
+    WorkDone,
+)
+from framework.errors import FatalError, IggyUnavailableError, UnknownOutcomeError
+
+AWAY = IggyUnavailableError("away")
+LOST = UnknownOutcomeError("Spark lost a task: Python worker exited unexpectedly")
+
+
+@attrs.define
+class Run:
+    """A run whose figures the test sets."""
+
+    count: int = 0
+    idle: bool = False
+    now: float = 0.0
+    stored: int = 0
+    patience: Patience = attrs.field(init=False)
+
+    def __attrs_post_init__(self):
+        self.patience = Patience(lambda: WorkDone(self.count, self.idle), clock=lambda: self.now)
+
+    def epoch(self, *, records=0, unseen=0, idle=False):
+        """An epoch that confirms so many records, of which `unseen` are only found by the next recovery, and breaks."""
+        self.patience.connected(self.stored)
+        self.count += records - unseen
+        self.stored += records
+        self.idle = idle
+        return self.patience.broke(LOST)
+
+
+def test_work_that_gets_no_further_is_given_up_with_its_cause():
+    run = Run()
+    pauses = [run.epoch() for _ in range(FRUITLESS_RECOVERIES)]
+    assert pauses == list(RECONNECT_PAUSES[:FRUITLESS_RECOVERIES])
+    with pytest.raises(FatalError, match=r"5 recoveries .* no record got further.*exited unexpectedly") as caught:
+        run.epoch()
+    assert caught.value.__cause__ is LOST
+
+
+@pytest.mark.parametrize("fruit", [{"records": 1}, {"records": 1, "unseen": 1}, {"idle": True}])
+def test_anything_that_gets_further_begins_the_count_anew(fruit):
+    run = Run()
+    for _ in range(4):
+        for _ in range(FRUITLESS_RECOVERIES - 1):
+            run.epoch()
+        run.epoch(**fruit)
+    assert run.epoch() <= RECONNECT_PAUSES[1]
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_it_is_given_up_exactly_when_so_many_in_a_row_brought_nothing(fruits):
+    run, row = Run(), 0
+    for fruit in fruits:
+        row = 0 if fruit else row + 1
+        if row > FRUITLESS_RECOVERIES:
+            with pytest.raises(FatalError):
+                run.epoch(records=int(fruit))
+            return
+        run.epoch(records=int(fruit))
+
+
+def test_a_server_that_stays_away_is_waited_for_some_minutes_with_growing_pauses():
+    run = Run()
+    run.patience.connected(0)
+    run.patience.broke(AWAY)
+    pauses = []
+    while run.now <= RECONNECT_SECONDS:
+        pauses.append(run.patience.broke(AWAY))
+        run.now += pauses[-1]
+    assert pauses[: len(RECONNECT_PAUSES)] == list(RECONNECT_PAUSES)
+    assert set(pauses[len(RECONNECT_PAUSES) :]) == {RECONNECT_PAUSES[-1]}
+    with pytest.raises(IggyUnavailableError) as caught:
+        run.patience.broke(AWAY)
+    assert caught.value is AWAY
+
+
+def test_a_server_that_came_back_is_waited_for_as_long_the_next_time():
+    run = Run()
+    for _ in range(3):
+        run.patience.connected(run.stored)
+        run.stored += 1
+        assert run.patience.broke(AWAY) == RECONNECT_PAUSES[0]
+        run.now += RECONNECT_SECONDS - 1
+        assert run.patience.broke(AWAY) == RECONNECT_PAUSES[0]
+
+
+def given_up_after(run):
+    """The seconds until a server that does not answer is given up, and the error."""
+    while True:
+        try:
+            run.now += run.patience.broke(AWAY)
+        except IggyUnavailableError as error:
+            return run.now, error
+
+
+def test_a_server_that_never_answered_is_waited_for_some_seconds_only():
+    seconds, error = given_up_after(Run())
+    assert seconds == pytest.approx(FIRST_ANSWER_SECONDS)
+    assert error is AWAY
+
+
+def test_a_call_that_took_longer_than_that_is_the_last_one():
+    run = Run()
+    run.now = FIRST_ANSWER_SECONDS  # a place that takes connections and says nothing
+    assert given_up_after(run) == (FIRST_ANSWER_SECONDS, AWAY)
+
+
+def test_a_server_that_answered_is_waited_for_as_long_in_a_first_recovery_as_later():
+    run = Run()
+    run.now = FIRST_ANSWER_SECONDS - 1
+    run.patience.answered = True
+    seconds, error = given_up_after(run)
+    assert seconds > RECONNECT_SECONDS
+    assert error is AWAY
+    assert not run.patience.began
+
+
+def test_the_reporter_tells_what_got_further_and_whether_there_was_anything_to_do():
+    reporter = Reporter(None, skipped_per_hour=10)
+
+    def epoch(figures, feed):
+        reporter.watch_figures(lambda: [figures], lambda: feed)
+        reporter.unwatch()
+        return reporter.work_done()
+
+    assert epoch(TaskFigures(), FeedCounts(total_chosen=2)) == WorkDone(0, idle=False)
+    assert epoch(TaskFigures(records=7, objects=1), FeedCounts(total_chosen=2, passes=1)) == WorkDone(8, idle=False)
+    assert epoch(TaskFigures(objects=2), FeedCounts(total_chosen=2, passes=1)) == WorkDone(10, idle=True)
+    reporter.recovered()
+    assert not reporter.work_done().idle
+    assert epoch(TaskFigures(), FeedCounts()) == WorkDone(10, idle=False)

@@ -1,0 +1,113 @@
+"""A stop that does not wait for Iggy for ever is no failure."""
+
+import contextlib
+import logging
+import signal
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from framework.cli.run import _stopped_by_signals
+from framework.engine.local import LocalEngine
+from framework.engine.session import IggyTarget
+from framework.errors import FatalError, IggyUnavailableError, TaskClosedError
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.options import source_config
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_connection_that_a_stop_closed_is_no_error_and_any_other_closed_one_is(monkeypatch, stopped):
+    """Seen under load: what was to be saved last was asked for after the time of a stop was over."""
+    engine = LocalEngine(MemorySourceTask, source_config(), once=True)
+    monkeypatch.setattr(IggyTarget, "connect", lambda _: SimpleNamespace(close=lambda: None))
+
+    def live(*_):
+        if stopped:
+            engine.stop()
+        raise TaskClosedError("this connection was closed")
+
+    monkeypatch.setattr(engine, "_live", live)
+    if stopped:
+        assert engine.run().state == "stopped"
+    else:
+        with pytest.raises(TaskClosedError):
+            engine.run()
+
+
+def test_a_signal_may_come_at_any_place_of_a_wait_for_iggy(monkeypatch):
+    """A handler runs in the thread that waits, between any two lines: a lock that the wait holds there is never free again."""
+    place, number = "", 0
+    while place is not None:
+        number += 1
+        away = [FatalError("it does not come back"), IggyUnavailableError("nobody answers")]
+        monkeypatch.setattr(IggyTarget, "connect", lambda _, away=away: raise_last(away))
+        engine = LocalEngine(MemorySourceTask, source_config(), once=True)
+        run = StoppedAt(engine, number)
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(20)
+        place = run.place
+        assert not thread.is_alive(), f"it waits for itself when the signal comes at {place}"
+    assert number > 5
+
+
+def raise_last(errors):
+    raise errors.pop()
+
+
+class StoppedAt:
+    """Runs an engine, and stops it as a signal's handler does: in the same thread, before the n-th line of its waits."""
+
+    def __init__(self, engine, number):
+        self.engine, self.left, self.place = engine, number, None
+
+    def __call__(self):
+        sys.settrace(lambda frame, *_: self.look if frame.f_code.co_filename in WAITS else None)
+        try:
+            with contextlib.suppress(FatalError):
+                self.engine.run()
+        finally:
+            sys.settrace(None)
+
+    def look(self, frame, event, _):
+        if event == "line" and self.place is None and (frame.f_code.co_name == "_run_epochs" or _is_below(frame)):
+            self.left -= 1
+            if not self.left:
+                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                self.engine.stop()
+        return self.look
+
+
+WAITS = {threading.__file__, LocalEngine._run_epochs.__code__.co_filename}
+
+
+def _is_below(frame):
+    """Whether it was called by the engine, through frames that wait."""
+    while frame is not None and frame.f_code.co_filename in WAITS:
+        if frame.f_code.co_name == "_run_epochs":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def test_a_signal_may_come_while_the_main_thread_holds_what_a_stop_needs(caplog):
+    """Its handler runs in that thread, and must wait for nothing; what it asks for is done when the thread goes on."""
+    caplog.set_level(logging.INFO)
+    engine = LocalEngine(MemorySourceTask, source_config(), once=True)
+    with _stopped_by_signals(engine), engine._stopping._cond, threading._active_limbo_lock:
+        signal.raise_signal(signal.SIGTERM)
+        assert not engine.stop_requested
+    assert engine.stop_requested
+    assert "SIGTERM: stopping, positions are saved" in caplog.text
+    engine._patience.cancel()
+
+
+def test_without_a_signal_nothing_is_stopped_and_the_handlers_are_as_before():
+    before = signal.getsignal(signal.SIGTERM)
+    engine = LocalEngine(MemorySourceTask, source_config(), once=True)
+    with _stopped_by_signals(engine):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not engine.stop_requested

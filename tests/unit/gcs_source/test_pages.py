@@ -1,0 +1,132 @@
+"""A page of a GCS listing: what is read from it, and how the next one is asked for."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.errors import ListingError, StoreUnavailableError
+from gcs_source.pages import FIELDS, offsets, parse_object, parse_page, resume
+
+TIME = "2024-05-31T12:00:00.123Z"
+
+
+def item(name, **changed):
+    return {"name": name, "size": "7", "generation": "1717156800123456", "timeCreated": TIME, **changed}
+
+
+def page(*items, token=None, **more):
+    body = {"items": list(items), **({"nextPageToken": token} if token else {}), **more}
+    return json.dumps(body).encode()
+
+
+def test_an_object_is_what_the_store_says():
+    (native,) = parse_page(page(item("a b/é", storageClass="NEARLINE", metageneration="9")), {}, "lake").objects
+    assert (native.scheme, native.bucket, native.key, native.size) == ("gs", "lake", "a b/é", 7)
+    assert (native.version, native.storage_class) == ("1717156800123456", "NEARLINE")
+    assert native.modified_ms == 1717156800123
+    assert native.location == "gs://lake/a b/é"
+    assert parse_object(json.dumps(item("k")).encode(), "lake").key == "k"
+
+
+def test_objects_of_zonal_buckets_are_refused_and_not_read_in_part():
+    with pytest.raises(ListingError, match=r"gs://lake/k: .*zonal buckets.*not supported"):
+        parse_page(page(item("a"), item("k", storageClass="RAPID")), {}, "lake")
+    with pytest.raises(ListingError):
+        parse_object(json.dumps(item("k", storageClass="RAPID")).encode(), "lake")
+
+
+def test_every_field_that_is_read_is_asked_for():
+    for field in ("name", "size", "generation", "timeCreated", "storageClass", "nextPageToken"):
+        assert field in FIELDS
+
+
+def test_the_clock_of_the_store():
+    date = {"date": "Fri, 31 May 2024 12:00:00 GMT"}
+    assert parse_page(page(), date, "lake").server_time_ms == 1717156800000
+    assert parse_page(page(), {}, "lake").server_time_ms is None
+
+
+KEY = st.text(st.characters(codec="utf-8"), max_size=3)
+
+
+@given(st.lists(KEY, unique=True), KEY, st.none() | KEY)
+@settings(deadline=None)
+def test_a_range_is_asked_for_with_both_ends_and_hardly_more(keys, after, until):
+    asked = offsets(after, until)
+    shown = [
+        key
+        for key in keys
+        if asked.get("startOffset", "") <= key and ("endOffset" not in asked or key < asked["endOffset"])
+    ]
+    assert {key for key in keys if key >= after and (until is None or key <= until)} <= set(shown)
+    if until is not None:
+        assert all(key <= until or (key.startswith(until) and key[len(until)] < " ") for key in shown)
+
+
+def test_an_end_longer_than_a_key_can_be_is_not_sent():
+    assert offsets("", "k" * 1023) == {"endOffset": "k" * 1023 + " "}
+    assert offsets("a", "k" * 1024) == {"startOffset": "a"}
+    assert offsets("", "é" * 512) == {}
+
+
+def test_an_empty_answer_is_the_end():
+    assert (parse_page(b"{}", {}, "lake").objects, parse_page(b"{}", {}, "lake").continuation) == ([], None)
+
+
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=3), unique=True),
+    st.integers(1, 4),
+    st.text(st.characters(codec="utf-8"), max_size=2),
+    st.integers(1, 5),
+)
+@settings(deadline=None)
+def test_a_chain_of_pages_gives_every_key_after_strictly_and_once(keys, page_size, after, token_every):
+    """The oracle is a sorted list; the store is one that may give fewer than asked for, or none, with a token."""
+    keys = sorted(keys, key=str.encode)
+    begin, calls, seen = after, 0, []
+    continuation = None
+    while True:
+        key, token = resume(continuation, begin)
+        if token:
+            offset, most = int(token), page_size
+        else:
+            offset = next((n for n, one in enumerate(keys) if one.encode() >= key.encode()), len(keys))
+            most = page_size + (1 if key else 0)
+        calls += 1
+        hidden = calls % token_every == 0 and not token  # an empty page with a token, as GCS may give
+        shown = [] if hidden else keys[offset : offset + most]
+        reached = offset + len(shown)
+        body = page(*map(item, shown), token=str(reached) if reached < len(keys) else None)
+        answer = parse_page(body, {}, "lake", after=key, most=page_size)
+        assert len(answer.objects) <= page_size
+        seen += [one.key for one in answer.objects]
+        continuation = answer.continuation
+        if continuation is None:
+            break
+        assert calls < 3 * len(keys) + 10
+    assert [one for one in seen if one.encode() > after.encode()] == [
+        one for one in keys if one.encode() > after.encode()
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<html>",
+        page(item("k"))[:-9],
+        page({"name": "k"}),
+        page(item("k", size="x")),
+        page(item("k", timeCreated="now")),
+    ],
+)
+def test_what_is_no_page_is_tried_again(body):
+    with pytest.raises(StoreUnavailableError, match=r"gs://lake: a page of the listing cannot be read"):
+        parse_page(body, {}, "lake")
+
+
+def test_what_is_no_description_is_tried_again():
+    with pytest.raises(StoreUnavailableError, match=r"gs://lake: the description of an object"):
+        parse_object(b"{}", "lake")

@@ -1,0 +1,89 @@
+"""Messages of the dead letter topic that this program cannot have written: anybody may write there."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from framework.errors import RecordError
+from framework.iggy.dead_letters.topic import IggyDeadLetters, StoredLetter, ensure_dead_letter_topic, read_letter
+from framework.model.objects import NativeObject, TopicPartition
+from framework.pipeline.dead_letters import DeadLetter
+from framework.testing.fakes.memory_iggy import MemoryIggy
+
+DEAD = "dead"
+
+
+@pytest.fixture
+def server():
+    made = MemoryIggy()
+    with made.connect() as connection:
+        ensure_dead_letter_topic(connection, "kit", DEAD)
+        native = NativeObject(scheme="s3", bucket="b", key="k", size=1, version="v")
+        letter = DeadLetter(
+            native=native,
+            cut=None,
+            record_number=7,
+            whole_object=False,
+            topic_partition=TopicPartition("t", 1),
+            error=RecordError("no", byte_offset=3),
+            raw=b"x",
+            length=1,
+        )
+        box = IggyDeadLetters(connection, stream="kit", topic=DEAD, source="kit", max_bytes=9, input_format="jsonl")
+        box.send([letter])
+        for kind in ("note", "replayed"):
+            connection.append("kit", DEAD, 0, b"{}", headers={"letter": kind, "source": "kit"})
+    return made
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"record": "9" * 200},
+        {"record": str(1 << 40)},
+        {"record": "²"},
+        {"record": "-1"},
+        {"record": "1_0"},
+        {"share": "99999999/1024"},
+        {"partition": "1000"},
+        {"partition": "x"},
+        {"byte_offset": "9" * 5000},
+        {"length": "9" * 30},
+        {"topic": "17"},
+        {"topic": "a\x1b[2J"},
+    ],
+    ids=lambda forged: f"{next(iter(forged))}={ascii(next(iter(forged.values())))[:12]}",
+)
+def test_letters_that_this_program_cannot_have_written_are_passed_over(server, forged):
+    message = server.messages("kit", DEAD)[0]
+    letter = read_letter(message, "kit")
+    assert isinstance(letter, StoredLetter)
+    assert (letter.record, letter.topic_partition, letter.byte_offset, letter.length) == (
+        7,
+        TopicPartition("t", 1),
+        3,
+        1,
+    )
+    assert read_letter(attrs.evolve(message, headers={**message.headers, **forged}), "kit") is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"letters":[["x","0","record"]]}',
+        b'{"letters":[[1e30,"0","record"]]}',
+        b'{"letters":[],"ends":[[["a"],0,1]]}',
+        b'{"letters":[],"ends":[["a",-1,1]]}',
+        b'{"letters":[],"ends":[["a",0,"x"]]}',
+        b'{"letters":7}',
+        b"7",
+    ],
+    ids=lambda body: body[:40].decode(),
+)
+def test_notes_that_this_program_cannot_have_written_are_passed_over(server, body):
+    for message in server.messages("kit", DEAD)[1:]:
+        good = b'{"letters":[[5,"0a","object"]],"ends":[["t",0,4]]}'
+        assert read_letter(attrs.evolve(message, payload=good), "kit") is not None
+        assert read_letter(attrs.evolve(message, payload=body), "kit") is None

@@ -1,0 +1,136 @@
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framework.iggy.embedded import options, protocol
+from framework.iggy.embedded.protocol import BrokenFrameError, Cursor, RefusedError, Request
+from framework.iggy.embedded.service import FolderInUseError, Service, check_loopback
+
+options_blocks = st.lists(
+    st.tuples(st.text(min_size=1, max_size=20), st.integers(0, 255), st.binary(max_size=30)), unique_by=lambda o: o[0]
+)
+
+
+def frame(*, size=256, command=5, operation=2, code=1):
+    header = bytearray(256)
+    struct.pack_into("<I", header, 48, size)
+    header[60], header[176] = command, operation
+    struct.pack_into("<I", header, 196, code)
+    return header
+
+
+def test_a_request_names_its_command():
+    assert Request(frame(code=100, size=300)).code == 100
+    assert Request(frame(code=100, size=300)).body_size == 44
+    assert Request(frame(operation=160, code=100)).code == protocol.SEND
+    assert Request(frame(operation=139)).code == protocol.CREATE_GROUP
+    assert Request(frame(operation=199)).code == 0, "which is none of the commands"
+
+
+@pytest.mark.parametrize("wrong", [{"size": 255}, {"size": 0}, {"size": protocol.MAX_FRAME_SIZE + 1}, {"command": 8}])
+def test_a_frame_that_is_no_request_or_too_large_is_refused(wrong):
+    with pytest.raises(BrokenFrameError):
+        Request(frame(**wrong))
+
+
+@given(options_blocks)
+def test_an_options_block_comes_back_as_it_was(entries):
+    assert protocol.decode_options(memoryview(protocol.encode_options(entries))) == entries
+
+
+@given(options_blocks.filter(bool), st.data())
+def test_an_options_block_cut_anywhere_inside_an_entry_is_refused(entries, data):
+    block = protocol.encode_options(entries)
+    borders = {len(protocol.encode_options(entries[:n])) for n in range(len(entries) + 1)}
+    cut = data.draw(st.integers(0, len(block)).filter(lambda n: n not in borders))
+    with pytest.raises(RefusedError):
+        protocol.decode_options(memoryview(block[:cut]))
+
+
+def test_an_option_given_twice_is_refused():
+    block = protocol.encode_options([("k", 2, b"a"), ("k", 2, b"b")])
+    with pytest.raises(RefusedError):
+        protocol.decode_options(memoryview(block))
+
+
+@given(st.binary(max_size=30))
+def test_a_cursor_never_reads_beyond_the_body(body):
+    for read in ("identifier", "name", "optional_partition", "u64"):
+        cursor = Cursor(memoryview(body))
+        try:
+            getattr(cursor, read)()
+        except RefusedError:
+            continue
+        assert cursor.position <= len(body)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "number"),
+    [
+        ("segment_size", "128 MiB", 128 << 20),
+        ("max_topic_size", "10GB", 10 * 10**9),
+        ("max_topic_size", "unlimited", options.UNLIMITED),
+        ("message_expiry", "2 hours", 2 * 3600 * 10**6),
+        ("message_expiry", "never", options.UNLIMITED),
+        ("messages_required_to_save", "7", 7),
+    ],
+)
+def test_options_given_as_text_become_numbers(key, text, number):
+    admitted = options.admit([(key, protocol.STRING_KIND, text.encode())])
+    assert options.number(admitted, key) == number
+    assert key not in {name for name, _, _ in options.derived(admitted)}
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("segment_size", "1000"),
+        ("segment_size", "2 GiB"),
+        ("segment_size", "1048577"),
+        ("messages_required_to_save", "0"),
+        ("message_expiry", "soon"),
+        ("durability", "eternal"),
+        ("preallocate_segments", "perhaps"),
+        ("compression_algorithm", "zip"),
+    ],
+)
+def test_option_values_out_of_range_are_refused(key, text):
+    with pytest.raises(RefusedError) as refused:
+        options.admit([(key, protocol.STRING_KIND, text.encode())])
+    assert refused.value.status == protocol.INVALID_OPTION_VALUE
+
+
+def test_unknown_options_and_ones_fixed_at_creation_are_refused():
+    for given_options, update in (([("nope", 2, b"1")], False), ([("segment_size", 2, b"2 MiB")], True)):
+        with pytest.raises(RefusedError) as refused:
+            options.admit(given_options, update=update)
+        assert refused.value.status == protocol.UNSUPPORTED_OPTION
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org", ""])
+def test_only_loopback_addresses_are_listened_on(host):
+    with pytest.raises(ValueError, match="this machine only"):
+        check_loopback(host)
+    check_loopback("127.0.0.1")
+    check_loopback("localhost")
+
+
+def test_a_folder_has_one_owner_and_the_refusal_names_it(tmp_path):
+    first = Service(tmp_path, username="u", password="p")
+    first._lock_folder()
+    second = Service(tmp_path, username="u", password="p")
+    with pytest.raises(FolderInUseError, match=r"served by the process \d+ already"):
+        second.run("127.0.0.1", 0)
+    for service in (first, second):
+        service.close()
+
+
+def test_the_server_imports_nothing_heavy():
+    listing = "import sys, framework.iggy.embedded.__main__; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.split()
+    heavy = {"numpy", "pyarrow", "boto3", "pandas", "apache_iggy", "attrs", "attr", "cattrs", "pyspark", "tenacity"}
+    assert not heavy & set(loaded)

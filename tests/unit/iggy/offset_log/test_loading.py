@@ -1,0 +1,575 @@
+"""The state at the end of a log that was cut, damaged, shared, trimmed, or written by two: what was written, or an error."""
+
+import itertools
+import random
+from unittest import mock
+
+import attrs
+import pytest
+
+from framework.engine.session import Session
+from framework.errors import IggyTopicError, PositionError
+from framework.iggy.embedded import batch
+from framework.iggy.embedded.files import FileOps
+from framework.iggy.embedded.partition import Partition
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.codec import (
+    Claim,
+    PartitionOpening,
+    Progress,
+    ProgressItem,
+    SnapshotFooter,
+    TopicIdentity,
+)
+from framework.iggy.offset_log.loading import load, newest_snapshot
+from framework.model.message_ids import entry_hash64
+from framework.model.objects import Anchor, TopicPartition
+from framework.offsets.table import position_map
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.options import source_config
+from tests.support.iggy_batches import decode_batches, encode_batch
+from tests.support.positions import LOG, Source, as_saved, loaded, log_over, position, server_with_log
+
+PARTITIONS = [TopicPartition("records", 0), TopicPartition("records", 1)]
+COUNTS = {"a": 5, "b": 7, "c": 11, "d": 3, "e": 8, "f": 13, "g": 6, "h": 9, "i": 14}
+WAY_OUT = r"another \[offsets\] topic.*offsets reset --all"
+
+
+@pytest.fixture(scope="module")
+def written():
+    """Payloads of a log with several epochs, and parts of snapshots between everything else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("framework.iggy.offset_log.snapshots.SNAPSHOT_RECORDS", 3)
+        patch.setattr("framework.iggy.offset_log.snapshots.POSITION_BYTES", 0)
+        patch.setattr("framework.iggy.offset_log.snapshots.PAUSE_PARTS", 0)
+        patch.setattr("framework.iggy.offset_log.codec.PART_ENTRIES", 1)
+        patch.setattr("framework.engine.session.FOLLOW_SECONDS", 0.0)
+        source = Source(COUNTS, partitions=2)
+        source.live(60)
+        source.live(80)
+        source.live()
+        return [message.payload for message in source.server.messages("kit", LOG)]
+
+
+def state_of(*payloads):
+    """Everything that matters of a log of these messages."""
+    return everything(loaded(server_with_log(*payloads)))
+
+
+def everything(state):
+    return (
+        as_saved(state),
+        state.anchors,
+        state.topics,
+        state.owners,
+        state.closed,
+        state.epoch,
+        state.last_epoch,
+        state.positions.floor,
+        [count for _, count in state.skipped],
+        state.selected,
+    )
+
+
+# ---- snapshots
+
+
+def test_what_the_log_is_written_with_here_is_what_the_other_tests_are_about(written):
+    heads = [codec.decode(at, payload) for at, payload in enumerate(written)]
+    kinds = "".join(head.kind[0] if head.kind != "opening" else "O" for head in heads)
+    assert kinds.count("O") == 3
+    assert "sps" in kinds, "other records stand between the parts of a snapshot"
+    whole = {(head.epoch, head.header["number"]) for head in heads if head.header.get("part", 0) > 1}
+    assert len(whole) > 3
+    assert any(head.header["at"] < head.offset - 3 for head in heads if head.kind == "snapshot")
+
+
+def test_after_a_cut_behind_any_message_snapshots_say_the_same_as_all_records_before_them(written):
+    """The oracle: the log with every snapshot made somebody else's, so that only single records are left."""
+    single = [payload if b'"kind":"snapshot"' not in payload else b"foreign" for payload in written]
+    states = []
+    for length in range(len(written) + 1):
+        states.append(state_of(*written[:length]))
+        assert states[-1] == state_of(*single[:length]), length
+    assert states[0][0] == {}
+    assert states[-1][0] == {
+        (key, 0): (f"v{number}", 1, count, count, count) for number, (key, count) in enumerate(COUNTS.items(), 1)
+    }
+    for earlier, later in itertools.pairwise(state[0] for state in states):
+        assert all(later[key][2] >= saved for key, (_, _, saved, _, _) in earlier.items())
+    assert len({str(state) for state in states}) > 15
+
+
+def test_a_snapshot_is_chosen_only_when_all_its_parts_are_there(written):
+    heads = [codec.decode(at, payload).head for at, payload in enumerate(written)]
+    for length in range(len(heads) + 1):
+        parts = newest_snapshot(heads[:length])
+        complete = [head for head in heads[:length] if head.header.get("last")]
+        assert [part.offset for part in parts][-1:] == [head.offset for head in complete][-1:]
+        assert [part.header["part"] for part in parts] == list(range(1, len(parts) + 1))
+        assert len({(part.epoch, part.header["number"]) for part in parts}) <= 1
+
+
+CLAIM = Claim(epoch=1, host="h", process=1, leader=True, client=(1, "a:1"), token="w")
+TOPIC = TopicIdentity(topic_id=3, created_at=4)
+
+
+def claim(epoch=1, **values):
+    return codec.encode_claim("kit", attrs.evolve(CLAIM, epoch=epoch, **values))
+
+
+def opening(epoch=1, fenced=0):
+    return codec.encode_opening("kit", epoch, fenced=fenced)
+
+
+def begin(*entries, epoch=1):
+    return codec.encode_begin("kit", epoch, entries)
+
+
+def opened(*topic_partitions, epoch=1, writer="w", counts=(), anchor=None):
+    openings = [
+        PartitionOpening(topic_partition=topic_partition, topic=TOPIC, anchor=anchor, counts=dict(counts))
+        for topic_partition in topic_partitions
+    ]
+    return codec.encode_open("kit", epoch, writer, openings)
+
+
+def progress(*entries, epoch=1, writer="w", **values):
+    items = [
+        ProgressItem(
+            object_hash=entry_hash64("kit", entry),
+            share=entry.share,
+            saved=entry.records_saved,
+            sent=entry.records_done,
+            total=entry.total,
+        )
+        for entry in entries
+    ]
+    return codec.encode_progress("kit", epoch, writer, Progress(items=items, **values))
+
+
+def snapshot(*entries, epoch=1, number=1, at=0, **footer):
+    """A part for each position."""
+    view = position_map(entries).view()
+    with mock.patch.object(codec, "PART_ENTRIES", 1):
+        return list(codec.encode_snapshot("kit", epoch, view, SnapshotFooter(**footer), number=number, at=at))
+
+
+LEFT_AT = dict.fromkeys(PARTITIONS, 7)
+START = [claim(), opening(), opened(*PARTITIONS)]
+
+
+def counts_of(*payloads):
+    """Key -> records sent."""
+    return {key: sent for (key, _), (_, _, _, sent, _) in state_of(*payloads)[0].items()}
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_snapshot_without_all_its_parts_does_not_exist(missing):
+    parts = snapshot(position("x"), position("y"), position("z"), at=4)
+    assert len(parts) == 3
+    kept = [part for number, part in enumerate(parts) if number != missing]
+    assert counts_of(*START, begin(position("a")), *kept) == {"a": 0}
+    assert counts_of(*START, begin(position("a")), *parts) == {"x": 0, "y": 0, "z": 0}
+
+
+def test_parts_of_two_snapshots_between_each_other_are_told_apart():
+    one = snapshot(position("a"), position("b"), number=1, at=3)
+    two = snapshot(position("c"), position("d"), number=2, at=3)
+    assert counts_of(*START, one[0], two[0], one[1], two[1]) == {"c": 0, "d": 0}
+    assert counts_of(*START, one[0], two[0], one[1]) == {"a": 0, "b": 0}
+    assert counts_of(*START, one[0], two[0], two[1], one[1]) == {"c": 0, "d": 0}, "the later one that became whole"
+    assert counts_of(*START, one[0], two[1], begin(position("x"))) == {"x": 0}
+
+
+def test_of_a_part_that_stands_twice_one_counts():
+    one, two = snapshot(position("a"), position("b"), at=3)
+    assert counts_of(*START, one, one, two) == {"a": 0, "b": 0}
+
+
+def test_parts_that_a_zombie_wrote_behind_the_next_opening_do_not_count():
+    late = snapshot(position("x"), position("y"), epoch=1, at=3)
+    fresh = snapshot(position("a"), position("b"), epoch=2, at=6)
+    start = [*START, claim(2), opening(2), late[0]]
+    assert counts_of(*start, late[1], begin(position("c"), epoch=2)) == {"c": 0}
+    assert counts_of(*start, *fresh, late[1]) == {"a": 0, "b": 0}
+    assert counts_of(*start, fresh[0], late[1], fresh[1]) == {"a": 0, "b": 0}
+    assert counts_of(*START, late[0], claim(2), opening(2), late[1]) == {}
+
+
+def test_a_snapshot_that_was_whole_before_the_next_opening_counts():
+    old = snapshot(position("a"), position("b"), epoch=1, at=3)
+    assert counts_of(*START, *old, claim(2), opening(2), begin(position("c"), epoch=2)) == {"a": 0, "b": 0, "c": 0}
+
+
+def test_what_stands_between_the_moment_of_a_snapshot_and_its_parts_counts_once():
+    a, b = position("a", total=9), position("b", total=9)
+    parts = snapshot(
+        attrs.evolve(a, records_done=3, records_saved=3),
+        b,
+        at=5,
+        topics={PARTITIONS[0]: TOPIC},
+        owners={PARTITIONS[0]: "w"},
+    )
+    log = [
+        *START,
+        begin(a, b),
+        progress(attrs.evolve(a, records_done=3, records_saved=3), skipped=2),
+        progress(attrs.evolve(b, records_done=4, records_saved=4), skipped=5),
+        parts[0],
+        progress(attrs.evolve(a, records_done=5, records_saved=5)),
+        parts[1],
+        progress(attrs.evolve(b, records_done=6, records_saved=6)),
+    ]
+    state = loaded(server_with_log(*log))
+    assert {key: sent for (key, _), (_, _, _, sent, _) in as_saved(state).items()} == {"a": 5, "b": 6}
+    assert [count for _, count in state.skipped] == [5]
+    assert state.snapshot_at == 5
+
+
+def test_the_last_snapshot_is_where_the_next_one_counts_from():
+    assert loaded(server_with_log(*START)).snapshot_at == 0
+    assert loaded(server_with_log(*START, *snapshot(at=2))).snapshot_at == 2
+
+
+# ---- whose records count
+
+
+def test_a_claim_alone_ends_nothing_and_an_opening_ends_all_before_it():
+    a = position("a")
+    sent = progress(attrs.evolve(a, records_done=2))
+    assert counts_of(*START, begin(a), claim(2, token="next"), sent) == {"a": 2}
+    assert counts_of(*START, begin(a), claim(2, token="next"), opening(2), sent) == {"a": 0}
+    assert counts_of(*START, begin(a), claim(2, token="next"), opening(2), begin(position("b"))) == {"a": 0}
+    assert counts_of(*START, begin(a), claim(2), opening(2), opening(1), begin(position("b"), epoch=2)) == {
+        "a": 0,
+        "b": 0,
+    }
+
+
+def test_progress_counts_of_whoever_took_the_partition_over_last():
+    a, b = position("a"), position("b", partition=1)
+    anchor = Anchor(7, 8, 9)
+    start = [*START, begin(a, b), opened(PARTITIONS[1], writer="other")]
+    mine = progress(
+        attrs.evolve(a, records_done=2), attrs.evolve(b, records_done=3), anchors=dict.fromkeys(PARTITIONS, anchor)
+    )
+    theirs = progress(attrs.evolve(a, records_done=4), attrs.evolve(b, records_done=5), writer="other", closed=LEFT_AT)
+    state = loaded(server_with_log(*start, mine))
+    assert ({key: row[3] for (key, _), row in as_saved(state).items()}, state.anchors) == (
+        {"a": 2, "b": 0},
+        {PARTITIONS[0]: anchor},
+    )
+    state = loaded(server_with_log(*start, mine, theirs))
+    assert {key: row[3] for (key, _), row in as_saved(state).items()} == {"a": 2, "b": 5}
+    assert state.closed == {PARTITIONS[1]: 7}
+
+
+def test_who_takes_a_partition_over_says_what_it_holds_of_each_position():
+    a, b, other = position("a", 2), position("b", 1), position("other", 0, partition=1)
+    counts = {(entry_hash64("kit", a), 0): 5}
+    ahead = [attrs.evolve(entry, records_done=9) for entry in (a, b, other)]
+    log = [
+        *START,
+        begin(a, b, other),
+        progress(*ahead),
+        opened(PARTITIONS[0], writer="next", counts=counts, anchor=Anchor(4, 4, 4)),
+    ]
+    state = loaded(server_with_log(*log))
+    assert {key: row[2:4] for (key, _), row in as_saved(state).items()} == {"a": (2, 5), "b": (1, 1), "other": (0, 9)}
+    assert state.anchors == {PARTITIONS[0]: Anchor(4, 4, 4)}
+    assert state.owners == {PARTITIONS[0]: "next", PARTITIONS[1]: "w"}
+    assert loaded(server_with_log(*log, opened(PARTITIONS[0]))).anchors == {}
+
+
+def test_progress_of_an_earlier_generation_says_nothing_of_the_next_one():
+    first = position("a", 3)
+    second = position("a", version="v2", generation=2)
+    log = [*START, begin(first), progress(first), begin(second), progress(attrs.evolve(first, records_done=9))]
+    assert state_of(*log)[0] == {("a", 0): ("v2", 2, 0, 0, None)}
+    again = [begin(attrs.evolve(first, records_done=0, generation=3)), progress(attrs.evolve(first, records_done=9))]
+    assert state_of(*log, *again)[0] == {("a", 0): ("v1", 3, 3, 0, None)}
+
+
+def test_what_is_settled_is_not_changed_by_late_progress():
+    done = position("a", 3, total=3)
+    log = [
+        *START,
+        begin(position("a")),
+        progress(done),
+        progress(attrs.evolve(done, records_done=1, records_saved=1, total=None)),
+    ]
+    assert state_of(*log)[0] == {("a", 0): ("v1", 1, 3, 3, 3)}
+
+
+def test_whatever_a_writer_of_an_older_epoch_writes_changes_nothing(written):
+    """At every place behind the opening of the newest epoch."""
+    expected = state_of(*written)
+    heads = [codec.decode(at, payload) for at, payload in enumerate(written)]
+    newest = max(head.epoch for head in heads)
+    begun = next(at for at, head in enumerate(heads) if (head.epoch, head.kind) == (newest, "opening"))
+    old = newest - 1
+    writer = next(head.writer for head in heads if (head.epoch, head.kind) == (newest, "open"))
+    lie = position("a", 99, version="v9", generation=7, total=99)
+    lies = [
+        begin(lie, epoch=old),
+        progress(
+            lie,
+            epoch=old,
+            writer=writer,
+            removed=[lie.get_manager_key()],
+            skipped=7,
+            closed=dict.fromkeys(PARTITIONS, 7),
+        ),
+        opened(*PARTITIONS, epoch=old, writer="zombie"),
+        opening(old),
+        *snapshot(lie, position("b"), epoch=old),
+    ]
+    for at in range(begun + 1, len(written) + 1):
+        assert state_of(*written[:at], *lies, *written[at:])[:6] == expected[:6]
+
+
+def test_two_writers_of_one_epoch_give_the_same_in_any_order_of_their_records():
+    entries = [position("one"), position("other", partition=1)]
+    records = [
+        [progress(attrs.evolve(entry, records_done=count), writer=writer) for count in range(1, 5)]
+        for entry, writer in zip(entries, ("w", "x"), strict=True)
+    ]
+    start = [*START, opened(PARTITIONS[1], writer="x"), begin(*entries)]
+    for chosen in itertools.combinations(range(8), 4):
+        first, second = iter(records[0]), iter(records[1])
+        order = [next(first) if at in chosen else next(second) for at in range(8)]
+        assert counts_of(*start, *order) == {"one": 4, "other": 4}
+
+
+def test_claims_stay_until_an_opening_says_that_their_connections_are_gone():
+    claims = [claim(), claim(1, leader=False, token="worker"), claim(2, token="next")]
+    state = loaded(server_with_log(*claims))
+    assert {offset: found.token for offset, found in state.claims.items()} == {0: "w", 1: "worker", 2: "next"}
+    assert all(found.at_us for found in state.claims.values())
+    assert (state.epoch, state.last_epoch) == (0, 2)
+    state = loaded(server_with_log(*claims, opening(2, fenced=2)))
+    assert list(state.claims) == [2]
+    assert (state.epoch, state.last_epoch) == (2, 2)
+    kept = snapshot(epoch=2, at=4, claims=state.claims)
+    assert loaded(server_with_log(*claims, opening(2, fenced=2), *kept)).claims == state.claims
+
+
+# ---- damage, and others
+
+
+def test_a_message_cut_at_any_byte_is_no_message_of_ours_or_an_error_with_a_way_out(written):
+    expected = state_of(*written)
+    epoch, at = codec.decode(0, written[-1]).epoch, len(written)
+    a = position("a")
+    for payload in (
+        claim(epoch),
+        opening(epoch + 1),
+        begin(a, epoch=epoch),
+        opened(*PARTITIONS, epoch=epoch),
+        progress(a, epoch=epoch),
+        *snapshot(a, epoch=epoch, number=999, at=at),
+    ):
+        for cut in range(1, 4):
+            assert state_of(*written, payload[:cut]) == expected
+        for cut in range(4, len(payload), 3):
+            with pytest.raises(PositionError, match=rf"message {len(written)}: .*{WAY_OUT}"):
+                state_of(*written, payload[:cut])
+
+
+def test_a_record_of_a_kind_that_this_version_does_not_know_is_an_error(written):
+    payload = written[-1].replace(b'"progress"', b'"progrezz"')
+    assert payload != written[-1]
+    with pytest.raises(
+        PositionError, match=rf"message {len(written)}: a record of kind 'progrezz'.*version that wrote it"
+    ):
+        state_of(*written, payload)
+
+
+def test_a_later_format_is_an_error_and_is_never_passed_over(written):
+    at = next(number for number, payload in enumerate(written) if b'"kind":"progress"' in payload)
+    later = written[at][:4] + b"\x03" + written[at][5:]
+    with pytest.raises(PositionError, match=rf"message {at}: positions in format 3"):
+        state_of(*written[:at], later, *written[at + 1 :])
+
+
+FOREIGN = [
+    b"\0",
+    b"garbage",
+    b"ICS",
+    b"ICSQ" + bytes(100),
+    bytes(random.Random(1).randrange(256) for _ in range(3000)),
+    codec.encode_claim("other", attrs.evolve(CLAIM, epoch=999)),
+    codec.encode_opening("other", 999, fenced=999),
+    codec.encode_begin("other", 999, [position("a", version="v9", generation=9)]),
+    next(codec.encode_snapshot("other", 999, position_map().view(), SnapshotFooter(), number=1, at=0)),
+]
+
+
+@pytest.mark.parametrize("foreign", FOREIGN, ids=lambda payload: payload[:12].hex())
+def test_messages_of_others_anywhere_change_nothing_once_the_moments_of_snapshots_follow(written, foreign):
+    expected = state_of(*written)
+    for at in range(0, len(written) + 1, 3):
+        shifted = [*written[:at], foreign, *map(moved(at), written[at:])]
+        assert state_of(*shifted) == expected
+
+
+def moved(at):
+    """What a writer had written had a message more stood before that offset."""
+
+    def move(payload):
+        message = codec.decode(0, payload)
+        if message.kind != "snapshot" or message.header["at"] <= at:
+            return payload
+        old, new = (b'"at":%d,' % (message.header["at"] + more) for more in (0, 1))
+        header = payload[10 : len(payload) - len(message.body)].replace(old, new)
+        return payload[:6] + len(header).to_bytes(4, "little") + header + message.body
+
+    return move
+
+
+# ---- the front
+
+
+def test_whatever_was_deleted_before_the_moment_of_the_newest_snapshot_is_not_needed(written):
+    expected = state_of(*written)
+    heads = [codec.decode(at, payload) for at, payload in enumerate(written)]
+    at = newest_snapshot(heads)[0].header["at"]
+    assert at > 5
+    server = server_with_log(*written)
+    for _ in range(at):
+        server.drop_head("kit", LOG, 0, 1)
+        assert everything(loaded(server)) == expected
+    server.drop_head("kit", LOG, 0, len(written) - at - 1)
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*message_expiry.*{WAY_OUT}'):
+        loaded(server)
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_a_log_without_its_front_and_without_a_snapshot_is_an_error(gone):
+    server = server_with_log(*START, begin(position("a")))
+    server.drop_head("kit", LOG, 0, gone)
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
+        loaded(server)
+
+
+def test_a_source_that_came_to_a_log_whose_front_another_one_had_deleted_has_lost_nothing():
+    server = server_with_log(*FOREIGN, *START, begin(position("a", 0)))
+    server.drop_head("kit", LOG, 0, 3)
+    assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 0, 0, None)}
+
+
+def test_an_empty_log_is_an_empty_state():
+    for payloads in ((), FOREIGN):
+        state = loaded(server_with_log(*payloads))
+        assert (len(state.positions), state.epoch, state.last_epoch, state.claims) == (0, 0, 0, {})
+
+
+# ---- reading
+
+
+def test_a_load_begins_at_the_first_message_however_far_the_log_was_read(written):
+    log = log_over(server_with_log(*FOREIGN, *written).connect())
+    states = [everything(load(log)) for _ in range(3)]
+    assert states[0] == states[1] == states[2]
+    assert log.foreign == len(FOREIGN)
+    assert log.next_offset == len(FOREIGN) + len(written)
+
+
+def test_messages_are_read_again_with_their_bodies_some_at_a_time(written):
+    log = log_over(server_with_log(*written).connect())
+    whole = list(log.follow())
+    assert [message.offset for message in whole] == list(range(len(written)))
+    heads = [message.head for message in whole]
+    assert list(log.read(heads, ahead=3)) == whole
+    assert list(log.read(heads[::-5])) == whole[::-5]
+    assert list(log.follow()) == []
+
+
+def test_a_message_that_is_gone_when_it_is_needed_is_an_error(written):
+    server = server_with_log(*written)
+    log = log_over(server.connect())
+    heads = [message.head for message in log.follow()]
+    server.drop_head("kit", LOG, 0, 2)
+    with pytest.raises(PositionError, match=rf"message 1: .* gone.*{WAY_OUT}"):
+        list(log.read(heads[1:]))
+
+
+def test_what_was_appended_here_is_not_followed_and_what_others_append_is():
+    server = server_with_log()
+    one, other = log_over(server.connect()), log_over(server.connect())
+    assert [one.append(claim(number)) for number in (1, 2)] == [0, 1]
+    other.append(claim(3))
+    one.append(claim(4))
+    assert [message.epoch for message in one.follow()] == [3]
+    assert [message.epoch for message in other.follow()] == [1, 2, 4]
+    assert (one.next_offset, other.next_offset, one.end(), other.end()) == (4, 4, 4, 4)
+    assert one.sizes.total == other.sizes.total == sum(len(stored.payload) for stored in server.messages("kit", LOG))
+    assert (one.messages, other.messages) == (1, 3)
+
+
+def test_the_end_of_an_empty_log_is_its_beginning():
+    assert log_over(server_with_log().connect()).end() == 0
+
+
+def test_a_log_that_may_forget_what_it_confirmed_is_refused():
+    server = server_with_log()
+    server.set_option("kit", LOG, "messages_required_to_save", 2)
+    with pytest.raises(
+        IggyTopicError, match=r'"kit-offsets".*saves only every 2 messages.*messages_required_to_save=1'
+    ):
+        Session.begin(server.connect(), source_config())
+    assert server.messages("kit", LOG) == []
+
+
+# ---- the embedded server's own file
+
+
+def test_the_file_of_the_log_cut_at_every_byte_of_its_last_segment_loads_what_is_whole(written, tmp_path):
+    """What it serves after the cut is a whole beginning of the log."""
+    folder = tmp_path / "whole"
+    ticks = itertools.count(10_000, 10)
+    partition = Partition(0, folder, 4000, NO_SYNC, created_at=1, clock=lambda: next(ticks))
+    partition.open()
+    for payload in written:
+        data = memoryview(encode_batch([payload]))
+        partition.append(data, *batch.verify(data))
+    partition.close()
+    segments = sorted(folder.glob("*.log"))
+    assert len(segments) > 1
+    last = segments[-1]
+    whole = last.read_bytes()
+    kept = set()
+    for cut in range(0, len(whole) + 1, 5):
+        last.write_bytes(whole[:cut])
+        payloads = served(folder)
+        assert payloads == written[: len(payloads)]
+        kept.add(len(payloads))
+    assert kept == set(range(min(kept), max(kept) + 1))
+    assert len(kept) > 1
+    for length in kept:
+        state_of(*written[:length])
+
+
+NO_SYNC = FileOps(sync=False)
+
+
+def served(folder):
+    partition = Partition(0, folder, 4000, NO_SYNC, created_at=1)
+    try:
+        partition.open()
+        parts, _, _ = partition.read(0, 10**9)
+        return [payload for _, payload in decode_batches(b"".join(parts))]
+    finally:
+        partition.close()
+
+
+def test_a_session_over_foreign_messages_begins_and_says_nothing_of_them(caplog):
+    server = MemoryIggy()
+    connection = server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", LOG, 1)
+    connection.append("kit", LOG, 0, b"garbage")
+    session = Session.begin(server.connect(), source_config())
+    assert (session.epoch.number, len(session.offsets)) == (1, 0)
+    assert caplog.text == ""

@@ -1,0 +1,778 @@
+"""What a partition holds beyond its anchor: the anchor's message is told from any other, and what stands behind it is counted."""
+
+import collections
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.engine.session import Session
+from framework.errors import IggyAuthError, IggyProtocolError, IggyUnavailableError, PositionError
+from framework.iggy.offset_log import partitions
+from framework.iggy.offset_log.codec import TopicIdentity
+from framework.iggy.offset_log.partitions import (
+    LAST_MESSAGES,
+    PartitionDamagedError,
+    PartitionGoneError,
+    PartitionReader,
+    give_up_partitions,
+    hold_back_of,
+    lost_partitions,
+    mark_of,
+)
+from framework.iggy.offset_log.state import LogState
+from framework.model.message_ids import message_id
+from framework.model.objects import Anchor, TopicPartition
+from framework.model.positions import OffsetManagerKey
+from framework.offsets.manager import TailItem
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.kit.crash import CrashPoint
+from tests.support.core import lines
+from tests.support.positions import LOG, Source, kinds, loaded, message_id_of, position
+
+WAYS_OUT = r"offsets accept-data-loss.*offsets reset --all"
+PARTITION = TopicPartition("records", 0)
+FOREIGN = b"of somebody else"
+
+
+class Rig:
+    """Two partitions, and what a log says of them."""
+
+    def __init__(self, source="kit"):
+        self.server = MemoryIggy()
+        self.connection = self.server.connect()
+        self.connection.ensure_stream("kit")
+        self.connection.create_topic("kit", "records", 2)
+        self.state = LogState(source=source)
+
+    @property
+    def info(self):
+        return self.server.topic_info("kit", "records")
+
+    def known(self, anchor=None):
+        """Partition 0 was opened before, and everything up to the anchor is accounted for."""
+        self.state.topics[PARTITION] = TopicIdentity(topic_id=self.info.id, created_at=self.info.created_at)
+        if anchor is not None:
+            self.state.anchors[PARTITION] = anchor
+        return self
+
+    def begin(self, *entries):
+        self.state.begin(entries)
+
+    def send(self, entry, *records, partition=0, headers=None, origin_us=0):
+        """Stores records of a position; the anchor of the last one."""
+        for number in records:
+            new = (message_id_of(entry, number, self.state.source), b"x", headers or {})
+            self.server.store("kit", "records", partition, [new], origin_us)
+        return self.end(partition)
+
+    def others(self, count=1, partition=0, headers=None):
+        for _ in range(count):
+            self.connection.append("kit", "records", partition, FOREIGN, headers=headers)
+        return self.end(partition)
+
+    def end(self, partition=0):
+        last = self.server.messages("kit", "records", partition)[-1]
+        return Anchor(last.offset, last.message_id, last.origin_us)
+
+    def keep(self, count):
+        """So many of the newest messages stay."""
+        held = len(self.server.messages("kit", "records", 0))
+        self.server.drop_head("kit", "records", 0, held - count)
+
+    def safe_behind(self, count):
+        self.server.set_option("kit", "records", "messages_required_to_save", count)
+
+    def read(self, partition=0):
+        return PartitionReader(self.connection, "kit", self.state).read(TopicPartition("records", partition), self.info)
+
+
+def named(found):
+    """Position's key -> count."""
+    return {key.canonical(): count for key, count in found.items()}
+
+
+def key(name, share=0):
+    return OffsetManagerKey.of_object("bucket", name).of_share(share)
+
+
+# ---- a partition that the log does not know
+
+
+def test_a_new_and_empty_partition_holds_nothing():
+    rig = Rig()
+    found = rig.read()
+    assert (found.anchor, found.messages, found.counts, found.saved) == (None, 0, {}, {})
+    assert found.opening.topic_partition == PARTITION
+    assert found.opening.topic == TopicIdentity(topic_id=rig.info.id, created_at=rig.info.created_at)
+    assert (found.opening.anchor, found.opening.counts) == (None, {})
+    assert (found.state.hold_back, found.state.last, list(found.state.tail)) == (0, None, [])
+
+
+def test_what_others_have_in_a_new_partition_is_not_read():
+    rig = Rig()
+    last = rig.others(40)
+    found = rig.read()
+    assert (found.messages, found.anchor, found.opening.anchor, found.state.last) == (0, last, last, last)
+    assert found.anchor.offset == 39
+
+
+def ours(key="a", version="v1", **more):
+    return {"bucket": "bucket", "key": key, "version": version, **more}
+
+
+def check(rig):
+    PartitionReader(rig.connection, "kit", rig.state).check_topic(rig.info)
+
+
+SAID = r'topic "records" of stream "kit" was written by source "kit", and its offsets topic knows nothing of that'
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("behind", [0, LAST_MESSAGES - 1])
+@pytest.mark.parametrize("partition", [0, 1])
+def test_records_of_a_log_that_is_lost_are_noticed_by_their_headers(partition, behind, split):
+    rig = Rig()
+    entry = position("a", first_ids=True, **({"share": 2, "split_size": 1024} if split else {}))
+    headers = ours(**({"share": "2/1024"} if split else {}))
+    rig.send(entry, 1, headers=headers, partition=partition)
+    rig.others(behind, partition=partition)
+    with pytest.raises(PartitionGoneError, match=SAID) as error:
+        check(rig)
+    assert error.value.topic_partition == PARTITION
+    for way in ("[offsets] topic", "offsets reset --all", "[discovery] modified_after"):
+        assert way in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "headers", [ours(key="b"), ours(version="v2"), {"bucket": "bucket", "key": "a"}, {"key": "a", "version": "v1"}, {}]
+)
+def test_records_of_others_are_not_taken_for_those_of_a_lost_log(headers):
+    rig = Rig()
+    rig.send(position("a", first_ids=True), 1, headers=headers)
+    check(rig)
+    assert rig.read().messages == 0
+
+
+def test_of_another_source_they_are_not_either():
+    rig = Rig("other")
+    new = (message_id_of(position("a", first_ids=True), 1, "kit"), b"x", ours())
+    rig.server.store("kit", "records", 0, [new])
+    check(rig)
+    rig.state.source = "kit"
+    with pytest.raises(PartitionGoneError, match=SAID):
+        check(rig)
+
+
+def test_a_mark_tells_of_a_lost_log_behind_any_number_of_messages_and_without_headers():
+    rig = Rig()
+    rig.send(position(), 1)
+    rig.connection.ensure_group("kit", "records", mark_of("kit"))
+    rig.others(3 * LAST_MESSAGES)
+    with pytest.raises(PartitionGoneError, match=SAID):
+        check(rig)
+
+
+def test_a_topic_that_the_log_knows_or_that_a_person_vouched_for_is_not_looked_at():
+    rig = Rig()
+    rig.connection.ensure_group("kit", "records", mark_of("kit"))
+    rig.state.topics[TopicPartition("other", 0)] = TopicIdentity(topic_id=1, created_at=1)
+    with pytest.raises(PartitionGoneError, match=SAID):
+        check(rig)
+    rig.state.past_given_up = True
+    check(rig)
+    rig.state.past_given_up = False
+    rig.known()
+    check(rig)
+
+
+@pytest.mark.parametrize("error", [IggyAuthError("may not"), IggyProtocolError("no groups"), None])
+def test_the_mark_of_another_source_or_one_that_may_not_be_looked_at_says_nothing(error, monkeypatch):
+    rig = Rig()
+    rig.others()
+    rig.connection.ensure_group("kit", "records", mark_of("other"))
+    if error is not None:
+
+        def refuse(*_):
+            raise error
+
+        monkeypatch.setattr(rig.connection, "has_group", refuse)
+    check(rig)
+    assert PartitionReader(rig.connection, "kit", rig.state).is_marked("records") is False
+    assert mark_of("kit") != mark_of("kit2")
+    assert len(mark_of("s" * 99)) == 60
+    assert mark_of("s" * 99) != mark_of("s" * 98)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["empty log", "log that knows an epoch"])
+def test_a_log_that_was_lost_is_noticed_at_any_topic_of_the_stream(known):
+    rig = Rig()
+    rig.connection.create_topic("kit", "named-by-a-key", 1)
+    reader = PartitionReader(rig.connection, "kit", rig.state)
+    reader.check_log(["offsets"])
+    rig.connection.ensure_group("kit", "named-by-a-key", mark_of("kit2"))
+    reader.check_log(["offsets"])
+    rig.connection.ensure_group("kit", "named-by-a-key", mark_of("kit"))
+    rig.state.last_epoch = int(known)
+    reader = PartitionReader(rig.connection, "kit", rig.state)
+    reader.check_log(["named-by-a-key"])
+    if known:
+        reader.check_log(["offsets"])
+        return
+    with pytest.raises(PartitionGoneError, match=SAID.replace("records", "named-by-a-key")):
+        reader.check_log(["offsets"])
+
+
+# ---- the anchor
+
+
+def anchored(behind=0, **options):
+    """An anchor at offset 2 with three messages of ours up to it."""
+    rig = Rig()
+    entry = position("a", 3)
+    rig.begin(entry)
+    rig.send(entry, 1, 2)
+    rig.known(rig.send(entry, 3, **options))
+    rig.others(behind)
+    return rig
+
+
+def test_an_anchor_that_is_there_is_where_the_replay_begins():
+    rig = anchored(2)
+    found = rig.read()
+    assert (found.messages, found.opening.anchor.offset, found.anchor) == (2, 2, rig.end())
+    assert (found.counts, found.saved) == ({}, {})
+
+
+@pytest.mark.parametrize(("saved", "there", "same"), [(5, 5, True), (5, 6, False), (0, 6, True), (5, 0, True)])
+def test_a_message_with_the_id_of_the_anchor_and_another_time_is_another_one(saved, there, same):
+    """Restored from elsewhere, or sent again into a topic that was purged. Version 0.1 kept no time."""
+    rig = anchored(origin_us=there)
+    rig.state.anchors[PARTITION] = attrs.evolve(rig.state.anchors[PARTITION], origin_us=saved)
+    if same:
+        assert rig.read().messages == 0
+    else:
+        with pytest.raises(PartitionGoneError, match="another message stands"):
+            rig.read()
+
+
+def test_another_message_in_the_place_of_the_anchor_is_a_persons_hand():
+    rig = anchored()
+    rig.server.purge_topic("kit", "records")
+    rig.others(3)
+    said = rf'"records", partition 0, .* another message stands where source "kit" had saved its own.*{WAYS_OUT}'
+    with pytest.raises(PartitionGoneError, match=said) as error:
+        rig.read()
+    assert error.value.topic_partition == PARTITION
+
+
+@pytest.mark.parametrize(("left", "said"), [(0, "is empty"), (1, "ends at 0"), (2, "ends at 1")])
+def test_a_partition_that_ends_before_the_anchor_is_a_persons_hand(left, said):
+    rig = anchored()
+    rig.server.lose_tail("kit", "records", 0, 3 - left)
+    with pytest.raises(
+        PartitionGoneError, match=rf"positions up to offset 2, and the partition {said}: it was.*{WAYS_OUT}"
+    ):
+        rig.read()
+
+
+def test_a_topic_made_anew_is_a_persons_hand():
+    for change in ({"topic_id": 99}, {"created_at": 99}):
+        rig = anchored()
+        rig.state.topics[PARTITION] = attrs.evolve(rig.state.topics[PARTITION], **change)
+        with pytest.raises(PartitionGoneError, match=rf'topic "records" of stream "kit" was made anew.*{WAYS_OUT}'):
+            rig.read()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize(
+    ("behind", "keep", "gap"), [(3, 4, False), (3, 3, False), (3, 2, True), (3, 0, True), (0, 0, False)]
+)
+def test_what_retention_took_is_no_matter_unless_something_of_ours_may_be_among_it(behind, keep, gap, closed):
+    rig = anchored(behind)
+    rig.keep(keep)
+    rig.state.closed = {PARTITION if closed else TopicPartition("records", 1): 2}
+    if gap and not closed:
+        first = 6 - keep
+        with pytest.raises(
+            PartitionGoneError, match=rf"messages 3 to {first - 1} expired before.*`offsets accept-data-loss`"
+        ):
+            rig.read()
+        return
+    found = rig.read()
+    assert found.messages == min(keep, behind)
+    assert found.opening.anchor.offset == 2
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_what_expired_before_anything_was_saved_is_noticed_too(keep, closed):
+    rig = Rig()
+    entry = position()
+    rig.begin(entry)
+    rig.known()
+    rig.send(entry, 1, 2, 3)
+    rig.keep(keep)
+    if closed:
+        rig.state.closed = {PARTITION: 2}
+        assert rig.read().messages == keep
+        return
+    with pytest.raises(PartitionGoneError, match=rf"messages 0 to {2 - keep} expired before"):
+        rig.read()
+
+
+def test_a_partition_that_was_opened_empty_is_read_from_its_first_message():
+    rig = Rig().known()
+    assert rig.read().anchor is None
+    entry = position()
+    rig.begin(entry)
+    rig.send(entry, 1, 2)
+    found = rig.read()
+    assert (named(found.counts), found.opening.anchor, found.anchor) == ({key("a").canonical(): 2}, None, rig.end())
+
+
+# ---- the replay
+
+
+def test_messages_of_positions_are_counted_and_those_of_nobody_are_not():
+    rig = Rig().known()
+    a, split = position("a", 2), position("b", 1, share=3, split_size=1024)
+    later, elsewhere = position("c", version="v2", generation=2), position("d", partition=1)
+    done = position("e", 4, total=4)
+    rig.begin(a, split, later, elsewhere, done)
+    rig.state.replace(done)
+    for entry, numbers in (
+        (a, (2, 3, 4)),
+        (split, (1,)),
+        (attrs.evolve(split, share=2), (7,)),
+        (position("c"), (1, 2)),  # of an earlier generation
+        (later, (1,)),
+        (elsewhere, (1,)),
+        (done, (4, 5)),
+        (position("a", generation=2), (9,)),
+        (a, (5, 3)),
+    ):
+        rig.send(entry, *numbers)
+    rig.others(2)
+    found = rig.read()
+    assert found.counts == {key("a"): 5, key("b", 3): 1, key("c"): 1}
+    assert found.saved == found.counts
+    assert found.messages == len(rig.server.messages("kit", "records", 0))
+    identity = rig.state.identity
+    assert found.opening.counts == {identity(a): 5, identity(split): 1, identity(later): 1}
+
+
+def test_a_count_is_never_below_what_is_saved():
+    rig = Rig().known()
+    rig.begin(position("a", 5))
+    rig.send(position("a"), 2, 3)
+    assert rig.read().counts == {key("a"): 5}
+
+
+steps = st.lists(st.sampled_from(["a", "b", "other"]), max_size=14)
+
+
+@settings(max_examples=150)
+@given(before=steps, behind=steps, hold_back=st.integers(1, 6))
+def test_what_a_crash_could_take_is_held_back_and_the_rest_is_saved(before, behind, hold_back):
+    """The oracle: by the offsets alone. A killed server forgets at most the last `hold_back - 1` messages."""
+    rig = Rig().known()
+    entries = {name: position(name) for name in "ab"}
+    sent = collections.Counter()
+    placed = []  # (offset, name, number)
+
+    def store(names):
+        for name in names:
+            if name == "other":
+                rig.others()
+            else:
+                sent[name] += 1
+                rig.send(entries[name], sent[name])
+            placed.append((len(placed), name, sent[name]))
+
+    store(before)
+    if before:
+        rig.state.anchors[PARTITION] = rig.end()
+    rig.begin(*(attrs.evolve(entry, records_saved=sent[name]) for name, entry in entries.items()))
+    saved_before = dict(sent)
+    store(behind)
+    rig.safe_behind(hold_back)
+    found = rig.read()
+
+    end = len(placed)
+    held = hold_back if hold_back > 1 else 0
+    mine = [(at, name, number) for at, name, number in placed[len(before) :] if name != "other"]
+    safe = [item for item in mine if item[0] <= end - 1 - held]
+    assert found.counts == {key(name): number for _, name, number in mine}
+    assert found.saved == {key(name): number for _, name, number in safe}
+    if not held:
+        assert found.anchor == (rig.end() if placed else None)
+    else:
+        assert (found.anchor.offset if found.anchor else None) == (
+            safe[-1][0] if safe else len(before) - 1 if before else None
+        )
+    assert [(item.anchor.offset, item.key, item.records, item.generation) for item in found.state.tail] == [
+        (at, key(name), number, 1) for at, name, number in mine[len(safe) :]
+    ]
+    assert found.state.hold_back == held
+    assert found.state.last == (rig.end() if placed else None)
+    assert all(number > saved_before.get(name, 0) for _, name, number in mine)
+    assert all(isinstance(item, TailItem) for item in found.state.tail)
+
+
+@pytest.mark.parametrize(("required", "held"), [(0, 0), (1, 0), (2, 2), (1024, 1024), (None, 1024)])
+def test_a_topic_that_saves_each_message_holds_nothing_back_and_one_that_does_not_tell_the_usual(required, held):
+    rig = Rig()
+    rig.safe_behind(required)
+    assert hold_back_of(rig.info) == held
+
+
+@pytest.mark.parametrize(("size", "most"), [(1_000_000, 9_000_000), (100, 500_000)])
+def test_polls_of_a_replay_are_bounded_in_bytes(size, most, monkeypatch):
+    rig = Rig().known()
+    new = [(message_id(7, 0, number), bytes(size), {}) for number in range(1, 60)]
+    rig.server.store("kit", "records", 0, new)
+    asked, poll = [], rig.connection.poll
+
+    def watched(*place, **how):
+        messages = poll(*place, **how)
+        asked.append(sum(len(message.payload) for message in messages))
+        return messages
+
+    monkeypatch.setattr(rig.connection, "poll", watched)
+    assert rig.read().messages == 59
+    assert max(asked) <= most
+    assert sum(asked) >= 59 * size
+
+
+def blind_behind(rig, monkeypatch, offset, times=None):
+    """The server gives nothing behind an offset, as a segment with a torn batch does; after so many polls it does."""
+    poll, left = rig.connection.poll, [times]
+
+    def torn(stream, topic, partition, *, offset, count):
+        found = poll(stream, topic, partition, offset=offset, count=count)
+        if left[0] is not None:
+            left[0] -= any(one.offset > last for one in found)
+            if left[0] < 0:
+                return found
+        return [one for one in found if one.offset <= last]
+
+    last = offset
+    monkeypatch.setattr(rig.connection, "poll", torn)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known", "new"])
+def test_messages_that_the_server_has_and_does_not_give_are_told(known, monkeypatch):
+    """A real server that was killed while it wrote: a segment with a torn batch takes messages, and gives none of them."""
+    monkeypatch.setattr(partitions, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    rig = Rig()
+    rig.safe_behind(1024)
+    rig.others(20)
+    if known:
+        rig.known()
+    blind_behind(rig, monkeypatch, 12)
+    said = r'topic "records", partition 0, .* last message is 19, and gives none behind 12.* damaged'
+    with pytest.raises(PartitionDamagedError, match=said):
+        rig.read()
+
+
+def test_messages_that_come_a_moment_later_are_no_damage(monkeypatch):
+    monkeypatch.setattr(partitions, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    rig = Rig().known()
+    last = rig.others(20)
+    blind_behind(rig, monkeypatch, 12, times=1)
+    assert rig.read().state.last == last
+
+
+# ---- partitions that are gone
+
+
+def infos(rig, **more):
+    return {"records": rig.info, **more}
+
+
+def test_a_partition_or_a_topic_that_is_gone_is_counted_with_what_is_unsettled_in_it():
+    rig = Rig().known()
+    lost, gone = TopicPartition("records", 2), TopicPartition("old", 0)
+    rig.state.anchors[lost] = Anchor(1, 1)
+    rig.state.topics[gone] = TopicIdentity(topic_id=1, created_at=1)
+    rig.begin(
+        position("a"),
+        position("b", partition=2),
+        position("c", 1, partition=2),
+        position("d", 3, total=3, partition=2),
+        position("e", topic_partition=gone),
+    )
+    assert lost_partitions(rig.state, infos(rig, old=None), 4) == {lost: 2, gone: 1}
+    assert rig.state.partitions == {PARTITION, lost, gone}
+
+
+def test_a_partition_that_nobody_opened_holds_nothing_half_read():
+    rig, away = Rig().known(), TopicPartition("records", 2)
+    rig.begin(position("a"), position("b", partition=2))
+    assert lost_partitions(rig.state, infos(rig), 4) == {away: 0}
+
+
+def test_a_topic_that_was_never_made_is_lost_beyond_the_partitions_that_it_will_have():
+    rig = Rig().known()
+    rig.begin(*(position(str(n), topic_partition=TopicPartition("new", n)) for n in range(3)))
+    assert lost_partitions(rig.state, infos(rig, new=None), 2) == {TopicPartition("new", 2): 0}
+
+
+@pytest.mark.parametrize(("done", "total"), [(1, None), (3, 3)], ids=["half sent", "settled"])
+def test_a_split_for_a_partition_that_nobody_opened_is_half_read_when_another_split_is(done, total):
+    rig, away = Rig().known(), TopicPartition("records", 2)
+    rig.begin(
+        position("s", done, total=total, share=1, split_size=1024),
+        position("s", share=2, split_size=1024, partition=2),
+    )
+    assert lost_partitions(rig.state, infos(rig), 4) == {away: 1}
+
+
+def test_what_is_given_up_with_a_partition_begins_again_above_its_generation():
+    rig = Rig().known(Anchor(5, 5))
+    other = TopicPartition("records", 1)
+    rig.state.anchors[other] = Anchor(6, 6)
+    rig.state.closed = {PARTITION: 5, other: 6}
+    splits = [position("s", share=share, split_size=1024, partition=share - 1, generation=4) for share in (1, 2)]
+    rig.begin(position("a", generation=9), position("b", partition=1), *splits, position("d", 3, total=3))
+    give_up_partitions(rig.state, [PARTITION])
+    assert {entry.key for entry in rig.state.positions.view()} == {"b", "d"}
+    assert rig.state.positions.floor == 9
+    assert rig.state.partitions == rig.state.closed.keys() == {other}
+    assert rig.state.anchors == {other: Anchor(6, 6)}
+
+
+# ---- a source over all of it
+
+
+def test_what_is_already_in_the_topic_is_neither_read_nor_touched_at_the_first_start():
+    source = Source({"a": 3}, partitions=1)
+    connection = source.server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "records", 1)
+    connection.append("kit", "records", 0, FOREIGN)
+    connection.close()
+    source.live()
+    assert [m.payload for m in source.messages()] == [FOREIGN, *lines("a", 3)]
+
+
+def test_messages_of_others_between_ours_do_not_matter():
+    for at in range(8, len(Source(partitions=1).live().events) + 1, 5):
+        source = Source(partitions=1)
+        source.live(at)
+        others = bool(source.server.topic_info("kit", "records"))
+        if others:
+            connection = source.server.connect()
+            connection.append("kit", "records", 0, FOREIGN)
+            connection.append("kit", LOG, 0, b"of somebody else, in the log")
+            connection.close()
+        source.live()
+        assert source.payloads() == source.once() + collections.Counter([FOREIGN] * others), at
+
+
+def test_without_headers_a_replay_finds_the_records_by_their_ids():
+    for at in range(1, len(Source(headers="none").live().events) + 1):
+        source = Source(headers="none")
+        source.live(at)
+        source.live()
+        source.check()
+
+
+def with_bad_lines(**options):
+    """Objects whose second, third and last line are bad, and one that is all bad."""
+    source = Source({"a": 3}, tolerance="skip_record", **options)
+    good = lines("bad", 9)
+    source.rig.store.put("bad", b"\n".join([good[0], b"-", b"-", *good[1:], b"-"]))
+    source.rig.store.put("worse", b"-\n-\n-\n")
+    source.expected |= {"bad": good, "worse": []}
+    return source
+
+
+@pytest.mark.parametrize("batch_length", [2, 4])
+def test_skipped_records_are_neither_lost_nor_sent(batch_length):
+    for at in range(1, len(with_bad_lines(batch_length=batch_length).live().events) + 1):
+        source = with_bad_lines(batch_length=batch_length)
+        source.live(at)
+        source.live()
+        source.check()
+        assert source.entries["bad"].records_done == 12
+        assert source.entries["bad"].skipped <= 3
+
+
+@pytest.mark.parametrize("hold_back", [2, 5, 1024])
+def test_a_server_that_is_killed_with_the_source_and_forgets_what_it_may_gets_it_again(hold_back):
+    """What it has forgotten nothing of at its start it has on disk: so each kill takes of what was stored since."""
+    for at in range(5, len(Source(partitions=2).live().events) + 1, 2):
+        source = Source(partitions=2)
+        on_disk = [0, 0]
+        for crash in (at, at // 2, None):
+            make_forgetful(source, hold_back)
+            source.live(crash)
+            for partition in range(2):
+                held = len(source.messages(partition))
+                lost = min(hold_back - 1, held - on_disk[partition], (at + partition) % hold_back)
+                source.server.lose_tail("kit", "records", partition, lost)
+                on_disk[partition] = held - lost
+        make_forgetful(source, hold_back)
+        source.live()
+        source.check()
+
+
+def make_forgetful(source, hold_back):
+    """The server may forget the last `hold_back - 1` messages of a partition."""
+    if source.server.topic_info("kit", "records") is None:
+        connection = source.server.connect()
+        connection.ensure_stream("kit")
+        connection.create_topic("kit", "records", 2)
+        connection.close()
+    source.server.set_option("kit", "records", "messages_required_to_save", hold_back)
+
+
+def test_a_loss_that_no_crash_explains_stops_the_source():
+    source = Source({"a": 30}, partitions=1)
+    make_forgetful_of_one(source)
+    source.live()
+    assert loaded(source.server).anchors == {PARTITION: anchor_at(source, 23)}, (
+        "the last batch that ends before offset 26"
+    )
+    source.server.lose_tail("kit", "records", 0, 7)
+    with pytest.raises(PositionError, match="ends at 22"):
+        source.live()
+
+
+def make_forgetful_of_one(source):
+    connection = source.server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "records", 1)
+    connection.close()
+    source.server.set_option("kit", "records", "messages_required_to_save", 4)
+
+
+def anchor_at(source, offset):
+    message = source.messages()[offset]
+    return Anchor(message.offset, message.message_id, message.origin_us)
+
+
+def test_after_every_connection_broke_a_new_one_recovers():
+    source = Source()
+
+    class Breaking(CrashPoint):
+        def __call__(self, name):
+            if name == "ack":
+                source.server.on_event = None
+                source.server.break_connections()
+
+    with pytest.raises(IggyUnavailableError):
+        source.bench.live(Breaking())
+    source.live()
+    source.check()
+
+
+def test_a_second_run_reads_nothing_and_sends_nothing():
+    source = Source()
+    source.live()
+    source.rig.store.calls.clear()
+    before = len(source.server.messages("kit", LOG))
+    source.live()
+    source.check()
+    assert source.rig.store.count("open") == 0
+    assert set(kinds(source.server)[before:]) <= {"claim", "opening", "open", "progress"}
+
+
+@pytest.mark.parametrize("headers", ["none", "provenance"])
+@pytest.mark.parametrize("others", [0, 100])
+@pytest.mark.parametrize("topic", ["records", "{{topic}}"])
+def test_a_lost_or_renamed_log_is_noticed_before_anything_is_sent(headers, others, topic):
+    """Also with topics named by keys, and behind any number of messages of others."""
+    naming = {"topic": topic} if topic == "records" else {"topic": topic, "template": "{{topic}}-{{key}}"}
+    source = Source({"orders-1": 3, "orders-2": 40}, partitions=2, headers=headers, **naming)
+    source.live()
+    stored = "records" if topic == "records" else "orders"
+    held = [source.server.messages("kit", stored, partition) for partition in range(2)]
+    connection = source.server.connect()
+    for partition in range(2):
+        for _ in range(others):
+            connection.append("kit", stored, partition, FOREIGN)
+    source.server.delete_topic("kit", LOG)
+    with pytest.raises(PartitionGoneError, match=r'was written by source "kit", and its offsets topic knows nothing'):
+        source.live()
+    assert [len(messages) + others for messages in held] == [
+        len(source.server.messages("kit", stored, partition)) for partition in range(2)
+    ]
+
+
+def test_messages_of_others_alone_keep_no_new_source_from_its_work():
+    source = Source({"a": 5}, partitions=2, headers="none")
+    connection = source.server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "records", 2)
+    for number in range(1, 41):
+        connection.append("kit", "records", number % 2, FOREIGN, message_id=number)
+    connection.close()
+    source.live()
+    assert source.payloads() == source.once() + collections.Counter({FOREIGN: 40})
+
+
+def test_an_orderly_end_lets_everything_expire_and_a_kill_does_not():
+    source = Source(partitions=1)
+    source.live()
+    connection = source.server.connect()
+    for _ in range(5):
+        connection.append("kit", "records", 0, FOREIGN)
+    connection.close()
+    source.server.drop_head("kit", "records", 0, len(source.messages()) - 2)
+    source.live()
+    assert [message.payload for message in source.messages()] == [FOREIGN] * 2
+
+
+def remove_partition(source):
+    """What no server does, but a person who makes the topic anew with its data, or an administrator of a later version."""
+    source.server._streams["kit"]["records"].partitions.pop()
+
+
+def test_a_partition_that_is_gone_with_everything_in_it_finished_is_told_and_done_without(caplog):
+    source = Source(partitions=2)
+    source.live()
+    held = source.payloads() - collections.Counter(message.payload for message in source.messages(1))
+    remove_partition(source)
+    fewer = Source({}, rig=source.rig, server=source.server, partitions=1)
+    fewer.live()
+    assert "records/1: the partition is gone" in caplog.text
+    assert fewer.payloads() == held
+    fewer.live()
+    assert fewer.payloads() == held
+
+
+def test_a_partition_that_is_gone_with_objects_half_read_stops_the_start():
+    source = Source({"a": 40, "b": 40, "c": 40, "d": 40}, partitions=2)
+    for at in range(40, 200, 3):
+        source.live(at)
+        half = [
+            entry
+            for entry in loaded(source.server).positions.view()
+            if entry.topic_partition.partition == 1 and not entry.settled
+        ]
+        if half:
+            break
+    assert half
+    remove_partition(source)
+    fewer = Source({}, rig=source.rig, server=source.server, partitions=1)
+    before = kinds(source.server)
+    with pytest.raises(
+        PositionError,
+        match=rf'partition 1 of topic "records".* is gone, with {len(half)} objects.*offsets accept-data-loss',
+    ):
+        fewer.live()
+    assert kinds(source.server) == before, "nothing was written"
+
+
+def test_a_topic_that_was_deleted_stops_the_start_before_anything_is_written():
+    source = Source(partitions=1)
+    source.live()
+    source.server.delete_topic("kit", "records")
+    before = kinds(source.server)
+    with pytest.raises(PositionError, match=rf'topic "records" of stream "kit" was deleted.*{WAYS_OUT}'):
+        Session.begin(source.server.connect(), source.bench.config)
+    assert kinds(source.server) == before

@@ -1,0 +1,114 @@
+"""Headers: cut into legal pieces, and put together again."""
+
+import struct
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from framework.iggy.headers import (
+    decode_headers,
+    encode_headers,
+    join_provenance,
+    provenance,
+    share_of,
+    split_headers,
+)
+from framework.model.objects import NativeObject
+from framework.model.splits import Share
+
+
+def parse_block(block):
+    """The oracle: reads `kind u8 | length u32 | bytes` by hand."""
+    fields = []
+    while block:
+        kind, length = block[0], int.from_bytes(block[1:5], "little")
+        fields.append((kind, block[5 : 5 + length]))
+        assert len(fields[-1][1]) == length
+        block = block[5 + length :]
+    return list(zip(fields[0::2], fields[1::2], strict=True))
+
+
+keys = st.text(max_size=1024).filter(lambda key: len(key.encode()) <= 1024)
+
+
+@given(keys)
+@example("")
+@example("a" * 255)
+@example("a" * 256)
+@example("a" * 254 + "\u00fc")
+@example("\U0001f600" * 256)
+def test_any_key_comes_back_from_legal_pieces(key):
+    block = encode_headers({"bucket": "b", "key": key, "version": "v"})
+    for (name_kind, name), (value_kind, value) in parse_block(block):
+        assert (name_kind, value_kind) == (2, 2)
+        assert 1 <= len(name) <= 255
+        assert 1 <= len(value) <= 255
+        value.decode()
+    expected = {"bucket": "b", "version": "v"} | ({"key": key} if key else {})
+    assert join_provenance(decode_headers(block)) == expected
+    assert join_provenance(split_headers({"bucket": "b", "key": key, "version": "v"})) == expected
+
+
+@pytest.mark.parametrize(("length", "pieces"), [(1, 1), (254, 1), (255, 1), (256, 2), (510, 2), (511, 3), (1024, 5)])
+def test_no_more_pieces_than_needed(length, pieces):
+    headers = decode_headers(encode_headers({"key": "x" * length}))
+    assert list(headers) == ["key", *(f"key.{number}" for number in range(1, pieces))]
+
+
+def test_a_key_that_is_no_unicode_is_stored_raw_and_comes_back():
+    key = "caf\udce9" * 100
+    block = encode_headers({"key": key})
+    assert {kind for _, (kind, _) in parse_block(block)} == {1}
+    assert join_provenance(decode_headers(block)) == {"key": key}
+
+
+def test_a_name_that_would_stand_twice_is_refused():
+    with pytest.raises(ValueError, match="stands twice"):
+        encode_headers({"key": "x" * 300, "key.1": "y"})
+
+
+@pytest.mark.parametrize("name", ["", "n" * 256, "\u00fc" * 128])
+def test_a_name_of_another_length_is_refused(name):
+    with pytest.raises(ValueError, match="1 to 255 bytes"):
+        encode_headers({name: "x"})
+
+
+def test_too_many_bytes_are_refused():
+    with pytest.raises(ValueError, match="at most 100000"):
+        encode_headers({"key": "x" * 100_000})
+
+
+def test_headers_of_others_do_no_harm():
+    assert join_provenance({"a.1": "lonely", "n": 7, "t": True, b"raw": b"\xff"}) == {
+        "a.1": "lonely",
+        "n": "7",
+        "t": "True",
+        "b'raw'": "\\xff",
+    }
+
+
+def test_share_is_there_when_split():
+    native = NativeObject(bucket="b", key="k", size=1, version="v")
+    assert provenance(native) == {"bucket": "b", "key": "k", "version": "v"}
+    split = provenance(native, share=Share(12, 1 << 26))
+    assert split["share"] == "12/67108864"
+    assert share_of(split) == Share(12, 1 << 26)
+    assert share_of(provenance(native)) is None
+
+
+@pytest.mark.parametrize("value", ["", "3", "0/5", "3/0", "-1/5", "3/5 ", "3/5/7", "x/y", "\u0663/5", "3/" + "9" * 30])
+def test_a_share_that_is_none_of_ours_is_none(value):
+    assert share_of({"share": value}) is None
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 8, 9, 14])
+def test_a_cut_block_is_an_error(cut):
+    block = encode_headers({"key": "value"})
+    with pytest.raises(ValueError, match="ends"):
+        decode_headers(block[:cut])
+
+
+def test_bad_text_in_a_block_is_an_error():
+    with pytest.raises(ValueError, match="utf-8"):
+        decode_headers(struct.pack("<BI", 2, 1) + b"\xff" + struct.pack("<BI", 2, 1) + b"x")

@@ -1,0 +1,95 @@
+"""What a topic that a key names holds already: positions and dead letters of any source are out of reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from framework.config.loading import structure
+from framework.config.sections import SourceCommonConfig
+from framework.engine.session import Session, ensure_data_topic
+from framework.errors import IggyTopicError, IggyUnavailableError, RecordError
+from framework.iggy.dead_letters.topic import IggyDeadLetters
+from framework.iggy.named_topics import topic_refusal
+from framework.model.objects import NativeObject, TopicPartition
+from framework.pipeline.dead_letters import DeadLetter
+from framework.testing.fakes.memory_iggy import MemoryIggy
+
+
+def config(name="orders", partitions=1, **iggy):
+    mapping = {
+        "source": {"name": name},
+        "naming": {"template": "{{topic}}/{{key}}"},
+        "input": {"format": "bytes"},
+        "iggy": {"url": "iggy://u:p@h", "stream": "lake", "partitions": partitions, **iggy},
+        "errors": {"tolerance": "skip_record", "dead_letter_topic": f"{name}-bad"},
+        "offsets": {"topic": f"{name}.positions"},
+    }
+    return structure(mapping, SourceCommonConfig)
+
+
+@pytest.fixture
+def connection():
+    with MemoryIggy().connect() as made:
+        made.ensure_stream("lake")
+        yield made
+
+
+def test_a_topic_that_is_there_with_other_partitions_is_refused(connection):
+    connection.create_topic("lake", "t", 3)
+    assert topic_refusal(connection, config(partitions=3), "t") is None
+    assert "has 3 partitions" in topic_refusal(connection, config(partitions=4), "t")
+
+
+def test_a_missing_topic_is_refused_where_none_is_made(connection):
+    assert topic_refusal(connection, config(), "t") is None
+    assert "create_topics is off" in topic_refusal(connection, config(create_topics=False), "t")
+
+
+def test_positions_of_another_source_are_recognised(connection):
+    Session.begin(connection, config("other", partitions=4))
+    assert "positions of a source" in topic_refusal(connection, config(), "other.positions")
+    # ... and a later version's, which cannot be read here
+    connection.create_topic("lake", "later", 1)
+    connection.append("lake", "later", 0, b"ICSP\x63" + bytes(20))
+    assert "positions of a source" in topic_refusal(connection, config(), "later")
+
+
+def test_dead_letters_of_another_source_are_recognised(connection):
+    other = config("other", partitions=4)
+    Session.begin(connection, other)
+    native = NativeObject(scheme="s3", bucket="b", key="k", size=1, version="v")
+    box = IggyDeadLetters.of(connection, other)
+    letter = DeadLetter(
+        native=native,
+        cut=None,
+        record_number=1,
+        whole_object=False,
+        topic_partition=TopicPartition("t", 0),
+        error=RecordError("no"),
+        raw=b"x",
+        length=1,
+    )
+    box.send([letter])
+    assert "dead letters of a source" in topic_refusal(connection, config(), "other-bad")
+
+
+def test_records_of_others_are_no_reason_to_refuse(connection):
+    connection.create_topic("lake", "t", 1)
+    assert topic_refusal(connection, config(), "t") is None
+    connection.append("lake", "t", 0, b'{"a":1}')
+    assert topic_refusal(connection, config(), "t") is None
+
+
+def test_when_iggy_is_away_the_sender_is_left_to_notice():
+    class Away:
+        def get_topic(self, stream, topic):
+            raise IggyUnavailableError(f"{stream} {topic}: away")
+
+    assert topic_refusal(Away(), config(), "t") is None
+
+
+def test_no_partition_is_opened_in_the_topics_of_positions_and_dead_letters(connection):
+    for topic in ("orders.positions", "orders-bad"):
+        with pytest.raises(IggyTopicError, match="records never go there"):
+            ensure_data_topic(connection, config(), topic)
+    assert connection.get_topic("lake", "orders.positions") is None

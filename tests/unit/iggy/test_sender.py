@@ -1,0 +1,317 @@
+"""The producer against a connection of futures: what it acknowledges, and what it does not believe."""
+
+import struct
+import time
+from concurrent.futures import Future
+
+import attrs
+import pytest
+
+from framework.errors import (
+    IggyAuthError,
+    IggyProtocolError,
+    IggyTopicError,
+    IggyUnavailableError,
+    RecordError,
+    RecordTooLargeError,
+    TaskClosedError,
+    UnknownOutcomeError,
+)
+from framework.iggy import sender, wire
+from framework.iggy.sender import IggyProducer
+from framework.iggy.values import Confirmation
+from framework.model.batches import RecordBatch
+from framework.model.message_ids import message_id, object_hash64
+from framework.model.objects import Anchor, NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
+
+PARTITION = TopicPartition("orders", 2)
+NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/b.jsonl", size=1, version="v1")
+
+
+class Connection:
+    call_timeout_seconds = 0.02
+
+    def __init__(self, version="0.9.0"):
+        self.version = version
+        self.sent = []
+        self.closed = 0
+
+    def server_version(self):
+        if isinstance(self.version, BaseException):
+            raise self.version
+        return self.version
+
+    def submit_send(self, stream, topic, partition, body):
+        self.sent.append((stream, topic, partition, body, Future()))
+        return self.sent[-1][-1]
+
+    def submit_messages(self, stream, topic, partition, messages):
+        return self.submit_send(stream, topic, partition, messages)
+
+    def close(self):
+        self.closed += 1
+
+    def confirm(self, number, base):
+        self.sent[number][-1].set_result((Confirmation(0, 0, 2, base),))
+
+    def fail(self, number, error):
+        self.sent[number][-1].set_exception(error)
+
+
+@pytest.fixture
+def connection():
+    return Connection()
+
+
+@pytest.fixture
+def producer(connection):
+    return IggyProducer(connection, stream="lake", source="orders", max_in_flight=2)
+
+
+def batch(first, payloads, *, topic_partition=PARTITION, native=NATIVE):
+    return RecordBatch(
+        native=native,
+        topic_partition=topic_partition,
+        first_record=first,
+        payloads=payloads,
+        size_bytes=sum(map(len, payloads)),
+        entry=OffsetManagerEntry.start(native, topic_partition),
+    )
+
+
+def an_id(record, native=NATIVE):
+    return message_id(object_hash64("orders", native.bucket, native.key, native.version), 0, record)
+
+
+def origin_us(body):
+    """The time of origin in the header of a request's batch."""
+    (target,) = struct.unpack_from("<I", body)
+    return struct.unpack_from("<Q", body, 4 + target + 24)[0]
+
+
+def test_each_generation_of_an_object_has_ids_of_its_own(producer, connection):
+    ids = []
+    for number, more in enumerate([{}, {"generation": 2}, {"generation": 2, "first_ids": True}]):
+        made = batch(1, [b"a"])
+        future = producer.send(PARTITION, [attrs.evolve(made, entry=attrs.evolve(made.entry, **more))])
+        connection.confirm(number, number)
+        ids.append(future.result(60).anchor.message_id)
+    assert ids == [
+        message_id(object_hash64("orders", NATIVE.bucket, NATIVE.key, NATIVE.version, generation=generation), 0, 1)
+        for generation in (1, 2, None)
+    ]
+
+
+def test_the_anchor_of_a_send_in_several_requests_has_the_origin_of_all_of_them(producer, connection):
+    future = producer.send(PARTITION, [batch(1, [b"x" * 5_000_000] * 2)])
+    first, second = connection.sent
+    assert origin_us(first[3]) == origin_us(second[3])
+    connection.confirm(0, 0)
+    connection.confirm(1, 1)
+    assert future.result(60).anchor == Anchor(1, an_id(2), origin_us(second[3]))
+
+
+def test_an_anchor_of_messages_that_the_client_made_says_nothing_of_their_origin(connection):
+    producer = IggyProducer(connection, stream="lake", source="orders", native=False)
+    future = producer.send(PARTITION, [batch(1, [b"a"])])
+    connection.confirm(0, 7)
+    anchor = future.result(60).anchor
+    assert anchor == Anchor(7, an_id(1), 0)
+    assert anchor.is_at(7, an_id(1), 1_800_000_000_000_000)
+    assert not anchor.is_at(7, an_id(2), 0)
+
+
+def test_the_anchor_is_the_last_message(producer, connection):
+    batches = [batch(5, [b"a", b"b"]), batch(7, [b"c"])]
+    future = producer.send(PARTITION, batches)
+    assert not future.done()
+    connection.confirm(0, 100)
+    acknowledged = future.result(60)
+    assert acknowledged.anchor == Anchor(102, an_id(7), origin_us(connection.sent[0][3]))
+    assert abs(acknowledged.anchor.origin_us / 1e6 - time.time()) < 3600
+    assert acknowledged.batches == tuple(batches)
+    assert acknowledged.topic_partition == PARTITION
+    assert connection.sent[0][:3] == ("lake", "orders", 2)
+    assert len(connection.sent) == 1
+
+
+def test_nothing_to_send_is_acknowledged_at_once(producer, connection):
+    assert producer.send(PARTITION, [batch(1, []), batch(1, [])]).result(0).anchor is None
+    assert producer.send(PARTITION, []).result(0).batches == ()
+    assert connection.sent == []
+
+
+def test_the_anchor_ignores_an_empty_batch_at_the_end(producer, connection):
+    future = producer.send(PARTITION, [batch(1, [b"a"]), batch(2, [])])
+    connection.confirm(0, 0)
+    assert future.result(60).anchor == Anchor(0, an_id(1), origin_us(connection.sent[0][3]))
+
+
+@pytest.mark.parametrize("base", [0, 9, 10])
+def test_an_offset_confirmed_twice_is_a_loss(producer, connection, base):
+    first, second = producer.send(PARTITION, [batch(1, [b"a"])]), producer.send(PARTITION, [batch(2, [b"b"])])
+    connection.confirm(0, 10)
+    connection.confirm(1, base)
+    assert first.result(60).anchor.offset == 10
+    with pytest.raises(UnknownOutcomeError, match=rf"stored at offset {base}, but offset 10 was confirmed"):
+        second.result(60)
+    with pytest.raises(UnknownOutcomeError, match="earlier send failed"):
+        producer.send(PARTITION, [batch(3, [b"c"])])
+
+
+def test_offsets_after_the_end_of_a_batch_only(producer, connection):
+    first, second = producer.send(PARTITION, [batch(1, [b"a"] * 5)]), producer.send(PARTITION, [batch(6, [b"b"])])
+    connection.confirm(0, 10)
+    connection.confirm(1, 14)  # the first batch ended at 14
+    assert first.result(60)
+    with pytest.raises(UnknownOutcomeError):
+        second.result(60)
+
+
+def test_partitions_have_offsets_of_their_own(producer, connection):
+    other = TopicPartition("orders", 3)
+    first = producer.send(PARTITION, [batch(1, [b"a"])])
+    second = producer.send(other, [batch(1, [b"b"], topic_partition=other)])
+    connection.confirm(0, 10)
+    connection.confirm(1, 0)
+    assert (first.result(60).anchor.offset, second.result(60).anchor.offset) == (10, 0)
+
+
+def test_recovery_sets_the_bar(producer, connection):
+    producer.expect_above(PARTITION, 41)
+    producer.expect_above(PARTITION, 7)
+    future = producer.send(PARTITION, [batch(1, [b"a"])])
+    connection.confirm(0, 41)
+    with pytest.raises(UnknownOutcomeError, match="offset 41 was confirmed"):
+        future.result(60)
+
+
+def test_a_confirmation_without_a_place_is_none(producer, connection):
+    future = producer.send(PARTITION, [batch(1, [b"a"])])
+    connection.sent[0][-1].set_result(())
+    with pytest.raises(UnknownOutcomeError, match="without saying where"):
+        future.result(60)
+
+
+@pytest.mark.parametrize(
+    ("error", "later"),
+    [
+        (UnknownOutcomeError("broke"), UnknownOutcomeError),
+        (IggyUnavailableError("away"), IggyUnavailableError),
+        (IggyTopicError("missing"), IggyUnavailableError),
+    ],
+)
+def test_after_a_failure_nothing_goes_out(producer, connection, error, later):
+    first, second = producer.send(PARTITION, [batch(1, [b"a"])]), producer.send(PARTITION, [batch(2, [b"b"])])
+    connection.fail(0, error)
+    connection.confirm(1, 0)  # cannot happen, and is not believed
+    with pytest.raises(type(error)):
+        first.result(60)
+    with pytest.raises(type(error)):
+        second.result(60)
+    with pytest.raises(later, match="not sent"):
+        producer.send(PARTITION, [batch(3, [b"c"])])
+    assert len(connection.sent) == 2
+
+
+def test_back_pressure(producer, connection):
+    producer.send(PARTITION, [batch(1, [b"a"])])
+    producer.send(PARTITION, [batch(2, [b"b"])])
+    with pytest.raises(IggyUnavailableError, match="did not end within"):
+        producer.send(PARTITION, [batch(3, [b"c"])])
+    connection.confirm(0, 0)
+    connection.confirm(1, 1)
+    producer.send(PARTITION, [batch(3, [b"c"])])
+    assert len(connection.sent) == 3
+
+
+def test_a_send_longer_than_a_request_is_cut(producer, connection, monkeypatch):
+    monkeypatch.setattr(sender, "_MAX_REQUEST_BYTES", 1000)
+    future = producer.send(PARTITION, [batch(1, [b"x" * 100] * 10)])
+    assert len(connection.sent) > 2
+    places = range(0, 10 * len(connection.sent), 10)
+    for number, base in enumerate(places):
+        assert not future.done()
+        connection.confirm(number, base)
+    anchor = future.result(60).anchor
+    assert anchor.message_id == an_id(10)
+    assert anchor.offset >= places[-1]
+
+
+def test_a_cut_send_that_fails_half_way_is_open(producer, connection, monkeypatch):
+    monkeypatch.setattr(sender, "_MAX_REQUEST_BYTES", 1000)
+    future = producer.send(PARTITION, [batch(1, [b"x" * 100] * 10)])
+    connection.confirm(0, 0)
+    for number in range(1, len(connection.sent)):
+        connection.fail(number, IggyUnavailableError("not sent"))
+    with pytest.raises(UnknownOutcomeError, match="may be stored"):
+        future.result(60)
+
+
+@pytest.mark.parametrize("size", [0, wire.MAX_PAYLOAD_BYTES + 1])
+def test_a_record_that_iggy_cannot_store_is_named(producer, connection, size):
+    with pytest.raises(RecordError) as caught:
+        producer.send(PARTITION, [batch(7, [b"ok", bytes(size)])])
+    assert isinstance(caught.value, RecordTooLargeError) == (size > 0)
+    assert str(caught.value).startswith("s3://lake/a/b.jsonl, record 8: ")
+    assert connection.sent == []
+
+
+def test_a_batch_of_another_partition_is_refused(producer):
+    with pytest.raises(ValueError, match="orders/3"):
+        producer.send(PARTITION, [batch(1, [b"a"], topic_partition=TopicPartition("orders", 3))])
+
+
+def test_an_unknown_version_gets_the_official_messages(producer, connection):
+    connection.version = "0.10.0"
+    producer.send(PARTITION, [batch(1, [b"a", b"b"])])
+    assert len(connection.sent[0][3]) == 2
+    assert isinstance(connection.sent[0][3], list)
+
+
+@pytest.mark.parametrize("error", [IggyAuthError("may not ask"), IggyProtocolError("no such command")])
+def test_a_server_that_does_not_tell_its_version_gets_them_too_and_it_is_said(producer, connection, caplog, error):
+    connection.version = error
+    producer.send(PARTITION, [batch(1, [b"a"])])
+    producer.send(PARTITION, [batch(2, [b"a"])])
+    assert isinstance(connection.sent[0][3], list)
+    assert len(caplog.messages) == 1
+    assert "the slow way" in caplog.text
+
+
+def test_shares_are_in_ids_and_headers(connection):
+    producer = IggyProducer(connection, stream="lake", source="orders")
+    whole = batch(9, [b"a"])
+    future = producer.send(
+        PARTITION, [attrs.evolve(whole, entry=attrs.evolve(whole.entry, share=3, split_size=1 << 20))]
+    )
+    connection.confirm(0, 0)
+    object_hash = object_hash64("orders", "lake", "a/b.jsonl", "v1", 1 << 20)
+    assert future.result(60).anchor.message_id == message_id(object_hash, 3, 9)
+    assert b"share" in connection.sent[0][3]
+    assert b"3/1048576" in connection.sent[0][3]
+
+
+@pytest.mark.parametrize(("mode", "there"), [("provenance", True), ("none", False)])
+def test_headers_can_be_left_out(connection, mode, there):
+    IggyProducer(connection, stream="lake", source="orders", headers=mode).send(PARTITION, [batch(1, [b"a"])])
+    assert (b"a/b.jsonl" in connection.sent[0][3]) == there
+
+
+def test_many_objects_do_not_pile_up(producer, connection):
+    for number in range(600):
+        native = NativeObject(bucket="b", key=f"k{number}", size=1, version="v")
+        future = producer.send(PARTITION, [batch(1, [b"a"], native=native)])
+        connection.confirm(number, number)
+        assert future.result(60)
+    assert len(producer._objects) == 256
+
+
+def test_close_twice(producer, connection):
+    with producer:
+        pass
+    producer.close()
+    assert connection.closed == 2
+    with pytest.raises(TaskClosedError):
+        producer.send(PARTITION, [])

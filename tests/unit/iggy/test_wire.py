@@ -1,0 +1,141 @@
+"""A send request, byte by byte, against a reader written from the layout alone."""
+
+import struct
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.errors import ConfigError, IggyProtocolError
+from framework.iggy import wire
+from framework.iggy.wire import Segment
+
+
+def read_request(body):
+    """Target, ids, payloads and headers of a request; checks every length and checksum on the way."""
+    (meta,) = struct.unpack_from("<I", body)
+    target, batch = body[4 : 4 + meta], body[4 + meta :]
+    names = []
+    for _ in range(2):
+        assert target[0] == 2
+        names.append(target[2 : 2 + target[1]].decode())
+        target = target[2 + target[1] :]
+    assert target[:2] == b"\x02\x04"
+    partition, count = struct.unpack("<II", target[2:])
+    zero1, zero2, zero3, origin, length, checksum, batch_count = struct.unpack_from("<QQQQQQI", batch)
+    assert (zero1, zero2, zero3, length, batch_count) == (0, 0, 0, len(batch), count)
+    assert batch[52:256] == bytes(204)
+    place, hashes, messages = 256, b"", []
+    while place < len(batch):
+        low, high, delta, time, headers, payload, zero = struct.unpack_from("<QQIIIIQ", batch, place + 8)
+        end = place + 48 + payload + headers
+        assert (delta, time, zero) == (len(messages), 0, 0)
+        stored = batch[place : place + 8]
+        assert int.from_bytes(stored, "little") == xxhash.xxh3_64(batch[place + 8 : end]).intdigest()
+        hashes += stored
+        messages.append((high << 64 | low, batch[place + 48 : place + 48 + payload], batch[end - headers : end]))
+        place = end
+    assert place == len(batch)
+    assert len(messages) == count
+    fields = struct.pack("<QQQQQI", 0, 0, 0, origin, length, count)
+    assert checksum == xxhash.xxh3_64(fields + hashes).intdigest()
+    return names, partition, origin, messages
+
+
+segments = st.lists(
+    st.builds(
+        Segment,
+        id_high=st.integers(0, 2**64 - 1),
+        share=st.integers(0, 2**24 - 1),
+        first_record=st.integers(1, 2**40 - 100),
+        payloads=st.lists(st.binary(min_size=1, max_size=40), max_size=7),
+        headers=st.binary(max_size=30),
+    ),
+    min_size=1,
+    max_size=5,
+).filter(lambda many: any(one.payloads for one in many))
+
+
+def expected(many):
+    return [
+        (one.id_high << 64 | one.share << 40 | number, payload, one.headers)
+        for one in many
+        for number, payload in enumerate(one.payloads, one.first_record)
+    ]
+
+
+@given(segments, st.integers(0, 2**32 - 1), st.text(min_size=1, max_size=20).filter(lambda name: not name.isdigit()))
+def test_every_message_as_given(many, partition, name):
+    if not all(character.isprintable() for character in name):
+        name = "topic"
+    body = wire.encode_send("stream", name, partition, many, time_us=77)
+    assert read_request(body) == (["stream", name], partition, 77, expected(many))
+
+
+def test_many_messages_of_many_lengths():
+    payloads = [bytes([number % 251]) * (1 + number % 311) for number in range(1013)]
+    many = [Segment(id_high=9, first_record=5, payloads=payloads, headers=b"h" * 37)] * 2
+    assert read_request(wire.encode_send("s", "t", 1, many))[3] == expected(many)
+
+
+@settings(max_examples=200)
+@given(segments, st.integers(1, 300))
+def test_cutting_keeps_messages_and_order_and_fills_requests(many, limit):
+    requests = list(wire.cut_segments(many, limit))
+    assert [message for one in requests for message in expected(one)] == expected(many)
+    for request in requests:
+        size = sum(one.size_bytes for one in request)
+        assert size <= limit or sum(len(one.payloads) for one in request) == 1
+        assert any(one.payloads for one in request)
+
+
+def test_names_at_the_limit():
+    assert wire.encode_name("\u00fc" * 127 + "x")[:2] == b"\x02\xff"
+    for name in ("", "\u00fc" * 128, "123"):
+        with pytest.raises(ConfigError):
+            wire.encode_name(name)
+
+
+def test_confirmations():
+    reply = struct.pack("<IIIIQIIIQ", 2, 1, 2, 3, 2**40, 4, 5, 6, 7)
+    first, second = wire.parse_confirmations(reply)
+    assert (first.stream_id, first.topic_id, first.partition, first.base_offset) == (1, 2, 3, 2**40)
+    assert second.base_offset == 7
+    assert wire.parse_confirmations(b"") == ()
+    assert wire.parse_confirmations(bytes(4)) == ()
+    with pytest.raises(IggyProtocolError):
+        wire.parse_confirmations(reply[:-1])
+
+
+def test_clients():
+    # As a real server 0.9.0-edge.5 answered.
+    one = bytes.fromhex("0100000000000000010f0000003132372e302e302e313a333532393400000000")
+    (client,) = wire.parse_clients(one)
+    assert (client.client_id, client.address) == (1, "127.0.0.1:35294")
+    assert len(wire.parse_clients(one * 3)) == 3
+    assert wire.parse_clients(b"") == ()
+    with pytest.raises(IggyProtocolError):
+        wire.parse_clients(one[:-1])
+
+
+def a_client(client_id, address, groups=()):
+    """As the server writes it, from the layout alone; behind the number of groups come these, for the own client only."""
+    raw = address.encode()
+    head = struct.pack("<IIBI", client_id, 0, 1, len(raw)) + raw + struct.pack("<I", len(groups))
+    return head + b"".join(struct.pack("<III", *group) for group in groups)
+
+
+@given(
+    st.integers(0, 2**32 - 1), st.text(max_size=30), st.lists(st.tuples(*[st.integers(0, 2**32 - 1)] * 3), max_size=4)
+)
+def test_the_own_client_is_told_with_its_groups(client_id, address, groups):
+    client = wire.parse_own_client(a_client(client_id, address, groups))
+    assert (client.client_id, client.address) == (client_id, address)
+
+
+def test_an_own_client_of_another_layout_is_refused():
+    whole = a_client(7, "127.0.0.1:35294")
+    for cut in range(len(whole)):
+        with pytest.raises(IggyProtocolError):
+            wire.parse_own_client(whole[:cut])

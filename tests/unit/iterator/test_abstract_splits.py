@@ -1,0 +1,158 @@
+"""Shares through the iterator: what is asked of the store, what a cut object says, and objects that change under it."""
+
+import gzip
+import random
+
+import pytest
+
+from framework.errors import TruncatedObjectError
+from framework.model.splits import TAIL_BYTES
+from framework.offsets.manager import OffsetManager
+from framework.testing.fakes.memory_store import MemoryStore
+from tests.support.core import commit, drain, iterator_over, line, payloads
+
+SPLIT = 1500
+
+
+@pytest.fixture
+def over():
+    """Iterators that are closed at the end."""
+    made = []
+
+    def make(store, offsets=None, **options):
+        iterator = iterator_over(
+            store, offsets, **{"split_size": SPLIT, "compression": "none", "once": True, **options}
+        )
+        made.append(iterator)
+        return iterator
+
+    yield make
+    for iterator in made:
+        iterator.close()
+
+
+def many(name, count):
+    return [line(name, number) + b" " * (number % 5) for number in range(count)]
+
+
+class AskedStore(MemoryStore):
+    """Notes the ranges that are asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def open(self, native, start=0, end=None):
+        self.asked.append((start, end))
+        return super().open(native, start, end)
+
+    def put_lines(self, name, count):
+        written = many(name, count)
+        self.put(name, b"\n".join(written) + b"\n")
+        return written
+
+
+def shares_in_order(batches):
+    """The payloads of one object, share after share."""
+    found = {}
+    for batch in batches:
+        found.setdefault(batch.entry.share, []).extend(batch.payloads)
+    return [payload for share in sorted(found) for payload in found[share]]
+
+
+def test_each_share_is_one_request_for_its_bytes_and_the_rest_of_its_last_line(over):
+    store = AskedStore()
+    written = store.put_lines("a", 8000)
+    size = sum(len(one) + 1 for one in written)
+    assert shares_in_order(drain(over(store, split_size=100_000))) == written
+    count = -(-size // 100_000)
+    expected = [(max(0, k * 100_000 - 1), (k + 1) * 100_000 + TAIL_BYTES) for k in range(count)]
+    expected = [(start, end if end < size else None) for start, end in expected]
+    assert sorted(store.asked) == expected
+
+
+def test_with_compression_auto_each_share_but_the_first_looks_at_the_objects_beginning(over):
+    store = AskedStore()
+    store.put_lines("a", 300)
+    drain(over(store, compression="auto"))
+    assert store.asked.count((0, 10)) == -(-store.list_page().objects[0].size // SPLIT) - 1
+
+
+def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_and_right(over):
+    store = MemoryStore()
+    dice = random.Random(3)
+    written = [b'{"n":%d}' % dice.getrandbits(200) for _ in range(300)]
+    store.put("a.jsonl", gzip.compress(b"\n".join(written)))
+    assert store.list_page().objects[0].size > 3 * SPLIT
+    batches = drain(over(store, compression="auto"))
+    assert shares_in_order(batches) == written
+    assert {batch.entry.share for batch in batches if batch.payloads} == {1}
+    assert all(batch.entry.finished and not batch.entry.records_done for batch in batches if batch.entry.share > 1)
+
+
+def test_records_one_by_one_say_which_share_they_are_of(over):
+    store = AskedStore()
+    written = store.put_lines("a", 200)
+    records = list(over(store))
+    assert [record.payload for record in records] == written
+    assert [record.share for record in records] == sorted(record.share for record in records)
+    assert records[-1].share > 2
+    assert [record.record_number for record in records].count(1) == records[-1].share
+
+
+def test_an_object_cut_at_any_byte_is_an_error_that_names_it(over):
+    store = AskedStore()
+    written = store.put_lines("a", 150)
+    size = store.list_page().objects[0].size
+    for at in range(0, size, 37):
+        store.cut("a", at)
+        read = []
+        iterator = over(store, batch_length=7)
+
+        def read_all(iterator=iterator, read=read):
+            while (batch := iterator.next_batch()) is not None:
+                read.append(batch)
+
+        with pytest.raises(TruncatedObjectError, match="memory://bucket/a"):
+            read_all()
+        found = shares_in_order(read)
+        assert found == written[: len(found)]
+        iterator.close()
+
+
+def test_a_share_goes_on_from_its_mark(over):
+    store = AskedStore()
+    written = store.put_lines("a", 150)
+    offsets = OffsetManager()
+    read = []
+    while len(read) < 5:
+        iterator = over(store, offsets, batch_length=5)
+        batch = iterator.next_batch()
+        read.append(batch)
+        commit(offsets, [batch])
+        iterator.close()
+    assert read[-1].entry.records_done == 25
+    store.asked.clear()
+    rest = drain(over(store, offsets))
+    assert any(start == read[-1].entry.mark.byte for start, _ in store.asked)
+    assert shares_in_order([*read, *rest]) == written
+
+
+def test_an_object_overwritten_while_its_shares_are_read_is_read_whole_in_its_new_version(over):
+    store, offsets = AskedStore(), OffsetManager()
+    store.put_lines("a", 200)
+    iterator = over(store, offsets, prefetch_objects=1, batch_length=5)
+    first = iterator.next_batch()
+    commit(offsets, [first])
+    written = store.put_lines("a", 160)
+    batches = []
+    while not iterator.finished:
+        batch = iterator.next_batch()
+        if batch is not None:
+            batches.append(batch)
+            commit(offsets, [batch])
+    assert iterator.counts.objects_changed > 1
+    new = [batch for batch in batches if batch.native.version != first.native.version]
+    assert shares_in_order(new) == written
+    assert payloads(new)["a"] == written
+    assert {batch.entry.generation for batch in new} == {2}

@@ -1,0 +1,439 @@
+"""A source's own listing: many calls at once behind one iterator, what it costs, and what one pass leaves for the next."""
+
+import logging
+import threading
+from bisect import bisect_right
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from framework.errors import ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.offsets.listing_hints import PastListing
+from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.storage.listing.limiter import CallPace, pace_of, set_pace
+from framework.store import ListPage
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
+from tests.support.core import iterator_over
+from tests.support.listing import native
+
+PAGE = 7
+BEHIND = "\U0001f600"
+
+
+class SortedStore(MemoryStore):
+    """Keys in a sorted list: pages of large buckets without sorting them each time. `order` gives the place of a key."""
+
+    def __init__(self, keys, order=str.encode, bucket="bucket"):
+        super().__init__(bucket)
+        self.order = order
+        self.lock = threading.Lock()
+        self.keys = sorted(keys, key=order)
+        self.places = [order(key) for key in self.keys]
+        self.server_time_ms = None
+
+    def list_page(self, *, prefix="", after="", continuation=None, page_size=1000):
+        self._call("list_page", prefix)
+        border = after if continuation is None else continuation
+        with self.lock:
+            at = bisect_right(self.places, self.order(border)) if border else 0
+            keys = [key for key in self.keys[at:] if key.startswith(prefix)][: page_size + 1]
+        objects = [native(key) for key in keys[:page_size]]
+        more = objects[-1].key if len(keys) > page_size else None
+        return ListPage(objects=objects, continuation=more, server_time_ms=self.server_time_ms)
+
+    def add(self, key):
+        with self.lock:
+            at = bisect_right(self.places, self.order(key))
+            self.keys.insert(at, key)
+            self.places.insert(at, self.order(key))
+
+    def drop(self, key):
+        with self.lock:
+            at = self.keys.index(key)
+            del self.keys[at], self.places[at]
+
+
+def like_folders(key):
+    """SeaweedFS: a folder's content stands where the folder's name sorts, so `a/b` comes before `a b`."""
+    return [part.encode() for part in key.split("/")]
+
+
+@pytest.fixture(autouse=True)
+def own_pace():
+    """What was learnt of one test's bucket is not known in the next."""
+    set_pace(MemoryStore(), CallPace())
+
+
+@pytest.fixture
+def over():
+    made = []
+
+    def make(store, offsets=None, *, page_size=PAGE, prefixes=("",), start_key=None, policy=None, **options):
+        task = MemorySourceTask(store, page_size=page_size, prefixes=prefixes, start_key=start_key, policy=policy)
+        made.append(iterator_over(store, offsets, task=task, **options))
+        return made[-1]
+
+    yield make
+    for iterator in made:
+        iterator.close()
+
+
+def keys_of(iterator, after=None):
+    return [one.key for one in iterator.get_native_item_stream(after)]
+
+
+def numbered(count):
+    return [f"data/{number:06}" for number in range(count)]
+
+
+# ---- what it costs, and in which order
+
+
+@pytest.mark.parametrize("concurrency", [1, 16])
+@pytest.mark.parametrize("pages", [1, 2, 3])
+def test_up_to_three_pages_cost_a_call_each_in_every_pass_and_keep_the_order(over, concurrency, pages):
+    keys = numbered(PAGE * pages - 2)
+    store = SortedStore(keys)
+    iterator = over(store, list_concurrency=concurrency)
+    for number in range(1, 5):
+        assert keys_of(iterator) == keys
+        assert store.count("list_page") == iterator.counts.list_requests == number * pages
+    assert not iterator.offsets.dirty
+
+
+def test_a_prefix_that_matches_nothing_costs_one_call(over):
+    store = SortedStore(numbered(100))
+    iterator = over(store, prefixes=["elsewhere/", "data/1"])
+    assert keys_of(iterator) == []
+    assert store.count("list_page") == iterator.counts.list_requests == 2
+
+
+def test_one_call_at_once_gives_the_keys_in_order(over):
+    keys = numbered(1000)
+    store = SortedStore(keys)
+    iterator = over(store, list_concurrency=1)
+    assert keys_of(iterator) == keys
+    assert keys_of(iterator, keys[500]) == keys[501:]
+    assert store.count("list_page") == iterator.counts.list_requests == 143 + 72
+
+
+def test_many_calls_are_under_way_at_once(over):
+    keys = numbered(PAGE * 100)
+    store, lock, waiting, enough = SortedStore(keys), threading.Lock(), [], threading.Event()
+
+    def wait_for_others(call):
+        with lock:
+            if store.count("list_page") >= 40:
+                waiting.append(call)
+            if len(waiting) == 8:
+                enough.set()
+            hold = len(waiting) and not enough.is_set()
+        if hold:
+            assert enough.wait(60)
+
+    store.on_call = wait_for_others
+    assert sorted(keys_of(over(store, list_concurrency=8))) == keys
+    assert enough.is_set()
+
+
+def test_each_prefix_is_listed_in_its_turn(over):
+    keys = [f"{prefix}{number:04}" for prefix in "abc" for number in range(300)]
+    iterator = over(SortedStore(keys), prefixes=["c", "a"])
+    found = keys_of(iterator)
+    assert (sorted(found[:300]), sorted(found[300:])) == (keys[600:], keys[:300])
+
+
+def test_the_budget_of_the_configuration_holds_for_the_bucket(over):
+    store = SortedStore(numbered(10))
+    over(store, list_requests_per_second=0.01, list_bytes_per_second=1000)
+    pace = pace_of(store)
+    assert pace.delay_seconds() == 0
+    assert pace.delay_seconds() == pytest.approx(100, abs=1)
+    pace.spend(50_000)
+    assert pace.delay_seconds() == pytest.approx(250, abs=2)
+
+
+def test_without_a_budget_what_was_learnt_of_the_bucket_stays(over):
+    store = SortedStore(numbered(10))
+    before = pace_of(store)
+    over(store)
+    assert pace_of(store) is before
+
+
+def test_an_empty_listing_tells_the_stores_clock_too(over):
+    store = SortedStore([])
+    store.server_time_ms = 4_000_000_000_000
+    iterator = over(store)
+    assert keys_of(iterator) == []
+    assert iterator.store_clock() == pytest.approx(4e9, abs=5)
+
+
+def test_the_stores_clock_is_taken_over_and_the_listing_began_no_later_than_it_did(over):
+    store = SortedStore(numbered(10))
+    store.server_time_ms = 4_000_000_000_000
+    iterator = over(store)
+    assert iterator.listing_began is None
+    keys_of(iterator)
+    assert iterator.store_clock() == pytest.approx(4e9, abs=5)
+    assert iterator.listing_began <= 4e9
+
+
+# ---- keys and changes
+
+
+ODD = [
+    "a/\ufffd",
+    "a/\ufffe",
+    "a/\U00010000",
+    "a/\U0010ffff",
+    "a/\ud7ff",
+    "a/\ue000",
+    "a//b",
+    "a/./b",
+    "a/ ",
+    "a/%2F",
+    "a/\x01",
+]
+
+
+@given(
+    st.lists(
+        st.sampled_from(ODD).flatmap(lambda key: st.sampled_from([key, key * 2, key + "x", "x" + key])), unique=True
+    ),
+    st.integers(1, 4),
+    st.data(),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_odd_keys_come_once_behind_any_key(over, keys, page_size, data):
+    store = MemoryStore()
+    for key in keys:
+        store.put(key, b"x")
+    iterator = over(store, page_size=page_size)
+    after = data.draw(st.sampled_from(["", *keys]))
+    for _ in range(2):
+        assert sorted(keys_of(iterator)) == sorted(keys)
+        assert sorted(keys_of(iterator, after)) == sorted(key for key in keys if key.encode() > after.encode())
+
+
+def test_keys_above_the_first_plane_next_to_the_end_of_it(over):
+    keys = sorted(f"p/{head}{number:03}" for head in "\ufffd\U00010000\ufffe\U0001f600" for number in range(300))
+    assert sorted(keys_of(over(SortedStore(keys)))) == keys
+
+
+def test_ten_thousand_keys_that_differ_in_their_last_character_only(over):
+    stem = "one/very/long/stem/" * 10
+    keys = [stem + chr(0x4E00 + number) for number in range(10_000)]
+    store = SortedStore(keys)
+    iterator = over(store, page_size=100)
+    assert sorted(keys_of(iterator)) == keys
+    assert iterator.counts.list_requests <= 1.3 * 100 + 24
+    before = iterator.counts.list_requests
+    assert sorted(keys_of(iterator)) == keys
+    assert iterator.counts.list_requests - before <= 110
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_there_all_the_time_comes_once_whatever_else_changes(over, seed):
+    keys = numbered(2000)
+    store = SortedStore(keys)
+    store_keys = keys[seed::3]
+    gone, added, lock = [], [], threading.Lock()
+
+    def change(call):
+        with lock:
+            at = store.count("list_page") * 37 % 1900
+            if len(added) > 2 * len(gone) and keys[at] in store.keys and keys[at] not in store_keys:
+                store.drop(keys[at])
+                gone.append(keys[at])
+            elif keys[at] + "+" not in store.keys:
+                store.add(keys[at] + "+")
+                added.append(keys[at] + "+")
+
+    store.on_call = change
+    found = keys_of(over(store))
+    assert gone
+    assert added
+    assert len(set(found)) == len(found)
+    assert set(store_keys) <= set(found) <= {*keys, *added}
+
+
+def test_keys_deleted_at_the_cut_points_are_missed_by_nobody(over):
+    keys = numbered(3000)
+    store = SortedStore(keys)
+    iterator = over(store)
+    assert sorted(keys_of(iterator)) == keys
+    cuts = {key for key, _ in iterator.offsets.past_listing("").histogram}
+    for key in cuts & set(keys):
+        store.drop(key)
+    assert sorted(keys_of(iterator)) == sorted(set(keys) - cuts)
+
+
+# ---- weather
+
+
+def test_a_store_that_throttles_one_call_in_five_is_listed_whole(over):
+    keys = numbered(2000)
+    store = SortedStore(keys)
+    lock, numbers = threading.Lock(), iter(range(1, 10**6))
+
+    def throttle(call):
+        with lock:
+            if next(numbers) % 5 == 0:
+                raise ThrottledError("slow down")
+
+    store.on_call = throttle
+    iterator = over(store)
+    assert sorted(keys_of(iterator)) == keys
+    assert iterator.counts.retries > 50
+
+
+def test_calls_that_failed_are_counted_also_when_the_listing_fails(over):
+    store = SortedStore(numbered(300))
+    store.fail("list_page", StoreUnavailableError("away"), skip=5, times=None)
+    iterator = over(store, list_concurrency=1)
+    with pytest.raises(StoreUnavailableError):
+        keys_of(iterator)
+    assert iterator.counts.list_requests == 5
+    assert iterator.counts.retries == 7
+
+
+def test_a_close_ends_a_listing_under_way_and_it_is_no_whole_one(over):
+    iterator = over(SortedStore(numbered(3000)))
+    stream = iterator.get_native_item_stream(None)
+    next(stream)
+    iterator.close()
+    with pytest.raises(TaskClosedError):
+        list(stream)
+    assert iterator.offsets.past_listing("") is None
+
+
+# ---- what one pass leaves for the next
+
+
+def test_the_second_pass_and_the_next_start_begin_from_where_the_keys_lie(over):
+    keys = numbered(PAGE * 200)
+    store, kept = SortedStore(keys), MemoryOffsetStore()
+    first = over(store, OffsetManager(kept))
+    assert sorted(keys_of(first)) == keys
+    calls = first.counts.list_requests
+    assert first.offsets.flush().listings[""].of == "memory://bucket"
+    assert sorted(keys_of(first)) == keys
+    assert first.counts.list_requests - calls <= min(calls, 1.1 * 200)
+    assert not first.offsets.dirty  # an idle pass writes nothing
+    again = OffsetManager(kept)
+    again.populate_offset_manager()
+    second = over(store, again)
+    assert sorted(keys_of(second)) == keys
+    assert second.counts.list_requests <= 1.1 * 200
+    assert not second.offsets.dirty
+
+
+def test_a_bucket_that_grew_a_lot_is_noted_anew_and_one_that_became_small_is_forgotten(over):
+    store = SortedStore(numbered(PAGE * 50))
+    iterator = over(store)
+    keys_of(iterator)
+    assert iterator.offsets.flush()
+    for key in [f"data/1{number:05}" for number in range(200)]:
+        store.add(key)
+    keys_of(iterator)
+    (noted,) = iterator.offsets.flush().listings.values()
+    assert sum(count for _, count in noted.histogram) == PAGE * 50 + 200
+    for key in store.keys[10:]:
+        store.drop(key)
+    assert len(keys_of(iterator)) == 10
+    assert iterator.offsets.flush().listings[""].histogram == ()
+
+
+def test_a_part_of_a_prefix_is_not_taken_for_the_whole(over):
+    keys = numbered(PAGE * 100)
+    iterator = over(SortedStore(keys))
+    keys_of(iterator, keys[100])
+    assert iterator.offsets.past_listing("") is None
+
+
+def test_where_listings_begin_is_all_of_it(over):
+    keys = numbered(PAGE * 100)
+    iterator = over(SortedStore(keys), start_key=keys[100])
+    assert sorted(keys_of(iterator, keys[100])) == keys[101:]
+    assert sum(count for _, count in iterator.offsets.past_listing("").histogram) == len(keys) - 101
+
+
+def test_what_was_learnt_of_another_bucket_is_not_used(over):
+    offsets = OffsetManager()
+    offsets.note_listing("", PastListing(of="memory://other", unordered=True))
+    store = SortedStore(numbered(PAGE * 3))
+    iterator = over(store, offsets)
+    asked = []
+    iterator.lister = lambda request: asked.append(request) or pytest.skip("asked")
+    with pytest.raises(pytest.skip.Exception):
+        keys_of(iterator)
+    assert not asked[0].unordered
+
+
+FOLDERS = [f"{folder}{letter}{number:02}" for folder in ("a", "a ", "a/") for letter in "xy" for number in range(30)]
+
+
+def test_a_store_without_order_is_listed_twice_once_and_by_one_chain_ever_after(over, caplog):
+    store, kept = SortedStore(FOLDERS, like_folders), MemoryOffsetStore()
+    iterator = over(store, OffsetManager(kept))
+    pages = -(-len(FOLDERS) // PAGE)
+    with caplog.at_level(logging.WARNING):
+        assert sorted(keys_of(iterator)) == sorted(FOLDERS)
+    assert len([one for one in caplog.messages if "out of order" in one]) == 1
+    assert iterator.counts.list_requests > pages
+    assert iterator.offsets.flush().listings[""].unordered
+    caplog.clear()
+    before = iterator.counts.list_requests
+    for _ in range(2):
+        assert sorted(keys_of(iterator)) == sorted(FOLDERS)
+    assert iterator.counts.list_requests - before == 2 * pages
+    assert caplog.messages == []
+    assert not iterator.offsets.dirty
+    again = OffsetManager(kept)
+    again.populate_offset_manager()
+    second = over(store, again, start_key="a x")
+    for _ in range(2):
+        assert sorted(keys_of(second, "a x")) == sorted(key for key in FOLDERS if key > "a x")
+    assert second.counts.list_requests == 2 * pages
+    assert [one for one in caplog.messages if "one chain of pages" in one] == caplog.messages
+    assert len(caplog.messages) == 1
+
+
+def test_a_store_that_says_it_has_no_order_is_believed_without_being_noted(over, caplog):
+    store = SortedStore(FOLDERS, like_folders)
+    store.ordered = False
+    iterator = over(store)
+    for _ in range(2):
+        assert sorted(keys_of(iterator)) == sorted(FOLDERS)
+    assert iterator.counts.list_requests == 2 * -(-len(FOLDERS) // PAGE)
+    assert len(caplog.messages) == 1
+    assert not iterator.offsets.dirty
+
+
+def test_a_store_that_came_to_have_an_order_is_listed_in_parallel_again(over):
+    offsets = OffsetManager()
+    offsets.note_listing("", PastListing(of="memory://bucket", unordered=True))
+    keys = numbered(PAGE * 20)
+    iterator = over(SortedStore(keys), offsets)
+    assert keys_of(iterator) == keys
+    assert not offsets.past_listing("").unordered
+    assert sorted(keys_of(iterator)) == keys
+    assert offsets.past_listing("").histogram
+
+
+def test_an_order_missed_too_late_to_begin_again_is_known_at_the_next_start(over, monkeypatch):
+    monkeypatch.setattr("framework.storage.listing.engine.REMEMBERED_KEYS", 20)
+    keys = [f"0/{number:04}" for number in range(100)] + FOLDERS
+    store, offsets = SortedStore(keys, like_folders), OffsetManager()
+    with pytest.raises(ListingError, match=r"too late.*started again"):
+        keys_of(over(store, offsets))
+    assert sorted(keys_of(over(store, offsets))) == sorted(keys)
+
+
+def test_one_chain_notices_a_missing_order_too(over):
+    iterator = over(SortedStore(FOLDERS, like_folders), list_concurrency=1)
+    assert sorted(keys_of(iterator)) == sorted(FOLDERS)
+    assert iterator.counts.list_requests == -(-len(FOLDERS) // PAGE)
+    assert iterator.offsets.past_listing("").unordered

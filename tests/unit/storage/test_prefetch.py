@@ -1,0 +1,227 @@
+"""Reading ahead: bounded in bytes by all streams together, never stuck, and everything given back."""
+
+import threading
+
+import pytest
+
+from framework.errors import CorruptObjectError, TaskClosedError
+from framework.storage.prefetch import CHUNK_BYTES, FetchAhead, FetchBudget, FetchedInput, FetchedStream
+from transformers import BytesInput
+
+
+class Watched:
+    """An input that counts what is open, and can hold its reads back."""
+
+    def __init__(self, data, error=None, gate=None):
+        self.inner = BytesInput(data)
+        self.key, self.location, self.size = "k", "memory://k", len(data)
+        self.error, self.gate = error, gate
+        self.opened, self.open_now = [], 0
+
+    def open(self, start=0, end=None):
+        self.opened.append((start, end))
+        self.open_now += 1
+        return _WatchedStream(self, self.inner.open(start, end))
+
+
+class _WatchedStream:
+    def __init__(self, owner, inner):
+        self.owner, self.inner, self.closed = owner, inner, False
+
+    def read(self, size, /):
+        if self.owner.gate is not None:
+            assert self.owner.gate.wait(60)
+        data = self.inner.read(size)
+        if not data and self.owner.error is not None:
+            raise self.owner.error
+        return data
+
+    def close(self):
+        if not self.closed:
+            self.closed = True
+            self.owner.open_now -= 1
+
+
+@pytest.fixture
+def ahead():
+    made = []
+
+    def make(objects=3, max_bytes=8 * CHUNK_BYTES):
+        made.append(FetchAhead(objects=objects, max_bytes=max_bytes))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one._pool.shutdown(wait=True)
+
+
+def read_all(stream, size=70_000):
+    data = []
+    while chunk := stream.read(size):
+        data.append(chunk)
+    return b"".join(data)
+
+
+def content(size):
+    return bytes(range(251)) * (size // 251) + b"\0" * (size % 251)
+
+
+def settled(fetch, *, least=0):
+    """Waits until the threads have read what they may, and so much at the least."""
+    budget = fetch._budget
+    seen = None
+    with budget.changed:
+        for _ in range(3000):
+            if seen == budget.used >= least:
+                return budget.used
+            seen = budget.used
+            budget.changed.wait(0.02)
+    raise AssertionError("it never settles")
+
+
+def test_the_bytes_come_whole_and_in_order(ahead):
+    data = content(3 * CHUNK_BYTES + 17)
+    source = Watched(data)
+    fetch = ahead()
+    stream = fetch.fetch(source, 5).open(5)
+    assert read_all(stream) == data[5:]
+    stream.close()
+    fetch._pool.shutdown(wait=True)
+    assert (source.opened, source.open_now, fetch.used_bytes) == ([(5, None)], 0, 0)
+
+
+def test_all_streams_together_hold_no_more_than_the_budget(ahead):
+    limit = 6 * CHUNK_BYTES
+    sources = [Watched(content(4 * CHUNK_BYTES)) for _ in range(5)]
+    fetch = ahead(objects=5, max_bytes=limit)
+    fetched = [fetch.fetch(source, 0) for source in sources]
+    assert settled(fetch, least=CHUNK_BYTES) <= limit
+    for source, one in zip(sources, fetched, strict=True):
+        stream = one.open(0)
+        assert len(read_all(stream)) == source.size
+        assert fetch.used_bytes <= limit
+        stream.close()
+    fetch._pool.shutdown(wait=True)
+    assert fetch.used_bytes == 0
+
+
+def test_the_object_that_is_handed_out_goes_on_when_others_have_taken_the_budget(ahead):
+    fetch = ahead(objects=3, max_bytes=CHUNK_BYTES)
+    gate = threading.Event()
+    head = Watched(content(3 * CHUNK_BYTES), gate=gate)
+    first = fetch.fetch(head, 0)
+    others = [fetch.fetch(Watched(content(CHUNK_BYTES)), 0) for _ in range(2)]
+    gate.set()
+    assert len(read_all(first.open(0))) == head.size
+    for one in others:
+        one.close()
+
+
+def test_a_small_object_takes_no_more_of_the_budget_than_it_has(ahead):
+    fetch = ahead(objects=3, max_bytes=CHUNK_BYTES)
+    for _ in range(3):
+        fetch.fetch(Watched(b"x" * 10), 0)
+    assert settled(fetch) <= 33
+
+
+def test_what_fails_fails_after_what_came_before(ahead):
+    error = CorruptObjectError("broken", location="memory://k")
+    stream = ahead().fetch(Watched(b"abc", error=error), 0).open(0)
+    assert stream.read(100) == b"abc"
+    for _ in range(2):
+        with pytest.raises(CorruptObjectError):
+            stream.read(100)
+
+
+def test_another_range_goes_to_the_object_and_gives_the_fetched_one_up(ahead):
+    data = content(1000)
+    source = Watched(data)
+    fetch = ahead()
+    fetched = fetch.fetch(source, 0)
+    assert read_all(fetched.open(10, 20)) == data[10:20]
+    fetch._pool.shutdown(wait=True)
+    assert fetch.used_bytes == 0
+    assert (10, 20) in source.opened
+    assert read_all(fetched.open(0)) == data  # the fetched one is gone: asked for anew
+
+
+def test_an_input_that_nothing_was_fetched_of_asks_when_it_is_opened():
+    source = Watched(b"abc")
+    fetched = FetchedInput(source, 0, None)
+    assert (fetched.location, fetched.key, fetched.size, source.opened) == ("memory://k", "k", 3, [])
+    assert fetched.open(1, 2).read(10) == b"b"
+    fetched.close()
+
+
+def test_closing_gives_the_bytes_and_the_connection_back_and_may_be_done_twice(ahead):
+    source = Watched(content(4 * CHUNK_BYTES))
+    fetch = ahead(max_bytes=2 * CHUNK_BYTES)
+    fetched = fetch.fetch(source, 0)
+    settled(fetch)
+    fetched.close()
+    fetched.close()
+    fetch.close()
+    fetch.close()
+    fetch._pool.shutdown(wait=True)
+    assert (fetch.used_bytes, source.open_now) == (0, 0)
+
+
+def test_a_read_that_waits_ends_when_the_stream_is_closed():
+    gate = threading.Event()
+    stream = FetchedStream(Watched(b"abc", gate=gate).open, 3, FetchBudget(1000))
+    failed = []
+
+    def read():
+        try:
+            stream.read(10)
+        except TaskClosedError as error:
+            failed.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    stream.close()
+    reader.join(30)
+    assert len(failed) == 1
+    gate.set()
+
+
+def test_a_read_of_what_no_thread_has_begun_ends_when_everything_is_closed(ahead):
+    gate = threading.Event()
+    fetch = ahead(objects=1)
+    busy = fetch.fetch(Watched(b"abc", gate=gate), 0)
+    waiting = fetch.fetch(Watched(b"abc"), 0).open(0)
+    failed = []
+
+    def read():
+        try:
+            waiting.read(10)
+        except TaskClosedError as error:
+            failed.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    fetch.close()
+    reader.join(30)
+    gate.set()
+    assert len(failed) == 1
+    busy.close()
+
+
+def test_a_stream_that_cannot_be_closed_is_an_error_and_no_wait_for_ever(ahead):
+    source = Watched(b"x")
+    source.open = lambda *_: Unclosable()
+    stream = ahead().fetch(source, 0).open(0)
+    assert stream.read(10) == b"x"
+    with pytest.raises(OSError, match="cannot be closed"):
+        stream.read(10)
+
+
+class Unclosable:
+    def __init__(self):
+        self.data = [b"x"]
+
+    def read(self, size, /):
+        return self.data.pop() if self.data else b""
+
+    def close(self):
+        raise OSError("it cannot be closed")

@@ -1,0 +1,73 @@
+"""Objects that unfold to much, between two good ones: each costs itself, and less than 400 MB of memory at its peak."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BOUND_MB = 400
+ENDS = {
+    "avro deflate": "input.max_block_bytes",
+    "avro bzip2": "input.max_block_bytes",
+    "avro xz": "input.max_block_bytes",
+    "avro zstd": "input.max_block_bytes",
+    "avro snappy": "input.max_block_bytes",
+    "avro items": "134217728 bytes of memory",
+    "avro empty arrays": "134217728 bytes of memory",
+    "avro records": "more than 1000000 records",
+    "avro list": "250 levels",
+    "avro itself": "250 levels",
+    "avro schema": "schema",
+    "avro scale": "10000 digits",
+    "avro decimal": "4096 bytes",
+    "avro header": "4194304 bytes",
+    "parquet words": None,
+    "parquet one word": "input.max_expansion",
+    "parquet late word": None,
+    "json objects": None,
+    "json text": None,
+    "jsonl text": None,
+    "csv fields": "1000000 fields",
+    "csv quoted fields": "1000000 fields",
+    "csv rows": "1000000 fields",
+    "csv header": "header",
+    "text line": "input.max_record_bytes",
+    "jsonl lines": "input.max_expansion",
+    "snappy": "snappy data is damaged",
+    "xz": "bytes of memory",
+}
+"""What the error says that each ends with; None: it is only large, and is read."""
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    root = Path(__file__).parents[3]
+    command = [sys.executable, "-m", "tests.support.bombs"]
+    done = subprocess.run(
+        command, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=True
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return {outcome["name"]: outcome for outcome in found}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ENDS)
+def test_a_bomb_costs_itself_and_little_memory(outcomes, name):
+    outcome, said = outcomes[name], ENDS[name]
+    assert outcome["status"] == 0
+    assert (outcome["counts"]["a"], outcome["counts"]["c"]) == (3, 3)
+    if said is None:
+        assert outcome["errors"] == []
+        assert outcome["counts"]["b"] > 0
+    else:
+        (error,) = outcome["errors"]
+        assert error.startswith("memory://bucket/b, record ")
+        assert said in error
+    assert outcome["peak_mb"] < BOUND_MB
+
+
+def test_every_bomb_has_an_end(outcomes):
+    assert set(outcomes) == set(ENDS)

@@ -1,0 +1,417 @@
+"""jsonl and text: which lines are records, which are bad, and that no border of a read is seen."""
+
+import gzip
+import json
+import tracemalloc
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from framework.errors import RecordError, RecordTooLargeError, TruncatedObjectError
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.transformer import BatchLimits, InputOptions, PayloadBatch
+from tests.support.packing import PACK
+from transformers import BytesInput, make_transformer
+from transformers.lines import LineTransformer, Span, split_lines
+
+BOM = b"\xef\xbb\xbf"
+
+
+def flat(runs):
+    """[(number, payload or error)], checking what every run must hold."""
+    out = []
+    for run in runs:
+        if isinstance(run, SkippedRecord):
+            assert run.error.record_number == run.record_number
+            out.append((run.record_number, type(run.error)))
+        else:
+            assert run.payloads
+            assert run.size_bytes == sum(map(len, run.payloads))
+            out += enumerate(run.payloads, run.first_record)
+    numbers = [number for number, _ in out]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True
+    return out
+
+
+def read(data, fmt="jsonl", *, limits=None, **options):
+    options.setdefault("compression", "none")
+    transformer = make_transformer(InputOptions(format=fmt, **options))
+    return flat(transformer.read(BytesInput(data), limits=limits))
+
+
+def is_json(line):
+    """The oracle: json and orjson together, line by line."""
+
+    def no_constant(name):
+        raise ValueError(name)
+
+    try:
+        text = line.decode()
+        value = json.loads(text, parse_constant=no_constant)
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half a surrogate pair, which json lets pass
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def expected(data, validate=True):
+    if data.startswith(BOM):
+        data = data[3:]
+    *ended, last = data.split(b"\n")
+    lines = [line.removesuffix(b"\r") for line in ended] + [last]
+    lines = [line for line in lines if line.strip()]
+    return [(number, line if not validate or is_json(line) else RecordError) for number, line in enumerate(lines, 1)]
+
+
+FRAGMENTS = [
+    b"\n",
+    b"\n",
+    b"\n",
+    b"\r\n",
+    b"\r",
+    b" ",
+    b"\t",
+    b'{"a":1}',
+    b"[1,2]",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b",",
+    b":",
+    b'"',
+    b'"a"',
+    b"1",
+    b"-0.5e+7",
+    b"01",
+    b"1.",
+    b"-",
+    b"true",
+    b"null",
+    b"NaN",
+    b"Infinity",
+    b"-Infinity",
+    b'"\\ud83d\\ude00"',
+    b'"\\ud83d"',
+    b'"\\u00e9"',
+    b'"\\x"',
+    b"\xc3\xa9",
+    b"\xff",
+    b'"\xff"',
+    b'"\xc3\xa9"',
+    b'"\xed\xa0\x80"',
+    b"\0",
+    b"\x0b",
+    b"\x1f",
+    b'"\x01"',
+    BOM,
+    b"\xc2\x85",
+    b"\xe2\x80\xa8",
+    b"//",
+    b"123456789012345678901234567890",
+    b"1e400",
+]
+text_of_fragments = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(b"".join)
+
+
+@given(data=text_of_fragments, piece=st.integers(1, 40), run=st.integers(1, 5))
+@settings(max_examples=300, deadline=None)
+@example(data=b'{"a":\n1}\n', piece=40, run=5)
+@example(data=b"1 2\n[3,\n4]\n", piece=40, run=5)  # three values on three lines
+@example(data=b'{"a":1} {"b":2}\n{"c":\n3}\n', piece=40, run=5)
+@example(data=b'{"a":1}{"b":2}\n{"c":[{}\n{"d":1}]}\n', piece=40, run=5)
+@example(data=b'"a\nb"\n', piece=40, run=5)
+def test_a_line_is_good_exactly_when_json_says_so(data, piece, run):
+    # The reads are no longer than a run may be, so this moves the borders of the pieces too.
+    limits = BatchLimits(records=run, size_bytes=piece)
+    assert read(data, limits=limits) == expected(data)
+    assert read(data, limits=limits, validate=False) == expected(data, validate=False)
+    assert read(data, "text", limits=limits) == expected(data, validate=False)
+
+
+@given(data=text_of_fragments)
+@settings(max_examples=300, deadline=None)
+@example(data=b"1 2\n[3,\n4]")
+@example(data=b'{"a":1}{"b":2}\n{"c":\n3}')
+@example(data=b'{"a":1}\n"\xff"')
+def test_the_fast_check_accepts_what_the_slow_one_does(data):
+    transformer = make_transformer(InputOptions(format="jsonl"))
+    assert isinstance(transformer, LineTransformer)
+    lines = data.split(b"\n")
+    slow = all(line.strip() and transformer._problem(line) is None for line in lines)
+    assert transformer._all_good(lines, ascii_only=data.isascii()) == slow
+
+
+@given(
+    value=st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**70), 2**70)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(exclude_categories=["Cs"])),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab\n\u00e9"), inner, max_size=4),
+        max_leaves=10,
+    ),
+    ascii_only=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_every_value_that_json_writes_is_good(value, ascii_only):
+    line = json.dumps(value, ensure_ascii=ascii_only).encode()
+    assert read(line) == [(1, line)]
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "text"])
+@pytest.mark.parametrize("data", [b"", b"\n", b"\n\n \t\r\n", BOM, BOM + b"\r\n \n", b"   "])
+def test_nothing_but_blank_lines_is_no_record(fmt, data):
+    assert read(data, fmt) == []
+
+
+def test_line_ends_and_the_byte_order_mark_are_dropped():
+    for data in (b'{"a":1}\n[2]\n', b'{"a":1}\r\n[2]', BOM + b'\n{"a":1}\r\n\r\n[2]\n\n'):
+        assert read(data) == read(data, "text") == [(1, b'{"a":1}'), (2, b"[2]")]
+    assert read(b'"a"\n' + BOM + b'"b"') == [(1, b'"a"'), (2, RecordError)]
+    assert read(b"a\rb\n", "text") == [(1, b"a\rb")]
+
+
+MIXED = BOM + b"".join(
+    (b'{"n":%d}\n' % n, b'[%d,"\xc3\xa9"]\r\n' % n, b"\n", b'"x%d' % n + b"x" * (n % 7) + b'"\n', b"bad\n", b" \t\n")[
+        n % 6
+    ]
+    for n in range(67)
+)
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "text"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_skipping_gives_the_rest_with_and_without_marks(fmt, packed):
+    data = gzip.compress(MIXED) if packed else MIXED
+    transformer = make_transformer(InputOptions(format=fmt))
+    for limits in (
+        BatchLimits(records=3, size_bytes=45),
+        BatchLimits(records=1),
+        BatchLimits(records=7, size_bytes=100),
+    ):
+        runs = list(transformer.read(BytesInput(data), limits=limits))
+        everything = flat(runs)
+        marks = [ResumePoint(0, 0), *(run.mark for run in runs if isinstance(run, PayloadBatch) and run.mark)]
+        assert (len(marks) > 1) != packed
+        for skip in range(len(everything) + 2):
+            assert flat(transformer.read(BytesInput(data), skip=skip, limits=limits)) == everything[skip:]
+            for mark in [mark for mark in marks if mark.record <= skip][-4:]:
+                assert (
+                    flat(transformer.read(BytesInput(data), skip=skip, mark=mark, limits=limits)) == everything[skip:]
+                )
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_the_mark_is_exact_where_all_lines_end_alike(end):
+    data = b"".join(b'{"n":%d}' % n + end for n in range(1003))
+    for limits in (BatchLimits(records=7, size_bytes=100), BatchLimits(records=11, size_bytes=10**6)):
+        for run in make_transformer(InputOptions(format="jsonl")).read(BytesInput(data), limits=limits):
+            last = run.first_record + len(run.payloads) - 1
+            assert run.mark.record == last
+            assert data[: run.mark.byte].count(b"\n") == last
+            assert data[run.mark.byte - 1 : run.mark.byte] == b"\n"
+
+
+def test_a_mark_saves_reading_what_is_before_it():
+    opened = []
+
+    class Watched(BytesInput):
+        def open(self, start=0, end=None):
+            opened.append(start)
+            return super().open(start, end)
+
+    source = Watched(b"1\n22\n333\n")
+    transformer = make_transformer(InputOptions(format="jsonl"))
+    assert flat(transformer.read(source, skip=2, mark=ResumePoint(2, 5))) == [(3, b"333")]
+    assert flat(transformer.read(source, skip=3, mark=ResumePoint(3, 9))) == []
+    assert opened == [5]
+
+
+def test_runs_keep_to_the_limits():
+    data = b"".join(b"%d\n" % 10**n for n in range(40)) * 30
+    for records, size in ((7, 10**6), (1000, 95), (13, 64), (1, 1)):
+        runs = list(
+            make_transformer(InputOptions(format="text")).read(
+                BytesInput(data), limits=BatchLimits(records=records, size_bytes=size)
+            )
+        )
+        assert all(len(run.payloads) <= records for run in runs)
+        assert all(run.size_bytes <= size or len(run.payloads) == 1 for run in runs)
+        assert b"\n".join(payload for run in runs for payload in run.payloads) + b"\n" == data
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "text"])
+def test_a_line_that_is_too_long_is_skipped_and_its_beginning_kept(fmt):
+    giant = b'"' + b"x" * 100_000 + b'"'
+    for end in (b"\n", b"\r\n"):
+        data = b"1" + end + b"2" + end + giant + end + b" " * 200_000 + end + b"3" + end + giant
+        for size in (100, 70_000, 10**6):
+            runs = list(
+                make_transformer(InputOptions(format=fmt, max_record_bytes=100_001)).read(
+                    BytesInput(data), limits=BatchLimits(size_bytes=size)
+                )
+            )
+            assert flat(runs) == [(1, b"1"), (2, b"2"), (3, RecordTooLargeError), (4, b"3"), (5, RecordTooLargeError)]
+            bad = [run for run in runs if isinstance(run, SkippedRecord)]
+            assert all(giant.startswith(run.raw) and len(run.raw) > 100_000 for run in bad)
+            assert [run.length for run in bad] == [len(giant)] * 2
+            assert [run.error.byte_offset for run in bad] == [2 + 2 * len(end), data.rindex(giant)]
+            assert "100001" in str(bad[0].error)
+        assert flat(make_transformer(InputOptions(format=fmt, max_record_bytes=100_002)).read(BytesInput(data))) == [
+            (1, b"1"),
+            (2, b"2"),
+            (3, giant),
+            (4, b"3"),
+            (5, giant),
+        ]
+
+
+def test_a_giant_line_is_never_held_whole():
+    class Endless(BytesInput):
+        """One line of 150 MB in pieces that are made when read."""
+
+        def __init__(self):
+            super().__init__(b"")
+            self.size = 150_000_000 + 3
+
+        def open(self, start=0, end=None):
+            block = b"x" * (1 << 20)
+
+            class Stream:
+                left = 150_000_000
+
+                def read(self, size, /):
+                    if self.left is None:
+                        return b""
+                    if self.left == 0:
+                        self.left = None
+                        return b"\n1\n"
+                    size = min(size, self.left, len(block))
+                    self.left -= size
+                    return block[:size]
+
+                def close(self):
+                    pass
+
+            return Stream()
+
+    tracemalloc.start()
+    try:
+        assert read_all(Endless(), max_record_bytes=5_000_000) == [(1, RecordTooLargeError), (2, b"1")]
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def read_all(source, **options):
+    return flat(make_transformer(InputOptions(format="jsonl", compression="none", **options)).read(source))
+
+
+def test_a_bad_line_names_its_place_and_never_its_content():
+    data = b'{"a":1}\n\n{"secret":\n"\xff secret"\n7\n'
+    runs = list(make_transformer(InputOptions(format="jsonl")).read(BytesInput(data, "k/e y.jsonl")))
+    bad = [run for run in runs if isinstance(run, SkippedRecord)]
+    assert [(run.record_number, run.error.byte_offset, run.raw) for run in bad] == [
+        (2, 9, b'{"secret":'),
+        (3, 20, b'"\xff secret"'),
+    ]
+    for run in bad:
+        assert "memory://k/e y.jsonl, record" in str(run.error)
+        assert "secret" not in str(run.error) + repr(run)
+        assert run.error.__cause__ is None
+    packed = list(make_transformer(InputOptions(format="jsonl")).read(BytesInput(gzip.compress(data))))
+    assert [run.error.byte_offset for run in packed if isinstance(run, SkippedRecord)] == [None, None]
+
+
+def test_what_is_not_json_lines_is_bad_line_by_line():
+    junk = bytes(range(256)) * 40
+    assert {kind for _, kind in read(junk)} == {RecordError}
+    assert {kind for _, kind in read(b"plain words\nand more\n")} == {RecordError}
+    assert {kind for _, kind in read("{}\n".encode("utf-16"))} == {RecordError}
+
+
+def test_nesting_beyond_the_parser_is_a_bad_record_and_no_crash():
+    deep = b"[" * 200_000 + b"]" * 200_000
+    assert read(b"1\n" + deep + b"\n2\n") == [(1, b"1"), (2, RecordError), (3, b"2")]
+
+
+def test_records_raises_the_first_bad_one():
+    records = make_transformer(InputOptions(format="jsonl")).records(BytesInput(b"1\n2\nx\n4\n"), skip=1)
+    assert next(records) == b"2"
+    with pytest.raises(RecordError, match="record 3"):
+        next(records)
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd", "bzip2", "xz"])
+def test_a_packed_object_cut_at_any_byte_gives_what_was_whole_and_an_error(name):
+    data = b"".join(b'{"number":%d}\n' % n for n in range(9))
+    packed = PACK[name](data)
+    transformer = make_transformer(InputOptions(format="jsonl", compression=name))
+    everything = data.splitlines()
+    for end in range(1, len(packed)):
+        got = []
+        with pytest.raises(TruncatedObjectError) as caught:
+            got.extend(transformer.records(BytesInput(packed[:end])))
+        assert got == everything[: len(got)]
+        assert caught.value.record_number == len(got) + 1
+
+
+def test_a_stream_that_fails_gives_what_was_whole_before():
+    transformer = make_transformer(InputOptions(format="jsonl"))
+    got = []
+    with pytest.raises(TruncatedObjectError, match="record 3"):
+        got.extend(transformer.records(Shorter(b"1\n2\n3", size=9)))
+    assert got == [b"1", b"2"]
+
+
+class Shorter(BytesInput):
+    """Listed with another size than it has."""
+
+    def __init__(self, data, size):
+        super().__init__(data)
+        self.size = size
+
+    def open(self, start=0, end=None):
+        stream, location = super().open(start, end), self.location
+
+        class Stream:
+            def read(self, size, /):
+                data = stream.read(size)
+                if not data:
+                    raise TruncatedObjectError("shorter than listed", location=location)
+                return data
+
+            close = stream.close
+
+        return Stream()
+
+
+def test_closing_early_closes_the_stream():
+    closed = []
+
+    class Watched(BytesInput):
+        def open(self, start=0, end=None):
+            stream = super().open(start, end)
+            stream.close = lambda: closed.append(1)
+            return stream
+
+    runs = make_transformer(InputOptions(format="jsonl")).read(Watched(b"1\n" * 99), limits=BatchLimits(records=2))
+    assert closed == []
+    next(runs)
+    runs.close()
+    assert closed
+
+
+@pytest.mark.parametrize(
+    ("data", "overhead"),
+    [(b"a\nb\n", 1), (b"a\r\nb\r\n", 2), (b"a\r\nb\n", None), (b"a\rb\nc\n", 1)],
+    ids=["line feeds", "both", "mixed", "a carriage return within a line"],
+)
+def test_a_block_knows_how_many_bytes_the_end_of_each_of_its_lines_takes(data, overhead):
+    block = split_lines(Span(data, 7, ended=True))
+    assert (block.start, block.overhead) == (7, overhead)
+    assert block.lines == [line.removesuffix(b"\r") for line in data.split(b"\n")[:-1]]

@@ -1,0 +1,493 @@
+"""Parquet: values that keep what they were, missing footers, skipping by row groups, ranged reads."""
+
+import datetime as dt
+import errno
+import gzip
+import io
+import json
+import math
+import os
+import struct
+import tempfile
+import uuid
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from framework.errors import (
+    CorruptObjectError,
+    RecordError,
+    RecordTooLargeError,
+    StoreUnavailableError,
+    TruncatedObjectError,
+)
+from framework.model.batches import SkippedRecord
+from framework.transformer import BatchLimits, InputOptions
+from transformers import BytesInput, make_transformer, parquet, parquet_json
+
+PYARROW = int(pa.__version__.split(".")[0])
+LIMITS = BatchLimits(records=7, size_bytes=300)
+
+
+def flat(runs):
+    out = []
+    for run in runs:
+        if isinstance(run, SkippedRecord):
+            out.append((run.record_number, type(run.error)))
+        else:
+            assert run.size_bytes == sum(map(len, run.payloads))
+            out += enumerate(run.payloads, run.first_record)
+    return out
+
+
+def read(data, skip=0, source=None, **options):
+    transformer = make_transformer(InputOptions(format="parquet", **options))
+    return flat(transformer.read(source or BytesInput(data, "k.parquet"), skip=skip, limits=LIMITS))
+
+
+def write(table, **options):
+    out = io.BytesIO()
+    pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+def numbers(count, **options):
+    table = pa.table({"n": range(count), "s": [f"text {n}" for n in range(count)]})
+    return write(table, row_group_size=options.pop("row_group_size", 13), **options)
+
+
+def expected(count):
+    return [(n + 1, b'{"n":%d,"s":"text %d"}' % (n, n)) for n in range(count)]
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_skipping_gives_the_rest(small, monkeypatch):
+    if not small:
+        monkeypatch.setattr(parquet, "_SMALL_OBJECT_BYTES", 0)
+    data = numbers(59)
+    for skip in range(61):
+        assert read(data, skip=skip) == read(data, skip=skip, compression="none") == expected(59)[skip:]
+
+
+def test_skipped_row_groups_are_not_read(monkeypatch):
+    monkeypatch.setattr(parquet, "_SMALL_OBJECT_BYTES", 0)
+    data = write(
+        pa.table({"x": os.urandom(8 * 200_000).hex(" ", 8).split()}), row_group_size=50_000, use_dictionary=False
+    )
+    asked = []
+
+    class Watched(BytesInput):
+        def open(self, start=0, end=None):
+            asked.append((end or len(data)) - start)
+            return super().open(start, end)
+
+    assert len(read(data, skip=199_990, source=Watched(data), compression="none")) == 10
+    assert sum(asked) < len(data) / 2
+    asked.clear()
+    assert len(read(data, source=Watched(data), compression="none")) == 200_000
+    assert max(asked) <= 1 << 20
+
+
+def test_a_small_object_takes_one_request():
+    opened = []
+
+    class Watched(BytesInput):
+        def open(self, start=0, end=None):
+            opened.append((start, end))
+            return super().open(start, end)
+
+    read(b"", source=Watched(numbers(59)))
+    assert opened == [(0, None)]
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_a_cut_anywhere_is_an_error(small, monkeypatch):
+    if not small:
+        monkeypatch.setattr(parquet, "_SMALL_OBJECT_BYTES", 0)
+    data = numbers(3)
+    for end in range(1, len(data)):
+        with pytest.raises(CorruptObjectError, match=r"k\.parquet, record 1"):
+            read(data[:end])
+    with pytest.raises(TruncatedObjectError, match="footer"):
+        read(data[: len(data) // 2])
+    with pytest.raises(TruncatedObjectError):
+        read(data[:2])
+
+
+def test_counts_that_do_not_agree_are_an_error_and_no_row_has_another_ones_number():
+    """Each byte of the footer that could be a count of 13 rows becomes one of 12 and of 14."""
+    data = numbers(39)
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    said = set()
+    for at in range(footer, len(data) - 8):
+        for other in (b"\x18", b"\x1c") if data[at : at + 1] == b"\x1a" else ():
+            found = []
+            source = BytesInput(data[:at] + other + data[at + 1 :], "k.parquet")
+            try:
+                for run in make_transformer(InputOptions(format="parquet")).read(source, limits=LIMITS):
+                    found += flat([run])
+            except CorruptObjectError as error:
+                said.add(error.message)
+                assert found == expected(39)[: len(found)]
+            else:
+                assert found == expected(39)
+    assert "the Parquet file's footer counts 39 rows, its row groups 38" in said
+    assert len(said) >= 2
+
+
+def test_what_is_no_parquet_is_named():
+    for junk in (b"plain text, and more of it", b"PK\3\4" + b"\0" * 50):
+        with pytest.raises(CorruptObjectError, match=r"not a Parquet file.*input\.format"):
+            read(junk)
+    with pytest.raises(CorruptObjectError, match="encrypted"):
+        read(b"PARE" + b"\0" * 50 + b"PARE")
+
+
+def test_damage_inside_is_an_error_after_the_rows_before_it():
+    data = bytearray(numbers(59, compression="none", use_dictionary=False))
+    at = data.index(b"text 30") - 40
+    data[at : at + 30] = b"\xff" * 30
+    transformer, runs = make_transformer(InputOptions(format="parquet")), []
+    with pytest.raises(CorruptObjectError) as caught:
+        runs.extend(transformer.read(BytesInput(bytes(data))))
+    got = flat(runs)
+    assert got[:26] == expected(59)[:26]
+    assert got[26:] == [(27, RecordError)]  # its text is what was damaged; behind it no length is right
+    assert caught.value.record_number == len(got) + 1
+
+
+def test_an_error_of_the_store_stays_what_it_is(monkeypatch):
+    monkeypatch.setattr(parquet, "_SMALL_OBJECT_BYTES", 0)
+
+    class Broken(BytesInput):
+        left = 2
+
+        def open(self, start=0, end=None):
+            self.left -= 1
+            if self.left < 0:
+                raise StoreUnavailableError("away")
+            return super().open(start, end)
+
+    with pytest.raises(StoreUnavailableError):
+        read(b"", source=Broken(numbers(59)), compression="none")
+
+
+def test_the_temporary_file_is_deleted(monkeypatch, tmp_path):
+    monkeypatch.setattr(parquet, "_SPOOL_BYTES", 10)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    import gzip
+
+    packed = gzip.compress(numbers(59))
+    runs = make_transformer(InputOptions(format="parquet")).read(BytesInput(packed), limits=LIMITS)
+    next(runs)
+    runs.close()
+    assert read(packed) == expected(59)
+    with pytest.raises(TruncatedObjectError):
+        read(packed[:-20])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_skipped_row_group_is_not_decoded():
+    data = bytearray(numbers(39, compression="none", use_dictionary=False))
+    at = data.index(b"text 6") - 40
+    data[at : at + 30] = b"\xff" * 30
+    assert read(bytes(data), skip=13) == expected(39)[13:]
+    with pytest.raises(CorruptObjectError):
+        read(bytes(data), skip=12)
+
+
+def values(array, skip=0, **options):
+    data = write(pa.table({"v": array}), **options)
+    return [json.loads(payload)["v"] for _, payload in read(data, skip=skip)]
+
+
+@pytest.mark.parametrize(
+    ("array", "result"),
+    [
+        (pa.array([-(2**63), None, 2**63 - 1]), [-(2**63), None, 2**63 - 1]),
+        (pa.array([0, 2**64 - 1], pa.uint64()), [0, 2**64 - 1]),
+        (pa.array([1.5, None, math.nan, -math.inf]), [1.5, None, "NaN", "-Infinity"]),
+        (pa.array([0.1, math.inf], pa.float32()), [0.10000000149011612, "Infinity"]),
+        (pa.array([True, None, False]), [True, None, False]),
+        (pa.nulls(2), [None, None]),
+        (pa.array(["é\n", None, ""]), ["é\n", None, ""]),
+        (pa.array([b"\0\xff", None]), ["AP8=", None]),
+        (pa.array([b"ab", None], pa.binary(2)), ["YWI=", None]),
+        (pa.array([Decimal("1.50"), None], pa.decimal128(30, 10)), ["1.5000000000", None]),
+        (pa.array([Decimal("0.0000000001")], pa.decimal128(30, 10)), ["0.0000000001"]),
+        (pa.array([10**30], pa.decimal256(60, 0)), [str(10**30)]),
+        (pa.array([dt.date(2024, 2, 29), None]), ["2024-02-29", None]),
+        (pa.array([3_000_000, -800_000], pa.date32()), ["+10183-09-21", "-0221-09-04"]),
+        (pa.array([1, None, -1], pa.timestamp("ns")), ["1970-01-01T00:00:00.000000001", None, "1969-12-31T23:59:59.999999999"]),
+        (pa.array([1], pa.timestamp("us", tz="UTC")), ["1970-01-01T00:00:00.000001Z"]),
+        (pa.array([1], pa.timestamp("ms", tz="Europe/Berlin")), ["1970-01-01T00:00:00.001Z"]),
+        (pa.array([1, None], pa.time32("ms")), ["00:00:00.001", None]),
+        (pa.array([86_399_999_999], pa.time64("us")), ["23:59:59.999999"]),
+        (pa.array([1], pa.time64("ns")), ["00:00:00.000000001"]),
+        (pa.array([1500, None, -1], pa.duration("ms")), ["PT1.500S", None, "-PT0.001S"]),
+        (pa.array(["a", "b", None, "a"]).dictionary_encode(), ["a", "b", None, "a"]),
+        (pa.array([[1, None], None, []]), [[1, None], None, []]),
+        (pa.array([[math.nan], [1.0]]), [["NaN"], [1.0]]),
+        pytest.param(
+            pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int8(), 2)), [[1, 2], None, [3, 4]],
+            marks=pytest.mark.skipif(PYARROW < 26, reason="pyarrow could not read a null list of fixed size"),
+        ),
+        (pa.array([[1, 2], [3, 4]], pa.list_(pa.int8(), 2)), [[1, 2], [3, 4]]),
+        (pa.array([{"a": 1, "b": [b"x"]}, None]), [{"a": 1, "b": ["eA=="]}, None]),
+        (pa.array([[{"a": 1}, None], [], None]), [[{"a": 1}, None], [], None]),
+        (pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int64())), [{"a": 1}, None, {}]),
+        (pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())), [[["a", 1], ["a", 2]]]),
+        (pa.array([[(1, b"x")]], pa.map_(pa.int64(), pa.binary())), [[[1, "eA=="]]]),
+    ],
+)  # fmt: skip
+def test_values_keep_what_they_were(array, result):
+    assert values(array) == result
+    # The same in slices, as batches that do not begin a row group are.
+    for skip in range(3):
+        assert values(pa.chunked_array([array] * 9), skip=skip) == (result * 9)[skip:]
+
+
+def test_uuids_and_enums_are_known_by_the_files_own_types():
+    identifier = uuid.UUID(int=7)
+    if hasattr(pa, "uuid"):
+        array = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([identifier.bytes, None], pa.binary(16)))
+        assert values(array) == values(array, store_schema=False) == [str(identifier), None]
+
+
+def test_text_that_is_not_utf8_and_rows_too_long_are_bad_one_by_one():
+    raw = pa.array([b"a", b"\xff", b"c"])
+    text = pa.Array.from_buffers(pa.string(), 3, raw.buffers())
+    assert read(write(pa.table({"v": text}))) == [(1, b'{"v":"a"}'), (2, RecordError), (3, b'{"v":"c"}')]
+    data = write(pa.table({"v": ["a", "b" * 200, "c"]}))
+    assert read(data, max_record_bytes=100) == [(1, b'{"v":"a"}'), (2, RecordTooLargeError), (3, b'{"v":"c"}')]
+
+
+def test_two_columns_of_one_name_are_an_error():
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    with pytest.raises(CorruptObjectError, match="same name"):
+        read(write(table))
+
+
+def test_files_without_rows_or_columns():
+    assert read(write(pa.table({"n": pa.array([], pa.int64())}))) == []
+    assert read(b"") == []
+
+
+def int96(values, **options):
+    """A file of one column of INT96: pairs of a Julian day and nanoseconds, or None, put in where pyarrow wrote others."""
+    stands_for = [
+        None if value is None else dt.datetime(2001, 1, 1, 0, 0, n, tzinfo=dt.timezone.utc).replace(tzinfo=None)
+        for n, value in enumerate(values)
+    ]
+    out = io.BytesIO()
+    table = pa.table({"n": range(len(values)), "t": pa.array(stands_for, pa.timestamp("ns"))})
+    if options.pop("nested", False):
+        rows = [[{"t": value}] * 2 for value in stands_for]
+        table = pa.table({"l": pa.array(rows, pa.list_(pa.struct([("t", pa.timestamp("ns"))])))})
+    pq.write_table(
+        table, out, use_deprecated_int96_timestamps=True, use_dictionary=False, compression="none", **options
+    )
+    data = out.getvalue()
+    for n, value in enumerate(values):
+        if value is not None:
+            old = struct.pack("<qi", n * 10**9, 2_451_911)
+            assert old in data
+            data = data.replace(old, struct.pack("<qi", value[1], value[0]))
+    return data
+
+
+EPOCH = 2_440_588  # the Julian day of 1970-01-01
+DAY = 86_400 * 10**9
+OLD_TIMES = {
+    (EPOCH, 1): "1970-01-01T00:00:00.000000001",
+    (EPOCH - 1, DAY - 1): "1969-12-31T23:59:59.999999999",
+    (EPOCH + 2_932_896, 3 * 3600 * 10**9): "9999-12-31T03:00:00.000000000",
+    (EPOCH - 719_162, 5): "0001-01-01T00:00:00.000000005",
+    (EPOCH - 200_000, DAY - 7): "1422-06-03T23:59:59.999999993",
+    (2**31 - 1, 0): "+5874898-06-03T00:00:00.000000000",
+}
+
+
+def test_times_of_the_old_kind_are_right_beyond_what_64_bits_hold():
+    data = int96([*OLD_TIMES, None], row_group_size=4)
+    expected = [{"n": n, "t": text} for n, text in enumerate([*OLD_TIMES.values(), None])]
+    for skip in range(8):
+        assert [json.loads(payload) for _, payload in read(data, skip=skip)] == expected[skip:]
+    nested = [json.loads(payload) for _, payload in read(int96(list(OLD_TIMES), nested=True))]
+    assert nested == [{"l": [{"t": text}] * 2} for text in OLD_TIMES.values()]
+
+
+def test_an_int96_that_is_no_time_is_a_bad_record(monkeypatch):
+    """Were seconds and nanoseconds ever not those of one moment, no other time may go out."""
+    real = parquet_json._counts
+    # the first column of counts are the seconds 0, 1, 2: the second of them is made another
+    monkeypatch.setattr(parquet_json, "_counts", lambda array: [7 if n == 1 else n for n in real(array)])
+    got = read(int96([(EPOCH, n * 10**9) for n in range(3)]))
+    assert [number for number, _ in got] == [1, 2, 3]
+    assert got[1][1] is RecordError
+    assert parquet_json._int96_text(1, 5) is parquet_json._NO_TIME
+
+
+def test_an_int96_of_a_negative_day_is_a_bad_record():
+    """Spark's own arithmetic goes around beyond the year 290,000 and leaves such days."""
+    got = read(int96([(EPOCH, 5), (-106_000_000, 3), (EPOCH, 7)]))
+    assert [number for number, _ in got] == [1, 2, 3]
+    assert got[1][1] is RecordError
+
+
+def test_page_checksums_are_looked_at():
+    data = write(pa.table({"n": range(1000)}), write_page_checksum=True, compression="none", use_dictionary=False)
+    assert len(read(data)) == 1000
+    at = data.index(struct.pack("<qq", 500, 501))
+    with pytest.raises(CorruptObjectError, match=r"(?i)crc|checksum"):
+        read(data[:at] + b"\x07" + data[at + 1 :])
+
+
+def test_a_struct_without_fields_is_in_the_schema_and_in_no_batch(monkeypatch):
+    """As pyarrow reads such a file; it writes none."""
+
+    class File(pq.ParquetFile):
+        @property
+        def schema_arrow(self):
+            return super().schema_arrow.insert(1, pa.field("s", pa.struct([])))
+
+    monkeypatch.setattr(pq, "ParquetFile", File)
+    data = write(pa.table({"a": [1, 2], "b": ["x", "y"]}))
+    assert pq.ParquetFile(io.BytesIO(data)).schema_arrow.names == ["a", "s", "b"]
+    assert [json.loads(payload) for _, payload in read(data)] == [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+
+
+@pytest.mark.parametrize("kind", ["list_view", "large_list_view"])
+def test_list_views_are_lists(kind):
+    made = getattr(pa, kind)
+    rows = [[{"x": [1, 2]}, None], None, [], [{"x": []}]]
+    array = pa.array(rows, made(pa.struct([("x", made(pa.int64()))])))
+    assert values(array) == rows
+
+
+def test_counts_below_zero_and_a_sum_of_zero(monkeypatch):
+    data = numbers(20)
+
+    class Meta:
+        def __init__(self, meta, rows, group_rows):
+            self.meta, self.num_rows, self.group_rows = meta, rows, group_rows
+
+        def __getattr__(self, name):
+            return getattr(self.meta, name)
+
+    class File(pq.ParquetFile):
+        rows = 0
+
+        @property
+        def metadata(self):
+            return Meta(super().metadata, self.rows, None)
+
+    monkeypatch.setattr(pq, "ParquetFile", File)
+    assert read(data) == expected(20)
+    File.rows = -1
+    with pytest.raises(CorruptObjectError, match="counts -1 rows"):
+        read(data)
+
+
+def test_the_rows_before_a_value_that_cannot_be_read_go_out_whatever_is_read_with_them(monkeypatch):
+    data = numbers(59, row_group_size=59)
+    real = pq.ParquetFile.iter_batches
+
+    def failing(self, *args, **options):
+        seen = 0
+        for batch in real(self, *args, **options):
+            seen += batch.num_rows
+            if seen > 41:
+                raise pa.ArrowInvalid("row 42 is broken")
+            yield batch
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing)
+    for limits in (BatchLimits(records=7), BatchLimits()):
+        for skip in (0, 3, 40, 41):
+            transformer, runs = make_transformer(InputOptions(format="parquet")), []
+            with pytest.raises(CorruptObjectError, match="row 42 is broken") as caught:
+                runs.extend(transformer.read(BytesInput(data, "k"), skip=skip, limits=limits))
+            assert flat(runs) == expected(41)[skip:]
+            assert caught.value.record_number == 42
+
+
+def test_a_packed_file_that_unpacks_to_too_much_is_an_error():
+    data = gzip.compress(numbers(1000))
+    assert len(read(data, max_temporary_bytes=len(numbers(1000)))) == 1000
+    with pytest.raises(CorruptObjectError, match=r"input\.max_temporary_bytes \(3000 bytes\)"):
+        read(data, max_temporary_bytes=3000)
+
+
+def test_a_full_disk_is_not_the_objects_fault(monkeypatch):
+    monkeypatch.setattr(parquet, "_SPOOL_BYTES", 100)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(OSError, match=r"No space.*k\.parquet.*TMPDIR") as caught:
+        read(gzip.compress(numbers(1000)))
+    assert caught.value.errno == errno.ENOSPC
+    assert not isinstance(caught.value, CorruptObjectError)
+
+
+def test_short_memory_is_never_the_objects_fault_but_a_size_that_cannot_be_is():
+    message = "malloc of size {} failed"
+    assert not parquet._is_absurd(pa.ArrowMemoryError(message.format(10**9)))
+    assert parquet._is_absurd(pa.ArrowMemoryError(message.format(2**62)))
+    assert not parquet._is_absurd(MemoryError())
+
+
+def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch):
+    """A string of a dictionary counts once in the footer and may be in every row."""
+    sizes = []
+    real = parquet._Rows.saw
+
+    def saw(self, batch):
+        sizes.append(batch.nbytes)
+        real(self, batch)
+
+    monkeypatch.setattr(parquet._Rows, "saw", saw)
+    monkeypatch.setattr(parquet, "_FIRST_BYTES", 1 << 20)
+    long = "x" * 20_000
+    rows = [*map(str, range(600)), *[long] * 100]
+    nested = [[{"s": row}] for row in rows]
+    for table in (
+        pa.table({"s": rows}),
+        pa.table({"l": [[]] * 3 + nested[3:]}),
+        pa.table({"s": pa.array(rows).dictionary_encode()}),
+    ):
+        sizes.clear()
+        count = 0
+        data = write(table, row_group_size=700, data_page_size=1000)
+        for run in make_transformer(InputOptions(format="parquet")).read(BytesInput(data)):
+            count += len(run.payloads)
+        assert count == 700
+        assert max(sizes) < 1.5e6
+
+
+def test_rows_that_are_far_too_long_are_not_read(monkeypatch):
+    data = write(pa.table({"s": ["x" * 100_000] * 3}), use_dictionary=False)
+    assert [value for _, value in read(data, max_record_bytes=90_000)] == [RecordTooLargeError] * 3
+    monkeypatch.setattr(parquet, "_LONGEST_ROW", 90_000)
+    with pytest.raises(CorruptObjectError, match=r"row group 1 .* about 1000\d\d bytes"):
+        read(data)
+
+
+def test_dictionaries_are_looked_at_without_a_request_more(monkeypatch):
+    monkeypatch.setattr(parquet, "_SMALL_OBJECT_BYTES", 0)
+    data = write(
+        pa.table({"s": [f"text {n % 4000}" for n in range(50_000)], "n": range(50_000)}), row_group_size=25_000
+    )
+    asked = []
+
+    class Watched(BytesInput):
+        def open(self, start=0, end=None):
+            asked.append((start, end))
+            return super().open(start, end)
+
+    transformer = make_transformer(InputOptions(format="parquet", compression="none"))
+    assert sum(len(run.payloads) for run in transformer.read(Watched(data))) == 50_000
+    assert len(set(asked)) == len(asked) == 5

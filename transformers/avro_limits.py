@@ -1,0 +1,383 @@
+"""What a datum of an Avro schema can take: how much memory, how many levels, how few bytes.
+
+fastavro's reader in C believes every count in the data and recurses without a limit, so 100 bytes can name 2^60 items
+or end the process. Here the schema alone tells whether that can be: each datum takes at most `fixed` bytes of memory and
+`dense` more for each of its own bytes. Only where that is too much for a block, or a type holds itself, its bytes are
+walked through before they are decoded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from transformers.avro_json import full_name, is_decimal, name_of, type_of
+
+MEMORY_BYTES = 1 << 27
+"""What a batch of data, and so a single datum, may take in memory when it is decoded."""
+
+DEEPEST = 250
+"""How deep records, arrays and maps may stand in each other."""
+
+_DEEPEST_JSON = 2 * DEEPEST
+
+SCHEMA_PARTS = 200_000
+"""How many values the JSON of a schema may have."""
+
+EMPTY_DATA = 1_000_000
+"""How many data of no bytes, as of the schema `"null"`, an object may have: nothing else bounds their number."""
+
+_TOO_DEEP = f"a record is nested more than {DEEPEST} levels deep"
+_PRIMITIVES = {  # least bytes, memory
+    "null": (0, 0),
+    "boolean": (1, 0),
+    "int": (1, 36),
+    "long": (1, 36),
+    "float": (4, 24),
+    "double": (8, 24),
+    "bytes": (1, 56),
+    "string": (1, 56),
+}
+_TEXT = 6
+"""Memory for each byte of text or bytes: as a value, in base64, and as JSON, where a control character takes six."""
+_LOGICAL = 100
+_LIST, _SLOT, _DICT, _ENTRY = 72, 8, 100, 160
+
+
+class UnusableSchemaError(Exception):
+    """A schema whose data cannot be read within the limits; never leaves this package."""
+
+
+class UnusableDatumError(Exception):
+    """A datum that cannot be read within the limits; never leaves this package."""
+
+
+@attrs.frozen(slots=True)
+class Weight:
+    """What one datum takes.
+
+    Attributes:
+        least: bytes in the file, at least.
+        fixed: memory, at most, besides what its bytes take.
+        dense: memory for each of its bytes, at most.
+        depth: levels of records, arrays and maps; of what holds itself, those before.
+        recursive: whether something in it holds itself.
+    """
+
+    least: int
+    fixed: int
+    dense: float = 0.0
+    depth: int = 0
+    recursive: bool = False
+
+    def must_walk(self, size: int) -> bool:
+        """Whether a block of `size` bytes could take more than allowed."""
+        return self.recursive or self.dense * size > MEMORY_BYTES
+
+    @property
+    def at_once(self) -> int:
+        """How many data may be decoded at a time."""
+        return max(1, MEMORY_BYTES // max(1, self.fixed))
+
+
+def check_parts(schema: Any) -> None:
+    """Refuses a schema whose JSON has too many parts or levels for the functions that go through it.
+
+    Raises:
+        UnusableSchemaError: it has.
+    """
+    level, depth, parts = [schema], 0, 0
+    while level:
+        depth, parts = depth + 1, parts + len(level)
+        if depth > _DEEPEST_JSON or parts > SCHEMA_PARTS:
+            what = f"{_DEEPEST_JSON} levels" if depth > _DEEPEST_JSON else f"{SCHEMA_PARTS} parts"
+            raise UnusableSchemaError(f"its JSON has more than {what}")
+        level = [
+            inner
+            for part in level
+            if isinstance(part, dict | list)
+            for inner in (part.values() if isinstance(part, dict) else part)
+        ]
+
+
+class _Weights:
+    def __init__(self) -> None:
+        self._named: dict[str, Weight | None] = {}  # None: under way
+
+    def of(self, schema: Any, namespace: str = "") -> Weight:  # noqa: PLR0911 - one for each kind of schema
+        if isinstance(schema, list):
+            return self._union([self.of(branch, namespace) for branch in schema])
+        kind = type_of(schema)
+        if not isinstance(kind, str):
+            return self.of(kind, namespace)
+        if kind == "array":
+            item = self.of(schema["items"], namespace)
+            return self._many(item, _LIST, item.least, _SLOT + item.fixed)
+        if kind == "map":
+            value = self.of(schema["values"], namespace)
+            return self._many(value, _DICT, 1 + value.least, _ENTRY + value.fixed, _TEXT)
+        if kind in _PRIMITIVES:
+            least, fixed = _PRIMITIVES[kind]
+            return Weight(least, fixed + _extra(schema), _TEXT if kind in {"bytes", "string"} else 0)
+        if kind not in {"record", "error", "enum", "fixed"}:
+            return self._reference(full_name(kind, namespace))
+        name = name_of(schema, namespace)
+        self._named[name] = None
+        if kind == "enum":
+            weight = Weight(1, 0)
+        elif kind == "fixed":
+            size = schema["size"]
+            if not isinstance(size, int) or size < 0:
+                raise UnusableSchemaError("the size of a fixed type is no number of bytes")
+            weight = Weight(size, 56 + _extra(schema), _TEXT)
+        else:
+            inner = name.rpartition(".")[0]
+            weight = self._record([self.of(field["type"], inner) for field in schema["fields"]])
+        self._named[name] = weight
+        return weight
+
+    def _reference(self, name: str) -> Weight:
+        if name not in self._named:
+            raise UnusableSchemaError(f"it has no type {name}")
+        return self._named[name] or Weight(0, 0, math.inf, recursive=True)
+
+    @staticmethod
+    def _many(inner: Weight, own: int, least: int, fixed: int, dense: float = 0) -> Weight:
+        each = fixed / least if least else math.inf
+        return Weight(1, own, max(inner.dense, dense) + each, inner.depth + 1, inner.recursive)
+
+    @staticmethod
+    def _record(fields: list[Weight]) -> Weight:
+        return Weight(
+            sum(field.least for field in fields),
+            _DICT + sum(_ENTRY + field.fixed for field in fields),
+            max((field.dense for field in fields), default=0),
+            1 + max((field.depth for field in fields), default=0),
+            any(field.recursive for field in fields),
+        )
+
+    @staticmethod
+    def _union(branches: list[Weight]) -> Weight:
+        own = _ENTRY + _DICT if len(branches) > 1 else 0
+        return Weight(
+            1 + min((branch.least for branch in branches), default=0),
+            0,
+            # a branch takes its least bytes and one more for its number
+            max((branch.dense + (own + branch.fixed) / (1 + branch.least) for branch in branches), default=0),
+            max((branch.depth for branch in branches), default=0),
+            any(branch.recursive for branch in branches),
+        )
+
+
+def weigh(schema: Any) -> Weight:
+    """What a datum of the schema takes.
+
+    Raises:
+        UnusableSchemaError: more than is allowed, whatever its bytes.
+    """
+    weight = _Weights().of(schema)
+    if weight.depth > DEEPEST:
+        raise UnusableSchemaError(f"its types stand more than {DEEPEST} levels deep in each other")
+    if weight.fixed > MEMORY_BYTES:
+        raise UnusableSchemaError(f"a datum without any content takes more than {MEMORY_BYTES} bytes of memory")
+    return weight
+
+
+def _extra(schema: Any) -> int:
+    """Memory for the text of a logical type."""
+    if not isinstance(schema, dict) or "logicalType" not in schema:
+        return 0
+    return _LOGICAL + (4 * int(schema.get("scale", 0)) if is_decimal(schema) else 0)
+
+
+Walk = Callable[[int], int]
+
+
+class Walker:
+    """Goes through the bytes of data before they are decoded, and adds up what they will take."""
+
+    def __init__(self, schema: Any) -> None:
+        self._data = b""
+        self._at = 0
+        self._taken = 0
+        self._depth = 0
+        self._named: dict[str, Walk] = {}
+        self._weights = _Weights()
+        self._walk = self._build(schema, "")
+
+    def put(self, data: bytes) -> None:
+        """The data of the next block."""
+        self._data, self._at = data, 0
+
+    def count(self, most: int) -> int:
+        """How many data of the block come next that may be decoded at once: one to `most`.
+
+        Raises:
+            UnusableDatumError: not even one.
+        """
+        self._taken, counted = 0, 0
+        while counted < most:
+            try:
+                self._at = self._one(self._at)
+            except UnusableDatumError:
+                if counted:
+                    break
+                raise
+            counted += 1
+        return counted
+
+    def _one(self, at: int) -> int:
+        """Where the datum that begins at `at` ends."""
+        self._depth = 0
+        try:
+            end = self._walk(at)
+        except IndexError:
+            end = len(self._data) + 1
+        except RecursionError:
+            raise UnusableDatumError(_TOO_DEEP) from None
+        if end > len(self._data):
+            raise UnusableDatumError("a record cannot be decoded, and so the rest of its block cannot either")
+        return end
+
+    def _long(self, at: int) -> tuple[int, int]:
+        data, value, shift = self._data, 0, 0
+        while (byte := data[at]) > 0x7F:  # noqa: PLR2004
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            at += 1
+            if shift > 63:  # noqa: PLR2004
+                raise IndexError
+        value |= byte << shift
+        return value >> 1 ^ -(value & 1), at + 1
+
+    def _take(self, memory: int) -> None:
+        self._taken += memory
+        if self._taken > MEMORY_BYTES:
+            raise UnusableDatumError(
+                f"a record takes more than {MEMORY_BYTES} bytes of memory when it is decoded, which no record may"
+            )
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise UnusableDatumError(_TOO_DEEP)
+
+    def _build(self, schema: Any, namespace: str) -> Walk:
+        if isinstance(schema, list):
+            return self._union([self._build(branch, namespace) for branch in schema])
+        kind = type_of(schema)
+        if not isinstance(kind, str):
+            return self._build(kind, namespace)
+        if kind in {"array", "map"}:
+            inner = schema["items" if kind == "array" else "values"]
+            weight = self._weights.of(inner, namespace)
+            return self._many(self._build(inner, namespace), weight, keyed=kind == "map")
+        if kind in _PRIMITIVES:
+            return self._primitive(kind, _PRIMITIVES[kind][1] + _extra(schema))
+        if kind not in {"record", "error", "enum", "fixed"}:
+            named, name = self._named, full_name(kind, namespace)
+            return lambda at: named[name](at)  # noqa: PLW0108 - it may hold itself: known when it is met
+        name = name_of(schema, namespace)
+        self._weights.of(schema, namespace)
+        if kind == "enum":
+            walk = self._primitive("int", 0)
+        elif kind == "fixed":
+            walk = self._fixed(schema["size"], 56 + _extra(schema))
+        else:
+            inner_namespace = name.rpartition(".")[0]
+            walk = self._record([self._build(field["type"], inner_namespace) for field in schema["fields"]])
+        self._named[name] = walk
+        return walk
+
+    def _primitive(self, kind: str, memory: int) -> Walk:
+        if kind in {"bytes", "string"}:
+
+            def text(at: int) -> int:
+                size, at = self._long(at)
+                if size < 0 or at + size > len(self._data):
+                    raise IndexError
+                self._take(memory + _TEXT * size)
+                return at + size
+
+            return text
+        if kind in {"int", "long"}:
+
+            def number(at: int) -> int:
+                self._take(memory)
+                return self._long(at)[1]
+
+            return number
+        return self._fixed({"null": 0, "boolean": 1, "float": 4, "double": 8}[kind], memory)
+
+    def _fixed(self, size: int, memory: int) -> Walk:
+        memory += _TEXT * size
+
+        def fixed(at: int) -> int:
+            self._take(memory)
+            return at + size
+
+        return fixed
+
+    def _record(self, fields: list[Walk]) -> Walk:
+        memory = _DICT + _ENTRY * len(fields)
+
+        def record(at: int) -> int:
+            self._take(memory)
+            self._deeper()
+            for field in fields:
+                at = field(at)
+            self._depth -= 1
+            return at
+
+        return record
+
+    def _union(self, branches: list[Walk]) -> Walk:
+        def union(at: int) -> int:
+            number, at = self._long(at)
+            if not 0 <= number < len(branches):
+                raise IndexError
+            self._take(_ENTRY + _DICT)
+            return branches[number](at)
+
+        return union
+
+    def _many(self, inner: Walk, weight: Weight, *, keyed: bool) -> Walk:
+        memory = _ENTRY if keyed else _SLOT
+        own = _DICT if keyed else _LIST
+        # Items of no bytes are not gone through: there may be 2^60. What holds itself has bytes, or no end.
+        empty = not keyed and not weight.least and not weight.recursive
+
+        def many(at: int) -> int:
+            self._take(own)
+            self._deeper()
+            while True:
+                count, at = self._long(at)
+                if not count:
+                    break
+                if count < 0:
+                    count = -count
+                    _, at = self._long(at)
+                if empty:
+                    self._take(count * (memory + weight.fixed))
+                    continue
+                for _ in range(count):
+                    self._take(memory)
+                    if keyed:
+                        size, at = self._long(at)
+                        if size < 0 or at + size > len(self._data):
+                            raise IndexError
+                        self._take(_TEXT * size)
+                        at += size
+                    at = inner(at)
+                    if at > len(self._data):
+                        raise IndexError
+            self._depth -= 1
+            return at
+
+        return many
+
+
+__all__ = ["Walker", "Weight", "check_parts", "weigh"]

@@ -1,0 +1,246 @@
+"""What every shipped format shares: runs of payloads cut to the limits, and record numbers on errors."""
+
+from __future__ import annotations
+
+import abc
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import ClassVar
+
+from typing_extensions import override
+
+from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.transformer import (
+    MAX_LETTER_BYTES,
+    BatchLimits,
+    InputOptions,
+    ObjectInput,
+    PayloadBatch,
+    Transformer,
+    explained,
+)
+
+SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
+"""What unpacks and what checks; which of them an object needs is seen when it is read."""
+
+RAW_BYTES = MAX_LETTER_BYTES
+"""How much of a bad record is kept: as much as a dead letter can hold."""
+
+
+_CHECKED_BYTES = 1 << 20
+
+_FREE_EXPANSION_BYTES = 1 << 30
+"""What an object may unfold to, however small it is."""
+
+_RECORD_BYTES = 100
+"""What a record counts besides its bytes, about what it costs on the way and in Iggy."""
+
+
+class RunBuilder:
+    """Collects payloads and hands them out in runs.
+
+    Attributes:
+        next_record: number of the next record that is added, good or bad.
+        limits: how long a run may get.
+    """
+
+    def __init__(self, next_record: int, limits: BatchLimits) -> None:
+        self.next_record = next_record
+        self.limits = limits
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._borders: deque[tuple[ResumePoint, int | None]] = deque()
+
+    def border(self, byte: int, *, overhead: int | None = None) -> None:
+        """The next payload that is added begins at `byte` of the stored object.
+
+        Args:
+            byte: its offset.
+            overhead: up to the next border each payload takes its length and this many bytes; None: that is not so.
+        """
+        self._borders.append((ResumePoint(self.next_record - 1, byte), overhead))
+
+    def add(self, payloads: list[bytes], size: int) -> Iterator[PayloadBatch]:
+        """Takes payloads of `size` bytes in all, and yields the runs that are full."""
+        if self._pending:
+            self._pending += payloads
+        else:
+            self._pending = payloads
+        self._size += size
+        self.next_record += len(payloads)
+        while len(self._pending) >= self.limits.records or self._size >= self.limits.size_bytes:
+            yield self._cut()
+
+    def flush(self) -> Iterator[PayloadBatch]:
+        """Yields what is left."""
+        while self._pending:
+            yield self._cut()
+
+    def bad(
+        self, error: RecordError, raw: bytes = b"", *, length: int | None = None
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Takes a bad record of which these are the bytes, and yields everything up to it.
+
+        Args:
+            error: why; about the record `next_record`.
+            raw: the record, or its beginning; nothing when it has no bytes of its own.
+            length: how long it is, when `raw` is a beginning only.
+        """
+        kept = raw[: RAW_BYTES if length is None else min(RAW_BYTES, length)]
+        record = SkippedRecord(record_number=self.next_record, error=error, raw=kept, length=length)
+        return self.skipped(record)
+
+    def skipped(self, record: SkippedRecord) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Takes a bad record, which must have the number `next_record`, and yields everything up to it."""
+        yield from self.flush()
+        self.next_record += 1
+        yield record
+
+    def _cut(self) -> PayloadBatch:
+        pending, limit = self._pending, self.limits.size_bytes
+        count = min(len(pending), self.limits.records)
+        if self._size > limit:
+            count = max(1, bisect_right(list(accumulate(map(len, pending[:count]))), limit))
+        first = self.next_record - len(pending)
+        if count == len(pending):
+            run, size, self._pending = pending, self._size, []
+        else:
+            run, self._pending = pending[:count], pending[count:]
+            size = sum(map(len, run))
+        self._size -= size
+        return PayloadBatch(first_record=first, payloads=run, size_bytes=size, mark=self._mark(first, run, size))
+
+    def _mark(self, first: int, run: list[bytes], size: int) -> ResumePoint | None:
+        """The best mark for the record behind `run`: exact where lengths tell, else the last border before it."""
+        borders, last = self._borders, first + len(run) - 1
+        while len(borders) > 1 and borders[1][0].record <= last:
+            borders.popleft()
+        if not borders or borders[0][0].record > last:
+            return None
+        mark, overhead = borders[0]
+        if overhead is not None and mark.record < last:
+            if mark.record >= first:
+                size = sum(map(len, run[mark.record - first + 1 :]))
+            mark = ResumePoint(last, mark.byte + size + overhead * (last - mark.record))
+            borders[0] = (mark, overhead)
+        return mark
+
+
+class ShippedTransformer(Transformer):
+    """The base of the formats here: made from `InputOptions`; a subclass writes `_read` and `numbering_options`."""
+
+    needs_modules: ClassVar[tuple[str, ...]] = SHARED_MODULES
+
+    def __init__(self, options: InputOptions) -> None:
+        self.options = options
+
+    @override
+    def read(
+        self, source: ObjectInput, *, skip: int = 0, mark: ResumePoint | None = None, limits: BatchLimits | None = None
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        if source.size == 0:
+            # An empty object has no records in any format; opening it would be a request for nothing.
+            return
+        builder = RunBuilder(skip + 1, limits or BatchLimits())
+        yield from self._numbered(self._read(source, skip, mark, builder), builder, source)
+
+    def _numbered(
+        self, runs: Iterator[PayloadBatch | SkippedRecord], builder: RunBuilder, source: ObjectInput
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """The runs and what is left in the builder; an error of the rest gets the number of its record."""
+        done = builder.next_record - 1
+        most = max(_FREE_EXPANSION_BYTES, self.options.max_expansion * source.size)
+        try:
+            for run in self._within(runs, most, source):
+                yield run
+                done = run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
+            yield from builder.flush()
+        except Exception as failure:
+            for run in builder.flush():
+                yield run
+                done = run.first_record + len(run.payloads) - 1
+            if isinstance(failure, CorruptObjectError) and failure.record_number is None:
+                failure.record_number = done + 1
+            error = explained(failure, source.location, done + 1)
+            if error is failure:
+                raise
+            raise error from failure
+
+    def _within(
+        self, runs: Iterator[PayloadBatch | SkippedRecord], most: int, source: ObjectInput
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """The runs, up to that with which they take more than `most` bytes."""
+        total = 0
+        for run in runs:
+            if isinstance(run, SkippedRecord):
+                total += _RECORD_BYTES
+            else:
+                total += run.size_bytes + _RECORD_BYTES * len(run.payloads)
+            yield run
+            if total > most and self.options.max_expansion:
+                raise CorruptObjectError(
+                    f"its records take more than {most} bytes, of {source.size} that are stored: "
+                    f"input.max_expansion is {self.options.max_expansion}",
+                    location=source.location,
+                )
+
+    def _fitting(self, raw: bytes) -> bytes:
+        """The bytes of a letter, unless they are too long for a record.
+
+        Raises:
+            RecordTooLargeError: they are.
+        """
+        if len(raw) > self.options.max_record_bytes:
+            raise RecordTooLargeError(f"longer than input.max_record_bytes ({self.options.max_record_bytes} bytes)")
+        return raw
+
+    @abc.abstractmethod
+    def _read(
+        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Reads the records after `skip` into `builder`, yielding what comes out of it but for the last flush.
+
+        `builder.next_record` is `skip + 1`. Must close what it opens.
+        """
+
+
+def too_large(location: str, record: int, limit: int, *, byte_offset: int | None = None) -> RecordTooLargeError:
+    """The error of a record that is longer than `limit`."""
+    return RecordTooLargeError(
+        f"longer than input.max_record_bytes ({limit} bytes)",
+        location=location,
+        record_number=record,
+        byte_offset=byte_offset,
+    )
+
+
+def check_utf8(data: bytes) -> None:
+    """Checks that bytes are UTF-8, whatever their length in little memory: text may take four times as much as its bytes.
+
+    Raises:
+        UnicodeDecodeError: they are not; its `start` is right.
+    """
+    if data.isascii():
+        return
+    at = 0
+    while len(data) - at > _CHECKED_BYTES:
+        end = at + _CHECKED_BYTES
+        while end > at + _CHECKED_BYTES - 4 and data[end] & 0xC0 == 0x80:  # noqa: PLR2004 - inside a character
+            end -= 1
+        _decode(data, at, end)
+        at = end
+    _decode(data, at, len(data))
+
+
+def _decode(data: bytes, start: int, end: int) -> None:
+    part = data if end - start == len(data) else data[start:end]
+    try:
+        part.decode()
+    except UnicodeDecodeError as exc:
+        if start:
+            exc.start += start
+        raise
