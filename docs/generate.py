@@ -3,7 +3,7 @@
     python docs/generate.py             writes them, and configuration.md
     python docs/generate.py --check     names those that are not what the code says; exit code 1 then
 
-`tests/unit/test_docs.py` fails when a page is stale, or when an error, a method or a command is missing from it.
+`tests/unit/docs/test_docs.py` fails when a page is stale, or when an error, a method or a command is missing from it.
 """
 # ruff: noqa: INP001  a script beside the pages, not a package
 
@@ -26,16 +26,17 @@ import typer.main  # noqa: E402
 
 from framework import errors  # noqa: E402
 from framework.cli.app import make_app  # noqa: E402
-from framework.config.reference import reference_page  # noqa: E402
-from framework.feed import ObjectFeed  # noqa: E402
+from framework.cli.reference import reference_page  # noqa: E402
+from framework.discovery.feed import ObjectFeed  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
-from framework.offsets import OffsetManager, OffsetManagerEntry, OffsetManagerKey, OffsetStore  # noqa: E402
-from framework.producer import Producer  # noqa: E402
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey  # noqa: E402
+from framework.offsets.manager import OffsetManager, OffsetStore  # noqa: E402
+from framework.pipeline.producer import Producer  # noqa: E402
 from framework.store import ListPage, ObjectStore  # noqa: E402
-from framework.store_task import StoreSourceTask  # noqa: E402
-from framework.task import AbstractSourceTask  # noqa: E402
+from framework.task import AbstractSourceTask, SourceContext  # noqa: E402
+from framework.task.object_store import StoreSourceTask  # noqa: E402
 from framework.testing import kit  # noqa: E402, F401  # it knows every law
-from framework.testing.law import LAWS  # noqa: E402
+from framework.testing.kit.law import LAWS  # noqa: E402
 from framework.testing.rig import SourceRig  # noqa: E402
 from framework.transformer import ObjectInput, ReadStream, Transformer  # noqa: E402
 from s3_source.demo import demo  # noqa: E402
@@ -49,8 +50,10 @@ ADVICE: Mapping[str, str] = {
     "SourceError": "Catch this one to catch all that the framework raises on purpose.",
     "RetriableError": "Nothing, when it is rare: calls are tried again by themselves. When it ends a run, the budget "
     "was used up: look at the other side, then start again.",
-    "ThrottledError": "Lower `[input] fetch_ahead`, or raise the `retry_` numbers of the store's section.",
-    "StoreUnavailableError": "Check `endpoint`, the network and the proxy; then start again.",
+    "ThrottledError": "Lower `[input] prefetch_objects`, or raise the `retry_` numbers of the store's section.",
+    "StoreUnavailableError": "Check `endpoint`, the network and the proxy; then start again. A continuous run that was at "
+    "work waits by itself for five minutes.",
+    "SparkUnavailableError": "Check `[spark] master`, and that the cluster has room; then start again.",
     "IggyUnavailableError": "Check that the server runs and that `[iggy] url` is right. A source that was at work "
     "reconnects by itself for five minutes.",
     "UnknownOutcomeError": "Nothing: the engine recovers, and looks in the topic for what is there. With a `Producer` "
@@ -66,6 +69,8 @@ ADVICE: Mapping[str, str] = {
     "ObjectChangedError": "Nothing: the new version is found by the next pass.",
     "ObjectArchivedError": "Nothing: such an object is left out and counted. To have it read once it is restored, set "
     '`[discovery] archived = "wait"`.',
+    "ObjectDeniedError": "Allow reading it (`s3:GetObject`, `kms:Decrypt`, its tags or owner), or set a tolerance: then it is "
+    "left out, and counted. With more than ten in a row the source stops: then it is the source that may not read.",
     "FatalError": "Do what the message says, then start again.",
     "ConfigError": "Correct every line that it lists. The program exits with code 2.",
     "CredentialsError": "Set credentials in the store's section, or give them to the default chain of its library.",
@@ -78,8 +83,8 @@ ADVICE: Mapping[str, str] = {
     "IggyTopicError": "Make the topic as the configuration says, change the configuration, or name another topic.",
     "IggyProtocolError": "Use a server of version 0.9.",
     "PositionError": (
-        "The message names the ways out. `offsets reset --all` reads everything again, `offsets accept` goes on behind what the "
-        "topics hold; see [positions by hand](../how-to/positions-by-hand.md)."
+        "The message names the ways out. `offsets reset --all` reads everything again, `offsets accept-data-loss` goes on "
+        "behind what the topics hold; see [positions by hand](../guides/positions-by-hand.md)."
     ),
     "PositionMismatchError": (
         "Set `[input]` back to what it was, or read again what the message names: `offsets reset --key`, `--prefix` or `--all`."
@@ -112,9 +117,9 @@ def errors_page() -> str:
     drawing, _, after = rest.partition("\n\n")
     lines = ["# Errors", "", _WRITTEN_BY, "", title, "", "```text", textwrap.dedent(drawing), "```", "", after, ""]
     lines += [
-        "All of them stand in `framework.errors`. The program writes the message to stderr as one sentence and exits with",
-        "code 2 for a `ConfigError`, with 1 for every other. How bad records and objects are passed over is told in",
-        "[bad data](../how-to/bad-data.md).",
+        "All of them stand in `framework.errors`. The program writes the message to stderr as one sentence and exits with the",
+        "code of the error: 1 try again, 2 configuration, 3 a person must act. How bad records and objects are passed over is",
+        "told in [bad data](../guides/bad-data.md).",
         "",
     ]
     for cls in error_classes():
@@ -126,13 +131,22 @@ def errors_page() -> str:
             "",
             f"**What to do.** {ADVICE[cls.__name__]}",
             "",
+            f"**Exit code.** {_exit_code(cls)}",
+            "",
         ]
     return "\n".join(lines)
 
 
+def _exit_code(cls: type[errors.SourceError]) -> str:
+    if cls is errors.ReaderFailedError:
+        return "That of its cause."
+    return f"{cls.exit_code}."
+
+
 def _bases(cls: type) -> list[str]:
-    names = [f"`{base.__name__}`" for base in cls.__bases__]
-    return [f"A {' and a '.join(names)}.", ""] if cls is not errors.SourceError else []
+    names = [f"{'an' if base.__name__[0] in 'AEIOU' else 'a'} `{base.__name__}`" for base in cls.__bases__]
+    sentence = " and ".join(names)
+    return [f"{sentence[0].upper()}{sentence[1:]}.", ""] if cls is not errors.SourceError else []
 
 
 # ---- contracts.md
@@ -140,6 +154,7 @@ def _bases(cls: type) -> list[str]:
 CONTRACTS: tuple[type, ...] = (
     AbstractSourceTask,
     AbstractSourceRecordIterator,
+    SourceContext,
     StoreSourceTask,
     ObjectStore,
     ListPage,
@@ -163,7 +178,7 @@ _CONTRACTS_HEAD = f"""\
 
 What an author of a source, a format or a store writes, and what the framework gives. Methods marked **abstract** must be
 written; the others have a default. Names that begin with `_` are the framework's own. How the pieces work together is told
-in [architecture](../explanation/architecture.md), how to write a source in [write a source](../how-to/write-a-source.md).
+in [architecture](../development/architecture.md), how to write a source in [write a source](../guides/write-a-source.md).
 """
 
 
@@ -208,7 +223,7 @@ _LAWS_HEAD = """\
 
 `from framework.testing.kit import check, check_all, ConformanceLaws`
 
-What a [source that proves itself](../how-to/write-a-source.md#prove-it) keeps. A law whose capabilities the rig lacks is skipped,
+What a [source that proves itself](../guides/write-a-source.md#prove-it) keeps. A law whose capabilities the rig lacks is skipped,
 and says so.
 
 | law | says | tries | needs |
@@ -263,12 +278,20 @@ stderr, results to stdout.
 
 | exit code | meaning |
 | --- | --- |
-| 0 | done, or stopped as asked (SIGINT, SIGTERM) |
-| 1 | failed while running: one sentence on stderr says what, where, and what to do |
-| 2 | mistakes in the configuration or in the command itself |
+| 0 | done; or a run without `--once` was stopped as asked (SIGINT, SIGTERM) |
+| 1 | try again: Iggy, the store or Spark was away, another instance still runs, or `--once` was interrupted |
+| 2 | configuration: mistakes in the file or in the command itself |
+| 3 | a person must act: credentials, permissions, a topic or bucket that is missing, a bad object |
 
-A run that is told to stop (Ctrl-C, SIGINT, SIGTERM) ends within 5 seconds with its positions saved, and exits with 0. A
-second signal ends it at once; nothing is lost by that either, see [delivery](../explanation/delivery.md).
+A supervisor restarts after 1 and stops after 2 and 3: see [systemd](../guides/run-under-systemd.md) and
+[Kubernetes](../guides/run-on-kubernetes.md). The code of each error stands in [errors](errors.md).
+
+The last line on stderr says what failed, where, and what to do; with `[log] format = "json"` it is a JSON object of the level
+`error`, with `error` (the class) and `exit_code`. An error that nobody expected is one sentence, too: it names the class, and
+the file that holds the trace (below the folder for temporary files, `TMPDIR`). In a JSON log the trace is the field `traceback`.
+
+A run that is told to stop (Ctrl-C, SIGINT, SIGTERM) ends within 5 seconds with its positions saved. A second signal ends it
+at once; nothing is lost by that either, see [delivery](../concepts/delivery.md).
 """
 
 
@@ -289,15 +312,15 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in sorted(group.commands.items()):
         if hasattr(command, "commands"):
             yield from _commands(command, f"{before}{name} ")
-        else:
+        elif not command.hidden:
             yield f"{before}{name}", command
 
 
 _COMMAND_NOTES = {
     "plan": [
         "It lists once, and decides about each object as a run does. GET requests are at least one for each object or share;",
-        "Parquet takes some more. The default prices are those of Amazon S3 Standard in us-east-1, read in the same region. Exit",
-        "code 1 when a run could not begin either: no bucket, no permission, positions made with other options.",
+        "Parquet takes some more. The default prices are those of Amazon S3 Standard in us-east-1, read in the same region. The",
+        "exit code is that of a run that could not begin either: no bucket, no permission, positions made with other options.",
         "",
     ],
     "status": [
@@ -311,32 +334,32 @@ _COMMAND_NOTES = {
         "",
     ],
     "offsets export": [
-        "The fields are explained in [positions by hand](../how-to/positions-by-hand.md); they only get more.",
+        "The fields are explained in [positions by hand](../guides/positions-by-hand.md); they only get more.",
         "",
     ],
     "offsets reset": [
         "The source must not be running. Says first how many objects and records will be sent again. Exit code 1 when the answer",
         "is no, or the source runs; 2 when there is no terminal to ask on and no `--yes`. See",
-        "[positions by hand](../how-to/positions-by-hand.md).",
+        "[positions by hand](../guides/positions-by-hand.md).",
         "",
     ],
-    "offsets accept": [
-        "One of the two ways out after a purge; [positions](../explanation/positions.md) says what is told apart how.",
+    "offsets accept-data-loss": [
+        "One of the two ways out after a purge; [positions](../concepts/positions.md) says what is told apart how.",
         "",
     ],
     "dead-letter show": [
         "Reads only: the source may run meanwhile. A letter's number is its offset in the dead letter topic. See",
-        "[bad data](../how-to/bad-data.md).",
+        "[bad data](../guides/bad-data.md).",
         "",
     ],
     "dead-letter replay": [
-        "Exit code 1 when letters stay because their records are still bad, or when the source runs. It can be repeated, also",
+        "Exit code 3 when letters stay because their records are still bad, 1 when the source runs. It can be repeated, also",
         "after it was killed: nothing is sent twice.",
         "",
     ],
     "check": [
-        "It sends and makes nothing. Exit code 0 when every line begins with `ok`, 1 when one begins with `FAIL`, 2 for",
-        "mistakes in the configuration.",
+        'It sends and makes nothing. With the engine `"spark"` it starts an application, and ends it. Exit code 0 when every line',
+        "begins with `ok` or `warn`; when one begins with `FAIL`, the code with which a run would end.",
         "",
     ],
     "read": [
@@ -347,20 +370,21 @@ _COMMAND_NOTES = {
         "",
     ],
     "demo": [
-        "Its packages come with `pip install 'iggy-cloud-sources[demo]'`; `make demo` does all of it.",
+        "Its packages come with `pip install '.[demo]'` in a checkout of this project; `make demo` does all of it.",
         "",
     ],
 }
 
 _SERVER_NOTES = [
-    "## `python -m framework.iggy.server PATH`",
+    "## `python -m framework.iggy.embedded PATH`",
     "",
     "The embedded server by itself, for development: loopback only. `--port N` (8090; 0 takes a free one), `--host`,",
-    "`--username` and `--password` (`iggy`; the password also from the variable `IGGY_EMBEDDED_PASSWORD`), `--no-sync` (faster;",
-    "messages survive `kill -9` but not a power cut), `--owned` (ends with its parent). Exit codes: 0 stopped, 1 failed, 2 usage,",
-    "3 the folder is in use.",
+    "`--username` (`iggy`), `--no-sync` (faster; messages survive `kill -9` but not a power cut), `--owned` (ends with its",
+    "parent). The password is that of the variable `IGGY_EMBEDDED_PASSWORD`, or else the one in the folder's file",
+    "`password`, which only you can read and which is made at random. Exit codes: 0 stopped, 1 failed, 2 usage, 3 the folder is",
+    "in use.",
     "",
-    "## `python -m framework.config.reference`",
+    "## `python -m framework.cli.reference`",
     "",
     "Prints the page [configuration](configuration.md); `--write` writes it.",
     "",
@@ -372,7 +396,7 @@ def _options(command: Any) -> list[str]:
     lines += [
         f"| {_names(option)} | {_default(option)} | {_sentence(option.help)} |"
         for option in command.params
-        if option.opts
+        if option.opts and not getattr(option, "hidden", False)
     ]
     return [*[line for line in lines if "--help" not in line], ""]
 
