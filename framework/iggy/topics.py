@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
-from framework.errors import IggyTopicError
+import time
+
+from typing_extensions import Self
+
+from framework.errors import IggyTopicError, PositionError
 from framework.iggy.client import IggyConnection
-from framework.iggy.values import TopicInfo
+from framework.iggy.values import PartitionInfo, TopicInfo
 from framework.model.text import counted
+
+DAMAGE_PAUSES_SECONDS = (0.2, 0.5)
+"""Pauses before re-checking that a partition returns its last messages: another writer may have only just sent them."""
+
+
+class PartitionDamagedError(PositionError):
+    """The server confirms messages of a partition but does not return them."""
+
+    @classmethod
+    def found(cls, place: str, end: int, *, returned: int) -> Self:
+        """Return the error for a partition that ends at `end` according to the server, and returns none after `returned`."""
+        return cls(
+            f"{place}: Iggy reports {end} as its last message but returns none after {returned}. The partition is "
+            f"damaged; a killed server can leave it so. **Messages sent to it could not be read.** Repair or restore it "
+            f"on the server, or purge the topic and start again: the start then names the ways out"
+        )
+
+
+def check_readable(connection: IggyConnection, stream: str, topic: str, partition: PartitionInfo) -> None:
+    """Check with one poll that a partition returns the message that the server reports as its last.
+
+    Raises:
+        PartitionDamagedError: it does not.
+    """
+    if not partition.messages_count:
+        return
+    end = partition.current_offset
+    for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
+        if connection.poll(stream, topic, partition.id, offset=end, count=1):
+            return
+        if pause_seconds is None:
+            place = f'topic "{topic}", partition {partition.id}, of stream "{stream}"'
+            raise PartitionDamagedError.found(place, end, returned=end - 1)
+        time.sleep(pause_seconds)
 
 
 def ensure_topic(

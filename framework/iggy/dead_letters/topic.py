@@ -22,7 +22,7 @@ from framework.config.key_template import topic_name_mistake
 from framework.errors import IggyTopicError, UnknownOutcomeError
 from framework.iggy import wire
 from framework.iggy.headers import encode_headers, join_provenance, provenance, share_of
-from framework.iggy.topics import ensure_topic
+from framework.iggy.topics import check_readable, ensure_topic
 from framework.model.message_ids import MAX_RECORD, MAX_SHARE, dead_letter_hash64
 from framework.model.objects import TopicPartition, length_only
 
@@ -255,6 +255,7 @@ def ensure_dead_letter_topic(
 
     Raises:
         IggyTopicError: it is missing and `create` is off, has several partitions, or does not keep what it confirmed.
+        PartitionDamagedError: the server has dead letters that it does not return.
     """
     info, warnings = ensure_topic(
         connection,
@@ -270,6 +271,7 @@ def ensure_dead_letter_topic(
             f"one with [errors] dead_letter_topic, and let the source make it, or make it with durability persisted and "
             f"messages_required_to_save=1"
         )
+    check_readable(connection, stream, topic, info.partitions[PARTITION])
     return warnings
 
 

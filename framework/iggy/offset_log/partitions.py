@@ -24,6 +24,7 @@ from framework.iggy.offset_log import first_edition
 from framework.iggy.offset_log.codec import PartitionOpening, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.reader import read_partition
+from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError
 from framework.model.message_ids import object_hash64, parse_message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -58,10 +59,6 @@ class PartitionGoneError(PositionError):
     @override
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.topic_partition)  # it travels from a worker to its leader
-
-
-class PartitionDamagedError(PositionError):
-    """The server confirms messages of a partition but does not return them."""
 
 
 @attrs.define(kw_only=True)
@@ -112,10 +109,6 @@ def mark_of(source: str) -> str:
 MAX_MARK_CHARACTERS = 60
 
 
-DAMAGE_PAUSES_SECONDS = (0.2, 0.5)
-"""Pauses before re-checking that a partition returns its last messages: another writer may have only just sent them."""
-
-
 class PartitionReader:
     """Reader of a stream's partitions before they are written. Not thread-safe.
 
@@ -156,11 +149,7 @@ class PartitionReader:
             if not end.messages_count or last >= end.current_offset:
                 break
             if pause_seconds is None:
-                raise PartitionDamagedError(
-                    f"{self._place(topic_partition)}: Iggy says that its last message is {end.current_offset}, and gives none "
-                    f"behind {last}. The partition is damaged, as a killed server can leave it: what is sent there could not be "
-                    f"read. Repair or restore it on the server, or purge the topic and start again, which tells what to do then"
-                )
+                raise PartitionDamagedError.found(self._place(topic_partition), end.current_offset, returned=last)
             time.sleep(pause_seconds)
         return found
 

@@ -6,7 +6,9 @@ import attrs
 import pytest
 
 from framework.errors import RecordError
+from framework.iggy import topics
 from framework.iggy.dead_letters.topic import IggyDeadLetters, StoredLetter, ensure_dead_letter_topic, read_letter
+from framework.iggy.topics import PartitionDamagedError
 from framework.model.objects import NativeObject, TopicPartition
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.fakes.memory_iggy import MemoryIggy
@@ -87,3 +89,25 @@ def test_notes_that_this_program_cannot_have_written_are_passed_over(server, bod
         good = b'{"letters":[[5,"0a","object"]],"ends":[["t",0,4]]}'
         assert read_letter(attrs.evolve(message, payload=good), "kit") is not None
         assert read_letter(attrs.evolve(message, payload=body), "kit") is None
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["damaged", "late"])
+def test_a_topic_that_does_not_return_its_last_dead_letter_is_damaged(server, monkeypatch, late):
+    """As a real server leaves it that was killed while it wrote; a message that comes a moment later is no damage."""
+    monkeypatch.setattr(topics, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    with server.connect() as connection:
+        polls, whole = [], connection.poll
+
+        def poll(*place, offset, count):
+            polls.append(offset)
+            return [] if len(polls) == 1 or not late else whole(*place, offset=offset, count=count)
+
+        monkeypatch.setattr(connection, "poll", poll)
+        if late:
+            ensure_dead_letter_topic(connection, "kit", DEAD)
+        else:
+            with pytest.raises(
+                PartitionDamagedError, match=r'topic "dead", partition 0, .* reports 2 as its last .* after 1'
+            ):
+                ensure_dead_letter_topic(connection, "kit", DEAD)
+    assert polls == [2, 2]

@@ -13,7 +13,6 @@ from framework.iggy.offset_log import partitions
 from framework.iggy.offset_log.codec import TopicIdentity
 from framework.iggy.offset_log.partitions import (
     LAST_MESSAGES,
-    PartitionDamagedError,
     PartitionGoneError,
     PartitionReader,
     give_up_partitions,
@@ -22,6 +21,7 @@ from framework.iggy.offset_log.partitions import (
     mark_of,
 )
 from framework.iggy.offset_log.state import LogState
+from framework.iggy.topics import PartitionDamagedError
 from framework.model.message_ids import message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerKey
@@ -472,7 +472,7 @@ def test_messages_that_the_server_has_and_does_not_give_are_told(known, monkeypa
     if known:
         rig.known()
     blind_behind(rig, monkeypatch, 12)
-    said = r'topic "records", partition 0, .* last message is 19, and gives none behind 12.* damaged'
+    said = r'topic "records", partition 0, .* reports 19 as its last message but returns none after 12.* damaged'
     with pytest.raises(PartitionDamagedError, match=said):
         rig.read()
 
