@@ -235,7 +235,7 @@ class Client:
             for native in iterator.get_native_item_stream(None):
                 found += 1
                 found_bytes += native.size
-            return found, found_bytes, iterator.counts.list_requests
+            return found, found_bytes, iterator.statistics.list_requests
         finally:
             iterator.close()
             store.close()

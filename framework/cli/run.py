@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from framework.config.sections import SourceCommonConfig
     from framework.engine.local import LocalEngine
-    from framework.engine.metrics import Counters, MetricsServer
+    from framework.engine.metrics import MetricsServer
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
 
@@ -217,9 +217,8 @@ def place_of(config: SourceCommonConfig) -> str:
 
 
 def _summary(progress: Progress, letters: str | None) -> None:
-    objects = progress.objects_done - progress.failed - progress.vanished - progress.archived
     before = f"; {counted(progress.done_before, 'object')} done before" if progress.done_before else ""
-    log.info("sent %s of %s%s", counted(progress.records, "record"), counted(objects, "object"), before)
+    log.info("sent %s of %s%s", counted(progress.records, "record"), counted(progress.delivered, "object"), before)
     if progress.skipped or progress.failed or progress.vanished:
         parts = [
             *([f"{counted(progress.skipped, 'bad record')}"] if progress.skipped else []),
@@ -227,10 +226,10 @@ def _summary(progress: Progress, letters: str | None) -> None:
             *([f"{counted(progress.vanished, 'object')} deleted between list and read"] if progress.vanished else []),
         ]
         log.warning("left out: %s", ", ".join(parts))
-    if letters is not None and progress.letters:
+    if letters is not None and progress.dead_letters:
         log.warning(
             'stored %s in topic "%s": "dead-letter show" lists them, "dead-letter replay" sends them again',
-            counted(progress.letters, "dead letter"),
+            counted(progress.dead_letters, "dead letter"),
             letters,
         )
     if progress.archived:
@@ -294,9 +293,8 @@ class _Metrics:
 
         self._server = serve(
             place,
-            lambda: counters_of(engine.progress()),
+            engine.progress,
             source=self._config.source.name,
-            state=lambda: engine.progress().state,
             patience_seconds=TAKEN_OVER_SECONDS if self._take_over else 0.0,
         )
 
@@ -308,33 +306,3 @@ class _Metrics:
     ) -> None:
         if self._server is not None:
             self._server.close()
-
-
-def counters_of(progress: Progress) -> Counters:
-    """The figures of a run as metrics."""
-    from framework.engine.metrics import Counters  # noqa: PLC0415
-
-    return Counters(
-        records=progress.records,
-        size_bytes=progress.record_bytes,
-        requests=progress.send_requests,
-        objects=progress.objects_done - progress.failed - progress.vanished - progress.archived,
-        skipped_records=progress.skipped,
-        skipped_objects=progress.failed + progress.vanished,
-        retries=progress.retries,
-        list_requests=progress.list_requests,
-        get_requests=progress.objects_opened,
-        passes=progress.passes,
-        position_commits=progress.position_commits,
-        recoveries=progress.recoveries,
-        blocked_seconds=progress.blocked_seconds,
-        queue_records=progress.queue_records,
-        queue_bytes=progress.queue_bytes,
-        iggy_up=int(progress.iggy_up),
-        store_up=int(not progress.store_away),
-        lag_objects=max(0, progress.objects_total - progress.objects_done),
-        lag_bytes=max(0, progress.bytes_total - progress.bytes_done),
-        left_out=dict(progress.left_out),
-        kinds=dict(progress.kinds),
-        dead_letters=progress.letters,
-    )

@@ -87,7 +87,7 @@ def look_ahead(
             return tally.outlook(
                 listed=counts.listed if counts is not None else 0,
                 left_out=dict(counts.left_out) if counts is not None else {},
-                list_requests=iterator.counts.list_requests,
+                list_requests=iterator.statistics.list_requests,
             )
         finally:
             iterator.leave()

@@ -1,12 +1,12 @@
 """Metrics of a running source, and their export to Prometheus.
 
-The stages add to a plain `Counters` per batch, not per record. Prometheus is imported and started only if an address is
-configured; each scrape then reads the current counters.
+Prometheus is imported and started only if an address is configured; each scrape then reads the current `Progress`.
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import threading
 import time
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
-    from prometheus_client.core import Metric
+    from prometheus_client.core import Metric as MetricFamily
     from prometheus_client.registry import Collector
+
+    from framework.engine.progress import Progress
 
 log = logging.getLogger(__name__)
 
@@ -39,98 +41,77 @@ _LOOK_SECONDS = 0.1
 
 
 @attrs.frozen(kw_only=True)
-class _Meaning:
-    kind: Kind
-    metric: str
-    doc: str
-    labels: tuple[tuple[str, str], ...] = ()
+class Metric:
+    """A metric, and where its value is.
 
-
-def _counter(metric: str, doc: str, **labels: str) -> int:
-    return _figure("counter", metric, doc, labels)
-
-
-def _gauge(metric: str, doc: str, **labels: str) -> int:
-    return _figure("gauge", metric, doc, labels)
-
-
-def _figure(kind: Kind, metric: str, doc: str, labels: dict[str, str]) -> int:
-    meaning = _Meaning(kind=kind, metric=metric, doc=doc, labels=tuple(labels.items()))
-    figure: int = attrs.field(default=0, metadata={"meaning": meaning})
-    return figure
-
-
-@attrs.define(kw_only=True)
-class Counters:
-    """Work and current state of one task. Plain numbers with one writer each; a reader may lag by a moment.
-
-    Each task has its own; `total` adds them up. Picklable, so that worker processes can send theirs.
+    Attributes:
+        attribute: attribute of `Progress` with its value; a dict has a value for each value of `label`.
+        kind: `counter` or `gauge`.
+        name: its name, without prefix and `_total`.
+        doc: its meaning.
+        labels: fixed labels; metrics of one name differ in them.
+        label: the label that the keys of a dict give; empty otherwise.
     """
 
-    records: int = _counter("records", "Records confirmed by Iggy.")
-    size_bytes: int = _counter("record_bytes", "Payload bytes confirmed by Iggy.")
-    requests: int = _counter("send_requests", "Confirmed requests to Iggy that held records.")
-    objects: int = _counter("objects", "Objects, or shares of split ones, of which every record is confirmed.")
-    skipped_records: int = _counter("skipped", "What the tolerance let pass.", what="record")
-    skipped_objects: int = _counter("skipped", "What the tolerance let pass.", what="object")
-    dead_letters: int = _counter("dead_letters", "What was left out and is kept in the dead letter topic.")
-    retries: int = _counter("retries", "Calls to the store that were tried again.")
-    list_requests: int = _counter("list_requests", "Pages of listings asked for; stores charge for them.")
-    get_requests: int = _counter("get_requests", "Reads of objects asked for.")
-    passes: int = _counter("passes", "Complete listings.")
-    position_commits: int = _counter("position_commits", "Writes to the offsets topic.")
-    recoveries: int = _counter("recoveries", "Times the connection to Iggy broke and the state was recovered.")
-    blocked_seconds: float = _counter("blocked_seconds", "Time the reader waited for room in the queue: back-pressure.")
-    queue_records: int = _gauge("queue_records", "Records that wait to be sent.")
-    queue_bytes: int = _gauge("queue_bytes", "Bytes that wait to be sent.")
-    iggy_up: int = _gauge(
-        "up", "1 while the other side answers; 0 while it is away, or the connection is being recovered.", target="iggy"
-    )
-    store_up: int = _gauge(
-        "up",
-        "1 while the other side answers; 0 while it is away, or the connection is being recovered.",
-        target="store",
-    )
-    lag_objects: int = _gauge("lag_objects", "Objects that were found and are not finished.")
-    lag_bytes: int = _gauge("lag_bytes", "Their sizes.")
-    left_out: dict[str, int] = attrs.field(factory=dict)
-    """Reason -> objects filtered in the last listing."""
-    kinds: dict[str, int] = attrs.field(factory=dict)
-    """Error class -> bad records and objects skipped for it."""
+    attribute: str
+    kind: Kind
+    name: str
+    doc: str
+    labels: tuple[tuple[str, str], ...] = ()
+    label: str = ""
 
-    @classmethod
-    def total(cls, parts: Iterable[Counters]) -> Counters:
-        """Return the sum of several counters; zeros for none."""
-        result = cls()
-        for part in parts:
-            for field in _FIGURES:
-                setattr(result, field, getattr(result, field) + getattr(part, field))
-            for name in ("left_out", "kinds"):
-                sums = getattr(result, name)
-                for reason, count in getattr(part, name).copy().items():
-                    sums[reason] = sums.get(reason, 0) + count
-        return result
+    @property
+    def label_names(self) -> list[str]:
+        """Names of all labels."""
+        return ["source", *(name for name, _ in self.labels), *filter(None, [self.label])]
 
 
-_FIGURES: dict[str, _Meaning] = {
-    field.name: field.metadata["meaning"] for field in attrs.fields(Counters) if "meaning" in field.metadata
-}
+def _counter(attribute: str, name: str, doc: str, *, label: str = "", **labels: str) -> Metric:
+    return Metric(attribute=attribute, kind="counter", name=name, doc=doc, labels=tuple(labels.items()), label=label)
+
+
+def _gauge(attribute: str, name: str, doc: str, *, label: str = "", **labels: str) -> Metric:
+    return Metric(attribute=attribute, kind="gauge", name=name, doc=doc, labels=tuple(labels.items()), label=label)
+
+
+_UP = "1 while the other side answers; 0 while it is away, or the connection is being recovered."
+_SKIPPED = "Bad records, and objects whose rest was skipped."
+
+METRICS = (
+    _counter("records", "records", "Records confirmed by Iggy."),
+    _counter("record_bytes", "record_bytes", "Payload bytes confirmed by Iggy."),
+    _counter("send_requests", "send_requests", "Confirmed requests to Iggy that held records."),
+    _counter("delivered", "objects", "Objects, or splits of them, of which every record is confirmed."),
+    _counter("skipped", "skipped", _SKIPPED, what="record"),
+    _counter("skipped_objects", "skipped", _SKIPPED, what="object"),
+    _counter("dead_letters", "dead_letters", "Dead letters stored in the dead letter topic."),
+    _counter("retries", "retries", "Retried calls to the store."),
+    _counter("list_requests", "list_requests", "Requested pages of listings; stores charge for them."),
+    _counter("objects_opened", "get_requests", "Requested reads of objects."),
+    _counter("passes", "passes", "Complete listings."),
+    _counter("position_commits", "position_commits", "Writes to the offsets topic."),
+    _counter("recoveries", "recoveries", "Times the connection to Iggy broke and the state was recovered."),
+    _counter("blocked_seconds", "blocked_seconds", "Time the reader waited for room in the queue: back-pressure."),
+    _gauge("queue_records", "queue_records", "Records that wait to be sent."),
+    _gauge("queue_bytes", "queue_bytes", "Bytes that wait to be sent."),
+    _gauge("iggy_up", "up", _UP, target="iggy"),
+    _gauge("store_up", "up", _UP, target="store"),
+    _gauge("lag_objects", "lag_objects", "Objects that were found and are not finished."),
+    _gauge("lag_bytes", "lag_bytes", "Their sizes."),
+    _gauge("left_out", "left_out_objects", "Objects filtered in the last listing, by reason.", label="reason"),
+    _counter("kinds", "bad_data", "Bad records and objects that were skipped, by error.", label="error"),
+)
+"""All metrics. Metrics of one name stand together."""
+
 _PREFIX = "iggy_source_"
-_LEFT_OUT = _Meaning(kind="gauge", metric="left_out_objects", doc="Objects left out in the last pass, by reason.")
-_KINDS = _Meaning(kind="counter", metric="bad_data", doc="Bad records and objects that were skipped, by error.")
 
 
 def reference_rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield name, kind, labels and meaning of every metric, for the reference page."""
-    seen: set[str] = set()
-    more = {id(_LEFT_OUT): "reason", id(_KINDS): "error"}
-    for meaning in (*_FIGURES.values(), _LEFT_OUT, _KINDS):
-        if meaning.metric in seen:
-            continue
-        seen.add(meaning.metric)
-        labels = ["source", *(name for name, _ in meaning.labels), *filter(None, [more.get(id(meaning))])]
-        suffix = "_total" if meaning.kind == "counter" else ""
-        yield f"{_PREFIX}{meaning.metric}{suffix}", meaning.kind, ", ".join(labels), meaning.doc
+    for name, group in itertools.groupby(METRICS, key=lambda metric: metric.name):
+        metric = next(group)
+        suffix = "_total" if metric.kind == "counter" else ""
+        yield f"{_PREFIX}{name}{suffix}", metric.kind, ", ".join(metric.label_names), metric.doc
 
 
 class MetricsServer:
@@ -162,10 +143,9 @@ class MetricsServer:
 
 def serve(
     address: tuple[str, int],
-    read: Callable[[], Counters],
+    read: Callable[[], Progress],
     *,
     source: str,
-    state: Callable[[], str] = lambda: "sending",
     patience_seconds: float = 0.0,
 ) -> MetricsServer:
     """Serve `http://host:port`: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, 404 for other paths.
@@ -175,9 +155,8 @@ def serve(
 
     Args:
         address: host and port; port 0 takes a free port, see `MetricsServer.port`.
-        read: returns the current counters; called at each scrape, from another thread.
+        read: returns the current progress; called at each request, from another thread. A run is ready when it has Iggy.
         source: the source's name, a label on every metric.
-        state: returns the run's state, see `framework.engine.progress.Progress`; a run is ready if it has Iggy.
         patience_seconds: how long to wait for a port in use: an instance that is taken over needs a moment to end.
 
     Raises:
@@ -188,7 +167,7 @@ def serve(
     deadline = time.monotonic() + patience_seconds
     while True:
         try:
-            return MetricsServer(BoundedServer(address, _application(read, source, state)))
+            return MetricsServer(BoundedServer(address, _application(read, source)))
         except OSError as exc:
             if exc.errno == errno.EADDRINUSE and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECONDS)
@@ -201,7 +180,7 @@ def serve(
             raise error from exc
 
 
-def _application(read: Callable[[], Counters], source: str, state: Callable[[], str]) -> WSGIApplication:
+def _application(read: Callable[[], Progress], source: str) -> WSGIApplication:
     from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415  loaded when used
 
     registry = CollectorRegistry(auto_describe=False)
@@ -220,7 +199,7 @@ def _application(read: Callable[[], Counters], source: str, state: Callable[[], 
         elif path == HEALTH_PATH:
             status, text = "200 OK", "ok"
         elif path == READY_PATH:
-            text = state()
+            text = read().state
             status = "503 Service Unavailable" if text in NOT_READY else "200 OK"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{text}\n".encode()]
@@ -228,31 +207,28 @@ def _application(read: Callable[[], Counters], source: str, state: Callable[[], 
     return answer
 
 
-def _collector(read: Callable[[], Counters], source: str) -> Collector:
+def _collector(read: Callable[[], Progress], source: str) -> Collector:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
     from prometheus_client.registry import Collector  # noqa: PLC0415
 
     families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 
-    class CountersCollector(Collector):
+    class ProgressCollector(Collector):
         @override
-        def collect(self) -> Iterator[Metric]:
-            counters = read()
-            made: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
-            for field, meaning in _FIGURES.items():
-                if meaning.metric not in made:
-                    names = ["source", *(name for name, _ in meaning.labels)]
-                    made[meaning.metric] = families[meaning.kind](_PREFIX + meaning.metric, meaning.doc, labels=names)
-                values = [source, *(value for _, value in meaning.labels)]
-                made[meaning.metric].add_metric(values, getattr(counters, field))
-            left_out = GaugeMetricFamily(_PREFIX + _LEFT_OUT.metric, _LEFT_OUT.doc, labels=["source", "reason"])
-            for reason, count in counters.left_out.copy().items():
-                left_out.add_metric([source, reason], count)
-            kinds = CounterMetricFamily(_PREFIX + _KINDS.metric, _KINDS.doc, labels=["source", "error"])
-            for kind, count in counters.kinds.copy().items():
-                kinds.add_metric([source, kind], count)
-            yield from made.values()
-            yield left_out
-            yield kinds
+        def collect(self) -> Iterator[MetricFamily]:
+            progress = read()
+            for name, group in itertools.groupby(METRICS, key=lambda metric: metric.name):
+                metrics = list(group)
+                first = metrics[0]
+                family = families[first.kind](_PREFIX + name, first.doc, labels=first.label_names)
+                for metric in metrics:
+                    labels = [source, *(value for _, value in metric.labels)]
+                    value = getattr(progress, metric.attribute)
+                    if metric.label:
+                        for key, count in value.items():
+                            family.add_metric([*labels, key], count)
+                    else:
+                        family.add_metric(labels, value)
+                yield family
 
-    return CountersCollector()
+    return ProgressCollector()

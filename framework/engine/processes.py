@@ -22,11 +22,12 @@ import attrs
 from framework.discovery.feed import Assignment
 from framework.discovery.routing import task_of
 from framework.engine.discovery import Discovery
-from framework.engine.report import Reporter, TaskFigures
+from framework.engine.report import Reporter
 from framework.engine.task_run import WorkerPlan
 from framework.engine.worker import work
 from framework.errors import FatalError, SourceError, TooManySkippedError, UnknownOutcomeError
 from framework.iggy.offset_log.log import DuePolls
+from framework.pipeline.statistics import TaskStatistics
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class _Worker:
     pipe: Connection
     tells: threading.Lock = attrs.field(factory=threading.Lock)
     thread: threading.Thread | None = None
-    figures: TaskFigures = attrs.field(factory=TaskFigures)
+    statistics: TaskStatistics = attrs.field(factory=TaskStatistics)
     failure: SourceError | None = None
     ended: bool = False
 
@@ -111,8 +112,10 @@ class ProcessGroup:
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             try:
                 self._start_workers(discovery)
-                reporter.watch_figures(
-                    lambda: [TaskFigures(reads=iterator.counts), *(worker.figures for worker in self._workers)],
+                reporter.watch_statistics(
+                    lambda: TaskStatistics.total(
+                        [iterator.statistics, *(worker.statistics for worker in self._workers)]
+                    ),
                     lambda: discovery.counts,
                 )
                 discovery.start()
@@ -186,8 +189,8 @@ class ProcessGroup:
             self._changed.notify_all()
 
     def _take_message(self, worker: _Worker, discovery: Discovery, kind: str, value: Any) -> None:
-        if kind == "figures":
-            worker.figures = value
+        if kind == "statistics":
+            worker.statistics = value
         elif kind == "released":
             assignment, gone = value
             discovery.release(assignment, gone=gone)
@@ -195,7 +198,7 @@ class ProcessGroup:
             worker.failure = value
         elif kind == "ended":
             worker.ended = True
-            worker.figures = value
+            worker.statistics = value
 
     def _failed(self) -> bool:
         return self._failure is not None or any(worker.failure is not None for worker in self._workers)

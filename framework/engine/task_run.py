@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.config.iggy_address import IggyAddress
-from framework.engine.report import TaskFigures
+from framework.engine.report import statistics_of
 from framework.engine.session import FOLLOW_SECONDS, PartitionOpener, make_producer, open_connection
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.iggy.dead_letters.topic import IggyDeadLetters
@@ -27,6 +27,7 @@ from framework.offsets.manager import OffsetManager, PositionDelta
 from framework.offsets.skipped import SkippedCount
 from framework.offsets.table import begin_in
 from framework.pipeline.sender import Pipeline
+from framework.pipeline.statistics import TaskStatistics
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -196,9 +197,9 @@ class TaskRun:
         """End `run` soon, positions saved."""
         self.pipeline.stop()
 
-    def figures(self) -> TaskFigures:
-        """Return the current figures."""
-        return TaskFigures.of(self.task, self.pipeline)
+    def statistics(self) -> TaskStatistics:
+        """Return the current statistics."""
+        return statistics_of(self.task, self.pipeline)
 
     def close(self) -> None:
         """Stop the reader and close the connection. Idempotent."""

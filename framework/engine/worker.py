@@ -76,12 +76,12 @@ def _run(plan: WorkerPlan, pipe: Connection, voice: _Voice) -> None:
     ended = threading.Event()
     try:
         threading.Thread(target=_listen, args=(pipe, feed, run), name="leader", daemon=True).start()
-        threading.Thread(target=_tell_figures, args=(voice, run, ended), name="figures", daemon=True).start()
+        threading.Thread(target=_send_statistics, args=(voice, run, ended), name="statistics", daemon=True).start()
         try:
             run.run()
         finally:
             ended.set()
-        voice.tell("ended", run.figures())
+        voice.tell("ended", run.statistics())
     finally:
         run.close()
 
@@ -100,6 +100,6 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
         run.stop()  # the leader is gone: save what is confirmed and end
 
 
-def _tell_figures(voice: _Voice, run: TaskRun, ended: threading.Event) -> None:
+def _send_statistics(voice: _Voice, run: TaskRun, ended: threading.Event) -> None:
     while not ended.wait(FIGURES_SECONDS):
-        voice.tell("figures", run.figures())
+        voice.tell("statistics", run.statistics())

@@ -34,7 +34,7 @@ from framework.offsets.listing_hints import PastListing
 from framework.offsets.manager import OffsetManager
 from framework.pipeline.error_budget import SkipLimits
 from framework.pipeline.object_reader import ObjectRead
-from framework.pipeline.read_counts import ReadCounts
+from framework.pipeline.statistics import TaskStatistics
 from framework.storage.outage import StoreOutage
 from framework.storage.prefetch import FetchAhead, FetchedInput
 from framework.transformer import BatchLimits, ObjectInput, Transformer
@@ -77,7 +77,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.config = config
         self.transformer = transformer
         self.offsets = offsets if offsets is not None else OffsetManager()
-        self.counts = ReadCounts()
+        self.statistics = TaskStatistics()
         self._numbering_options = canonical_options(transformer.numbering_options())
         self._skip_limits = SkipLimits(
             per_object=config.errors.max_bad_records,
@@ -341,13 +341,13 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         if self._once:
             raise error
         self._outage.failed(doing, error)
-        self.counts.store_away = 1
+        self.statistics.store_away = 1
 
     def store_works(self, doing: str) -> None:
         """Record a successful call to the store. Cheap: called for each batch."""
-        if self.counts.store_away or not self._outage.answered:
+        if self.statistics.store_away or not self._outage.answered:
             self._outage.works(doing)
-            self.counts.store_away = int(self._outage.away)
+            self.statistics.store_away = int(self._outage.away)
 
     def next_batch(self) -> RecordBatch | None:
         """Return the next batch; None when none is available now.
@@ -374,7 +374,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 self._fill()
             batch = next(self._current, None)
             if batch is not None:
-                self.counts.records += len(batch.payloads)
+                self.statistics.records_read += len(batch.payloads)
                 return batch
             self._current = None
 
@@ -405,7 +405,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def close(self) -> None:
         """Stop prefetching and drop prefetched data. May be called twice, from any thread."""
         self._closed = True
-        self.counts.store_away = 0
+        self.statistics.store_away = 0
         if self._feed is not None:
             self._feed.stop()
         if self._head is not None:
@@ -430,7 +430,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def store_failed(self, error: Exception) -> None:
         """Record a failed call to the store that will be retried; from any thread."""
         if isinstance(error, StoreUnavailableError):
-            self.counts.store_away = 1
+            self.statistics.store_away = 1
 
     @staticmethod
     def log_retry(error: Exception, tries: int, seconds: float) -> None:
@@ -486,6 +486,6 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 fetched = self._ahead.fetch(source, start)
             else:
                 fetched = FetchedInput(source, 0, None)
-            self.counts.objects_opened += 1
+            self.statistics.objects_opened += 1
             self._window.append((assignment, fetched))
             self._window_bytes += self._planned_bytes(assignment)

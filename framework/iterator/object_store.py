@@ -122,7 +122,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         )
 
     def _count_lookup(self) -> None:
-        self.counts.list_requests += 1
+        self.statistics.list_requests += 1
 
     @override
     def look_up(self, native: NativeObject) -> NativeObject | None:
@@ -219,7 +219,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         if self.lister is None or (first is not None and first.continuation is None):
             listing: Listing = self._list_by_threads(request, first)
         else:
-            self.counts.list_requests += first is not None  # this page only showed that the store answers
+            self.statistics.list_requests += first is not None  # this page only showed that the store answers
             listing = self.lister(request)
         self._listing = listing
         documented = self._store.ordered and self._store.order_is_documented and not request.unordered
@@ -272,8 +272,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                     # the listing began before this request, so this is never later than its true start
                     passed = time.monotonic() - self._began_monotonic
                     self.offsets.tracker.began(listing.server_time_ms - int(passed * 1000) - 1)
-                self.counts.list_requests += listing.counts.calls - calls
-                self.counts.retries += listing.counts.retries - retries
+                self.statistics.list_requests += listing.counts.calls - calls
+                self.statistics.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
                 self._listing_idle_seconds = idle_before + listing.counts.idle_seconds
                 if objects is None:
@@ -286,8 +286,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             else:
                 raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}: closed while listing")
         finally:
-            self.counts.list_requests += listing.counts.calls - calls
-            self.counts.retries += listing.counts.retries - retries
+            self.statistics.list_requests += listing.counts.calls - calls
+            self.statistics.retries += listing.counts.retries - retries
             listing.close()
 
     def _set_clock(self, server_time_ms: int) -> None:
@@ -318,7 +318,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         tables = self.config.input.format in {"parquet", "auto"} and not self.config.discovery.allow_table_folders
         keys: list[str] = []
         for prefix in log_prefixes(self._prefixes) if tables else ():
-            self.counts.list_requests += 1
+            self.statistics.list_requests += 1
             page = self._pages.ask(prefix, "")
             if page.server_time_ms is not None:
                 self._set_clock(page.server_time_ms)
@@ -326,7 +326,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         return keys
 
     def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
-        self.counts.retries += 1
+        self.statistics.retries += 1
         self._note_retry(error, tries, seconds)
 
     def _note_retry(self, error: RetriableError, tries: int, seconds: float) -> None:

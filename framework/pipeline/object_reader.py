@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from framework.discovery.feed import ObjectFeed
     from framework.model.positions import OffsetManagerEntry
     from framework.pipeline.error_budget import SkipLimits
-    from framework.pipeline.read_counts import ReadCounts
+    from framework.pipeline.statistics import TaskStatistics
     from framework.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class ObjectOwner(Protocol):
 
     config: SourceCommonConfig
     transformer: Transformer
-    counts: ReadCounts
+    statistics: TaskStatistics
     denied_in_a_row: int
 
     @property
@@ -118,8 +118,6 @@ class ObjectRead:
                 yield self._batch(held, ObjectState.READING)
             yield from self._failed(error)
         else:
-            self._owner.counts.objects_done += 1
-            self._finish()
             yield self._batch(held, ObjectState.DONE)
         finally:
             try:
@@ -132,13 +130,13 @@ class ObjectRead:
             raise skipped.error
         self._bad += 1
         self._owner.skip_limits.record(self._native.location, skipped.record_number, self._bad)
-        self._owner.counts.skipped += 1
+        self._owner.statistics.skipped += 1
         self._count(skipped.error)
         log.warning("skipped a record: %s", skipped.error)
         self._skipped.append(skipped)
 
     def _count(self, error: SourceError) -> None:
-        kinds, kind = self._owner.counts.kinds, type(error).__name__
+        kinds, kind = self._owner.statistics.kinds, type(error).__name__
         kinds[kind] = kinds.get(kind, 0) + 1
 
     @property
@@ -172,7 +170,7 @@ class ObjectRead:
         )
 
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
-        counts = self._owner.counts
+        statistics = self._owner.statistics
         if isinstance(error, (StoreUnavailableError, ThrottledError)):
             self._owner.wait_for_store("reading", error)
             log.warning("given back, and read on in a later listing: %s", error)
@@ -181,20 +179,19 @@ class ObjectRead:
         if isinstance(error, AccessDeniedError) and self._tolerance != "none":
             error = self._denied(error)
         if isinstance(error, ObjectNotFoundError):
-            counts.objects_vanished += 1
-            counts.bytes_vanished += self._assignment.size_bytes
+            statistics.vanished += 1
+            statistics.bytes_vanished += self._assignment.size_bytes
             log.warning("left out an object that is gone: %s", error)
-            self._finish()
             self._give_back(self._assignment, gone=True)
         elif isinstance(error, ObjectChangedError):
-            counts.objects_changed += 1
+            statistics.changed += 1
             log.warning(
                 "overwritten since it was listed; the new version will be read from its first record: %s", error
             )
             self._give_back(self._assignment)
         elif isinstance(error, ObjectArchivedError) and self._owner.config.discovery.archived == "wait":
-            counts.objects_archived += 1
-            counts.bytes_archived += self._assignment.size_bytes
+            statistics.archived += 1
+            statistics.bytes_archived += self._assignment.size_bytes
             self._give_back(attrs.evolve(self._assignment, archived=True), gone=True)
         elif not isinstance(error, SkippableError) or (
             self._tolerance == "none" and not isinstance(error, ObjectArchivedError)
@@ -206,10 +203,9 @@ class ObjectRead:
                 error = self._with_class(error)
             else:
                 self._owner.skip_limits.rest(self._native.location, number)
-            counts.objects_failed += 1
+            statistics.failed += 1
             self._count(error)
             log.warning("skipped the rest of an object after record %d: %s", number - 1, error)
-            self._finish()
             yield self._batch(None, ObjectState.FAILED, ObjectFailure(record_number=number, error=error))
 
     def _denied(self, error: AccessDeniedError) -> ObjectDeniedError:
@@ -235,6 +231,3 @@ class ObjectRead:
     def _with_class(self, error: ObjectArchivedError) -> ObjectArchivedError:
         name = self._native.storage_class
         return ObjectArchivedError(f"{error.message}; storage class {name}", location=error.location) if name else error
-
-    def _finish(self) -> None:
-        self._owner.counts.bytes_done += self._assignment.size_bytes

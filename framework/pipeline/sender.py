@@ -16,8 +16,6 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Protocol
 
-import attrs
-
 from framework.errors import IggyUnavailableError, SourceTakenOverError, UnknownOutcomeError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import TopicPartition
@@ -25,6 +23,7 @@ from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager, PositionDelta
 from framework.pipeline.dead_letters import DeadLetter, DeadLetterBox, letters_of
 from framework.pipeline.producer import Producer
+from framework.pipeline.statistics import TaskStatistics
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -52,31 +51,6 @@ WAIT_SLICE_SECONDS = 0.25
 
 STOP_SECONDS = 3.0
 """After a stop, the maximum wait for an answer in flight."""
-
-
-@attrs.define(kw_only=True)
-class SendCounts:
-    """Counts of a pipeline's sends.
-
-    Attributes:
-        records: confirmed records.
-        size_bytes: payload bytes of the confirmed records.
-        requests: confirmed requests that held records.
-        objects: objects or splits that are finished (done or failed) and fully confirmed.
-        object_bytes: sizes of these objects and splits.
-        commits: saved deltas.
-        letters: stored dead letters.
-        first_record_at: `time.time()` of the first confirmation; None before.
-    """
-
-    records: int = 0
-    size_bytes: int = 0
-    requests: int = 0
-    objects: int = 0
-    object_bytes: int = 0
-    commits: int = 0
-    letters: int = 0
-    first_record_at: float | None = None
 
 
 class _PartitionBuffer:
@@ -199,7 +173,7 @@ class Pipeline:
         self._stopping = threading.Event()
         wanted = config.log.objects or config.log.level == "debug"
         self._object_lines = ObjectLines(config.log.level, clock) if wanted else None
-        self.counts = SendCounts()
+        self.statistics = TaskStatistics()
 
     def stop(self) -> None:
         """End `run` soon.
@@ -302,7 +276,7 @@ class Pipeline:
         """
         if self._dead_letters is not None and letters:
             self._dead_letters.send(letters)
-            self.counts.letters += len(letters)
+            self.statistics.dead_letters += len(letters)
 
     def _send_waiting(self, *, all_of_them: bool = False, longer_by: float = 0.0) -> None:
         limit = self._clock() - self._linger - longer_by
@@ -325,19 +299,19 @@ class Pipeline:
     def _confirm_first(self) -> None:
         acknowledgement = self._answer(self._in_flight.popleft())
         self._task.commit(acknowledgement)
-        counts = self.counts
+        statistics = self.statistics
         for batch in acknowledgement.batches:
             if batch.entry.finished:
-                counts.objects += 1
-                counts.object_bytes += batch.entry.bytes_of(batch.native)
+                statistics.objects += 1
+                statistics.object_bytes += batch.entry.bytes_of(batch.native)
             if self._object_lines is not None:
                 self._object_lines.confirmed(batch)
         if acknowledgement.anchor is not None:
-            counts.requests += 1
-            counts.records += sum(len(batch.payloads) for batch in acknowledgement.batches)
-            counts.size_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)
-            if counts.first_record_at is None:
-                counts.first_record_at = time.time()
+            statistics.send_requests += 1
+            statistics.records += sum(len(batch.payloads) for batch in acknowledgement.batches)
+            statistics.record_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)
+            if statistics.first_record_at is None:
+                statistics.first_record_at = time.time()
 
     def _answer(self, future: Future[Acknowledgement]) -> Acknowledgement:
         """Wait for the confirmation, up to the request timeout plus a second; after a stop, up to `STOP_SECONDS`."""
@@ -362,6 +336,6 @@ class Pipeline:
         self._flush_at = self._clock() + self._commit_interval
         if closing or self._offsets.dirty:
             delta = self._offsets.flush(closing=closing)
-            self.counts.commits += 1
+            self.statistics.position_commits += 1
             if self._on_saved is not None:
                 self._on_saved(delta)

@@ -79,8 +79,8 @@ def test_odd_keys_by_many_requests_while_one_in_five_is_refused(moto_bucket, ite
         iterator = iterator_of(moto_bucket, endpoint=proxy.endpoint, page_size=7)
         for _ in range(2):
             assert sorted(keys_of(iterator)) == keys
-        refused = len(listings(proxy)) - iterator.counts.list_requests
-        assert refused == iterator.counts.retries > 15
+        refused = len(listings(proxy)) - iterator.statistics.list_requests
+        assert refused == iterator.statistics.retries > 15
 
 
 def test_a_real_store_that_lists_by_folders_is_noticed_and_remembered(seaweedfs_bucket, iterator_of):
@@ -93,7 +93,7 @@ def test_a_real_store_that_lists_by_folders_is_noticed_and_remembered(seaweedfs_
     assert offsets.past_listing("").unordered
     again = iterator_of(seaweedfs_bucket, offsets, page_size=7)
     assert sorted(keys_of(again)) == sorted(keys)
-    assert again.counts.list_requests <= len(keys) // 7 + 2
+    assert again.statistics.list_requests <= len(keys) // 7 + 2
 
 
 def test_some_thousand_objects_arrive_and_the_second_start_lists_with_what_the_first_learnt(program, moto_bucket):

@@ -20,7 +20,7 @@ import attrs
 
 from framework.discovery.feed import Assignment
 from framework.engine.discovery import Discovery
-from framework.engine.report import Reporter, TaskFigures
+from framework.engine.report import Reporter
 from framework.engine.spark.failures import lost_job
 from framework.engine.spark.job import JobResult, SparkJob, run_job
 from framework.engine.spark.line import DriverLine
@@ -31,6 +31,7 @@ from framework.engine.task_run import WorkerPlan
 from framework.errors import SourceError
 from framework.iggy.offset_log.log import DuePolls
 from framework.iterator.object_store import StoreRecordIterator
+from framework.pipeline.statistics import TaskStatistics
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ class SparkGroup:
         self._jobs = 0
         self._failure: SourceError | None = None
         self._results: list[tuple[int, JobResult]] = []
-        self._live = TaskFigures()
+        self._live = TaskStatistics()
         self._due = DuePolls(FOLLOW_SECONDS)
         self._told_at = math.inf
         self._line = DriverLine.of(context) if hold_line else None  # last: nothing may fail behind it
@@ -142,7 +143,7 @@ class SparkGroup:
                 make = spark_lister(self._context, self._task_class, self._config, group=self._listing_group)
                 iterator.list_with(make)
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
-            reporter.watch_figures(lambda: [TaskFigures(reads=iterator.counts), self._live], lambda: discovery.counts)
+            reporter.watch_statistics(lambda: iterator.statistics + self._live, lambda: discovery.counts)
             try:
                 discovery.start()
                 while not stopping.is_set() and self._failure is None:
@@ -214,7 +215,7 @@ class SparkGroup:
             )
             result: JobResult = self._context.parallelize([job], 1).map(run_job).collect()[0]
         except Exception as error:  # noqa: BLE001 - Spark's errors have no common root, and each means the same here
-            result = JobResult(figures=TaskFigures(), failure=lost_job(self._context, error, "a task"))
+            result = JobResult(statistics=TaskStatistics(), failure=lost_job(self._context, error, "a task"))
         with self._changed:
             self._results.append((number, result))
             if result.failure is not None and self._failure is None:
@@ -247,28 +248,20 @@ class SparkGroup:
             for assignment, gone in result.released:
                 discovery.release(assignment, gone=gone)
             running = self._running.pop(number)
-            self._count(running, result.figures)
+            self._count(running, result.statistics)
             self._board.give_back(running.topic_partitions)
         self._session.save()
 
-    def _count(self, running: _Running, figures: TaskFigures) -> None:
-        """What a job tells only at its end. Objects are counted as their positions come, records about so until then."""
-        live = self._live
-        if figures.records:  # a job that was lost tells nothing
-            live.records += figures.records - running.records
-        live.reads += figures.reads
-        live.letters += figures.letters
-        live.record_bytes += figures.record_bytes
-        live.send_requests += figures.send_requests
-        live.blocked_seconds += figures.blocked_seconds
-        firsts = [at for at in (live.first_record_at, figures.first_record_at) if at is not None]
-        live.first_record_at = min(firsts, default=None)
+    def _count(self, running: _Running, job: TaskStatistics) -> None:
+        """Add what a job reports only at its end; its objects and commits were counted as its positions came."""
+        records = job.records - running.records if job.records else 0  # a lost job reports nothing
+        self._live += attrs.evolve(job.without_state(), records=records, objects=0, object_bytes=0, position_commits=0)
 
     def _follow(self, discovery: Discovery) -> None:
         """Takes in what executors have saved: also the progress, while their jobs run."""
         self._session.follow()
         changed = self._session.take_changed()
-        self._live.commits += bool(changed)
+        self._live.position_commits += bool(changed)
         for before, entry in changed:
             more = max(0, entry.records_done - before.records_done)
             self._live.records += more

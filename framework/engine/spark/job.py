@@ -17,11 +17,11 @@ from pyspark import TaskContext
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.engine.log_forwarding import Said, Teller
 from framework.engine.memory import limit_arenas
-from framework.engine.report import TaskFigures
 from framework.engine.spark.line import LineAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.pipeline.sender import OBJECTS_LOGGER
+from framework.pipeline.statistics import TaskStatistics
 
 MOST_SAID = 200
 """Lines of a job's log that travel to the driver: a bucket of bad records has as many warnings."""
@@ -47,14 +47,14 @@ class JobResult:
     """What came of a job. A failure is a value: Spark must not try again by itself, the driver recovers first.
 
     Attributes:
-        figures: what was done.
+        statistics: what was done.
         released: what came back, and whether it is gone.
         failure: why it ended early; None when it did not.
         said: its warnings, for the driver's log: nobody looks into the logs of executors.
         unsaid: how many more there were.
     """
 
-    figures: TaskFigures
+    statistics: TaskStatistics
     released: Sequence[tuple[Assignment, bool]] = ()
     failure: SourceError | None = None
     said: Sequence[Said] = ()
@@ -92,7 +92,7 @@ def run_job(job: SparkJob) -> JobResult:
     attempt = TaskContext.get()
     if attempt is not None and attempt.attemptNumber() > 0:
         # The first attempt's executor was lost; it may live on, and what it stored is not in our positions.
-        return JobResult(figures=TaskFigures(), failure=UnknownOutcomeError("Spark lost an executor at work"))
+        return JobResult(statistics=TaskStatistics(), failure=UnknownOutcomeError("Spark lost an executor at work"))
     limit_arenas()
     with _listening() as heard:
         result = _run(job)
@@ -125,7 +125,7 @@ def _run(job: SparkJob) -> JobResult:
         if run is not None:
             run.close()
     return JobResult(
-        figures=run.figures() if run is not None else TaskFigures(),
+        statistics=run.statistics() if run is not None else TaskStatistics(),
         released=released,
         failure=failure,
     )

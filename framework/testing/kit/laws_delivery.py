@@ -52,7 +52,7 @@ def bounded(rig: SourceRig, comparing: Comparing) -> None:
 
 
 def _read_by(task: AbstractSourceTask) -> int:
-    return task.iterator.counts.records if task.iterator is not None else 0
+    return task.iterator.statistics.records_read if task.iterator is not None else 0
 
 
 def _at_rest(task: AbstractSourceTask, *, least: int = 1) -> None:

@@ -71,7 +71,14 @@ def questions_change_nothing(rig: SourceRig, comparing: Comparing) -> None:
 
 def _answers(iterator: AbstractSourceRecordIterator) -> tuple[object, ...]:
     offsets = iterator.offsets
-    return (repr(iterator), iterator.finished, len(offsets), offsets.dirty, offsets.entries(), iterator.counts.records)
+    return (
+        repr(iterator),
+        iterator.finished,
+        len(offsets),
+        offsets.dirty,
+        offsets.entries(),
+        iterator.statistics.records_read,
+    )
 
 
 @law("I3", "the first record opens one object and the ones allowed ahead, and reads no more of it than it needs")

@@ -181,7 +181,7 @@ def test_without_a_terminal_progress_is_a_line_every_ten_seconds_and_the_last_on
     def act(output):
         for step in range(7):
             output.update(
-                Progress(objects_done=step, objects_total=40, bytes_done=step * 10, bytes_total=100, records=step)
+                Progress(objects=step, objects_total=40, object_bytes=step * 10, bytes_total=100, records=step)
             )
             clock.now += 4
 
@@ -205,10 +205,10 @@ def test_an_idle_run_does_not_repeat_its_progress():
 def test_on_a_terminal_lines_stand_whole_above_the_bar():
     def act(output):
         output.update(
-            Progress(objects_done=3, objects_total=40, bytes_done=5_000_000, bytes_total=9_000_000, records=12_000)
+            Progress(objects=3, objects_total=40, object_bytes=5_000_000, bytes_total=9_000_000, records=12_000)
         )
         LOGGER.warning("a line %s", "x" * 300, extra={"key": "[bold]k[/bold]"})
-        output.update(Progress(objects_done=4, objects_total=40, state="[red]odd", records=13_000))
+        output.update(Progress(objects=4, objects_total=40, state="[red]odd", records=13_000))
 
     text = written(act, terminal=True)
     assert re.search(rf"{TIME} WARNING a line x{{300}}  key=\[bold\]k\[/bold\]\n", text)
@@ -236,26 +236,26 @@ def test_rate_covers_the_last_ten_seconds():
     assert rate.records_per_second == 0
     for second in range(31):
         rate.add(
-            second, Progress(records=second * 100 if second <= 15 else 1500 + (second - 15) * 7, bytes_done=second)
+            second, Progress(records=second * 100 if second <= 15 else 1500 + (second - 15) * 7, object_bytes=second)
         )
     assert rate.records_per_second == pytest.approx(7)
     assert rate.bytes_per_second == pytest.approx(1)
-    assert seconds_left(Progress(bytes_done=30, bytes_total=90), rate) == pytest.approx(60)
-    assert seconds_left(Progress(bytes_done=30), rate) is None
+    assert seconds_left(Progress(object_bytes=30, bytes_total=90), rate) == pytest.approx(60)
+    assert seconds_left(Progress(object_bytes=30), rate) is None
 
 
 def test_texts():
     assert [duration_text(value) for value in (0, 12, 187, 3723)] == ["0:00", "0:12", "3:07", "1:02:03"]
     rate = Rate()
-    assert progress_text(Progress(objects_done=1234, records=5, bytes_done=12), rate) == (
+    assert progress_text(Progress(objects=1234, records=5, object_bytes=12), rate) == (
         "1,234 objects  12 B  5 records  0/s"
     )
     rate.add(0, Progress())
-    rate.add(2, Progress(records=82_000, bytes_done=3_100_000))
+    rate.add(2, Progress(records=82_000, object_bytes=3_100_000))
     full = Progress(
-        objects_done=12,
+        objects=12,
         objects_total=40,
-        bytes_done=3_100_000,
+        object_bytes=3_100_000,
         bytes_total=9_000_000,
         records=82_000,
         skipped=2,

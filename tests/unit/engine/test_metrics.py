@@ -1,9 +1,8 @@
-"""Counters, and what Prometheus sees of them."""
+"""Progress, and what Prometheus sees of them."""
 
 from __future__ import annotations
 
 import contextlib
-import pickle
 import socket
 import subprocess
 import sys
@@ -17,8 +16,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from framework.engine import metrics_server
-from framework.engine.metrics import Counters, reference_rows, serve
+from framework.engine.metrics import METRICS, reference_rows, serve
 from framework.engine.metrics_server import MAX_CLIENTS
+from framework.engine.progress import Progress
 from framework.errors import ConfigError
 
 
@@ -33,42 +33,45 @@ def scrape(port):
 
 
 def numbered():
-    names = [field.name for field in attrs.fields(Counters) if field.name not in {"left_out", "kinds"}]
-    numbers = {name: at for at, name in enumerate(names, 1)}
-    return Counters(**numbers, left_out={"hidden": 3, "too old": 1}, kinds={"RecordError": 5})
+    names = [field.name for field in attrs.fields(Progress) if field.type in {"int", "float"}]
+    numbers = {name: 1000 + at for at, name in enumerate(names)}
+    return Progress(**numbers, left_out={"hidden": 3, "too old": 1}, kinds={"RecordError": 5})
 
 
 def test_a_scrape_gives_every_figure_as_it_is_now():
-    counters = numbered()
+    progress = numbered()
     source = ("source", 'or"ders')
-    with serve(("127.0.0.1", 0), lambda: counters, source=source[1]) as server:
+    with serve(("127.0.0.1", 0), lambda: progress, source=source[1]) as server:
         seen = scrape(server.port)
-        assert seen["iggy_source_records_total", (source,)] == counters.records
-        assert seen["iggy_source_skipped_total", (source, ("what", "record"))] == counters.skipped_records
-        assert seen["iggy_source_skipped_total", (source, ("what", "object"))] == counters.skipped_objects
-        assert seen["iggy_source_queue_bytes", (source,)] == counters.queue_bytes
+        assert seen["iggy_source_records_total", (source,)] == progress.records
+        assert seen["iggy_source_objects_total", (source,)] == progress.objects - progress.failed
+        assert seen["iggy_source_skipped_total", (source, ("what", "record"))] == progress.skipped
+        assert seen["iggy_source_skipped_total", (source, ("what", "object"))] == progress.failed + progress.vanished
+        assert seen["iggy_source_up", (source, ("target", "store"))] == 0
+        assert seen["iggy_source_up", (source, ("target", "iggy"))] == 0
+        assert seen["iggy_source_queue_bytes", (source,)] == progress.queue_bytes
         assert seen["iggy_source_left_out_objects", (("reason", "hidden"), source)] == 3
         assert seen["iggy_source_bad_data_total", (("error", "RecordError"), source)] == 5
-        assert len(seen) == len(attrs.fields(Counters)) - 1 + 2
+        assert len(seen) == len(METRICS) + 1, "two reasons, one error"
         assert {name for name, _ in seen} == {row[0] for row in reference_rows()}
-        counters.records += 5
-        assert scrape(server.port)["iggy_source_records_total", (source,)] == counters.records
+        progress.records += 5
+        assert scrape(server.port)["iggy_source_records_total", (source,)] == progress.records
 
 
 def test_closing_frees_the_port_and_may_be_repeated():
-    server = serve(("127.0.0.1", 0), Counters, source="o")
+    server = serve(("127.0.0.1", 0), Progress, source="o")
     server.close()
     server.close()
-    with serve(("127.0.0.1", server.port), Counters, source="o") as again:
+    with serve(("127.0.0.1", server.port), Progress, source="o") as again:
         assert again.port == server.port
 
 
 def test_a_port_in_use_is_a_mistake_of_the_configuration():
     with (
-        serve(("127.0.0.1", 0), Counters, source="o") as server,
+        serve(("127.0.0.1", 0), Progress, source="o") as server,
         pytest.raises(ConfigError, match=rf"\[metrics\] address: cannot listen at 127\.0\.0\.1:{server.port}: Address"),
     ):
-        serve(("127.0.0.1", server.port), Counters, source="p")
+        serve(("127.0.0.1", server.port), Progress, source="p")
 
 
 def ask(port, path, method="GET"):
@@ -93,7 +96,7 @@ def ask(port, path, method="GET"):
     ],
 )
 def test_probes_have_paths_of_their_own(state, ready):
-    with serve(("127.0.0.1", 0), Counters, source="o", state=lambda: state) as server:
+    with serve(("127.0.0.1", 0), lambda: Progress(state=state), source="o") as server:
         assert ask(server.port, "/healthz") == (200, "ok\n")
         assert ask(server.port, "/readyz") == (ready, f"{state}\n")
         assert ask(server.port, "/metrics")[0] == 200
@@ -110,7 +113,7 @@ def test_many_slow_clients_keep_nobody_out_and_no_descriptors():
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
             client.sendall(b"GET /met")
             clients.append(client)
-        assert scrape(server.port)["iggy_source_records_total", (("source", "o"),)] == 1
+        assert scrape(server.port)["iggy_source_records_total", (("source", "o"),)] == numbered().records
         for client in clients[: 9 * MAX_CLIENTS]:
             with contextlib.suppress(ConnectionError):
                 client.recv(1000)  # its end; a client that is served on would wait for it until the time limit
@@ -121,7 +124,7 @@ def test_many_slow_clients_keep_nobody_out_and_no_descriptors():
 def test_a_client_that_sends_a_byte_now_and_then_is_dropped_all_the_same(monkeypatch):
     monkeypatch.setattr(metrics_server, "CLIENT_SECONDS", 0.5)
     with (
-        serve(("127.0.0.1", 0), Counters, source="o") as server,
+        serve(("127.0.0.1", 0), Progress, source="o") as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=30) as client,
     ):
         client.settimeout(0.05)
@@ -139,9 +142,9 @@ def test_a_client_that_sends_a_byte_now_and_then_is_dropped_all_the_same(monkeyp
 
 
 def test_a_port_of_somebody_who_is_ending_is_waited_for():
-    before = serve(("127.0.0.1", 0), Counters, source="o")
+    before = serve(("127.0.0.1", 0), Progress, source="o")
     threading.Timer(0.3, before.close).start()
-    with serve(("127.0.0.1", before.port), Counters, source="o", patience_seconds=20) as server:
+    with serve(("127.0.0.1", before.port), Progress, source="o", patience_seconds=20) as server:
         assert ask(server.port, "/healthz")[0] == 200
 
 
@@ -152,16 +155,6 @@ def test_a_figure_that_fails_is_an_answer_and_no_traceback(capsys):
     with serve(("127.0.0.1", 0), broken, source="o") as server:
         assert ask(server.port, "/metrics")[0] == 500
     assert capsys.readouterr().err == ""
-
-
-def test_counters_add_up_and_pickle():
-    both = Counters.total([numbered(), numbered(), Counters()])
-    assert both.records == 2 * numbered().records
-    assert both.lag_bytes == 2 * numbered().lag_bytes
-    assert both.left_out == {"hidden": 6, "too old": 2}
-    assert both.kinds == {"RecordError": 10}
-    assert Counters.total([]) == Counters()
-    assert pickle.loads(pickle.dumps(both)) == both
 
 
 def test_nothing_of_prometheus_is_loaded_before_it_is_served():

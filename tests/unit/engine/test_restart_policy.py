@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.discovery.feed import FeedCounts
-from framework.engine.report import Reporter, TaskFigures
+from framework.engine.report import Reporter
 from framework.engine.restart_policy import (
     FIRST_ANSWER_SECONDS,
     FRUITLESS_RECOVERIES,
@@ -16,6 +16,7 @@ from framework.engine.restart_policy import (
     WorkDone,
 )
 from framework.errors import FatalError, IggyUnavailableError, UnknownOutcomeError
+from framework.pipeline.statistics import TaskStatistics
 
 AWAY = IggyUnavailableError("away")
 LOST = UnknownOutcomeError("Spark lost a task: Python worker exited unexpectedly")
@@ -134,13 +135,13 @@ def test_the_reporter_tells_what_got_further_and_whether_there_was_anything_to_d
     reporter = Reporter(None, skipped_per_hour=10)
 
     def epoch(figures, feed):
-        reporter.watch_figures(lambda: [figures], lambda: feed)
+        reporter.watch_statistics(lambda: figures, lambda: feed)
         reporter.unwatch()
         return reporter.work_done()
 
-    assert epoch(TaskFigures(), FeedCounts(total_chosen=2)) == WorkDone(0, idle=False)
-    assert epoch(TaskFigures(records=7, objects=1), FeedCounts(total_chosen=2, passes=1)) == WorkDone(8, idle=False)
-    assert epoch(TaskFigures(objects=2), FeedCounts(total_chosen=2, passes=1)) == WorkDone(10, idle=True)
+    assert epoch(TaskStatistics(), FeedCounts(total_chosen=2)) == WorkDone(0, idle=False)
+    assert epoch(TaskStatistics(records=7, objects=1), FeedCounts(total_chosen=2, passes=1)) == WorkDone(8, idle=False)
+    assert epoch(TaskStatistics(objects=2), FeedCounts(total_chosen=2, passes=1)) == WorkDone(10, idle=True)
     reporter.recovered()
     assert not reporter.work_done().idle
-    assert epoch(TaskFigures(), FeedCounts()) == WorkDone(10, idle=False)
+    assert epoch(TaskStatistics(), FeedCounts()) == WorkDone(10, idle=False)

@@ -105,7 +105,7 @@ def test_every_pass_asks_for_every_page_once(over):
     store = store_of(a=1, b=1, c=1)
     iterator = over(store, task=MemorySourceTask(store, page_size=2))
     drain(iterator)
-    assert (store.count("list_page"), iterator.counts.list_requests) == (2, 2)
+    assert (store.count("list_page"), iterator.statistics.list_requests) == (2, 2)
 
 
 # ---- positions
@@ -214,7 +214,7 @@ def test_asking_changes_nothing(over):
     seen = []
     for _ in range(10):
         for _ in range(3):
-            _ = (iterator.finished, iterator.seconds_until_due, repr(iterator), attrs.asdict(iterator.counts))
+            _ = (iterator.finished, iterator.seconds_until_due, repr(iterator), attrs.asdict(iterator.statistics))
         batch = iterator.next_batch()
         if batch is not None:
             seen.append(batch)
@@ -402,7 +402,7 @@ def test_skip_object_leaves_the_rest_of_a_bad_object_and_goes_on(over):
     assert payloads(batches) == {"a": [GOOD % 1, GOOD % 2], "b": [GOOD % 1, GOOD % 2]}
     (end,) = [batch.entry for batch in batches if batch.entry.state is ObjectState.FAILED]
     assert (end.key, end.records_done) == ("a", 2)
-    assert iterator.counts.objects_failed == 1
+    assert iterator.statistics.failed == 1
 
 
 @pytest.mark.parametrize("tolerance", ["skip_record", "skip_object"])
@@ -443,7 +443,7 @@ def test_an_object_that_is_gone_is_left_out_and_counted(over):
     store.fail("open", ObjectNotFoundError("gone", location="memory://bucket/a"), key="a")
     iterator = over(store, tolerance="none", once=True)
     assert payloads(drain(iterator)) == {"b": lines("b", 3)}
-    assert (iterator.counts.objects_vanished, iterator.finished) == (1, True)
+    assert (iterator.statistics.vanished, iterator.finished) == (1, True)
 
 
 def test_an_object_overwritten_between_list_and_read_is_read_in_its_new_version_only(over):
@@ -459,7 +459,7 @@ def test_an_object_overwritten_between_list_and_read_is_read_in_its_new_version_
     batches = drain(iterator)
     assert payloads(batches) == {"a": lines("a", 3), "b": lines("new", 2)}
     assert {batch.native.version for batch in batches if batch.native.key == "b"} == {changed[0].version}
-    assert (iterator.counts.objects_changed, iterator.finished) == (1, True)
+    assert (iterator.statistics.changed, iterator.finished) == (1, True)
 
 
 @pytest.mark.parametrize("mistaken", [ObjectChangedError, ObjectNotFoundError])
@@ -530,7 +530,7 @@ def test_calls_that_fail_for_a_while_are_tried_again_and_counted(over):
         store.fail(call, StoreUnavailableError("away"), times=2)
     iterator = over(store)
     assert payloads(drain(iterator)) == {"a": lines("a", 3)}
-    assert iterator.counts.retries == 6
+    assert iterator.statistics.retries == 6
 
 
 def test_a_handed_feed_decides_what_is_read(over):
@@ -558,7 +558,7 @@ def test_somebody_else_may_list(over):
     assert payloads(drain(iterator)) == {"a": lines("a", 2), "b": lines("b", 3)}
     assert asked == [ListingRequest(prefix="", after="", histogram=(), unordered=False)]
     assert (
-        iterator.counts.list_requests == store.count("list_page") == 2
+        iterator.statistics.list_requests == store.count("list_page") == 2
     )  # the first told that there is more than a page
 
 
@@ -567,7 +567,7 @@ def test_a_bucket_of_one_page_is_not_worth_asking_somebody_else_at_the_start(ove
     iterator = over(store)
     iterator.lister = pytest.fail
     assert payloads(drain(iterator)) == {"a": lines("a", 2), "b": lines("b", 3)}
-    assert iterator.counts.list_requests == store.count("list_page") == 1
+    assert iterator.statistics.list_requests == store.count("list_page") == 1
 
 
 def test_a_listing_by_somebody_else_that_was_cut_short_is_no_whole_pass(over):

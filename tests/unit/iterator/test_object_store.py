@@ -99,7 +99,7 @@ def test_up_to_three_pages_cost_a_call_each_in_every_pass_and_keep_the_order(ove
     iterator = over(store, list_concurrency=concurrency)
     for number in range(1, 5):
         assert keys_of(iterator) == keys
-        assert store.count("list_page") == iterator.counts.list_requests == number * pages
+        assert store.count("list_page") == iterator.statistics.list_requests == number * pages
     assert not iterator.offsets.dirty
 
 
@@ -107,7 +107,7 @@ def test_a_prefix_that_matches_nothing_costs_one_call(over):
     store = SortedStore(numbered(100))
     iterator = over(store, prefixes=["elsewhere/", "data/1"])
     assert keys_of(iterator) == []
-    assert store.count("list_page") == iterator.counts.list_requests == 2
+    assert store.count("list_page") == iterator.statistics.list_requests == 2
 
 
 def test_one_call_at_once_gives_the_keys_in_order(over):
@@ -116,7 +116,7 @@ def test_one_call_at_once_gives_the_keys_in_order(over):
     iterator = over(store, list_concurrency=1)
     assert keys_of(iterator) == keys
     assert keys_of(iterator, keys[500]) == keys[501:]
-    assert store.count("list_page") == iterator.counts.list_requests == 143 + 72
+    assert store.count("list_page") == iterator.statistics.list_requests == 143 + 72
 
 
 def test_many_calls_are_under_way_at_once(over):
@@ -228,10 +228,10 @@ def test_ten_thousand_keys_that_differ_in_their_last_character_only(over):
     store = SortedStore(keys)
     iterator = over(store, page_size=100)
     assert sorted(keys_of(iterator)) == keys
-    assert iterator.counts.list_requests <= 1.3 * 100 + 24
-    before = iterator.counts.list_requests
+    assert iterator.statistics.list_requests <= 1.3 * 100 + 24
+    before = iterator.statistics.list_requests
     assert sorted(keys_of(iterator)) == keys
-    assert iterator.counts.list_requests - before <= 110
+    assert iterator.statistics.list_requests - before <= 110
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -286,7 +286,7 @@ def test_a_store_that_throttles_one_call_in_five_is_listed_whole(over):
     store.on_call = throttle
     iterator = over(store)
     assert sorted(keys_of(iterator)) == keys
-    assert iterator.counts.retries > 50
+    assert iterator.statistics.retries > 50
 
 
 def test_calls_that_failed_are_counted_also_when_the_listing_fails(over):
@@ -295,8 +295,8 @@ def test_calls_that_failed_are_counted_also_when_the_listing_fails(over):
     iterator = over(store, list_concurrency=1)
     with pytest.raises(StoreUnavailableError):
         keys_of(iterator)
-    assert iterator.counts.list_requests == 5
-    assert iterator.counts.retries == 7
+    assert iterator.statistics.list_requests == 5
+    assert iterator.statistics.retries == 7
 
 
 def test_a_close_ends_a_listing_under_way_and_it_is_no_whole_one(over):
@@ -317,16 +317,16 @@ def test_the_second_pass_and_the_next_start_begin_from_where_the_keys_lie(over):
     store, kept = SortedStore(keys), MemoryOffsetStore()
     first = over(store, OffsetManager(kept))
     assert sorted(keys_of(first)) == keys
-    calls = first.counts.list_requests
+    calls = first.statistics.list_requests
     assert first.offsets.flush().listings[""].of == "memory://bucket"
     assert sorted(keys_of(first)) == keys
-    assert first.counts.list_requests - calls <= min(calls, 1.1 * 200)
+    assert first.statistics.list_requests - calls <= min(calls, 1.1 * 200)
     assert not first.offsets.dirty  # an idle pass writes nothing
     again = OffsetManager(kept)
     again.populate_offset_manager()
     second = over(store, again)
     assert sorted(keys_of(second)) == keys
-    assert second.counts.list_requests <= 1.1 * 200
+    assert second.statistics.list_requests <= 1.1 * 200
     assert not second.offsets.dirty
 
 
@@ -382,13 +382,13 @@ def test_a_store_without_order_is_listed_twice_once_and_by_one_chain_ever_after(
     with caplog.at_level(logging.WARNING):
         assert sorted(keys_of(iterator)) == sorted(FOLDERS)
     assert len([one for one in caplog.messages if "out of order" in one]) == 1
-    assert iterator.counts.list_requests > pages
+    assert iterator.statistics.list_requests > pages
     assert iterator.offsets.flush().listings[""].unordered
     caplog.clear()
-    before = iterator.counts.list_requests
+    before = iterator.statistics.list_requests
     for _ in range(2):
         assert sorted(keys_of(iterator)) == sorted(FOLDERS)
-    assert iterator.counts.list_requests - before == 2 * pages
+    assert iterator.statistics.list_requests - before == 2 * pages
     assert caplog.messages == []
     assert not iterator.offsets.dirty
     again = OffsetManager(kept)
@@ -396,7 +396,7 @@ def test_a_store_without_order_is_listed_twice_once_and_by_one_chain_ever_after(
     second = over(store, again, start_key="a x")
     for _ in range(2):
         assert sorted(keys_of(second, "a x")) == sorted(key for key in FOLDERS if key > "a x")
-    assert second.counts.list_requests == 2 * pages
+    assert second.statistics.list_requests == 2 * pages
     assert [one for one in caplog.messages if "one chain of pages" in one] == caplog.messages
     assert len(caplog.messages) == 1
 
@@ -407,7 +407,7 @@ def test_a_store_that_says_it_has_no_order_is_believed_without_being_noted(over,
     iterator = over(store)
     for _ in range(2):
         assert sorted(keys_of(iterator)) == sorted(FOLDERS)
-    assert iterator.counts.list_requests == 2 * -(-len(FOLDERS) // PAGE)
+    assert iterator.statistics.list_requests == 2 * -(-len(FOLDERS) // PAGE)
     assert len(caplog.messages) == 1
     assert not iterator.offsets.dirty
 
@@ -435,5 +435,5 @@ def test_an_order_missed_too_late_to_begin_again_is_known_at_the_next_start(over
 def test_one_chain_notices_a_missing_order_too(over):
     iterator = over(SortedStore(FOLDERS, like_folders), list_concurrency=1)
     assert sorted(keys_of(iterator)) == sorted(FOLDERS)
-    assert iterator.counts.list_requests == -(-len(FOLDERS) // PAGE)
+    assert iterator.statistics.list_requests == -(-len(FOLDERS) // PAGE)
     assert iterator.offsets.past_listing("").unordered

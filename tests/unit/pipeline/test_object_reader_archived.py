@@ -46,7 +46,7 @@ def test_a_class_that_only_a_read_tells_is_left_out_by_name_whatever_the_toleran
     (left,) = [batch for batch in batches if batch.native.key == "cold"]
     assert left.entry.state is ObjectState.FAILED
     assert "storage class INTELLIGENT_TIERING" in str(left.given_up.error)
-    assert iterator.counts.kinds == {"ObjectArchivedError": 1}
+    assert iterator.statistics.kinds == {"ObjectArchivedError": 1}
     assert "INTELLIGENT_TIERING" in caplog.text
 
 
@@ -62,7 +62,7 @@ def test_waited_for_it_is_tried_each_pass_said_once_and_read_once_restored(stora
     assert payloads(found) == {"a": lines("a", 3), "z": lines("z", 2)}
     for batch in found:
         offsets.add_entry(batch.entry)
-    assert iterator.counts.objects_archived == 3
+    assert iterator.statistics.archived == 3
     assert caplog.text.count("is archived") == 1
     assert storage_class in caplog.text
     while not (more := drain(iterator)):

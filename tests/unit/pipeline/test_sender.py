@@ -128,7 +128,7 @@ def test_everything_is_stored_in_order_and_then_committed():
         run.pipeline.run()
         assert run.producer.payloads() == {"a": lines("a", 7), "b": lines("b", 5), "c": lines("c", 3)}
         assert run.positions() == {"a": (7, DONE), "b": (5, DONE), "c": (3, DONE)}
-        assert run.pipeline.counts.records == 15
+        assert run.pipeline.statistics.records == 15
         assert [delta for delta in run.saved if delta] == run.kept.saves
 
 
@@ -204,7 +204,7 @@ def test_a_stalled_producer_holds_the_reader_back():
             runner.join(0.01)
         runner.join(0.1)
         # two requests under way, one gathered, the queue, and one batch in the reader's hands
-        assert run.task.iterator.counts.records <= 5 * IN_FLIGHT + 5 + 7 + 5
+        assert run.task.iterator.statistics.records_read <= 5 * IN_FLIGHT + 5 + 7 + 5
         run.pipeline.stop()
         while runner.is_alive():
             run.producer.release()
@@ -350,7 +350,7 @@ def test_a_letter_is_confirmed_before_anything_that_stands_behind_its_record_is_
         assert run.positions() == {"a": (8, DONE)}
         assert [entry.skipped for entry in run.kept.load()] == [4]
         assert sum(save.skipped for save in run.kept.saves) == 4
-        assert run.pipeline.counts.letters == 4
+        assert run.pipeline.statistics.dead_letters == 4
 
 
 def test_when_a_letter_may_not_be_stored_nothing_behind_its_record_is_sent_or_saved():

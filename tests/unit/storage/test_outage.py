@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from framework.cli.run import counters_of
 from framework.discovery.feed import HandedFeed
 from framework.engine.progress import Progress
 from framework.errors import (
@@ -64,7 +63,7 @@ def test_a_store_that_is_away_ends_the_listing_and_not_the_run(over, error, capl
     calls = store.count("list_page")
     with caplog.at_level(logging.INFO, "framework"):
         assert iterator.next_batch() is None
-        assert iterator.counts.store_away == 1
+        assert iterator.statistics.store_away == 1
         assert 0 < iterator.seconds_until_due <= PAUSES[0]
         asked = store.count("list_page")
         assert asked > calls
@@ -80,7 +79,7 @@ def test_a_store_that_is_away_ends_the_listing_and_not_the_run(over, error, capl
         put_lines(store, "b", 2)
         clock.now += PAUSES[-1]
         assert payloads(drain(iterator)) == {"b": lines("b", 2)}
-    assert iterator.counts.store_away == 0
+    assert iterator.statistics.store_away == 0
     assert "src: the store is back; listing goes on after 28 seconds" in caplog.text
 
 
@@ -149,8 +148,8 @@ def test_an_object_that_cannot_be_read_is_read_on_later_and_others_meanwhile(ove
     clock.now += PAUSES[-1]
     more = drain(iterator)
     assert payloads(found + more)["b"] == lines("b", 5)
-    assert iterator.counts.store_away == 0
-    assert iterator.counts.objects_failed == 0
+    assert iterator.statistics.store_away == 0
+    assert iterator.statistics.failed == 0
 
 
 def test_reading_that_never_works_ends_the_run(over):
@@ -180,9 +179,9 @@ def test_a_task_gives_back_what_it_was_handed(over):
     reader = over(store, clock, feed=feed)
     assert reader.next_batch() is None
     assert released == [(assignment, False)]
-    assert reader.counts.store_away == 1
+    assert reader.statistics.store_away == 1
     reader.close()
-    assert reader.counts.store_away == 0
+    assert reader.statistics.store_away == 0
 
 
 def test_objects_that_wait_for_the_store_do_not_keep_the_reader_busy(over):
@@ -210,19 +209,19 @@ def test_a_worker_of_a_run_that_goes_on_once_does_not_wait(over):
 
 
 def test_it_is_a_figure():
-    assert counters_of(Progress(store_away=1)).store_up == 0
-    assert counters_of(Progress()).store_up == 1
+    assert not Progress(store_away=1).store_up
+    assert Progress().store_up
 
 
 def test_it_shows_while_a_call_is_still_being_tried_again(over):
     iterator = over(store_of(a=3), Clock())
     drain(iterator)
     iterator.store_failed(ThrottledError("memory://bucket: slow down"))
-    assert iterator.counts.store_away == 0
+    assert iterator.statistics.store_away == 0
     iterator.store_failed(StoreUnavailableError("memory://bucket: 500"))
-    assert iterator.counts.store_away == 1
+    assert iterator.statistics.store_away == 1
     iterator.store_works("reading")
-    assert iterator.counts.store_away == 0
+    assert iterator.statistics.store_away == 0
 
 
 # ---- an object that is denied
@@ -244,8 +243,8 @@ def test_one_object_that_is_denied_is_one_failed_object(over, tolerance):
     assert failed.entry.state is ObjectState.FAILED
     assert type(failed.given_up.error) is ObjectDeniedError
     assert str(failed.given_up.error) == "memory://bucket/b: not allowed"
-    assert iterator.counts.kinds == {"ObjectDeniedError": 1}
-    assert iterator.counts.objects_failed == 1
+    assert iterator.statistics.kinds == {"ObjectDeniedError": 1}
+    assert iterator.statistics.failed == 1
 
 
 def test_without_a_tolerance_it_stops(over):
@@ -262,7 +261,7 @@ def test_when_all_are_denied_it_is_the_source_that_may_not_read(over):
     iterator = over(store, Clock(), tolerance="skip_object")
     with pytest.raises(AccessDeniedError, match=rf"{MAX_DENIED_IN_A_ROW + 1} objects in a row"):
         drain(iterator)
-    assert iterator.counts.objects_failed == MAX_DENIED_IN_A_ROW
+    assert iterator.statistics.failed == MAX_DENIED_IN_A_ROW
 
 
 def test_denied_objects_between_good_ones_are_not_in_a_row(over):
@@ -271,4 +270,4 @@ def test_denied_objects_between_good_ones_are_not_in_a_row(over):
     denied(store, *(name for number, name in enumerate(names) if number % 5))
     iterator = over(store, Clock(), tolerance="skip_object")
     drain(iterator)
-    assert iterator.counts.objects_failed == 24
+    assert iterator.statistics.failed == 24

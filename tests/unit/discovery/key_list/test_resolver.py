@@ -148,7 +148,7 @@ def test_an_inventory_costs_no_request_but_the_reading(rig, store, form):
     assert {key: len(found) for key, found in rig.open().read().items()} == dict.fromkeys(ODD, 2)
     assert rig.requests() == {"open": len(ODD)}
     assert rig.list_requests() == {"stat": 4, "open": 4}  # the manifest and three data files
-    assert rig.iterator.counts.list_requests == 4
+    assert rig.iterator.statistics.list_requests == 4
     assert rig.open().read() == {}
     assert rig.requests() == {}
 
@@ -471,7 +471,7 @@ def test_an_inventory_that_names_what_is_gone_ends(rig, store):
     rig.inventory([line_of(gone), line_of(kept)])
     assert list(rig.open(once=True).read()) == ["kept"]
     assert rig.iterator.finished
-    assert rig.iterator.counts.objects_vanished == 1
+    assert rig.iterator.statistics.vanished == 1
     assert rig.requests() == {"open": 2}
 
 
@@ -604,7 +604,7 @@ def test_an_object_overwritten_since_is_noticed_and_looked_up(rig, store):
     assert found == {"a": lines("a", 2), "c": lines("c", 2), "b": lines("b", 5)}
     assert rig.iterator.finished
     assert rig.requests() == {"open": 4, "stat": 1}
-    assert rig.iterator.counts.objects_changed == 1
+    assert rig.iterator.statistics.changed == 1
 
 
 def test_and_the_stale_row_is_not_tried_for_ever(rig, store):
@@ -751,8 +751,8 @@ def test_lookups_are_tried_again_and_counted(rig, store):
     store.fail("stat", ThrottledError("slow down"), times=2)
     rig.reports.fail("stat", StoreUnavailableError("away"), times=1)
     assert list(rig.open().read()) == ["a"]
-    assert rig.iterator.counts.retries == 3
-    assert rig.iterator.counts.list_requests == 2
+    assert rig.iterator.statistics.retries == 3
+    assert rig.iterator.statistics.list_requests == 2
 
 
 def test_a_store_that_stays_away_or_refuses_ends_the_run(rig, store):

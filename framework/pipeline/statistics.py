@@ -1,0 +1,110 @@
+"""Statistics of a task: what it has read and sent, added up with `+`."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+from typing_extensions import Self
+
+
+def _earlier(first: float | None, second: float | None) -> float | None:
+    return min((at for at in (first, second) if at is not None), default=None)
+
+
+def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
+    sums = first.copy()  # at once: the task may add a name meanwhile
+    for name, count in second.copy().items():
+        sums[name] = sums.get(name, 0) + count
+    return sums
+
+
+@attrs.define(kw_only=True)
+class TaskStatistics:
+    """Work of a task so far, and its state now. Plain numbers with one writer each; a reader may lag by a moment.
+
+    The iterator counts what it reads, the pipeline what it sends, each in a value of its own; progress, log lines and
+    metrics read the sum. Each split of an object counts as an object. Picklable: worker processes send theirs.
+
+    Attributes:
+        objects_opened: objects with at least one requested byte.
+        failed: objects that failed before their end.
+        vanished: objects deleted between list and read.
+        changed: objects overwritten between list and read.
+        archived: how often an object was found archived; each counts once per listing.
+        bytes_vanished: listed sizes of the deleted objects.
+        bytes_archived: listed sizes of the archived objects.
+        records_read: good records handed out by the iterator.
+        skipped: skipped bad records.
+        kinds: error class -> skipped records and failed objects with that error.
+        list_requests: requests that find objects: pages of listings, and lookups of single objects.
+        retries: retried calls to the store.
+        store_away: 1 while the store does not answer and calls are retried, or the run waits for it; 0 otherwise.
+        records: records that Iggy has confirmed.
+        record_bytes: their payload bytes.
+        send_requests: confirmed requests that held records.
+        objects: objects that are finished (done or failed) and fully confirmed.
+        object_bytes: their listed sizes.
+        position_commits: changes of positions written to the offsets topic.
+        dead_letters: dead letters stored.
+        first_record_at: `time.time()` of the first confirmation; None before.
+        queue_records: records waiting to be sent.
+        queue_bytes: their payload bytes.
+        blocked_seconds: time that a full queue blocked the reader.
+    """
+
+    objects_opened: int = 0
+    failed: int = 0
+    vanished: int = 0
+    changed: int = 0
+    archived: int = 0
+    bytes_vanished: int = 0
+    bytes_archived: int = 0
+    records_read: int = 0
+    skipped: int = 0
+    kinds: dict[str, int] = attrs.field(factory=dict)
+    list_requests: int = 0
+    retries: int = 0
+    store_away: int = 0
+    records: int = 0
+    record_bytes: int = 0
+    send_requests: int = 0
+    objects: int = 0
+    object_bytes: int = 0
+    position_commits: int = 0
+    dead_letters: int = 0
+    first_record_at: float | None = None
+    queue_records: int = 0
+    queue_bytes: int = 0
+    blocked_seconds: float = 0.0
+
+    @property
+    def objects_done(self) -> int:
+        """Number of objects that this task is finished with: confirmed, deleted, or deferred until they are restored."""
+        return self.objects + self.vanished + self.archived
+
+    @property
+    def bytes_done(self) -> int:
+        """Listed sizes of these objects."""
+        return self.object_bytes + self.bytes_vanished + self.bytes_archived
+
+    def without_state(self) -> Self:
+        """Return the work without the state: of a task that has ended."""
+        return attrs.evolve(self, store_away=0, queue_records=0, queue_bytes=0)
+
+    def __add__(self, other: TaskStatistics) -> TaskStatistics:
+        merge: dict[str, Callable[[Any, Any], Any]] = {"kinds": _sums, "first_record_at": _earlier}
+        return TaskStatistics(
+            **{name: merge.get(name, operator.add)(getattr(self, name), getattr(other, name)) for name in FIELDS}
+        )
+
+    @classmethod
+    def total(cls, parts: Iterable[TaskStatistics]) -> TaskStatistics:
+        """Return the sum; zeros for no parts."""
+        return functools.reduce(operator.add, parts, TaskStatistics())
+
+
+FIELDS = tuple(field.name for field in attrs.fields(TaskStatistics))

@@ -1,0 +1,38 @@
+"""Statistics of tasks: each figure adds up, and travels from process to process."""
+
+import pickle
+
+import attrs
+
+from framework.pipeline.statistics import FIELDS, TaskStatistics
+
+
+def numbered(first):
+    numbers = {name: first + at for at, name in enumerate(FIELDS) if name != "kinds"}
+    return TaskStatistics(**numbers, kinds={"RecordError": first})
+
+
+def test_every_figure_adds_up_and_the_earliest_record_counts():
+    one, other = numbered(100), numbered(500)
+    both = TaskStatistics.total([one, other, TaskStatistics()])
+    for name in set(FIELDS) - {"kinds", "first_record_at"}:
+        assert getattr(both, name) == getattr(one, name) + getattr(other, name), name
+    assert both.first_record_at == one.first_record_at
+    assert (one + TaskStatistics(kinds={"RecordError": 1, "ObjectError": 2})).kinds == {
+        "RecordError": 101,
+        "ObjectError": 2,
+    }
+    assert one.kinds == {"RecordError": 100}, "a sum shares nothing with its parts"
+    assert TaskStatistics.total([]) == TaskStatistics()
+    assert pickle.loads(pickle.dumps(both)) == both
+
+
+def test_objects_are_done_when_confirmed_deleted_or_archived():
+    task = TaskStatistics(objects=5, vanished=2, archived=1, object_bytes=50, bytes_vanished=20, bytes_archived=10)
+    assert (task.objects_done, task.bytes_done) == (8, 80)
+
+
+def test_work_stays_when_a_task_ends_and_its_state_does_not():
+    ended = numbered(100).without_state()
+    assert (ended.store_away, ended.queue_records, ended.queue_bytes) == (0, 0, 0)
+    assert attrs.evolve(ended, store_away=0).records == numbered(100).records
