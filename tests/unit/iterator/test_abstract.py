@@ -552,7 +552,7 @@ def test_somebody_else_may_list(over):
 
     def lister(request):
         asked.append(request)
-        return list_parallel(store, prefix=request.prefix, after=request.after, policy=iterator.policy)
+        return list_parallel(store, prefix=request.prefix, after=request.after, policy=iterator.policy, concurrency=1)
 
     iterator.lister = lister
     assert payloads(drain(iterator)) == {"a": lines("a", 2), "b": lines("b", 3)}
