@@ -127,9 +127,8 @@ class ObjectStore(abc.ABC):
             RetriableError, AccessDeniedError, CredentialsError: as their names say.
         """
 
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Release all connections, within a second. May be called twice."""
+    def close(self) -> None:  # noqa: B027 - a store without connections has nothing to release
+        """Release all connections, within a second; by default there are none. May be called twice."""
 
     def identity(self) -> str:
         """Describe the source of the credentials, for the command `check`; never return a credential.

@@ -1,8 +1,8 @@
 """The task for any object store: a bucket, an iterator over it, and the release of their resources.
 
-class S3SourceTask(StoreSourceTask):
-    config_class = S3SourceConfig                 # SourceCommonConfig and the store's own section
-    section = "s3"                                # a `BucketConfig`
+class ShelfTask(StoreSourceTask):
+    section = "shelf"                             # the section `[shelf]` of the configuration
+    section_class = ShelfConfig                   # a `BucketConfig` with the store's own options
 
     def make_store(self, config): ...             # of the bucket that the section names
 """
@@ -33,7 +33,25 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
     section: ClassVar[str]
     """Name of the section, and of the attribute of the configuration that holds it."""
 
+    section_class: ClassVar[type[BucketConfig] | None] = None
+    """Class of the section. `config_class` is made from it, unless the subclass sets `config_class` itself."""
+
     iterator_class: ClassVar[type[StoreRecordIterator]] = StoreRecordIterator
+
+    @override
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.section_class is not None and "section_class" in vars(cls) and "config_class" not in vars(cls):
+            made = attrs.make_class(
+                "config_class",
+                {cls.section: attrs.field(type=cls.section_class)},
+                bases=(SourceCommonConfig,),
+                frozen=True,
+                kw_only=True,
+                slots=True,
+            )
+            made.__module__, made.__qualname__ = cls.__module__, f"{cls.__qualname__}.config_class"  # for pickle
+            cls.config_class = made
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,66 @@
+"""The configuration of a task whose class names its section."""
+
+import pickle
+
+import attrs
+import pytest
+
+from framework import BucketConfig, SourceCommonConfig, StoreSourceTask, option
+from framework.config.loading import sections_of
+from framework.errors import ConfigError
+
+COMMON = {
+    "source": {"name": "orders"},
+    "input": {"format": "jsonl"},
+    "iggy": {"url": "embedded:unused", "stream": "lake", "topic": "orders"},
+}
+
+
+@attrs.frozen(kw_only=True)
+class DrawerConfig(BucketConfig):
+    path: str = option(doc="The drawer.", minimum=1)
+
+
+class DrawerTask(StoreSourceTask):
+    section, section_class = "drawer", DrawerConfig
+
+    def make_store(self, config):
+        raise NotImplementedError
+
+
+class LabelledDrawerTask(DrawerTask):
+    """A subclass without a section of its own."""
+
+
+@attrs.frozen(kw_only=True)
+class WrittenConfig(SourceCommonConfig):
+    drawer: DrawerConfig
+    label: DrawerConfig
+
+
+class WrittenTask(DrawerTask):
+    section, section_class, config_class = "drawer", DrawerConfig, WrittenConfig
+
+
+def test_a_section_class_gives_the_configuration_its_section():
+    assert sections_of(DrawerTask.config_class)["drawer"] is DrawerConfig
+    config = DrawerTask().configure({**COMMON, "drawer": {"path": "a", "prefix": "b/"}})
+    assert isinstance(config, SourceCommonConfig)
+    assert (config.drawer.path, config.drawer.prefix) == ("a", "b/")
+
+
+def test_the_section_is_checked():
+    with pytest.raises(ConfigError, match=r"\[drawer\] path"):
+        DrawerTask().configure(COMMON)
+
+
+@pytest.mark.parametrize("task_class", [DrawerTask, LabelledDrawerTask])
+def test_the_configuration_pickles(task_class):
+    config = task_class().configure({**COMMON, "drawer": {"path": "a"}})
+    copy = pickle.loads(pickle.dumps(config))
+    assert copy == config
+    assert copy.drawer.path == "a"
+
+
+def test_a_written_configuration_class_stays():
+    assert WrittenTask.config_class is WrittenConfig
