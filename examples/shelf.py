@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 from framework import BucketConfig, ListPage, NativeObject, ObjectStore, StoreSourceTask, main, option
-from framework.errors import ObjectChangedError, ObjectNotFoundError
+from framework.errors import BucketNotFoundError, ObjectChangedError, ObjectNotFoundError
 from transformers import LocalFileInput
 
 
@@ -30,6 +30,8 @@ class ShelfStore(ObjectStore):
         self.root, self.bucket = Path(path), str(Path(path).absolute())
 
     def list_page(self, *, prefix="", after="", continuation=None, page_size=1000):
+        if not self.root.is_dir():
+            raise BucketNotFoundError(f"{self.root}: there is no such folder; set [shelf] path")
         names = sorted(os.fsencode(file.relative_to(self.root)) for file in self.root.rglob("*") if file.is_file())
         start = os.fsencode(continuation or after)
         keys = [os.fsdecode(name) for name in names if name > start and name.startswith(os.fsencode(prefix))]

@@ -1,9 +1,9 @@
-"""The conformance kit on `examples/shelf.py`: a source of 40 lines keeps the laws."""
+"""The conformance kit on `examples/shelf.py`: a source of about 40 lines keeps the laws."""
 
 import pytest
 from shelf import ShelfStore, ShelfTask
 
-from framework.errors import ObjectChangedError, ObjectNotFoundError
+from framework.errors import BucketNotFoundError, ObjectChangedError, ObjectNotFoundError
 from framework.testing.kit import ConformanceLaws
 from framework.testing.options import source_config
 from framework.testing.rig import Capability
@@ -34,6 +34,11 @@ class TestShelf(ConformanceLaws):
     @pytest.fixture
     def rig(self, tmp_path):
         return ShelfRig(tmp_path)
+
+
+def test_a_folder_that_is_missing_is_not_an_empty_one(tmp_path):
+    with pytest.raises(BucketNotFoundError):
+        ShelfStore(tmp_path / "unmounted").list_page()
 
 
 def test_a_file_that_is_deleted_while_it_is_listed_is_not_shown(tmp_path, monkeypatch):

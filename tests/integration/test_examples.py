@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.support.docs import ROOT, blocks
+
 EXAMPLES = ROOT / "examples"
 
 
@@ -72,3 +73,24 @@ def test_the_library_example_reads_without_iggy(tmp_path):
         "weather.jsonl records 1 to 3",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_tutorial_builds_the_example_and_shows_what_it_writes(tmp_path):
+    page = ROOT / "docs" / "tutorials" / "write-your-first-source.md"
+    program, commands, shown = tmp_path / "examples" / "shelf.py", [], []
+    shutil.copytree(EXAMPLES, program.parent, ignore=shutil.ignore_patterns("shelf.py"))
+    program.write_text("\n".join(block.text for block in blocks(page) if block.info.startswith("python from")))
+    for block in blocks(page):
+        commands += block.text.splitlines() if block.info == "sh" and "pytest" not in block.text else []
+        shown += [line for line in block.text.splitlines() if line != "..."] if block.info == "text" else []
+    assert len(commands) > 5
+    written = ""
+    for command in commands:
+        if command.startswith("echo "):
+            subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+            continue
+        done = run(*command.split()[1:], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        written += done.stdout + done.stderr
+    for line in shown:
+        assert re.search(re.escape(line).replace("…", ".*"), written), line
