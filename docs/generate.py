@@ -1,7 +1,7 @@
 """The reference pages that are written from the code: errors, contracts, command line.
 
     python docs/generate.py             writes them, and configuration.md
-    python docs/generate.py --check     names those that are not what the code says; exit code 1 then
+    python docs/generate.py --check     names the stale pages; exit code 1 if there are any
 
 `tests/unit/docs/test_docs.py` fails when a page is stale, or when an error, a method or a command is missing from it.
 """
@@ -47,56 +47,56 @@ _WRITTEN_BY = "<!-- Written by `python docs/generate.py`. Change the code, not t
 # ---- errors.md
 
 ADVICE: Mapping[str, str] = {
-    "SourceError": "Catch this one to catch all that the framework raises on purpose.",
-    "RetriableError": "Nothing, when it is rare: calls are tried again by themselves. When it ends a run, the budget "
-    "was used up: look at the other side, then start again.",
-    "ThrottledError": "Lower `[input] prefetch_objects`, or raise the `retry_` numbers of the store's section.",
-    "StoreUnavailableError": "Check `endpoint`, the network and the proxy; then start again. A continuous run that was at "
-    "work waits by itself for five minutes.",
-    "SparkUnavailableError": "Check `[spark] master`, and that the cluster has room; then start again.",
-    "IggyUnavailableError": "Check that the server runs and that `[iggy] url` is right. A source that was at work "
-    "reconnects by itself for five minutes.",
-    "UnknownOutcomeError": "Nothing: the engine recovers, and looks in the topic for what is there. With a `Producer` "
-    "of your own: recover before you send again.",
-    "SkippableError": "Mend the object, or let the source go on without it: `[errors] tolerance`.",
-    "RecordError": 'Mend the object, or set `tolerance = "skip_record"`.',
-    "RecordTooLargeError": "Raise `[input] max_record_bytes` if it is lower than the limit of 64,000,000 bytes; else the "
-    "record cannot be stored whole.",
-    "ObjectError": "Mend or remove the object, or set a tolerance: then its rest is left out, and counted.",
-    "CorruptObjectError": "Check that `[input] format` and `compression` fit the object; then as above.",
-    "TruncatedObjectError": "The object was probably not written whole: write it again.",
-    "ObjectNotFoundError": "Nothing: such an object is left out and counted.",
-    "ObjectChangedError": "Nothing: the new version is found by the next pass.",
-    "ObjectArchivedError": "Nothing: such an object is left out and counted. To have it read once it is restored, set "
+    "SourceError": "Catch it to catch every error that the framework raises on purpose.",
+    "RetriableError": "Nothing if it is rare: calls are retried. If it ends a run, the retries are used up: check the other "
+    "side, then start again.",
+    "ThrottledError": "Lower `[input] prefetch_objects`, or raise the `retry_` options of the store's section.",
+    "StoreUnavailableError": "Check `endpoint`, the network and the proxy, then start again. A continuous run that has worked "
+    "before waits for five minutes.",
+    "SparkUnavailableError": "Check `[spark] master`, and that the cluster has free cores, then start again.",
+    "IggyUnavailableError": "Check that the server runs and that `[iggy] url` is right. A source that has worked before "
+    "reconnects for five minutes.",
+    "UnknownOutcomeError": "Nothing: the engine recovers and reads in the topic what is stored. With your own `Producer`: "
+    "recover before you send again.",
+    "SkippableError": "Correct the object, or let the source skip it: `[errors] tolerance`.",
+    "RecordError": 'Correct the object, or set `tolerance = "skip_record"`.',
+    "RecordTooLargeError": "Raise `[input] max_record_bytes` if it is below the limit of 64,000,000 bytes; otherwise Iggy "
+    "cannot store the record.",
+    "ObjectError": "Correct or remove the object, or set a tolerance: then its rest is skipped and counted.",
+    "CorruptObjectError": "Check that `[input] format` and `compression` fit the object; then as for `ObjectError`.",
+    "TruncatedObjectError": "Write the object again: it was probably not written whole.",
+    "ObjectNotFoundError": "Nothing: the object is counted as deleted.",
+    "ObjectChangedError": "Nothing: the next listing shows the new version.",
+    "ObjectArchivedError": "Nothing: the object is skipped and counted. To read it once it is restored, set "
     '`[discovery] archived = "wait"`.',
     "ObjectDeniedError": "Allow reading it (`s3:GetObject`, `kms:Decrypt`, its tags or owner), or set a tolerance: then it is "
-    "left out, and counted. With more than ten in a row the source stops: then it is the source that may not read.",
+    "skipped and counted. After more than ten in a row the source stops: it lacks permissions itself.",
     "FatalError": "Do what the message says, then start again.",
-    "ConfigError": "Correct every line that it lists. The program exits with code 2.",
-    "CredentialsError": "Set credentials in the store's section, or give them to the default chain of its library.",
-    "AccessDeniedError": "Allow listing the bucket and reading its objects to the identity that is used.",
+    "ConfigError": "Correct every line that the message lists. The program exits with code 2.",
+    "CredentialsError": "Set credentials in the store's section, or where its library looks for them by default.",
+    "AccessDeniedError": "Allow the identity to list the bucket and to read its objects.",
     "BucketNotFoundError": "Check the bucket's name, `region` and `endpoint`.",
-    "ListingError": "The store lists in a way that cannot be trusted; the message says what was seen.",
-    "KeyListError": "Do what the message says: supply the whole list again, or correct the row that it names. Nothing of a "
-    "file that cannot be used was skipped: started again, the source reads the list from its beginning.",
+    "ListingError": "Do what the message says: the store's listing contradicts itself.",
+    "KeyListError": "Do what the message says: supply the whole list again, or correct the row that it names. The "
+    "next start reads the list from its beginning; nothing is skipped.",
     "IggyAuthError": "Check user, password or token in `[iggy] url`.",
-    "IggyTopicError": "Make the topic as the configuration says, change the configuration, or name another topic.",
+    "IggyTopicError": "Create the topic as configured, change the configuration, or name another topic.",
     "IggyProtocolError": "Use a server of version 0.9.",
     "PositionError": (
-        "The message names the ways out. `offsets reset --all` reads everything again, `offsets accept-data-loss` goes on "
-        "behind what the topics hold; see [positions by hand](../guides/positions-by-hand.md)."
+        "The message names the ways out. `offsets reset --all` sends everything again; **`offsets accept-data-loss` does not "
+        "send records again that positions call done**. See [positions by hand](../guides/positions-by-hand.md)."
     ),
     "PositionMismatchError": (
-        "Set `[input]` back to what it was, or read again what the message names: `offsets reset --key`, `--prefix` or `--all`."
+        "Restore the options of `[input]`, or send again what the message names: `offsets reset --key`, `--prefix` or `--all`."
     ),
     "SourceTakenOverError": (
-        "Nothing, when the other instance was started on purpose. Else stop that one: the message names host and process."
+        "Nothing if you started the other instance on purpose. Otherwise stop it: the message names its host and process."
     ),
-    "SourceRunningError": "Stop the other instance. If it is dead, try again in a minute.",
-    "TooManySkippedError": "Look at the object that it names. Is `[input] format` right? Then mend it; if it is right, raise the "
-    "limit that the message names, or leave the object out with `[discovery] exclude`.",
-    "ReaderFailedError": "Look at its cause (`__cause__`): that is the error to act on.",
-    "TaskClosedError": "Make a new task or iterator: each is started once, and not used after its end.",
+    "SourceRunningError": "Stop the other instance. If its machine is dead, try again in a minute.",
+    "TooManySkippedError": "Look at the object that it names. If `[input] format` is wrong, correct it. If it is right, raise "
+    "the limit that the message names, or filter the object with `[discovery] exclude`.",
+    "ReaderFailedError": "Look at its cause (`__cause__`), which is the error to act on.",
+    "TaskClosedError": "Create a new task or iterator: each starts once and is not used after its end.",
     "NotAcknowledgedError": "Commit what a producer returned, once each, in the order of the confirmations.",
 }
 """What to do about each error; an error without advice here cannot be written."""
@@ -117,9 +117,9 @@ def errors_page() -> str:
     drawing, _, after = rest.partition("\n\n")
     lines = ["# Errors", "", _WRITTEN_BY, "", title, "", "```text", textwrap.dedent(drawing), "```", "", after, ""]
     lines += [
-        "All of them stand in `framework.errors`. The program writes the message to stderr as one sentence and exits with the",
-        "code of the error: 1 try again, 2 configuration, 3 a person must act. How bad records and objects are passed over is",
-        "told in [bad data](../guides/bad-data.md).",
+        "All are in `framework.errors`. The program writes the message to stderr as one sentence and exits with the code of",
+        "the error: 1 try again, 2 configuration, 3 a person must act. [Bad data](../guides/bad-data.md) explains how to skip",
+        "bad records and objects.",
         "",
     ]
     for cls in error_classes():
@@ -176,9 +176,9 @@ _CONTRACTS_HEAD = f"""\
 
 {_WRITTEN_BY}
 
-What an author of a source, a format or a store writes, and what the framework gives. Methods marked **abstract** must be
-written; the others have a default. Names that begin with `_` are the framework's own. How the pieces work together is told
-in [architecture](../development/architecture.md), how to write a source in [write a source](../guides/write-a-source.md).
+The classes that authors of sources, formats and stores subclass, fill or call. **Abstract** methods are required; the
+others have a default. Names that begin with `_` are private. [Architecture](../concepts/architecture.md) shows how the
+classes work together, [write a source](../guides/write-a-source.md) how to use them.
 """
 
 
@@ -223,8 +223,8 @@ _LAWS_HEAD = """\
 
 `from framework.testing.kit import check, check_all, ConformanceLaws`
 
-What a [source that proves itself](../guides/write-a-source.md#prove-it) keeps. A law whose capabilities the rig lacks is skipped,
-and says so.
+What every [tested source](../guides/write-a-source.md#prove-it) keeps. A law is skipped, and reported as skipped, if the rig
+lacks its capabilities.
 
 | law | says | tries | needs |
 | --- | --- | --- | --- |"""
@@ -272,26 +272,25 @@ _COMMAND_HEAD = f"""\
 
 {_WRITTEN_BY}
 
-`python -m s3_source` is the program of the S3 source, `python -m gcs_source` that of the GCS source, with the same commands;
-every source has the same one (`framework.cli.run`), and `demo` where it brings one. Log lines and the progress bar go to
-stderr, results to stdout.
+`python -m s3_source` is the program of the S3 source, and `python -m gcs_source` of the GCS source. Every source has the
+same commands; `demo` only if it ships one. Logs and the progress bar go to stderr, results to stdout.
 
 | exit code | meaning |
 | --- | --- |
-| 0 | done; or a run without `--once` was stopped as asked (SIGINT, SIGTERM) |
-| 1 | try again: Iggy, the store or Spark was away, another instance still runs, or `--once` was interrupted |
-| 2 | configuration: mistakes in the file or in the command itself |
-| 3 | a person must act: credentials, permissions, a topic or bucket that is missing, a bad object |
+| 0 | done; or a run without `--once` was stopped on request (SIGINT, SIGTERM) |
+| 1 | try again: Iggy, the store or Spark was unavailable, another instance is running, or `--once` was interrupted |
+| 2 | configuration: mistakes in the file or on the command line |
+| 3 | a person must act: credentials, permissions, a missing topic or bucket, a bad object |
 
-A supervisor restarts after 1 and stops after 2 and 3: see [systemd](../guides/run-under-systemd.md) and
-[Kubernetes](../guides/run-on-kubernetes.md). The code of each error stands in [errors](errors.md).
+Let a supervisor restart after 1, not after 2 and 3: see [systemd](../guides/run-under-systemd.md) and
+[Kubernetes](../guides/run-on-kubernetes.md). [Errors](errors.md) has the code of each error.
 
-The last line on stderr says what failed, where, and what to do; with `[log] format = "json"` it is a JSON object of the level
-`error`, with `error` (the class) and `exit_code`. An error that nobody expected is one sentence, too: it names the class, and
-the file that holds the trace (below the folder for temporary files, `TMPDIR`). In a JSON log the trace is the field `traceback`.
+The last line on stderr says what failed, where, and what to do. With `[log] format = "json"` it is a JSON object of level
+`error`, with `error` (the class) and `exit_code`. An unexpected error names its class, and the file with the traceback (under
+`TMPDIR`); in a JSON log the traceback is the field `traceback`.
 
-A run that is told to stop (Ctrl-C, SIGINT, SIGTERM) ends within 5 seconds with its positions saved. A second signal ends it
-at once; nothing is lost by that either, see [delivery](../concepts/delivery.md).
+On Ctrl-C, SIGINT or SIGTERM a run saves its positions and ends within 5 seconds. A second signal ends it at once; nothing is
+lost then either ([delivery](../concepts/delivery.md)).
 """
 
 
@@ -318,59 +317,58 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 _COMMAND_NOTES = {
     "plan": [
-        "It lists once, and decides about each object as a run does. GET requests are at least one for each object or share;",
-        "Parquet takes some more. The default prices are those of Amazon S3 Standard in us-east-1, read in the same region. The",
-        "exit code is that of a run that could not begin either: no bucket, no permission, positions made with other options.",
+        "Lists once, and decides about each object as a run does. It counts at least one GET request per object or split;",
+        "Parquet takes more. The default prices are those of Amazon S3 Standard in us-east-1, read in the same region. If a run",
+        "could not start (no bucket, no permission, positions of other options), the exit code is that of the run.",
         "",
     ],
     "status": [
-        "Reads only: the source may run meanwhile. The lag is what a listing shows and is not done, and takes the LIST requests",
-        "of a pass; `--no-list` leaves it out. Who runs: the claims in the log and the server's clients tell.",
-        "Exit code 0 whenever it could be told, also while nothing runs.",
+        "Only reads, so it may run beside the source. The lag is the number of listed objects that are not done, and costs the",
+        "LIST requests of a listing; `--no-list` omits it. The exit code is 0 if the status could be read, even if no instance",
+        "runs.",
         "",
     ],
     "offsets show": [
-        "Reads only: the source may run meanwhile. What it sent since its last save is not in it.",
+        "Only reads, so it may run beside the source. Records sent since the last save are missing.",
         "",
     ],
     "offsets export": [
-        "The fields are explained in [positions by hand](../guides/positions-by-hand.md); they only get more.",
+        "[Positions by hand](../guides/positions-by-hand.md) explains the fields. Later versions may add fields.",
         "",
     ],
     "offsets reset": [
-        "The source must not be running. Says first how many objects and records will be sent again. Exit code 1 when the answer",
-        "is no, or the source runs; 2 when there is no terminal to ask on and no `--yes`. See",
+        "Stop the source first. The command shows how many objects and records will be sent again, and asks. Exit code 1 if you",
+        "decline or the source runs; 2 without a terminal and without `--yes`. See",
         "[positions by hand](../guides/positions-by-hand.md).",
         "",
     ],
     "offsets accept-data-loss": [
-        "One of the two ways out after a purge; [positions](../concepts/positions.md) says what is told apart how.",
+        "One of the two ways out after a purge; see",
+        "[positions by hand](../guides/positions-by-hand.md#after-topics-or-the-configuration-changed).",
         "",
     ],
     "dead-letter show": [
-        "Reads only: the source may run meanwhile. A letter's number is its offset in the dead letter topic. See",
+        "Only reads, so it may run beside the source. The number of a dead letter is its offset in the topic. See",
         "[bad data](../guides/bad-data.md).",
         "",
     ],
     "dead-letter replay": [
-        "Exit code 3 when letters stay because their records are still bad, 1 when the source runs. It can be repeated, also",
-        "after it was killed: nothing is sent twice.",
+        "Exit code 3 if records are still bad, 1 if the source runs. You can repeat it, even after a kill: nothing is sent twice.",
         "",
     ],
     "check": [
-        'It sends and makes nothing. With the engine `"spark"` it starts an application, and ends it. Exit code 0 when every line',
-        "begins with `ok` or `warn`; when one begins with `FAIL`, the code with which a run would end.",
+        'Sends and creates nothing. With the engine `"spark"` it starts a Spark application and ends it. Exit code 0 if every',
+        "line begins with `ok` or `warn`; if a line begins with `FAIL`, the exit code of a run.",
         "",
     ],
     "read": [
-        "Partition after partition, each up to its end at that moment. A line holds `topic`, `partition`, `offset`, `id` (32",
-        "hexadecimal digits), `timestamp_us`, the provenance (`bucket`, `key`, `version`), `record`, and `payload`: JSON as it",
-        "is, other text as a string, and bytes that are no UTF-8 as `payload_base64`. See",
-        "[messages](iggy-messages.md).",
+        "Reads one partition after the other, each to its current end. A line has `topic`, `partition`, `offset`, `id` (32",
+        "hexadecimal digits), `timestamp_us`, the origin (`bucket`, `key`, `version`), `record`, and `payload`: JSON unchanged,",
+        "other text as a string, and bytes that are not UTF-8 as `payload_base64`. See [messages](iggy-messages.md).",
         "",
     ],
     "demo": [
-        "Its packages come with `pip install '.[demo]'` in a checkout of this project; `make demo` does all of it.",
+        "Needs `pip install '.[demo]'` in a checkout of this project; `make demo` does both.",
         "",
     ],
 }
@@ -378,11 +376,10 @@ _COMMAND_NOTES = {
 _SERVER_NOTES = [
     "## `python -m framework.iggy.embedded PATH`",
     "",
-    "The embedded server by itself, for development: loopback only. `--port N` (8090; 0 takes a free one), `--host`,",
-    "`--username` (`iggy`), `--no-sync` (faster; messages survive `kill -9` but not a power cut), `--owned` (ends with its",
-    "parent). The password is that of the variable `IGGY_EMBEDDED_PASSWORD`, or else the one in the folder's file",
-    "`password`, which only you can read and which is made at random. Exit codes: 0 stopped, 1 failed, 2 usage, 3 the folder is",
-    "in use.",
+    "The embedded server, for development; loopback only. `--port N` (8090; 0: any free port), `--host`, `--username`",
+    "(`iggy`), `--no-sync` (faster; messages survive `kill -9` but not a power cut), `--owned` (ends with its parent process).",
+    "The password is the variable `IGGY_EMBEDDED_PASSWORD`, else the random one in the folder's file `password`, which only you",
+    "can read. Exit codes: 0 stopped, 1 failed, 2 usage, 3 the folder is in use.",
     "",
     "## `python -m framework.cli.reference`",
     "",
