@@ -130,7 +130,7 @@ def test_every_command_and_each_of_its_options_is_in_the_reference(generate):
 
 
 def test_every_format_is_in_the_reference_and_explained():
-    explained = (ROOT / "docs" / "concepts" / "records.md").read_text(encoding="utf-8")
+    explained = reference("formats.md")
     for name in known_formats():
         assert f'`"{name}"`' in reference("configuration.md"), name
         assert f"| `{name}` |" in explained, name
