@@ -1,4 +1,4 @@
-"""Library use: the records of a file, and the records of a folder through a task, without Iggy.
+"""Use the framework as a library: the records of a file and of a folder, without Iggy.
 
 python examples/library.py examples/data
 """
@@ -16,7 +16,7 @@ folder = Path(sys.argv[1])
 for payload in make_transformer(InputOptions(format="jsonl")).records(LocalFileInput(folder / "weather.jsonl")):
     print("record", payload.decode())
 
-# A whole source: what changed since `offsets`, then the end (`once`). The sections are those of a TOML file.
+# A source, read once. The sections are those of a TOML file.
 with FolderTask() as task:
     task.start(
         {

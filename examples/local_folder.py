@@ -1,10 +1,10 @@
-"""A source of your own: the files of a folder, written to Iggy once, in order, for ever.
+"""A source without an object store: it delivers the files of a folder to Iggy.
 
     python examples/local_folder.py --config examples/local_folder.toml --once
 
-This is all that a source has to write: a section of the configuration, an iterator that lists and opens, and a task
-that ties them together. Formats, positions, recovery, retries, filters, the command line and its exit codes are the
-framework's. `tests/conformance/test_local_folder.py` runs the conformance kit on it.
+A source consists of a section of the configuration, an iterator that lists and opens, and a task that names both.
+Formats, positions, recovery, retries, filters, the commands and their exit codes come with the framework.
+`tests/conformance/test_local_folder.py` runs the conformance kit on it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class FolderConfig(SourceCommonConfig):
 
 
 class FolderInput:
-    """One listed version of a file. `LocalFileInput` sees to it that it is whole; this, that it is what was listed.
+    """A listed version of a file.
 
-    A file that is written in place while it is read cannot be told from a whole one: write elsewhere, then move it here.
+    Write files elsewhere and move them here: a file that is written in place during the read looks whole.
     """
 
     def __init__(self, root: Path, native: NativeObject) -> None:
@@ -54,21 +54,21 @@ class FolderInput:
         self.size = native.size
 
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        """Opens the bytes `start .. end - 1`."""
+        """Open the bytes `start .. end - 1`."""
         path = self._root / self.key
         try:
             with ExitStack() as if_not:
                 stream = if_not.enter_context(closing(LocalFileInput(path, key=self.key).open(start, end)))
                 if version_of(path.stat()) != self._native.version:
                     raise ObjectChangedError("the file was changed since it was listed", location=self.location)
-                if_not.pop_all()  # it is what was listed: who reads it closes it
+                if_not.pop_all()  # it is the listed version: the reader closes it
                 return stream
         except FileNotFoundError as exc:
             raise ObjectNotFoundError("the file is gone", location=self.location) from exc
 
 
 class FolderIterator(AbstractSourceRecordIterator):
-    """Lists and opens; the records come by themselves."""
+    """List and open files."""
 
     @property
     def root(self) -> Path:
@@ -78,7 +78,7 @@ class FolderIterator(AbstractSourceRecordIterator):
 
     @override
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
-        """Every file after `offset`, in the order of the keys' UTF-8 bytes, as positions and listings need it."""
+        """Yield every file after `offset`, in the order of the keys' UTF-8 bytes."""
         if not self.root.is_dir():
             raise BucketNotFoundError(f"{self.root}: there is no such folder; set [folder] path")
         paths = {path.relative_to(self.root).as_posix(): path for path in self.root.rglob("*") if path.is_file()}
@@ -88,7 +88,7 @@ class FolderIterator(AbstractSourceRecordIterator):
             try:
                 stat = paths[key].stat()
             except FileNotFoundError:
-                continue  # deleted while we were listing
+                continue  # deleted during the listing
             yield NativeObject(
                 scheme="file",
                 bucket=str(self.root),
@@ -104,14 +104,14 @@ class FolderIterator(AbstractSourceRecordIterator):
 
 
 class FolderTask(AbstractSourceTask):
-    """Reads one folder."""
+    """Read a folder."""
 
     config_class = FolderConfig
     iterator_class = FolderIterator
 
 
 def version_of(stat: os.stat_result) -> str:
-    """What tells two contents of one file apart. Written in place within one tick of the clock they look alike."""
+    """Return a text that differs between two contents of a file, unless it is written in place within a clock tick."""
     return f"{stat.st_mtime_ns}-{stat.st_size}-{stat.st_ino}"
 
 

@@ -1,4 +1,4 @@
-"""The S3 source for `spark-submit`, which says where it runs: spark-submit examples/spark_submit.py --config examples/s3.toml."""
+"""Run the S3 source with `spark-submit examples/spark_submit.py --config examples/s3.toml`."""
 
 from framework.cli import leave, run
 from s3_source.task import S3SourceTask
