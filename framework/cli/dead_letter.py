@@ -1,4 +1,4 @@
-"""The commands `dead-letter show` and `replay`: their options; `framework.cli.letters` does the work."""
+"""The commands `dead-letter show` and `replay`: their options; `framework.cli.dead_letters` does the work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from framework.cli.letter_choice import LetterChoice
+from framework.cli.dead_letter_choice import DeadLetterChoice
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
@@ -25,7 +25,7 @@ PrefixOption = Annotated[
 KindOption = Annotated[
     str | None, typer.Option(help="Only letters with this error, RecordError for instance.", show_default=False)
 ]
-LetterOption = Annotated[
+DeadLetterOption = Annotated[
     int | None, typer.Option("--letter", help="Only the letter of this number.", min=0, show_default=False)
 ]
 
@@ -48,7 +48,7 @@ def dead_letter_app(
         key: KeyOption = None,
         prefix: PrefixOption = None,
         kind: KindOption = None,
-        letter: LetterOption = None,
+        letter: DeadLetterOption = None,
         since: Annotated[
             str | None,
             typer.Option(
@@ -64,11 +64,11 @@ def dead_letter_app(
         ] = None,
     ) -> int:
         """Lists dead letters: where, why, how long, replayed or not. Changes nothing, and may run beside the source."""
-        from framework.cli.letters import show_letters  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.dead_letters import show_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
-        choice = LetterChoice(key=key, prefix=prefix, kind=kind, letter=letter, since=since)
+        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, letter=letter, since=since)
         path = required(context, config)
-        return show_letters(
+        return show_dead_letters(
             task_class, path, choice, with_replayed=replayed, limit=limit, as_json=json, payload=payload
         )
 
@@ -79,7 +79,7 @@ def dead_letter_app(
         key: KeyOption = None,
         prefix: PrefixOption = None,
         kind: KindOption = None,
-        letter: LetterOption = None,
+        letter: DeadLetterOption = None,
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Say which letters it would be, and change nothing.")
         ] = False,
@@ -92,9 +92,11 @@ def dead_letter_app(
         ] = False,
     ) -> int:
         """Sends skipped records again, read under the configuration as it is now. The source must not be running."""
-        from framework.cli.letters import replay_letters  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.dead_letters import replay_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
-        choice = LetterChoice(key=key, prefix=prefix, kind=kind, letter=letter)
-        return replay_letters(task_class, required(context, config), choice, dry_run=dry_run, may_be_lost=may_be_lost)
+        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, letter=letter)
+        return replay_dead_letters(
+            task_class, required(context, config), choice, dry_run=dry_run, may_be_lost=may_be_lost
+        )
 
     return app

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from framework.engine.inspection import Inspection
     from framework.task import AbstractSourceTask
 
-MOST_ROWS = 20
+MAX_ROWS = 20
 """Partitions and folders that a table for people shows; `--json` has all."""
 
 
@@ -72,7 +72,7 @@ def show_status(task_class: type[AbstractSourceTask], path: Path, *, no_list: bo
     if outlook is not None:
         objects, size = counted(outlook.total.objects, "object"), counted(outlook.total.size_bytes, "byte")
         _write([f"lag: {objects}, {size} listed and not done"])
-        _write(_left_out(outlook))
+        _write(_filtered(outlook))
     return 0
 
 
@@ -111,7 +111,7 @@ def _outlook_json(outlook: Outlook) -> dict[str, Any]:
         **attrs.asdict(outlook.total),
         "begun": outlook.begun,
         "listed": outlook.listed,
-        "left_out": dict(outlook.left_out),
+        "left_out": dict(outlook.filtered),
         "list_requests": outlook.list_requests,
         "get_requests": outlook.get_requests,
         "endings": _shares_json(outlook.endings),
@@ -129,7 +129,7 @@ def _outlook_lines(outlook: Outlook) -> Iterator[str]:
     begun = f", {outlook.begun:,} of them begun before" if outlook.begun else ""
     objects, size = counted(total.objects, "object"), counted(total.size_bytes, "byte")
     yield f"to read: {objects}, {size}{begun}; {outlook.listed:,} listed"
-    yield from _left_out(outlook)
+    yield from _filtered(outlook)
     for title, shares in (
         ("ending", outlook.endings),
         ("partition", outlook.topic_partitions),
@@ -138,15 +138,15 @@ def _outlook_lines(outlook: Outlook) -> Iterator[str]:
         if shares:
             yield f"{title:<40} {'objects':>12} {'bytes':>20}"
         largest = sorted(shares.items(), key=lambda item: (-item[1].size_bytes, item[0]))
-        for name, share in largest[:MOST_ROWS]:
+        for name, share in largest[:MAX_ROWS]:
             yield f"{name or '(none)':<40} {share.objects:>12,} {share.size_bytes:>20,}"
-        if len(largest) > MOST_ROWS:
-            yield f"... and {len(largest) - MOST_ROWS:,} more (--json shows all)"
+        if len(largest) > MAX_ROWS:
+            yield f"... and {len(largest) - MAX_ROWS:,} more (--json shows all)"
     yield f"requests: {outlook.list_requests:,} LIST for each pass, at least {outlook.get_requests:,} GET"
 
 
-def _left_out(outlook: Outlook) -> Iterator[str]:
-    for reason, count in sorted(outlook.left_out.items()):
+def _filtered(outlook: Outlook) -> Iterator[str]:
+    for reason, count in sorted(outlook.filtered.items()):
         yield f"left out, {reason}: {counted(count, 'object')}"
 
 

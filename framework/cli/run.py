@@ -188,16 +188,16 @@ class EmptyWatch:
 
     def see(self, progress: Progress) -> None:
         """Takes the figures, from one thread."""
-        if self._done or not progress.passes or progress.state not in {"waiting", "done", "stopped"}:
+        if self._done or not progress.listings or progress.state not in {"waiting", "done", "stopped"}:
             return
         self._done = True
-        skipped = sum(progress.left_out.values())
+        skipped = sum(progress.filtered.values())
         if progress.objects_total or progress.done_before or progress.objects_done or progress.listed > skipped:
             return
         if not progress.listed:
             log.warning("nothing to read: %s shows no object; check the prefix", place_of(self._config))
             return
-        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.left_out.items())
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.filtered.items())
         log.warning(
             "nothing to read: none of the %s that %s shows is chosen (%s); check [naming] template and [discovery]",
             counted(progress.listed, "object"),
@@ -234,7 +234,7 @@ def _summary(progress: Progress, letters: str | None) -> None:
         )
     if progress.archived:
         log.warning("archived and waited for: %s, each counted in each pass", counted(progress.archived, "object"))
-    for reason, count in progress.left_out.items():
+    for reason, count in progress.filtered.items():
         log.info("not read, %s: %s", reason, counted(count, "object"))
 
 

@@ -93,7 +93,7 @@ class BucketConfig:
         )
 
 
-def bucket_mistakes(config: BucketConfig, bucket: str) -> Iterator[str]:
+def bucket_errors(config: BucketConfig, bucket: str) -> Iterator[str]:
     """What is wrong with the bucket's address, the prefixes and the patience. Each sentence begins with the option's name."""
     if not bucket:
         yield "bucket: must not be empty"
@@ -111,7 +111,7 @@ def bucket_mistakes(config: BucketConfig, bucket: str) -> Iterator[str]:
         yield "retry_base: must not be above retry_cap"
 
 
-def address_mistakes(**addresses: str) -> Iterator[str]:
+def address_errors(**addresses: str) -> Iterator[str]:
     """What is wrong with HTTP addresses, given by the names of their options. Only a proxy's may hold a user."""
     for name, value in addresses.items():
         if not value:

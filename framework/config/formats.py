@@ -36,7 +36,7 @@ def make_transformer(options: InputOptions) -> Transformer:
         ConfigError: no such format, options that contradict themselves (all mistakes at once), a registered format that
             cannot be imported, or another `transformers` package in the way.
     """
-    mistakes = list(options.mistakes())
+    mistakes = list(options.validate_options())
     try:
         factory = _find_factory(options.format)
     except ConfigError as exc:

@@ -19,7 +19,7 @@ TOPIC_PLACEHOLDER = "{{topic}}"
 OFFSETS_SUFFIX = "-offsets"
 """How the topic of positions is called that every source has by default."""
 
-_LONGEST_TOPIC_BYTES = 255
+_MAX_TOPIC_BYTES = 255
 _NUMBER = re.compile(r"\+?[0-9]+", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 # The topic's length is limited by Iggy: a longer one is no match rather than an error in the middle of a run.
@@ -79,7 +79,7 @@ class NameTemplate:
             ConfigError: an unknown placeholder, one that stands twice, two with nothing to tell them apart between
                 them, no valid regular expression, or one of the form `(a+)+`. All mistakes at once.
         """
-        mistakes = _placeholder_mistakes(text) + (_repeat_mistakes(text) if regex else _border_mistakes(text))
+        mistakes = _placeholder_errors(text) + (_repeat_errors(text) if regex else _border_errors(text))
         if mistakes:
             raise ConfigError([f'template = "{text}": {mistake}' for mistake in mistakes])
         try:
@@ -110,20 +110,20 @@ class NameTemplate:
         return NameMatch(topic, *numbers)
 
 
-def topic_name_mistake(name: str) -> str | None:
+def topic_name_error(name: str) -> str | None:
     """Why Iggy cannot have a stream or topic of that name: "is ...", "holds ..."; None when it can."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         return "is not valid Unicode"
-    if not 1 <= size <= _LONGEST_TOPIC_BYTES:
-        return f"is not 1 to {_LONGEST_TOPIC_BYTES} bytes long, as Iggy's names are"
+    if not 1 <= size <= _MAX_TOPIC_BYTES:
+        return f"is not 1 to {_MAX_TOPIC_BYTES} bytes long, as Iggy's names are"
     if _NUMBER.fullmatch(name):
         return "is digits alone, which Iggy takes for a number and not for a name"
     return None if name.isprintable() else "holds control characters"
 
 
-def _placeholder_mistakes(text: str) -> list[str]:
+def _placeholder_errors(text: str) -> list[str]:
     mistakes: list[str] = []
     seen: set[str] = set()
     for name in _PLACEHOLDER.findall(text):
@@ -136,7 +136,7 @@ def _placeholder_mistakes(text: str) -> list[str]:
     return mistakes
 
 
-def _border_mistakes(text: str) -> list[str]:
+def _border_errors(text: str) -> list[str]:
     """Placeholders whose border nothing shows: `{{topic}}{{partition}}`, `{{partition}}0{{start_offset}}`.
 
     Apart from being guesswork, they are what makes matching slow.
@@ -156,7 +156,7 @@ def _border_mistakes(text: str) -> list[str]:
     return mistakes
 
 
-def _repeat_mistakes(text: str) -> list[str]:
+def _repeat_errors(text: str) -> list[str]:
     """The common form of a pattern that can take for ever: `(a+)+`. Others are left to those who ask for a regex."""
     return [
         f"{found} repeats a repetition, which can take for ever on a long key; drop one of the two"

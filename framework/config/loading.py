@@ -1,7 +1,7 @@
 """A TOML file -> a frozen configuration, or one error that holds every mistake of the file.
 
 A root class has a field for each section; a section class has an `option()` for each key. Either may have a method
-`mistakes(self) -> Iterable[str]` for what its options together get wrong: it yields the ends of sentences that begin
+`validate_options(self) -> Iterable[str]` for what its options together get wrong: it yields the ends of sentences that begin
 with `[section] `, or whole sentences on the root. It is called even when other parts of the file are wrong, and ends
 quietly where it touches a value that could not be read, so that one mistake is never reported as two.
 """
@@ -23,7 +23,7 @@ import attrs
 
 from framework.config.option import Option, options_of
 from framework.config.substitution import Substitution
-from framework.config.values import SubstitutedText, ValueMistake, strict_converter
+from framework.config.values import InvalidValueError, SubstitutedText, strict_converter
 from framework.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -33,7 +33,7 @@ else:
 
 T = TypeVar("T")
 
-_LONGEST_SHOWN = 60
+_MAX_SHOWN = 60
 _CONVERTER = strict_converter()
 _SHORTEST_MASKED = 4
 """Shorter secrets are not masked inside sentences: masking every `a` would make the sentence unreadable."""
@@ -177,7 +177,7 @@ class _Reading:
             result = _CONVERTER.structure(value, option.type)
             result = _current_value(result, option, place)
             _check_limits(result, option)
-        except ValueMistake as mistake:
+        except InvalidValueError as mistake:
             self.mistakes.append(f"{place}{option.name}{_shown(value, option)}: {mistake}")
             return _UNUSABLE
         return result
@@ -227,7 +227,7 @@ class _Reading:
         prefix = f"{place.strip('[] ')}." if place else ""  # sections may say `s3.bucket: ...`, for use without a file
         try:
             made = cls(**values)
-            check: Callable[[], Iterable[str]] | None = getattr(made, "mistakes", None)
+            check: Callable[[], Iterable[str]] | None = getattr(made, "validate_options", None)
             for mistake in check() if check is not None else ():
                 self.mistakes.append(f"{place}{mistake.removeprefix(prefix)}")
         except _UnusableError:
@@ -309,14 +309,14 @@ def _check_limits(value: object, option: Option) -> None:
                 guess = nearest(str(item), metadata.choices)
                 advice = f'; did you mean "{guess}"?' if guess else ""
                 allowed = " or ".join(f'"{choice}"' for choice in metadata.choices)
-                raise ValueMistake(f"must be {allowed}{advice}")
+                raise InvalidValueError(f"must be {allowed}{advice}")
     amount = len(value) if isinstance(value, (str, tuple)) else value
     if not isinstance(amount, (int, float)) or isinstance(amount, bool):
         return
     low, high = metadata.minimum, metadata.maximum
     if (low is not None and amount < low) or (high is not None and amount > high):
         limits = limits_text(option)
-        raise ValueMistake("must not be empty" if limits == "not empty" else f"must be {limits}")
+        raise InvalidValueError("must not be empty" if limits == "not empty" else f"must be {limits}")
 
 
 def limits_text(option: Option) -> str:
@@ -343,4 +343,4 @@ def _shown(value: object, option: Option) -> str:
     if option.metadata.secret or isinstance(value, SubstitutedText):
         return " = ***"
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return f" = {text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '...'}"
+    return f" = {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'}"

@@ -20,14 +20,14 @@ import attrs
 from framework.config.formats import is_format, known_formats
 from framework.config.globs import compile_globs
 from framework.config.iggy_address import IggyAddress
-from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_mistake
+from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
-from framework.transformer import COMPRESSIONS, MAX_LETTER_BYTES, MAX_MESSAGE_BYTES, InputOptions
+from framework.transformer import COMPRESSIONS, MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES, InputOptions
 
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
-_LONGEST_IGGY_NAME = 255
+_MAX_IGGY_NAME_BYTES = 255
 _MASTER = re.compile(r"local|local(-cluster)?\[.+\]|yarn|\w+://.+")
 
 
@@ -42,7 +42,7 @@ class SourceSection:
         maximum=100,
     )
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """Characters that a topic's name could not have."""
         if not _NAME.fullmatch(self.name):
             yield f'name = "{self.name}": may hold only letters, digits, ".", "_" and "-"'
@@ -95,13 +95,13 @@ class NamingSection:
         text = self.template or ""
         return TOPIC_PLACEHOLDER in text or (self.regex and "(?P<topic>" in text)
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """What is wrong with the template; a distribution that needs more than it has."""
         template = self.parsed()  # its ConfigError is gathered by the loader
         if self.distribution == "partition" and (template is None or not template.has_partition):
             yield 'distribution = "partition": needs {{partition}} in the template'
         for topic in self.topics:
-            mistake = topic_name_mistake(topic)
+            mistake = topic_name_error(topic)
             if mistake is not None:
                 yield f'topics: "{topic}" {mistake}'
 
@@ -205,7 +205,7 @@ class InputSection:
         """What a transformer is made from."""
         return InputOptions(**{field.name: getattr(self, field.name) for field in attrs.fields(InputOptions)})
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """A format that nobody has; options that contradict each other."""
         if not is_format(self.format):
             known = known_formats()
@@ -216,7 +216,7 @@ class InputSection:
             yield f"split_size: objects of {self.format} can only be read whole; leave it out"
         if self.split_size is not None and self.compression not in {"none", "auto"}:
             yield f"split_size: an object in {self.compression} can only be read from its beginning; leave split_size out"
-        yield from (mistake.removeprefix("input.") for mistake in self.options().mistakes())
+        yield from (mistake.removeprefix("input.") for mistake in self.options().validate_options())
 
 
 @attrs.frozen(kw_only=True)
@@ -238,13 +238,13 @@ class IggySection:
     password: str | None = option(
         None, secret=True, doc="Password of `username`, as it is: `${env:IGGY_PASSWORD}` or `${file:PATH}`.", minimum=1
     )
-    stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_LONGEST_IGGY_NAME)
+    stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_MAX_IGGY_NAME_BYTES)
     topic: str | None = option(
         None,
         doc="The topic that receives the records. May use `{{topic}}` from the name template; "
         "without that it wins over the template's topic. Absent: the template's topic.",
         minimum=1,
-        maximum=_LONGEST_IGGY_NAME,
+        maximum=_MAX_IGGY_NAME_BYTES,
     )
     partitions: int = option(
         4,
@@ -309,10 +309,10 @@ class IggySection:
         login = f"{quote(self.username, safe='')}:{quote(self.password, safe='')}"
         return IggyAddress.parse(f"{scheme}{mark}{login}@{rest}")
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """An address that is none, and names that Iggy cannot have. Its sentences hold no password."""
         for option_name, name in (("stream", self.stream), ("topic", self.topic)):
-            mistake = topic_name_mistake(name) if name is not None else None
+            mistake = topic_name_error(name) if name is not None else None
             if mistake is not None:
                 yield f'{option_name} = "{name}": {mistake}'
         try:
@@ -330,7 +330,7 @@ class OffsetsSection:
         doc="The topic that keeps the positions. Absent: the source's name with `-offsets`. "
         "Sources may share one: each sees its own positions.",
         minimum=1,
-        maximum=_LONGEST_IGGY_NAME,
+        maximum=_MAX_IGGY_NAME_BYTES,
     )
     commit_interval: Seconds = option(
         1.0,
@@ -360,9 +360,10 @@ class DiscoverySection:
         unit="keys",
         doc='Mode `"incremental"`: so many of the highest keys are listed again in each pass, for those that come late.',
     )
-    full_pass_interval: Seconds = option(
+    full_listing_interval: Seconds = option(
         3600.0,
         minimum=0.01,
+        former_names={"full_pass_interval": ""},
         unit="seconds",
         doc='Mode `"incremental"`: how often everything is listed. For so long a late key below the look-back, or an object that '
         "was overwritten there, may go unnoticed.",
@@ -455,7 +456,7 @@ class DiscoverySection:
         "has deleted or rewritten.",
     )
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """Globs that are none; a list of keys without its mode, or the mode without a list."""
         if self.mode == "keys" and self.keys is None:
             yield 'keys: missing; mode = "keys" needs the place of the list'
@@ -503,7 +504,7 @@ class SparkSection:
         "in no message, and on no command line.",
     )
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """A master that is none; speculation, which gives a partition two senders."""
         if not _MASTER.fullmatch(self.master):
             yield (
@@ -529,12 +530,12 @@ class ErrorsSection:
         "it, `dead-letter replay` sends it again. Made when it is missing, with one partition. Sources may share one. "
         "Absent: what is skipped is counted and logged, no more.",
         minimum=1,
-        maximum=_LONGEST_IGGY_NAME,
+        maximum=_MAX_IGGY_NAME_BYTES,
     )
     dead_letter_bytes: Bytes = option(
-        MAX_LETTER_BYTES,
+        MAX_DEAD_LETTER_BYTES,
         minimum=1,
-        maximum=MAX_LETTER_BYTES,
+        maximum=MAX_DEAD_LETTER_BYTES,
         unit="bytes",
         doc="How much of a bad record a dead letter holds; of a longer one it holds the beginning.",
     )
@@ -601,7 +602,7 @@ class MetricsSection:
             raise ValueError(self.address)
         return host.removeprefix("[").removesuffix("]"), number
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """An address that is none."""
         try:
             self.host_and_port()
@@ -630,7 +631,7 @@ class SourceCommonConfig:
         """The topic that keeps the positions."""
         return self.offsets.topic or f"{self.source.name}{OFFSETS_SUFFIX}"
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """What sections get wrong together."""
         topic = self.iggy.topic
         has_topic = self.naming.names_topic
@@ -645,7 +646,7 @@ class SourceCommonConfig:
                 '[input] split_size: shares go to several partitions, but [naming] distribution = "partition" has each object '
                 "in the one that its name says; leave one of the two out"
             )
-        yield from self._name_mistakes()
+        yield from self._name_errors()
         if topic == self.offsets_topic:
             yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
         letters = self.errors.dead_letter_topic
@@ -663,11 +664,11 @@ class SourceCommonConfig:
                 f"({self.iggy.partitions}), since a partition belongs to one task"
             )
 
-    def _name_mistakes(self) -> Iterator[str]:
+    def _name_errors(self) -> Iterator[str]:
         """Names of topics that Iggy cannot have; topics to be named by keys that no key can or may name."""
         topic, letters = self.iggy.topic, self.errors.dead_letter_topic
         for place, name in (("[offsets] topic", self.offsets.topic), ("[errors] dead_letter_topic", letters)):
-            mistake = topic_name_mistake(name) if name is not None else None
+            mistake = topic_name_error(name) if name is not None else None
             if mistake is not None:
                 yield f'{place} = "{name}": {mistake}'
         if self.naming.topics and topic is not None and TOPIC_PLACEHOLDER not in topic:

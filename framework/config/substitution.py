@@ -46,7 +46,7 @@ class Substitution:
                 return "${"
             try:
                 value = self._value_of(found[1])
-            except _ReferenceMistake as mistake:
+            except _ReferenceError as mistake:
                 report(str(mistake))
                 failed = True
                 return ""
@@ -63,16 +63,14 @@ class Substitution:
         scheme, _, name = reference.partition(":")
         if scheme == "env" and name:
             if name not in self._environment:
-                raise _ReferenceMistake(f"the environment variable {name} is not set")
+                raise _ReferenceError(f"the environment variable {name} is not set")
             return self._environment[name]
         if scheme == "file" and name:
             return _content(name)
-        raise _ReferenceMistake(
-            f"${{{reference}}} must be ${{env:NAME}} or ${{file:PATH}}; a plain ${{ is written $${{"
-        )
+        raise _ReferenceError(f"${{{reference}}} must be ${{env:NAME}} or ${{file:PATH}}; a plain ${{ is written $${{")
 
 
-class _ReferenceMistake(ValueError):  # noqa: N818  never leaves this module
+class _ReferenceError(ValueError):
     pass
 
 
@@ -81,13 +79,13 @@ def _content(path: str) -> str:
         with Path(path).open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as exc:
-        raise _ReferenceMistake(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
+        raise _ReferenceError(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
     except ValueError:
-        raise _ReferenceMistake(f"the path {path!r} is no path") from None
+        raise _ReferenceError(f"the path {path!r} is no path") from None
     if len(data) > _MAX_FILE_BYTES:
-        raise _ReferenceMistake(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
+        raise _ReferenceError(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise _ReferenceMistake(f"the file {path} is not UTF-8 text") from None
+        raise _ReferenceError(f"the file {path} is not UTF-8 text") from None
     return text.removesuffix("\n").removesuffix("\r")

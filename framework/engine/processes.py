@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 OUTSTANDING_OBJECTS = 4000
 """Maximum of assigned but unfinished objects over all workers: enough to keep each busy, few enough for memory."""
 
-HAND_OUT = 64
+ASSIGN_BATCH = 64
 """Maximum of objects in one message to a worker."""
 
 WAIT_SECONDS = 0.05
@@ -90,14 +90,14 @@ class ProcessGroup:
         self._workers: list[_Worker] = []
         self._changed = threading.Condition()
         self._failure: SourceError | None = None
-        self._told_at = math.inf
+        self._stopping_since = math.inf
 
     def stop(self) -> None:
         """Stop the workers, from a separate thread: `run`, and they, may be waiting for an answer of Iggy."""
-        threading.Thread(target=self._tell_to_stop, name="stop", daemon=True).start()
+        threading.Thread(target=self._request_stop, name="stop", daemon=True).start()
 
-    def _tell_to_stop(self) -> None:
-        self._told_at = min(self._told_at, time.monotonic())
+    def _request_stop(self) -> None:
+        self._stopping_since = min(self._stopping_since, time.monotonic())
         for worker in list(self._workers):
             self._tell(worker, ("stop", None))
 
@@ -122,7 +122,7 @@ class ProcessGroup:
                 while not stopping.is_set() and not self._failed():
                     self._checkpoint(discovery)
                     self._check_skipped(reporter)
-                    if not self._hand_out(discovery.take()):
+                    if not self._assign(discovery.take()):
                         if discovery.finished:
                             self._checkpoint(discovery)
                             break
@@ -215,12 +215,12 @@ class ProcessGroup:
             self._session.follow()
         for _, entry in self._session.take_changed():
             if entry.finished:
-                discovery.settle(entry)
+                discovery.complete(entry)
         self._session.save()
 
     # ---- handing out
 
-    def _hand_out(self, taken: Sequence[Assignment]) -> bool:
+    def _assign(self, taken: Sequence[Assignment]) -> bool:
         for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
             self._session.partitions.ensure_topic(topic)
         self._session.offsets.store_begun()
@@ -228,8 +228,8 @@ class ProcessGroup:
         for assignment in taken:
             by_worker[task_of(assignment.entry.topic_partition, len(self._workers))].append(assignment)
         for number, given in by_worker.items():
-            for start in range(0, len(given), HAND_OUT):
-                self._tell(self._workers[number], ("give", given[start : start + HAND_OUT]))
+            for start in range(0, len(given), ASSIGN_BATCH):
+                self._tell(self._workers[number], ("give", given[start : start + ASSIGN_BATCH]))
         return bool(taken)
 
     def _tell(self, worker: _Worker, message: tuple[str, object]) -> None:
@@ -245,8 +245,8 @@ class ProcessGroup:
             for worker in self._workers:
                 self._tell(worker, ("close", None))
         else:
-            self._tell_to_stop()
-            deadline = self._told_at + STOP_SECONDS
+            self._request_stop()
+            deadline = self._stopping_since + STOP_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.is_alive():

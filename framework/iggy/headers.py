@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 from framework.iggy.values import HeaderScalar
 from framework.model.objects import NativeObject
-from framework.model.splits import Share
+from framework.model.splits import Split
 
 MAX_VALUE_BYTES = 255
 MAX_HEADERS_BYTES = 100_000
@@ -27,21 +27,21 @@ _field = struct.Struct("<BI").pack
 REPLAY_HEADER = "replay"
 """Marks a record that was sent again from a dead letter: no recovery counts it."""
 
-_SHARE = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
+_SPLIT = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
 
 
-def provenance(native: NativeObject, *, share: Share | None = None) -> dict[str, str]:
+def provenance(native: NativeObject, *, split: Split | None = None) -> dict[str, str]:
     """The headers that say where a record comes from: bucket, key, version, and the share when the object is split."""
     headers = {"bucket": native.bucket, "key": native.key, "version": native.version}
-    if share is not None:
-        headers["share"] = f"{share.number}/{share.split_size}"
+    if split is not None:
+        headers["share"] = f"{split.number}/{split.split_size}"
     return headers
 
 
-def share_of(headers: Mapping[str, str]) -> Share | None:
+def split_of(headers: Mapping[str, str]) -> Split | None:
     """The share that `provenance` wrote; None when the object is not split."""
-    found = _SHARE.fullmatch(headers.get("share", ""))
-    return Share(int(found[1]), int(found[2])) if found else None
+    found = _SPLIT.fullmatch(headers.get("share", ""))
+    return Split(int(found[1]), int(found[2])) if found else None
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:

@@ -262,16 +262,16 @@ class OffsetManager:
     def get_splits(self, first: OffsetManagerEntry) -> list[OffsetManagerEntry]:
         """Return the positions of an object's splits after the first."""
         with self.lock:
-            keys = self._positions.shares_of(first.get_manager_key())
+            keys = self._positions.splits_of(first.get_manager_key())
             return [entry for entry in map(self._positions.find, keys) if entry is not None and entry.is_of(first)]
 
-    def settled_version(self, key: OffsetManagerKey) -> str | None:
+    def final_version(self, key: OffsetManagerKey) -> str | None:
         """Return the version of a settled object; None without a position, while it is read, or when it is split.
 
         A listing asks this for each object that it shows: cheaper than the position.
         """
         with self.lock:
-            return self._positions.settled_version(key)
+            return self._positions.final_version(key)
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
@@ -311,7 +311,7 @@ class OffsetManager:
             key = key.get_manager_key()
         with self.lock:
             known = self._positions.find(key)
-            splits = self._positions.shares_of(key) if known is not None and known.split_size else []
+            splits = self._positions.splits_of(key) if known is not None and known.split_size else []
             if not self._positions.remove_object(key):
                 return
             self._removed[key] = None
@@ -561,21 +561,21 @@ class OffsetManager:
                 raise
             return delta
 
-    def forget_settled(self, entries: Iterable[OffsetManagerEntry]) -> None:
+    def forget_final(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Drop settled and saved positions, for a worker: its leader holds them and decides by them."""
         with self.lock:
             for entry in entries:
                 key = entry.get_manager_key()
                 known = self._positions.find(key)
-                if entry.settled and key not in self._dirty and known == entry:
+                if entry.final and key not in self._dirty and known == entry:
                     del self._positions[key]
 
     # ---- calls of a leader
 
     @property
-    def settled(self) -> int:
+    def final(self) -> int:
         """Number of settled positions."""
-        return self._positions.settled
+        return self._positions.final
 
     def entries(self) -> PositionView:
         """Return a view of all current positions: a sequence that builds each entry on access."""
@@ -597,7 +597,7 @@ class OffsetManager:
         with self.lock:
             compacted = self._positions.compact(self._watermark)
             if compacted.objects:
-                self._watermark = self._watermark.with_folded(compacted.objects, compacted.records)
+                self._watermark = self._watermark.with_compacted(compacted.objects, compacted.records)
             objects = sum(compacted.objects.values())
             objects += self._drop_missing()
         self.tracker.compacted(objects)
@@ -607,7 +607,7 @@ class OffsetManager:
         """Drop the positions of objects that complete listings missed for longer than late arrivals are allowed."""
         gone = [
             key.whole()
-            for key, entry in self._positions.unsettled()
+            for key, entry in self._positions.pending()
             if entry.missing_since_ms and self.tracker.is_gone_for_good(entry)
         ]
         return sum(map(self._positions.remove_object, dict.fromkeys(gone)))
@@ -623,7 +623,7 @@ class OffsetManager:
         """
         shown = set(shown)
         with self.lock:
-            for key, entry in self._positions.unsettled():
+            for key, entry in self._positions.pending():
                 if not entry.key.startswith(covers) or entry.key <= after:
                     continue
                 missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms

@@ -77,7 +77,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @override
     def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
-        if entry.settled:
+        if entry.final:
             self._finished.put(key, entry)
             self._reading.pop(key, None)
         else:
@@ -99,17 +99,17 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         yield from map(self._key_class, self._finished.keys())
         yield from list(self._reading)
 
-    def unsettled(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
+    def pending(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
         """Return the entries that are being read, or that a crash of the server could still revert."""
         return list(self._reading.items())
 
-    def shares_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
+    def splits_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
         """Return the keys of an object's splits after the first; they start together, so there is no gap."""
-        keys = (whole.of_share(share) for share in itertools.count(2))
+        keys = (whole.of_split(split_number) for split_number in itertools.count(2))
         return list(itertools.takewhile(self.__contains__, keys))
 
     @property
-    def settled(self) -> int:
+    def final(self) -> int:
         """Number of packed entries."""
         return len(self._finished)
 
@@ -130,7 +130,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         objects: dict[str, int] = {}
         generation = 0
         splits: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if entry.cut is not None}
+        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if entry.split is not None}
         facts = self._finished.codec.facts
         before = self._finished.records_done
         for number, row in self._finished.rows():
@@ -163,13 +163,13 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         known = self.find(key)
         if known is None:
             return False
-        for split in self.shares_of(key) if known.split_size else ():
+        for split in self.splits_of(key) if known.split_size else ():
             del self[split]
         del self[key]
         self.floor = max(self.floor, known.generation)
         return True
 
-    def settled_version(self, key: OffsetManagerKey) -> str | None:
+    def final_version(self, key: OffsetManagerKey) -> str | None:
         """Return the version of that key's entry, cheaper than the entry; None for an unsettled entry or a split."""
         return self._finished.whole_version(key)
 
@@ -293,7 +293,7 @@ def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> int:
     if first is not None and not first.is_of(entry):
         highest = first.generation
         if first.split_size:
-            for other in positions.shares_of(whole):
+            for other in positions.splits_of(whole):
                 del positions[other]
         positions.pop(whole, None)
     positions[key] = entry

@@ -40,7 +40,7 @@ class Capability(str, enum.Enum):
     STUCK = "making a listing stand still (stick)"
     CUT = "making an object's streams end early (cut)"
     FAULTS = "making calls to the store fail (fail, tries)"
-    SHARES = "a format whose objects can be cut into shares (can_split)"
+    SPLITS = "a format whose objects can be cut into shares (can_split)"
     HANDLES = "counting what is open (open_handles)"
     VENDOR_ERRORS = "naming the errors of its vendor (vendor_errors, translate)"
     PROCESSES = "making a task in another process (task_maker)"

@@ -11,7 +11,7 @@ from tests.conformance.test_local_folder import FolderRig
 
 class ShelfRig(FolderRig):
     capabilities = frozenset(
-        {Capability.ORDER, Capability.PAGES, Capability.SHARES, Capability.HANDLES, Capability.PROCESSES}
+        {Capability.ORDER, Capability.PAGES, Capability.SPLITS, Capability.HANDLES, Capability.PROCESSES}
     )
 
     def task_maker(self):

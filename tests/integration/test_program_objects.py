@@ -107,7 +107,7 @@ def test_difficult_keys(tmp_path, moto_bucket, iggy_url, stream_name, tasks):
         assert message.headers["bucket"] == moto_bucket.name
         assert all(1 <= len(value.encode()) <= 255 for value in message.headers.values())
         assert "@" in message.headers["version"]
-        assert message.share == 0
+        assert message.split_number == 0
     program.configure(runner={"tasks_max": 1})
     assert "0 records of 0 objects" in program.once().err
     lines = program.run("read").lines

@@ -17,7 +17,7 @@ import attrs
 from framework.discovery.key_list.rows import KeyRow, RowReader, checked_key, columns_of, split_rows, unpacked
 from framework.errors import KeyListError
 
-LONGEST_MANIFEST_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 64 << 20
 
 _COPY_BYTES = 1 << 20
 _BATCH_ROWS = 10_000

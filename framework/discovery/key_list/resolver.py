@@ -23,7 +23,7 @@ import attrs
 from framework.discovery.key_list.rows import KeyRow
 from framework.discovery.key_list.source import KeyList
 from framework.errors import KeyListError, ObjectChangedError, ObjectNotFoundError
-from framework.model.closing import give_up
+from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
@@ -39,7 +39,7 @@ OUTSIDE = "outside the prefix"
 REASONS = (MISSING, OTHER_VERSION, DELETE_MARKER, OUTSIDE)
 """Why rows are left out, beside the filters that a listing has too. The texts stand in logs and metrics."""
 
-MOST_REMEMBERED = 100_000
+MAX_REMEMBERED = 100_000
 """Keys that came back or were put off, at most. When more came back, no row of this list is believed any more; when more wait
 for the next pass, it is over the whole list."""
 
@@ -69,7 +69,7 @@ class _Lookup:
 
 
 class NamedObjects:
-    """The objects of a list, pass after pass. One thread iterates; `came_back` and `put_off` may come from any.
+    """The objects of a list, pass after pass. One thread iterates; `released` and `defer` may come from any.
 
     Attributes:
         whole: whether the pass under way, or the last one, is over the whole list.
@@ -106,7 +106,7 @@ class NamedObjects:
         self._state: str | None = None
         self._complete = False
         self._again = False
-        self._left_out = dict.fromkeys(REASONS, 0)
+        self._filtered = dict.fromkeys(REASONS, 0)
         self._lock = threading.Lock()
         self._doubted: set[str] = set()
         self._waiting: dict[str, None] = {}
@@ -123,7 +123,7 @@ class NamedObjects:
             RetriableError, FatalError: what the store says.
         """
         for _attempt in range(REWRITTEN_TIMES):
-            wanted = self._begin_pass(after)
+            wanted = self._begin_listing(after)
             try:
                 yield from self._found(wanted)
             except ObjectChangedError as error:
@@ -132,12 +132,12 @@ class NamedObjects:
                 self._complete = True
                 return
             finally:
-                give_up(wanted)  # a lookup that failed keeps it in its traceback, and the list open
+                close_iterator(wanted)  # a lookup that failed keeps it in its traceback, and the list open
         raise KeyListError(
             f"{self._keys.name}: rewritten {REWRITTEN_TIMES} times while it was read; write it seldomer, each time whole"
         )
 
-    def _begin_pass(self, after: str) -> Iterator[_Wanted]:
+    def _begin_listing(self, after: str) -> Iterator[_Wanted]:
         state = self._keys.state()
         with self._lock:
             rewritten = state != self._state
@@ -149,7 +149,7 @@ class NamedObjects:
         if not self.whole:
             return iter(waiting)
         log.info("reading the list of keys %s", self._keys.name)
-        self._left_out.update(dict.fromkeys(REASONS, 0))
+        self._filtered.update(dict.fromkeys(REASONS, 0))
         return self._wanted_rows(after)
 
     def _wanted_rows(self, after: str) -> Iterator[_Wanted]:
@@ -164,11 +164,11 @@ class NamedObjects:
 
     def _wanted(self, row: KeyRow, after: str) -> _Wanted | None:
         if row.delete_marker:
-            self._left_out[DELETE_MARKER] += 1
+            self._filtered[DELETE_MARKER] += 1
         elif not row.latest:
-            self._left_out[OTHER_VERSION] += 1
+            self._filtered[OTHER_VERSION] += 1
         elif not row.key.startswith(self._prefixes) or (after and row.key.encode() <= after.encode()):
-            self._left_out[OUTSIDE] += 1
+            self._filtered[OUTSIDE] += 1
         else:
             return self._believed(row)
         return None
@@ -236,34 +236,34 @@ class NamedObjects:
         if native is not None:
             yield native
         elif isinstance(one, _Lookup):
-            self._left_out[MISSING] += 1
-            if self._left_out[MISSING] <= NAMED_MISSING:
+            self._filtered[MISSING] += 1
+            if self._filtered[MISSING] <= NAMED_MISSING:
                 address = self._lookups.address(self._store.bucket, one.key)
                 log.warning("%s: left out, there is no such object, but %s names it", address, self._keys.name)
 
     # ---- what came of them
 
-    def came_back(self, key: str, *, gone: bool) -> None:
+    def released(self, key: str, *, gone: bool) -> None:
         """The reader found another version, or none: the row is wrong. It is looked up in the next pass, unless it is gone."""
         with self._lock:
-            if len(self._doubted) < MOST_REMEMBERED:
+            if len(self._doubted) < MAX_REMEMBERED:
                 self._doubted.add(key)
             else:
                 self._doubt_all = True
         if not gone:
-            self.put_off(key)
+            self.defer(key)
 
-    def put_off(self, key: str) -> None:
+    def defer(self, key: str) -> None:
         """An object of the pass under way was left for later: the next pass looks at it again."""
         with self._lock:
-            if len(self._waiting) < MOST_REMEMBERED:
+            if len(self._waiting) < MAX_REMEMBERED:
                 self._waiting[key] = None
             else:
                 self._again = True
 
-    def left_out(self) -> dict[str, int]:
+    def filtered(self) -> dict[str, int]:
         """Reason -> rows of the list that are no object to read."""
-        return {reason: count for reason, count in self._left_out.items() if count}
+        return {reason: count for reason, count in self._filtered.items() if count}
 
 
 def _ready(one: NativeObject | _Lookup) -> bool:

@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from framework.errors import KeyListError
 
-LONGEST_KEY_BYTES = 1024
+MAX_KEY_BYTES = 1024
 """The longest key that S3 and GCS have."""
 
-_LONGEST_LINE_BYTES = 16 * LONGEST_KEY_BYTES
-_SHORT = LONGEST_KEY_BYTES // 4
+_MAX_LINE_BYTES = 16 * MAX_KEY_BYTES
+_SHORT = MAX_KEY_BYTES // 4
 _BOM = b"\xef\xbb\xbf"
 
 FIELDS = {
@@ -191,9 +191,9 @@ def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
             ) from None
     if not key:
         raise KeyListError(f"{origin}, row {number}: the key is empty")
-    if len(key) > _SHORT and len(key.encode()) > LONGEST_KEY_BYTES:
+    if len(key) > _SHORT and len(key.encode()) > MAX_KEY_BYTES:
         raise KeyListError(
-            f"{origin}, row {number}: longer than a key can be ({LONGEST_KEY_BYTES} bytes); is this a list of keys?"
+            f"{origin}, row {number}: longer than a key can be ({MAX_KEY_BYTES} bytes); is this a list of keys?"
         )
     return key
 
@@ -212,7 +212,7 @@ def text_rows(file: BinaryIO, origin: str, *, encoded: bool = False) -> Iterator
         KeyListError: a line is no UTF-8, or longer than a key can be.
     """
     number = 0
-    while line := file.readline(_LONGEST_LINE_BYTES):
+    while line := file.readline(_MAX_LINE_BYTES):
         number += 1
         if number == 1:
             line = line.removeprefix(_BOM)
@@ -271,11 +271,11 @@ def split_rows(file: BinaryIO, origin: str) -> Iterator[tuple[int, list[str]]]:
 
     def lines() -> Iterator[str]:
         nonlocal length
-        while line := text.readline(_LONGEST_LINE_BYTES + 1):
+        while line := text.readline(_MAX_LINE_BYTES + 1):
             length += len(line)
-            if length > _LONGEST_LINE_BYTES:
+            if length > _MAX_LINE_BYTES:
                 raise KeyListError(
-                    f"{origin}, row {number + 1}: longer than {_LONGEST_LINE_BYTES} characters; is this a list of keys?"
+                    f"{origin}, row {number + 1}: longer than {_MAX_LINE_BYTES} characters; is this a list of keys?"
                 )
             yield line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from framework.discovery.key_list.inventory import LONGEST_MANIFEST_BYTES, Inventory, data_rows, parse_manifest
+from framework.discovery.key_list.inventory import MAX_MANIFEST_BYTES, Inventory, data_rows, parse_manifest
 from framework.discovery.key_list.location import ListPlace
 from framework.discovery.key_list.rows import KeyRow, csv_rows, text_rows, unpacked
 from framework.errors import ConfigError, KeyListError
@@ -69,8 +69,8 @@ class KeyList:
     def _inventory(self) -> Inventory:
         name = self._place.name
         with self._place.open() as file:
-            content = file.read(LONGEST_MANIFEST_BYTES + 1)
-        if len(content) > LONGEST_MANIFEST_BYTES:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(content) > MAX_MANIFEST_BYTES:
             raise KeyListError(f"{name}: longer than the manifest of an inventory can be; is it a manifest.json?")
         inventory = parse_manifest(content, name)
         if inventory.source_bucket != self._bucket and not self._bucket.startswith("arn:"):

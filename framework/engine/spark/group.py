@@ -50,7 +50,7 @@ OUTSTANDING_OBJECTS = 50_000
 GATHER_SECONDS = 0.3
 """How long a free task waits for a listing that still brings objects, rather than take the first one alone."""
 
-MOST_TASKS = 1000
+MAX_TASKS = 1000
 
 FOLLOW_SECONDS = 1.0
 
@@ -107,7 +107,7 @@ class SparkGroup:
         self._session = session
         self._context = context
         self._once = once
-        self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MOST_TASKS)
+        self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MAX_TASKS)
         self._group = f"iggy-cloud-sources {config.source.name} {session.epoch.number}"
         self._listing_group = f"{self._group} listing"
         self._changed = threading.Condition()
@@ -119,15 +119,15 @@ class SparkGroup:
         self._results: list[tuple[int, JobResult]] = []
         self._live = TaskStatistics()
         self._due = DuePolls(FOLLOW_SECONDS)
-        self._told_at = math.inf
+        self._stopping_since = math.inf
         self._line = DriverLine.of(context) if hold_line else None  # last: nothing may fail behind it
 
     def stop(self) -> None:
         """Tells the jobs to end, from a thread of its own: `run` may be waiting for an answer of Iggy, as they may."""
-        threading.Thread(target=self._tell_to_stop, name="stop", daemon=True).start()
+        threading.Thread(target=self._request_stop, name="stop", daemon=True).start()
 
-    def _tell_to_stop(self) -> None:
-        self._told_at = min(self._told_at, time.monotonic())
+    def _request_stop(self) -> None:
+        self._stopping_since = min(self._stopping_since, time.monotonic())
         if self._line is not None:
             self._line.close()
 
@@ -226,9 +226,9 @@ class SparkGroup:
         """Ends the jobs that are still at work, if any: their partitions are recovered before anybody sends to them again."""
         cancel_jobs(self._context, self._listing_group)
         threads = [running.thread for running in self._running.values()]
-        self._tell_to_stop()
+        self._request_stop()
         if self._line is not None:
-            _join(threads, self._told_at + ORDERLY_SECONDS)
+            _join(threads, self._stopping_since + ORDERLY_SECONDS)
         if any(thread.is_alive() for thread in threads):
             cancel_jobs(self._context, self._group)
             _join(threads, time.monotonic() + KILLED_SECONDS)
@@ -268,10 +268,10 @@ class SparkGroup:
             for running in self._running.values():
                 if entry.topic_partition in running.topic_partitions:
                     running.records += more
-            settled = discovery.settle(entry) if entry.finished else None
-            if settled is not None:
+            completed = discovery.complete(entry) if entry.finished else None
+            if completed is not None:
                 self._live.objects += 1
-                self._live.object_bytes += settled.size_bytes
+                self._live.object_bytes += completed.size_bytes
 
 
 def _join(threads: Iterable[threading.Thread], deadline: float) -> None:

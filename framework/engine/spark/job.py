@@ -15,7 +15,7 @@ import attrs
 from pyspark import TaskContext
 
 from framework.discovery.feed import Assignment, HandedFeed
-from framework.engine.log_forwarding import Said, Teller
+from framework.engine.log_forwarding import LogForwarder, LogLine
 from framework.engine.memory import limit_arenas
 from framework.engine.spark.line import LineAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
@@ -23,7 +23,7 @@ from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.pipeline.sender import OBJECTS_LOGGER
 from framework.pipeline.statistics import TaskStatistics
 
-MOST_SAID = 200
+MAX_LOGGED = 200
 """Lines of a job's log that travel to the driver: a bucket of bad records has as many warnings."""
 
 
@@ -57,7 +57,7 @@ class JobResult:
     statistics: TaskStatistics
     released: Sequence[tuple[Assignment, bool]] = ()
     failure: SourceError | None = None
-    said: Sequence[Said] = ()
+    said: Sequence[LogLine] = ()
     unsaid: int = 0
 
 
@@ -65,11 +65,11 @@ class _Heard:
     """Keeps warnings, up to a number."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
+        self.said: list[LogLine] = []
         self.unsaid = 0
 
-    def keep(self, said: Said) -> None:
-        if len(self.said) < MOST_SAID or said.logger == OBJECTS_LOGGER:  # those are as few as the job's objects
+    def keep(self, said: LogLine) -> None:
+        if len(self.said) < MAX_LOGGED or said.logger == OBJECTS_LOGGER:  # those are as few as the job's objects
             self.said.append(said)
         else:
             self.unsaid += 1
@@ -78,7 +78,7 @@ class _Heard:
 @contextlib.contextmanager
 def _listening() -> Iterator[_Heard]:
     heard = _Heard()
-    handler = Teller(heard.keep)
+    handler = LogForwarder(heard.keep)
     root = logging.getLogger()
     root.addHandler(handler)
     try:

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 SLICE_SECONDS = 0.1
 
-TELL_SECONDS = 20.0
+NOTICE_SECONDS = 20.0
 """How long Spark may keep us waiting before a line says so; it never says so itself."""
 
 REACH_SECONDS = 8.0
@@ -321,7 +321,7 @@ def wait_for(
             if late:
                 raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for {what}, and none came")
             return None
-        if waited >= TELL_SECONDS:
+        if waited >= NOTICE_SECONDS:
             waited = 0.0
             log.warning("still waiting for %s", what)
     return awaited.result()

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.errors import ConfigError, IggyTopicError
-from framework.iggy.dead_letters.topic import PARTITION, IggyDeadLetters, ReplayMarker, StoredLetter, read_letter
+from framework.iggy.dead_letters.topic import (
+    PARTITION,
+    IggyDeadLetters,
+    ReplayMarker,
+    StoredDeadLetter,
+    read_dead_letter,
+)
 from framework.iggy.reader import read_partition
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
@@ -19,24 +25,24 @@ if TYPE_CHECKING:
     from framework.offsets.reset import Reset
 
 
-def is_current(letter: StoredLetter, offsets: OffsetManager) -> bool:
+def is_current(letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
     """Whether a letter is about what its object's position is about: not of an earlier version, nor of before a reset.
 
     An object without a position is done where the watermark stands for it; elsewhere it is read again, as after a reset.
     """
-    key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_share(letter.share)
+    key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_split(letter.split_number)
     entry = offsets.get_entry(key)
     if entry is None:
         return offsets.watermark.time_of(letter.bucket, letter.key) > 0
     return letter.generation is None or entry.generation <= letter.generation
 
 
-AT_ONCE = 500
+BATCH_SIZE = 500
 """Letters that one mark names."""
 
 
 @attrs.frozen(kw_only=True)
-class Letters:
+class DeadLetterLog:
     """What a dead letter topic holds of one source.
 
     Attributes:
@@ -45,12 +51,12 @@ class Letters:
         notes: of replays that had begun to send.
     """
 
-    stored: Sequence[StoredLetter]
+    stored: Sequence[StoredDeadLetter]
     replayed: frozenset[int]
     notes: Sequence[ReplayMarker]
 
     @classmethod
-    def read(cls, connection: IggyConnection, config: SourceCommonConfig) -> Letters:
+    def read(cls, connection: IggyConnection, config: SourceCommonConfig) -> DeadLetterLog:
         """Reads the topic to its end.
 
         Args:
@@ -61,11 +67,11 @@ class Letters:
             ConfigError: no dead letter topic is configured.
             IggyTopicError: it is missing.
         """
-        stored: list[StoredLetter] = []
+        stored: list[StoredDeadLetter] = []
         replayed: set[int] = set()
         notes: list[ReplayMarker] = []
         for found in _read(connection, config):
-            if isinstance(found, StoredLetter):
+            if isinstance(found, StoredDeadLetter):
                 stored.append(attrs.evolve(found, raw=b""))
             elif found.replayed:
                 replayed.update(found.letters)
@@ -74,12 +80,12 @@ class Letters:
         return cls(stored=stored, replayed=frozenset(replayed), notes=notes)
 
 
-def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredLetter | ReplayMarker]:
+def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredDeadLetter | ReplayMarker]:
     topic, stream = topic_of(config), config.iggy.stream
     if connection.get_topic(stream, topic) is None:
         raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was left out yet')
     for message in read_partition(connection, stream, topic, PARTITION):
-        found = read_letter(message, config.source.name)
+        found = read_dead_letter(message, config.source.name)
         if found is not None:
             yield found
 
@@ -96,7 +102,7 @@ def topic_of(config: SourceCommonConfig) -> str:
     return topic
 
 
-def void_letters(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> int:
+def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> int:
     """Marks the open letters of objects that were reset; returns how many.
 
     Those objects are read again from their first record, and leave letters again where they are still bad. An old letter that
@@ -105,8 +111,8 @@ def void_letters(connection: IggyConnection, config: SourceCommonConfig, reset: 
     box, topic = IggyDeadLetters.of(connection, config), config.errors.dead_letter_topic
     if box is None or topic is None or connection.get_topic(config.iggy.stream, topic) is None:
         return 0
-    letters = Letters.read(connection, config)
+    letters = DeadLetterLog.read(connection, config)
     void = [one for one in letters.stored if one.offset not in letters.replayed and reset.takes(one.key)]
-    for at in range(0, len(void), AT_ONCE):
-        box.replayed(void[at : at + AT_ONCE])
+    for at in range(0, len(void), BATCH_SIZE):
+        box.replayed(void[at : at + BATCH_SIZE])
     return len(void)

@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 import orjson
 
-from framework.config.key_template import topic_name_mistake
+from framework.config.key_template import topic_name_error
 from framework.errors import IggyTopicError, UnknownOutcomeError
 from framework.iggy import wire
-from framework.iggy.headers import encode_headers, join_provenance, provenance, share_of
+from framework.iggy.headers import encode_headers, join_provenance, provenance, split_of
 from framework.iggy.topics import check_readable, ensure_topic
-from framework.model.message_ids import MAX_RECORD, MAX_SHARE, dead_letter_hash64
+from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, dead_letter_hash64
 from framework.model.objects import TopicPartition, length_only
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import StoredMessage, TopicInfo
-    from framework.model.splits import Share
+    from framework.model.splits import Split
     from framework.pipeline.dead_letters import DeadLetter
 
 PARTITION = 0
@@ -50,7 +50,7 @@ Payload = Literal["whole", "beginning", "none"]
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class StoredLetter:
+class StoredDeadLetter:
     """A dead letter as it lies in the topic.
 
     Attributes:
@@ -61,7 +61,7 @@ class StoredLetter:
         bucket: the object's.
         key: the object's.
         version: the object's.
-        cut: which share; None when the object is read whole.
+        split: which share; None when the object is read whole.
         generation: of the position; None of letters that version 0.1 wrote.
         record: the bad record; of an object the first one that is missing.
         topic_partition: where the record would have gone.
@@ -81,7 +81,7 @@ class StoredLetter:
     bucket: str
     key: str
     version: str
-    cut: Share | None
+    split: Split | None
     generation: int | None
     record: int
     topic_partition: TopicPartition
@@ -96,12 +96,12 @@ class StoredLetter:
     @property
     def split_size(self) -> int:
         """Bytes per share; 0 when the object is read whole."""
-        return self.cut.split_size if self.cut is not None else 0
+        return self.split.split_size if self.split is not None else 0
 
     @property
-    def share(self) -> int:
+    def split_number(self) -> int:
         """Which share; 0 when the object is read whole."""
-        return self.cut.number if self.cut is not None else 0
+        return self.split.number if self.split is not None else 0
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -177,22 +177,22 @@ class IggyDeadLetters:
         """
         self._send([self._segment(letter) for letter in letters])
 
-    def raw(self, letter: StoredLetter) -> bytes:
+    def raw(self, letter: StoredDeadLetter) -> bytes:
         """The bytes of a letter's record; nothing when there are none."""
         return raw_of(self._connection, self._stream, self._topic, letter)
 
-    def note(self, letters: Sequence[StoredLetter], ends: Mapping[TopicPartition, int]) -> None:
+    def note(self, letters: Sequence[StoredDeadLetter], ends: Mapping[TopicPartition, int]) -> None:
         """Says that these letters are about to be sent again behind these ends."""
         topic_partitions = [
             [topic_partition.topic, topic_partition.partition, end] for topic_partition, end in ends.items()
         ]
         self._mark("note", NOTE_ID, letters, {"ends": topic_partitions})
 
-    def replayed(self, letters: Sequence[StoredLetter]) -> None:
+    def replayed(self, letters: Sequence[StoredDeadLetter]) -> None:
         """Says that these letters were sent again."""
         self._mark("replayed", MARK_ID, letters, {})
 
-    def _mark(self, kind: str, number: int, letters: Sequence[StoredLetter], more: Mapping[str, object]) -> None:
+    def _mark(self, kind: str, number: int, letters: Sequence[StoredDeadLetter], more: Mapping[str, object]) -> None:
         named = [[letter.offset, f"{letter.message_id:032x}", letter.kind] for letter in letters]
         body = {"letters": named, **more}
         headers = encode_headers({LETTER: kind, "source": self._source})
@@ -201,11 +201,11 @@ class IggyDeadLetters:
     def _segment(self, letter: DeadLetter) -> wire.Segment:
         kept = letter.raw[: self._max_bytes]
         body: Payload = "none" if not kept else "whole" if len(kept) == letter.length else "beginning"
-        native, cut, error = letter.native, letter.cut, letter.error
+        native, split, error = letter.native, letter.split, letter.error
         headers = {
             LETTER: "object" if letter.whole_object else "record",
             "source": self._source,
-            **provenance(native, share=cut),
+            **provenance(native, split=split),
             "generation": str(letter.generation),
             "record": str(letter.record_number),
             "topic": letter.topic_partition.topic,
@@ -217,7 +217,7 @@ class IggyDeadLetters:
             "format": self._format,
             "payload": body,
         }
-        split_size = cut.split_size if cut is not None else 0
+        split_size = split.split_size if split is not None else 0
         return wire.Segment(
             id_high=dead_letter_hash64(
                 self._source,
@@ -228,7 +228,7 @@ class IggyDeadLetters:
                 generation=letter.generation,
                 kind="dead object" if letter.whole_object else "dead letter",
             ),
-            share=cut.number if cut is not None else 0,
+            split_number=split.number if split is not None else 0,
             first_record=letter.record_number,
             payloads=[kept or b'{"payload":"none"}'],
             headers=encode_headers(headers),
@@ -265,7 +265,7 @@ def ensure_dead_letter_topic(
         create=create,
         advice="dead letters need a topic with exactly that; name another one",
     )
-    if not keeps_letters(info):
+    if not keeps_dead_letters(info):
         raise IggyTopicError(
             f'topic "{topic}" of stream "{stream}" may lose what it confirmed, and a dead letter must not be lost: name another '
             f"one with [errors] dead_letter_topic, and let the source make it, or make it with durability persisted and "
@@ -275,12 +275,12 @@ def ensure_dead_letter_topic(
     return warnings
 
 
-def keeps_letters(info: TopicInfo) -> bool:
+def keeps_dead_letters(info: TopicInfo) -> bool:
     """Whether a topic keeps everything that it has confirmed, also when the server is killed."""
     return info.persisted and info.messages_required_to_save in {None, 1}
 
 
-def read_letter(message: StoredMessage, source: str) -> StoredLetter | ReplayMarker | None:
+def read_dead_letter(message: StoredMessage, source: str) -> StoredDeadLetter | ReplayMarker | None:
     """What a message of the topic is; None for one of another source, or of others altogether."""
     headers = join_provenance(message.headers)
     kind = headers.get(LETTER)
@@ -289,12 +289,12 @@ def read_letter(message: StoredMessage, source: str) -> StoredLetter | ReplayMar
     try:
         if kind in {"note", "replayed"}:
             return _mark_of(message, replayed=kind == "replayed")
-        return _letter_of(message, headers, kind) if kind in {"record", "object"} else None
+        return _dead_letter_of(message, headers, kind) if kind in {"record", "object"} else None
     except (KeyError, TypeError, ValueError):
         return None  # made by others under our names
 
 
-def raw_of(connection: IggyConnection, stream: str, topic: str, letter: StoredLetter) -> bytes:
+def raw_of(connection: IggyConnection, stream: str, topic: str, letter: StoredDeadLetter) -> bytes:
     """The bytes of a letter's record, read from the topic; nothing when it holds none, or is gone."""
     if letter.payload == "none":
         return b""
@@ -315,12 +315,12 @@ def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
     )
 
 
-def _letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) -> StoredLetter:
+def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) -> StoredDeadLetter:
     body = headers["payload"]
-    cut, record = share_of(headers), _number(headers["record"])
-    if record > MAX_RECORD or (cut is not None and cut.number > MAX_SHARE):
+    split, record = split_of(headers), _number(headers["record"])
+    if record > MAX_RECORD or (split is not None and split.number > MAX_SPLIT):
         raise ValueError(record)
-    return StoredLetter(
+    return StoredDeadLetter(
         offset=message.offset,
         message_id=message.message_id,
         timestamp_us=message.timestamp_us,
@@ -328,7 +328,7 @@ def _letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) ->
         bucket=headers["bucket"],
         key=headers["key"],
         version=headers["version"],
-        cut=cut,
+        split=split,
         generation=_number(headers["generation"]) if "generation" in headers else None,
         record=record,
         topic_partition=_partition(headers["topic"], headers["partition"]),
@@ -351,7 +351,7 @@ def _number(value: str | int) -> int:
 
 
 def _partition(topic: object, partition: str | int) -> TopicPartition:
-    if not isinstance(topic, str) or topic_name_mistake(topic) is not None:
+    if not isinstance(topic, str) or topic_name_error(topic) is not None:
         raise ValueError(topic)
     number = _number(partition)
     if number >= MAX_PARTITIONS:

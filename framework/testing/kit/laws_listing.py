@@ -120,10 +120,10 @@ def _taken_below(
         expected = [key for key in data if key.startswith(prefix)]
         comparing.same(in_order(taken), in_order(expected), f"the objects to read below {prefix!r}, {options}")
         counts = iterator.feed_counts
-        left_out = sum(counts.left_out.values()) if counts is not None else 0
+        filtered = sum(counts.filtered.values()) if counts is not None else 0
         shown = [key for key in others if key in listed]
         comparing.that(
-            left_out == len(shown), f"{left_out} of the {len(shown)} that are no data were counted, {options}"
+            filtered == len(shown), f"{filtered} of the {len(shown)} that are no data were counted, {options}"
         )
     goes_on = len(options) > 1 and Capability.ORDER in rig.capabilities
     for after in in_order(expected) if goes_on else ():

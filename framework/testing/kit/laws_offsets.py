@@ -144,7 +144,7 @@ def _in_its_own_store(rig: SourceRig, comparing: Comparing, entries: list[Offset
 
 
 def _sorted(entries: Sequence[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
-    return sorted(entries, key=lambda entry: (entry.bucket, entry.key, entry.share))
+    return sorted(entries, key=lambda entry: (entry.bucket, entry.key, entry.split_number))
 
 
 def _refusal(call: Callable[[], object]) -> SourceError | None:

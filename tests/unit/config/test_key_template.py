@@ -311,7 +311,7 @@ def test_iggy_is_asked_once_about_each_new_topic_and_again_in_the_next_pass():
         assert "has 7 partitions" in refused(made, "bad")
     assert asked == ["new", "bad"]
     away.clear()
-    made.begin_pass()
+    made.begin_listing()
     assert routed(made, "bad").topic == "bad"
     assert asked == ["new", "bad", "bad"]
 

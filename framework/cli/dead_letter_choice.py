@@ -6,7 +6,7 @@ import attrs
 
 
 @attrs.frozen(kw_only=True)
-class LetterChoice:
+class DeadLetterChoice:
     """Which letters a command is about; all that is None chooses nothing.
 
     Attributes:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from framework.cli.output import json_text, printable
 from framework.cli.run import reached, read_config
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
-from framework.iggy.dead_letters.log import Letters, is_current, topic_of
-from framework.iggy.dead_letters.topic import StoredLetter, raw_of
+from framework.iggy.dead_letters.log import DeadLetterLog, is_current, topic_of
+from framework.iggy.dead_letters.topic import StoredDeadLetter, raw_of
 from framework.model.text import counted
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
-    from framework.cli.letter_choice import LetterChoice
+    from framework.cli.dead_letter_choice import DeadLetterChoice
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
@@ -28,7 +28,9 @@ _SINCE = re.compile(r"([0-9]+)\s*(s|m|h|d)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def chosen(letters: Iterable[StoredLetter], choice: LetterChoice, *, now: float | None = None) -> list[StoredLetter]:
+def chosen(
+    letters: Iterable[StoredDeadLetter], choice: DeadLetterChoice, *, now: float | None = None
+) -> list[StoredDeadLetter]:
     """The letters that a command is about.
 
     Raises:
@@ -61,10 +63,10 @@ def _since_us(text: str | None, now: float) -> float:
     return moment.timestamp() * 1e6
 
 
-def show_letters(
+def show_dead_letters(
     task_class: type[AbstractSourceTask],
     path: Path,
-    choice: LetterChoice,
+    choice: DeadLetterChoice,
     *,
     with_replayed: bool,
     limit: int,
@@ -80,7 +82,7 @@ def show_letters(
     config = read_config(task_class, path)
     topic_of(config)
     with reached(config) as connection:
-        letters = Letters.read(connection, config)
+        letters = DeadLetterLog.read(connection, config)
         found = chosen(letters.stored, choice)
         if not with_replayed and choice.letter is None:
             found = [letter for letter in found if letter.offset not in letters.replayed]
@@ -97,7 +99,7 @@ def show_letters(
     return 0
 
 
-def as_line(letter: StoredLetter, *, replayed: bool) -> dict[str, Any]:
+def as_line(letter: StoredDeadLetter, *, replayed: bool) -> dict[str, Any]:
     """One letter as the object that `show --json` writes."""
     return {
         "letter": letter.offset,
@@ -106,7 +108,7 @@ def as_line(letter: StoredLetter, *, replayed: bool) -> dict[str, Any]:
         "bucket": letter.bucket,
         "key": letter.key,
         "version": letter.version,
-        **({"share": letter.share, "split_size": letter.split_size} if letter.cut is not None else {}),
+        **({"share": letter.split_number, "split_size": letter.split_size} if letter.split is not None else {}),
         "record": letter.record,
         "byte_offset": letter.byte_offset,
         "error": letter.error,
@@ -121,7 +123,7 @@ def as_line(letter: StoredLetter, *, replayed: bool) -> dict[str, Any]:
 
 
 def _write_payload(
-    connection: IggyConnection, config: SourceCommonConfig, found: Sequence[StoredLetter], path: Path
+    connection: IggyConnection, config: SourceCommonConfig, found: Sequence[StoredDeadLetter], path: Path
 ) -> int:
     if len(found) != 1:
         raise ConfigError(
@@ -136,7 +138,7 @@ def _write_payload(
     return 0
 
 
-def _write_table(found: Sequence[StoredLetter], replayed: frozenset[int]) -> None:
+def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) -> None:
     rows = [("letter", "stored (UTC)", "bytes", "replayed", "error", "place")]
     for letter in found:
         stored = datetime.fromtimestamp(letter.timestamp_us / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
@@ -159,17 +161,22 @@ def _write_table(found: Sequence[StoredLetter], replayed: frozenset[int]) -> Non
     sys.stdout.write(f"{counted(len(found), 'letter')}\n")
 
 
-def _where(letter: StoredLetter) -> str:
-    share = f", share {letter.share}" if letter.cut is not None else ""
+def _where(letter: StoredDeadLetter) -> str:
+    split_number = f", share {letter.split_number}" if letter.split is not None else ""
     byte = f" (byte {letter.byte_offset})" if letter.byte_offset is not None else ""
     rest = "from record" if letter.kind == "object" else "record"
-    return f"{letter.bucket}/{letter.key}{share}, {rest} {letter.record}{byte}" + (
+    return f"{letter.bucket}/{letter.key}{split_number}, {rest} {letter.record}{byte}" + (
         " on" if letter.kind == "object" else ""
     )
 
 
-def replay_letters(
-    task_class: type[AbstractSourceTask], path: Path, choice: LetterChoice, *, dry_run: bool, may_be_lost: bool = False
+def replay_dead_letters(
+    task_class: type[AbstractSourceTask],
+    path: Path,
+    choice: DeadLetterChoice,
+    *,
+    dry_run: bool,
+    may_be_lost: bool = False,
 ) -> int:
     """Sends what is open and chosen again; returns 3 when some of it is still bad.
 
@@ -178,26 +185,26 @@ def replay_letters(
         SourceRunningError: the source, or another replay, is at work.
         SourceError: what the store or Iggy says.
     """
-    from framework.engine.dead_letter_replay import LetterReplay  # noqa: PLC0415
+    from framework.engine.dead_letter_replay import DeadLetterReplay  # noqa: PLC0415
     from framework.engine.session import Session  # noqa: PLC0415
 
     config = read_config(task_class, path)
     topic_of(config)
     with reached(config) as connection:
         if dry_run:
-            letters = Letters.read(connection, config)
+            letters = DeadLetterLog.read(connection, config)
             found = [letter for letter in chosen(letters.stored, choice) if letter.offset not in letters.replayed]
             _write_table(found, frozenset())
             return 0
         session = Session.begin(connection, config)
-        letters = Letters.read(connection, config)  # after the fence: nobody adds to them now
+        letters = DeadLetterLog.read(connection, config)  # after the fence: nobody adds to them now
         found = [
             letter
             for letter in chosen(letters.stored, choice)
             if letter.offset not in letters.replayed and is_current(letter, session.offsets)
         ]
         with iterator_of(task_class, SourceContext(config=config, offsets=session.offsets)) as iterator:
-            counts = LetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, letters.notes)
+            counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, letters.notes)
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that did not come to its end"
@@ -209,4 +216,4 @@ def replay_letters(
     return EXIT_PERSON if counts.stayed else EXIT_DONE
 
 
-__all__ = ["as_line", "chosen", "replay_letters", "show_letters"]
+__all__ = ["as_line", "chosen", "replay_dead_letters", "show_dead_letters"]
