@@ -63,16 +63,16 @@ def run(
         demo: the command `demo`, for a source that has one.
     """
     app = make_app(program, task_class, demo=demo)
-    said = _Said()
+    reporter = _ErrorReporter()
     shown_before = warnings.showwarning
     # It is called by position only, so the names of its arguments are free.
-    warnings.showwarning = functools.partial(said.show_warning, shown_before)
+    warnings.showwarning = functools.partial(reporter.show_warning, shown_before)
     try:
         code = app(
             args=list(sys.argv[1:] if arguments is None else arguments),
             prog_name=f"python -m {program}",
             standalone_mode=False,
-            obj=said,
+            obj=reporter,
         )
     except typer.Abort:
         return EXIT_TRY_AGAIN
@@ -80,11 +80,11 @@ def run(
         sys.stderr.close()
         return EXIT_DONE
     except ModuleNotFoundError as error:
-        return said.missing(error)
+        return reporter.missing(error)
     except Exception as error:  # noqa: BLE001 - the last one who can say it
         show = getattr(error, "show", None)
         if show is None:
-            return said.failed(error)
+            return reporter.failed(error)
         show()
         return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
     finally:
@@ -96,7 +96,7 @@ OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
 
 @attrs.define
-class _Said:
+class _ErrorReporter:
     """What the command line said, and how its end is told.
 
     Attributes:
@@ -121,8 +121,8 @@ class _Said:
             return self._unexpected(name, f"{name}: {text}" if text else name, trace)
         # a reader's error only carries another one
         cause = error.__cause__ if isinstance(error, ReaderFailedError) and error.__cause__ is not None else error
-        told = cause if isinstance(cause, ConfigError) else error
-        self._tell(str(error), shown=error_text(told), error=type(cause).__name__, code=error.exit_code)
+        shown_error = cause if isinstance(cause, ConfigError) else error
+        self._report(str(error), shown=error_text(shown_error), error=type(cause).__name__, code=error.exit_code)
         return error.exit_code
 
     def _unexpected(self, name: str, text: str, trace: str) -> int:
@@ -131,7 +131,7 @@ class _Said:
 
         trace = traces.scrub(trace)
         sentence = f"unexpected {traces.scrub(text)}; {traces.keep(trace)}"
-        self._tell(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
+        self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN
 
     def missing(self, error: ModuleNotFoundError) -> int:
@@ -142,7 +142,7 @@ class _Said:
                 type(error).__name__, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
             )
         sentence = f'the Python package "{name}" is needed and not installed for {sys.executable}: install it with pip'
-        self._tell(sentence, error=type(error).__name__, code=EXIT_PERSON)
+        self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
         return EXIT_PERSON
 
     def show_warning(
@@ -160,7 +160,7 @@ class _Said:
         """Writes a warning."""
         self._write(logging.WARNING, text)
 
-    def _tell(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
+    def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Writes the last line. `shown`: the text for people, when it has several lines."""
         self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
@@ -202,13 +202,13 @@ def make_app(
         context: typer.Context, config: ConfigOption = None, once: OnceOption = False, take_over: TakeOverOption = False
     ) -> int | None:
         """Runs the source until it is stopped; with a command, that instead."""
-        said: _Said = context.obj
-        said.config = config
+        reporter: _ErrorReporter = context.obj
+        reporter.config = config
         if context.invoked_subcommand is not None:
             return None
         from framework.cli.run import run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
-        said.json = wants_json(_required(config))
+        reporter.json = wants_json(_required(config))
         return run_source(task_class, _required(config), once=once, take_over=take_over)
 
     @app.command()

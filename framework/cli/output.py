@@ -217,8 +217,10 @@ class JsonFormatter(logging.Formatter):
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict[str, Any]) -> str:
     """The trace of a record, of this process or of another one's; it is taken out of the fields."""
-    told = str(fields.pop(TRACE, ""))
-    return traces.scrub(formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else told)
+    trace_text = str(fields.pop(TRACE, ""))
+    return traces.scrub(
+        formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else trace_text
+    )
 
 
 def printable(text: str) -> str:

@@ -114,14 +114,14 @@ def _outlook_json(outlook: Outlook) -> dict[str, Any]:
         "left_out": dict(outlook.filtered),
         "list_requests": outlook.list_requests,
         "get_requests": outlook.get_requests,
-        "endings": _shares_json(outlook.endings),
-        "partitions": _shares_json(outlook.topic_partitions),
-        "prefixes": _shares_json(outlook.prefixes),
+        "endings": _groups_json(outlook.endings),
+        "partitions": _groups_json(outlook.topic_partitions),
+        "prefixes": _groups_json(outlook.prefixes),
     }
 
 
-def _shares_json(shares: Mapping[str, Part]) -> dict[str, Any]:
-    return {name: attrs.asdict(shares[name]) for name in sorted(shares)}
+def _groups_json(groups: Mapping[str, Part]) -> dict[str, Any]:
+    return {name: attrs.asdict(groups[name]) for name in sorted(groups)}
 
 
 def _outlook_lines(outlook: Outlook) -> Iterator[str]:
@@ -130,16 +130,16 @@ def _outlook_lines(outlook: Outlook) -> Iterator[str]:
     objects, size = counted(total.objects, "object"), counted(total.size_bytes, "byte")
     yield f"to read: {objects}, {size}{begun}; {outlook.listed:,} listed"
     yield from _filtered(outlook)
-    for title, shares in (
+    for title, groups in (
         ("ending", outlook.endings),
         ("partition", outlook.topic_partitions),
         ("folder", outlook.prefixes),
     ):
-        if shares:
+        if groups:
             yield f"{title:<40} {'objects':>12} {'bytes':>20}"
-        largest = sorted(shares.items(), key=lambda item: (-item[1].size_bytes, item[0]))
-        for name, share in largest[:MAX_ROWS]:
-            yield f"{name or '(none)':<40} {share.objects:>12,} {share.size_bytes:>20,}"
+        largest = sorted(groups.items(), key=lambda item: (-item[1].size_bytes, item[0]))
+        for name, group in largest[:MAX_ROWS]:
+            yield f"{name or '(none)':<40} {group.objects:>12,} {group.size_bytes:>20,}"
         if len(largest) > MAX_ROWS:
             yield f"... and {len(largest) - MAX_ROWS:,} more (--json shows all)"
     yield f"requests: {outlook.list_requests:,} LIST for each pass, at least {outlook.get_requests:,} GET"

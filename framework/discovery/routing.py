@@ -115,7 +115,7 @@ class Router:
 
     def _partitions_of(self, topic: str, native: NativeObject) -> tuple[TopicPartition, ...]:
         if self.fixed_topic is None:
-            mistake = self._mistake(topic)
+            mistake = self._name_error(topic)
             if mistake is not None:
                 raise ObjectError(f"its name makes the topic {topic!r}, which {mistake}", location=native.location)
             self._known.add(topic)
@@ -123,7 +123,7 @@ class Router:
         self._of_topic[topic] = topic_partitions
         return topic_partitions
 
-    def _mistake(self, topic: str) -> str | None:
+    def _name_error(self, topic: str) -> str | None:
         """Return why a topic that a key names is not used ("is ...", "keeps ..."); None when it is used."""
         mistake = topic_name_error(topic)
         if TOPIC_PLACEHOLDER in topic:

@@ -174,9 +174,9 @@ class DeadLetterReplay:
         suspects: set[int] = set()
         since: dict[TopicPartition, int] = {}
         for note in notes:
-            ours = [by_offset[offset] for offset in note.letters if offset in by_offset]
-            suspects.update(map(self._id, ours))
-            for topic_partition in {letter.topic_partition for letter in ours}:
+            noted = [by_offset[offset] for offset in note.letters if offset in by_offset]
+            suspects.update(map(self._id, noted))
+            for topic_partition in {letter.topic_partition for letter in noted}:
                 end = note.ends.get(topic_partition, 0)
                 since[topic_partition] = min(end, since.get(topic_partition, end))
         found: set[int] = set()
@@ -296,12 +296,12 @@ class DeadLetterReplay:
         letters = [one.letter for one in group]
         self._box.note(letters, {topic_partition: self._ends[topic_partition] for topic_partition in topic_partitions})
         for topic_partition in topic_partitions:
-            ours = {self._id(one.letter): one for one in group if one.letter.topic_partition == topic_partition}
-            segments = [self._segment(one) for one in ours.values()]
+            noted = {self._id(one.letter): one for one in group if one.letter.topic_partition == topic_partition}
+            segments = [self._segment(one) for one in noted.values()]
             for some in wire.cut_segments(segments, BATCH_BYTES):
                 body = wire.encode_send(self._stream, topic_partition.topic, topic_partition.partition, some)
                 self._session.connection.send_raw(self._stream, topic_partition.topic, topic_partition.partition, body)
-            self.counts.sent += len(ours)
+            self.counts.sent += len(noted)
         self._box.replayed(letters)
 
     def _open(self, topic_partition: TopicPartition) -> None:

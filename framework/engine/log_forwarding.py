@@ -44,9 +44,9 @@ class LogForwarder(logging.Handler):
         tell: called with each line, in the thread that logs it.
     """
 
-    def __init__(self, tell: Callable[[LogLine], None]) -> None:
+    def __init__(self, send: Callable[[LogLine], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._send = send
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -58,4 +58,4 @@ class LogForwarder(logging.Handler):
             error = record.exc_info[1]
             text = f"{text}: {type(error).__name__}: {error}"
             fields[TRACE] = "".join(traceback.format_exception(*record.exc_info))
-        self._tell(LogLine(record.name, record.levelno, text, fields))
+        self._send(LogLine(record.name, record.levelno, text, fields))

@@ -57,7 +57,7 @@ STOP_SECONDS = 3.5
 class _Worker:
     process: SpawnProcess
     pipe: Connection
-    tells: threading.Lock = attrs.field(factory=threading.Lock)
+    sends: threading.Lock = attrs.field(factory=threading.Lock)
     thread: threading.Thread | None = None
     statistics: TaskStatistics = attrs.field(factory=TaskStatistics)
     failure: SourceError | None = None
@@ -99,7 +99,7 @@ class ProcessGroup:
     def _request_stop(self) -> None:
         self._stopping_since = min(self._stopping_since, time.monotonic())
         for worker in list(self._workers):
-            self._tell(worker, ("stop", None))
+            self._send(worker, ("stop", None))
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Work until everything is done (once), `stopping` is set, or a worker fails.
@@ -142,22 +142,22 @@ class ProcessGroup:
         context = multiprocessing.get_context("spawn")
         tasks = self._config.runner.tasks_max or 1
         for number in range(tasks):
-            ours, theirs = context.Pipe()
+            own_end, worker_end = context.Pipe()
             owned = {
                 topic_partition
                 for topic_partition in self._session.known_partitions()
                 if task_of(topic_partition, tasks) == number
             }
             plan = WorkerPlan.of(self._session, self._task_class, owned, once=self._once)
-            process = context.Process(target=work, args=(plan, theirs), name=f"task-{number}", daemon=True)
+            process = context.Process(target=work, args=(plan, worker_end), name=f"task-{number}", daemon=True)
             try:
                 process.start()  # fails for a class that cannot be pickled
             except BaseException:
-                ours.close()
+                own_end.close()
                 raise
             finally:
-                theirs.close()
-            worker = _Worker(process=process, pipe=ours)
+                worker_end.close()
+            worker = _Worker(process=process, pipe=own_end)
             worker.thread = threading.Thread(
                 target=self._listen, args=(worker, discovery), name=f"task-{number}", daemon=True
             )
@@ -229,12 +229,12 @@ class ProcessGroup:
             by_worker[task_of(assignment.entry.topic_partition, len(self._workers))].append(assignment)
         for number, given in by_worker.items():
             for start in range(0, len(given), ASSIGN_BATCH):
-                self._tell(self._workers[number], ("give", given[start : start + ASSIGN_BATCH]))
+                self._send(self._workers[number], ("give", given[start : start + ASSIGN_BATCH]))
         return bool(taken)
 
-    def _tell(self, worker: _Worker, message: tuple[str, object]) -> None:
+    def _send(self, worker: _Worker, message: tuple[str, object]) -> None:
         try:
-            with worker.tells:
+            with worker.sends:
                 worker.pipe.send(message)
         except OSError:
             log.debug("%s has ended already", worker.process.name)  # its listener reports why
@@ -243,7 +243,7 @@ class ProcessGroup:
         if orderly:
             deadline = time.monotonic() + 60.0
             for worker in self._workers:
-                self._tell(worker, ("close", None))
+                self._send(worker, ("close", None))
         else:
             self._request_stop()
             deadline = self._stopping_since + STOP_SECONDS

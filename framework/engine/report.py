@@ -151,11 +151,11 @@ class Reporter:
     def __enter__(self) -> Self:
         self._began = time.time()
         if self._report is not None:
-            self._thread = threading.Thread(target=self._tell, name="report", daemon=True)
+            self._thread = threading.Thread(target=self._report_regularly, name="report", daemon=True)
             self._thread.start()
         return self
 
-    def _tell(self) -> None:
+    def _report_regularly(self) -> None:
         while not self._ended.wait(REPORT_SECONDS):
             if self._report is not None:
                 self._report(self.progress())

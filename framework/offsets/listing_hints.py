@@ -96,8 +96,8 @@ def differs_notably(past: Histogram, now: Histogram) -> bool:
     if not past or not now:
         return bool(past) != bool(now)
     keys, sums = [key for key, _ in now], [0, *accumulate(count for _, count in now)]
-    told, error = 0, abs(sums[-1] - sum(count for _, count in past))
+    counted, error = 0, abs(sums[-1] - sum(count for _, count in past))
     for key, count in past:
-        told += count
-        error = max(error, abs(told - sums[bisect_right(keys, key)]))
+        counted += count
+        error = max(error, abs(counted - sums[bisect_right(keys, key)]))
     return error > NOTABLE * sums[-1]

@@ -77,7 +77,7 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
         destination = str(manifest.get("destinationBucket", ""))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise KeyListError(
-            f"{origin}: no manifest of an S3 Inventory ({_said(error)}); it needs sourceBucket, fileFormat, fileSchema and "
+            f"{origin}: no manifest of an S3 Inventory ({_reason(error)}); it needs sourceBucket, fileFormat, fileSchema and "
             "files with their keys"
         ) from None
     if kind not in {"csv", "parquet"}:
@@ -98,16 +98,16 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
     )
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _data_file(told: Mapping[str, Any]) -> DataFile:
-    key = told["key"]
+def _data_file(cells: Mapping[str, Any]) -> DataFile:
+    key = cells["key"]
     if not isinstance(key, str) or not key:
         raise ValueError("a data file without a key")
-    size = told.get("size")
-    return DataFile(key=key, size=None if size is None else int(size), md5=str(told.get("MD5checksum") or "").lower())
+    size = cells.get("size")
+    return DataFile(key=key, size=None if size is None else int(size), md5=str(cells.get("MD5checksum") or "").lower())
 
 
 def _bucket(name: str) -> str:
@@ -212,20 +212,20 @@ def _values(column: Any) -> list[Any]:
     return values
 
 
-def _parquet_row(told: Mapping[str, Any], origin: str, number: int) -> KeyRow:
-    latest, size, modified = told.get("latest"), told.get("size"), told.get("modified")
+def _parquet_row(cells: Mapping[str, Any], origin: str, number: int) -> KeyRow:
+    latest, size, modified = cells.get("latest"), cells.get("size"), cells.get("modified")
     if not isinstance(modified, int | None):
         raise KeyListError(f"{origin}, row {number}: last_modified_date is no timestamp")
     return KeyRow(
-        key=checked_key(told["key"] or "", origin, number, encoded=False),
-        bucket=told.get("bucket") or "",
+        key=checked_key(cells["key"] or "", origin, number, encoded=False),
+        bucket=cells.get("bucket") or "",
         size=None if size is None else int(size),
-        etag=(told.get("etag") or "").strip('"'),
+        etag=(cells.get("etag") or "").strip('"'),
         modified_ms=modified,
-        version_id=told.get("version_id") or "",
+        version_id=cells.get("version_id") or "",
         latest=True if latest is None else bool(latest),
-        delete_marker=bool(told.get("delete_marker")),
-        storage_class=told.get("storage_class") or "",
+        delete_marker=bool(cells.get("delete_marker")),
+        storage_class=cells.get("storage_class") or "",
         origin=origin,
         number=number,
     )

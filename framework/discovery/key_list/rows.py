@@ -110,17 +110,17 @@ class RowReader:
                 f"{self._origin}, row {number}: {len(values)} fields where {self._width} are expected; "
                 "if the list was cut short, supply all of it"
             )
-        told = {field: values[at] for field, at in self._fields}
+        values_by_field = {field: values[at] for field, at in self._fields}
         return KeyRow(
-            key=checked_key(told["key"], self._origin, number, encoded=self._encoded),
-            bucket=told.get("bucket", ""),
-            size=self._size(told.get("size", ""), number),
-            etag=told.get("etag", "").strip('"'),
-            modified_ms=self._moment(told.get("modified", ""), number),
-            version_id=told.get("version_id", ""),
-            latest=self._truth(told.get("latest", ""), number, absent=True),
-            delete_marker=self._truth(told.get("delete_marker", ""), number, absent=False),
-            storage_class=told.get("storage_class", ""),
+            key=checked_key(values_by_field["key"], self._origin, number, encoded=self._encoded),
+            bucket=values_by_field.get("bucket", ""),
+            size=self._size(values_by_field.get("size", ""), number),
+            etag=values_by_field.get("etag", "").strip('"'),
+            modified_ms=self._moment(values_by_field.get("modified", ""), number),
+            version_id=values_by_field.get("version_id", ""),
+            latest=self._truth(values_by_field.get("latest", ""), number, absent=True),
+            delete_marker=self._truth(values_by_field.get("delete_marker", ""), number, absent=False),
+            storage_class=values_by_field.get("storage_class", ""),
             origin=self._origin,
             number=number,
         )

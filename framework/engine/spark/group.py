@@ -241,10 +241,10 @@ class SparkGroup:
         if results or self._due.take():
             self._follow(discovery)  # the next sender of their partitions starts from what they had saved
         for number, result in results:
-            for said in result.said:
-                said.repeat()
-            if result.unsaid:
-                log.warning("... and %d more warnings of the same job", result.unsaid)
+            for line in result.log_lines:
+                line.repeat()
+            if result.more_lines:
+                log.warning("... and %d more warnings of the same job", result.more_lines)
             for assignment, gone in result.released:
                 discovery.release(assignment, gone=gone)
             running = self._running.pop(number)

@@ -50,29 +50,29 @@ class JobResult:
         statistics: what was done.
         released: what came back, and whether it is gone.
         failure: why it ended early; None when it did not.
-        said: its warnings, for the driver's log: nobody looks into the logs of executors.
-        unsaid: how many more there were.
+        log_lines: its warnings, repeated in the log of the driver: the logs of executors are seldom read.
+        more_lines: how many more there were.
     """
 
     statistics: TaskStatistics
     released: Sequence[tuple[Assignment, bool]] = ()
     failure: SourceError | None = None
-    said: Sequence[LogLine] = ()
-    unsaid: int = 0
+    log_lines: Sequence[LogLine] = ()
+    more_lines: int = 0
 
 
 class _Heard:
     """Keeps warnings, up to a number."""
 
     def __init__(self) -> None:
-        self.said: list[LogLine] = []
-        self.unsaid = 0
+        self.log_lines: list[LogLine] = []
+        self.more_lines = 0
 
-    def keep(self, said: LogLine) -> None:
-        if len(self.said) < MAX_LOGGED or said.logger == OBJECTS_LOGGER:  # those are as few as the job's objects
-            self.said.append(said)
+    def keep(self, line: LogLine) -> None:
+        if len(self.log_lines) < MAX_LOGGED or line.logger == OBJECTS_LOGGER:  # those are as few as the job's objects
+            self.log_lines.append(line)
         else:
-            self.unsaid += 1
+            self.more_lines += 1
 
 
 @contextlib.contextmanager
@@ -96,7 +96,7 @@ def run_job(job: SparkJob) -> JobResult:
     limit_arenas()
     with _listening() as heard:
         result = _run(job)
-    return attrs.evolve(result, said=heard.said, unsaid=heard.unsaid)
+    return attrs.evolve(result, log_lines=heard.log_lines, more_lines=heard.more_lines)
 
 
 def _run(job: SparkJob) -> JobResult:

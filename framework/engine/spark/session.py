@@ -183,8 +183,8 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
         except SparkUnavailableError:
             raise
         except Exception as exc:
-            said = without_secrets(sentence(exc), options.conf)
-            raise ConfigError(f"[spark] no context at master {options.master}: {said}") from exc
+            reason = without_secrets(sentence(exc), options.conf)
+            raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
     if context is None or is_stopped(context):
         raise SparkUnavailableError(f"[spark] master {options.master}: does not answer, or has refused the application")
     # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is told elsewhere.

@@ -263,8 +263,8 @@ class PartitionReader:
             return False
         cut = split_of(names)
         split_size = cut.split_size if cut is not None else 0
-        ours = object_hash64(self._state.source, bucket, key, version, split_size, generation=None)
-        return ours == parse_message_id(message.message_id).object_hash
+        own_hash = object_hash64(self._state.source, bucket, key, version, split_size, generation=None)
+        return own_hash == parse_message_id(message.message_id).object_hash
 
     def _check_anchor(self, topic_partition: TopicPartition, anchor: Anchor | None, info: TopicInfo) -> bool:
         """Check that the anchor's message is unchanged, or has expired and nothing after it is unknown.
