@@ -97,7 +97,7 @@ OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
 @attrs.define
 class _ErrorReporter:
-    """What the command line said, and how its end is told.
+    """Reports the error that ends the program, as text or as a JSON line.
 
     Attributes:
         config: the configuration's file.
@@ -108,7 +108,7 @@ class _ErrorReporter:
     json: bool = False
 
     def failed(self, error: Exception) -> int:
-        """Says what failed, in one sentence, and gives the exit code."""
+        """Report the error in one sentence; return the exit code."""
         from framework.cli.output import error_text  # noqa: PLC0415 - only for a failure
 
         if isinstance(error.__cause__, ModuleNotFoundError) and isinstance(error, ReaderFailedError):
@@ -126,7 +126,7 @@ class _ErrorReporter:
         return error.exit_code
 
     def _unexpected(self, name: str, text: str, trace: str) -> int:
-        """The same for what nobody has raised on purpose."""
+        """Report an error that is not a `SourceError`; keep its traceback."""
         from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
 
         trace = traces.scrub(trace)
@@ -135,7 +135,7 @@ class _ErrorReporter:
         return EXIT_TRY_AGAIN
 
     def missing(self, error: ModuleNotFoundError) -> int:
-        """The same for a package that is not installed."""
+        """Report a package that is not installed."""
         name = (error.name or "").partition(".")[0]
         if not name or name in OWN_PACKAGES:
             return self._unexpected(
@@ -201,7 +201,7 @@ def make_app(
     def main(
         context: typer.Context, config: ConfigOption = None, once: OnceOption = False, take_over: TakeOverOption = False
     ) -> int | None:
-        """Runs the source until it is stopped; with a command, that instead."""
+        """Run the source until it is stopped, or run a command."""
         reporter: _ErrorReporter = context.obj
         reporter.config = config
         if context.invoked_subcommand is not None:
@@ -213,7 +213,7 @@ def make_app(
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None) -> int:
-        """Looks whether a run can work: configuration, engine, bucket, selection, Iggy, permissions; one line each."""
+        """Check configuration, engine, bucket, selection, Iggy and permissions; print one line each."""
         from framework.cli.check import check_source  # noqa: PLC0415
 
         return check_source(task_class, _required(config or context.obj.config))
@@ -223,7 +223,8 @@ def make_app(
         context: typer.Context,
         config: ConfigOption = None,
         ignore_offsets: Annotated[
-            bool, typer.Option("--ignore-offsets", help="As if nothing had been read; asks no Iggy.")
+            bool,
+            typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
         ] = False,
         afresh: Annotated[bool, typer.Option("--afresh", hidden=True, callback=_warn_of_afresh)] = False,
         list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
@@ -231,7 +232,7 @@ def make_app(
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
         json: JsonOption = False,
     ) -> int:
-        """Lists the bucket and says what a run would read: objects, bytes, requests, cost. Sends and writes nothing."""
+        """List the bucket and show what a run would read: objects, bytes, requests, cost. Changes nothing."""
         from framework.cli.plan import show_plan  # noqa: PLC0415
 
         prices = Prices(list_per_1000=list_price, get_per_1000=get_price, transfer_per_gb=transfer_price)
@@ -248,11 +249,11 @@ def make_app(
         context: typer.Context,
         config: ConfigOption = None,
         no_list: Annotated[
-            bool, typer.Option("--no-list", help="Do not list the bucket; says nothing of the lag.")
+            bool, typer.Option("--no-list", help="Do not list the bucket; the lag is not shown.")
         ] = False,
         json: JsonOption = False,
     ) -> int:
-        """Says how far the source is: done, in progress, failed, lag; who runs it, and when it saved last."""
+        """Show progress: objects done, reading and failed, the lag, the running processes, the last save."""
         from framework.cli.plan import show_status  # noqa: PLC0415
 
         return show_status(task_class, _required(config or context.obj.config), no_list=no_list, as_json=json)
@@ -261,12 +262,12 @@ def make_app(
     def read(
         context: typer.Context,
         config: ConfigOption = None,
-        topic: Annotated[str, typer.Option(help="Another topic than the configured one.")] = "",
+        topic: Annotated[str, typer.Option(help="A topic other than the configured one.")] = "",
         partition: Annotated[int | None, typer.Option(help="Only this partition.", min=0, show_default=False)] = None,
-        offset: Annotated[int, typer.Option(help="Begin at this offset of each partition.", min=0)] = 0,
-        limit: Annotated[int, typer.Option(help="End after so many records; 0 = all there are.", min=0)] = 0,
+        offset: Annotated[int, typer.Option(help="First offset to read in each partition.", min=0)] = 0,
+        limit: Annotated[int, typer.Option(help="Maximum number of records; 0 = all.", min=0)] = 0,
     ) -> int:
-        """Writes the records of the topic to stdout, one JSON line each: where it is, its provenance, its payload."""
+        """Write the records of the topic to stdout, one JSON line each: place, provenance, payload."""
         from framework.cli.read import read_records  # noqa: PLC0415
 
         return read_records(
@@ -281,8 +282,8 @@ def make_app(
     app.add_typer(
         offsets_app(task_class, lambda context, config: _required(config or context.obj.config)), name="offsets"
     )
-    letters = dead_letter_app(task_class, lambda context, config: _required(config or context.obj.config))
-    app.add_typer(letters, name="dead-letter")
+    dead_letters = dead_letter_app(task_class, lambda context, config: _required(config or context.obj.config))
+    app.add_typer(dead_letters, name="dead-letter")
     if demo is not None:
         app.command(name="demo")(demo)
     return app
@@ -295,7 +296,7 @@ def _warn_of_afresh(context: typer.Context, given: bool) -> bool:
 
 
 def _required_options(task_class: type[AbstractSourceTask]) -> str:
-    """The options that a file must have, as text: `[source] name, [input] format`."""
+    """Return the required options of a file, as text: `[source] name, [input] format`."""
     from framework.config.loading import sections_of  # noqa: PLC0415 - only for a failure
     from framework.config.option import options_of  # noqa: PLC0415
 

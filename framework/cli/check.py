@@ -157,7 +157,7 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckRes
         iterator.leave()
         iterator.close()
     if not listed:
-        detail = f"{place_of(config)} shows no object; a run waits for some, if the prefix is right"
+        detail = f"{place_of(config)} contains no object; a run waits for some, if the prefix is right"
         return CheckResult("selection", ok=True, detail=detail, warning=True)
     first = counted(listed, "object") if whole else f"the first {counted(listed, 'object')}"
     why = f" ({', '.join(reasons)})" if reasons else ""

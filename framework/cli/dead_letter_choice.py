@@ -1,4 +1,4 @@
-"""Which dead letters a command is about."""
+"""Selection of dead letters by a command."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class DeadLetterChoice:
-    """Which letters a command is about; all that is None chooses nothing.
+    """Selection of dead letters; None does not restrict.
 
     Attributes:
-        key: of the object.
-        prefix: of the object's key.
-        kind: the error's class.
-        letter: the letter's number: its offset in the topic.
-        since: a time, or a duration back from now.
+        key: the object's key.
+        prefix: prefix of the object's key.
+        kind: class of the error.
+        letter: number of the dead letter: its offset in the topic.
+        since: a time, or a duration before now.
     """
 
     key: str | None = None

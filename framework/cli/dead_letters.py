@@ -1,4 +1,4 @@
-"""What `dead-letter show` and `replay` do: the letters of a source, chosen, listed, sent again."""
+"""The commands `dead-letter show` and `replay`: select, list and send again the dead letters of a source."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 def chosen(
     letters: Iterable[StoredDeadLetter], choice: DeadLetterChoice, *, now: float | None = None
 ) -> list[StoredDeadLetter]:
-    """The letters that a command is about.
+    """Return the dead letters that a command selects.
 
     Raises:
-        ConfigError: `--since` is no time.
+        ConfigError: `--since` is not a time.
     """
     since_us = _since_us(choice.since, time.time() if now is None else now)
     return [
@@ -73,11 +73,11 @@ def show_dead_letters(
     as_json: bool,
     payload: Path | None,
 ) -> int:
-    """Writes the letters to stdout, a table or JSON lines.
+    """Write dead letters to stdout, as a table or JSON lines.
 
     Raises:
-        ConfigError: mistakes in the file or the options; `--payload` for more or less than one letter.
-        IggyTopicError: no such topic.
+        ConfigError: mistakes in the file or the options; `--payload` without exactly one dead letter.
+        IggyTopicError: the topic is missing.
     """
     config = read_config(task_class, path)
     topic_of(config)
@@ -100,7 +100,7 @@ def show_dead_letters(
 
 
 def as_line(letter: StoredDeadLetter, *, replayed: bool) -> dict[str, Any]:
-    """One letter as the object that `show --json` writes."""
+    """Return a dead letter as `show --json` writes it."""
     return {
         "letter": letter.offset,
         "stored_us": letter.timestamp_us,
@@ -127,13 +127,11 @@ def _write_payload(
 ) -> int:
     if len(found) != 1:
         raise ConfigError(
-            f"--payload writes one letter's bytes, and {len(found):,} were chosen: choose one with --letter"
+            f"--payload writes the bytes of one dead letter, and {len(found):,} were selected: select one with --letter"
         )
     raw = raw_of(connection, config.iggy.stream, topic_of(config), found[0])
     if not raw:
-        raise ConfigError(
-            f"letter {found[0].offset} holds no bytes: its record could not be told from what is around it"
-        )
+        raise ConfigError(f"dead letter {found[0].offset} holds no bytes: the bounds of its record are unknown")
     path.write_bytes(raw)
     return 0
 
@@ -158,14 +156,14 @@ def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) ->
         sys.stdout.write(f"{line}\n")
         if at:
             sys.stdout.write(f"    {printable(found[at - 1].text)}\n")
-    sys.stdout.write(f"{counted(len(found), 'letter')}\n")
+    sys.stdout.write(f"{counted(len(found), 'dead letter')}\n")
 
 
 def _where(letter: StoredDeadLetter) -> str:
-    split_number = f", share {letter.split_number}" if letter.split is not None else ""
+    split = f", split {letter.split_number}" if letter.split is not None else ""
     byte = f" (byte {letter.byte_offset})" if letter.byte_offset is not None else ""
     rest = "from record" if letter.kind == "object" else "record"
-    return f"{letter.bucket}/{letter.key}{split_number}, {rest} {letter.record}{byte}" + (
+    return f"{letter.bucket}/{letter.key}{split}, {rest} {letter.record}{byte}" + (
         " on" if letter.kind == "object" else ""
     )
 
@@ -178,12 +176,12 @@ def replay_dead_letters(
     dry_run: bool,
     may_be_lost: bool = False,
 ) -> int:
-    """Sends what is open and chosen again; returns 3 when some of it is still bad.
+    """Replay the selected dead letters; return 3 when some records are still bad.
 
     Raises:
         ConfigError: mistakes in the file.
-        SourceRunningError: the source, or another replay, is at work.
-        SourceError: what the store or Iggy says.
+        SourceRunningError: the source, or another replay, is running.
+        SourceError: the error of the store or of Iggy.
     """
     from framework.engine.dead_letter_replay import DeadLetterReplay  # noqa: PLC0415
     from framework.engine.session import Session  # noqa: PLC0415
@@ -197,7 +195,7 @@ def replay_dead_letters(
             _write_table(found, frozenset())
             return 0
         session = Session.begin(connection, config)
-        letters = DeadLetterLog.read(connection, config)  # after the fence: nobody adds to them now
+        letters = DeadLetterLog.read(connection, config)  # after the fence: no process adds to them now
         found = [
             letter
             for letter in chosen(letters.stored, choice)
@@ -207,10 +205,10 @@ def replay_dead_letters(
             counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, letters.notes)
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
-        lines[0] += f", {counts.found:,} of them by an earlier replay that did not come to its end"
+        lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
     if counts.reopened:
         objects = counted(counts.reopened, "object")
-        lines.append(f"the next run goes on with {objects}, from where reading was given up")
+        lines.append(f"the next run continues {objects} from where they failed")
     lines += [f"{count:,} still failing: {sentence}" for sentence, count in counts.bad.items()]
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return EXIT_PERSON if counts.stayed else EXIT_DONE

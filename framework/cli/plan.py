@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 MAX_ROWS = 20
-"""Partitions and folders that a table for people shows; `--json` has all."""
+"""Maximum of partitions and folders in the text table; `--json` shows all."""
 
 
 def show_plan(
     task_class: type[AbstractSourceTask], path: Path, *, prices: Prices, ignore_offsets: bool, as_json: bool
 ) -> int:
-    """Writes to stdout what the next pass would read, what it would take, and about what that costs.
+    """Write to stdout the objects that the next listing would give, and their approximate cost.
 
     Raises:
         ConfigError: mistakes in the file.
-        SourceError: what a run would say about the bucket, or about positions made with other options.
+        SourceError: the bucket's error, or positions made with other options.
     """
     config = with_moment(read_config(task_class, path))
     found = None
@@ -52,7 +52,7 @@ def show_plan(
 
 
 def show_status(task_class: type[AbstractSourceTask], path: Path, *, no_list: bool, as_json: bool) -> int:
-    """Writes to stdout how far the source is and who runs it. The source may run meanwhile.
+    """Write to stdout how far the source is and which processes run it. The source may be running.
 
     Raises:
         ConfigError: mistakes in the file.
@@ -142,12 +142,12 @@ def _outlook_lines(outlook: Outlook) -> Iterator[str]:
             yield f"{name or '(none)':<40} {group.objects:>12,} {group.size_bytes:>20,}"
         if len(largest) > MAX_ROWS:
             yield f"... and {len(largest) - MAX_ROWS:,} more (--json shows all)"
-    yield f"requests: {outlook.list_requests:,} LIST for each pass, at least {outlook.get_requests:,} GET"
+    yield f"requests: {outlook.list_requests:,} LIST for each listing, at least {outlook.get_requests:,} GET"
 
 
 def _filtered(outlook: Outlook) -> Iterator[str]:
     for reason, count in sorted(outlook.filtered.items()):
-        yield f"left out, {reason}: {counted(count, 'object')}"
+        yield f"filtered, {reason}: {counted(count, 'object')}"
 
 
 def _json(value: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Rese
     """Says what will be sent again, asks, and forgets the positions.
 
     Raises:
-        ConfigError: mistakes in the file; there is nobody to ask and no --yes.
+        ConfigError: mistakes in the file; no terminal to ask on, and no --yes.
         SourceRunningError: the source is at work.
         SourceError: as `show_offsets`.
     """
@@ -124,7 +124,7 @@ def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:
 
 
 def _count(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int]:
-    """Objects (all shares of one are one) and records."""
+    """Count objects (all splits of an object count once) and records."""
     objects = records = 0
     for entry in entries:
         objects += entry.split_number <= 1
@@ -189,8 +189,8 @@ def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
     shown = 0
     for entry in entries:
         shown += 1
-        split_number = f"  share {entry.split_number}" if entry.split_number else ""
-        yield f"{entry.bucket}/{entry.key}{split_number}"
+        split = f"  split {entry.split_number}" if entry.split_number else ""
+        yield f"{entry.bucket}/{entry.key}{split}"
         yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  partition {entry.topic_partition}"
         if entry.skipped:
             yield f"  skipped {counted(entry.skipped, 'bad record')}"

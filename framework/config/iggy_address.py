@@ -1,6 +1,6 @@
 """Where the Iggy server is and who logs in: the value behind `iggy.url`.
 
-    iggy://user:password@host:port                      TCP; the port is 8090 when left out
+    iggy://user:password@host:port                      TCP; the default port is 8090
     iggy+tcp://...                                      the same
     iggy+tls://user:password@host:port?tls_ca_file=FILE&tls_domain=NAME
     iggy://host:port?token=TOKEN                        a personal access token, percent-encoded, as the server gave it

@@ -157,9 +157,9 @@ def _border_errors(text: str) -> list[str]:
 
 
 def _repeat_errors(text: str) -> list[str]:
-    """The common form of a pattern that can take for ever: `(a+)+`. Others are left to those who ask for a regex."""
+    """Find the common form of a pattern with exponential time, `(a+)+`. Other forms are not detected."""
     return [
-        f"{found} repeats a repetition, which can take for ever on a long key; drop one of the two"
+        f"{found} repeats a repetition, which can take exponential time on a long key; remove one of the two"
         for found in _NESTED_REPEAT.findall(text)
     ]
 

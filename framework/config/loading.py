@@ -265,7 +265,7 @@ def _sections(cls: type) -> dict[str, type]:
 
 @functools.cache
 def _own_words(cls: type) -> frozenset[str]:
-    """The words that sections, options and what is said of them are made of."""
+    """Return the words of sections, options and their documentation."""
     texts = ["iggy embedded tcp user password host token address localhost"]
     for name, section in sections_of(cls).items():
         texts.append(name)
@@ -339,7 +339,7 @@ def _number(value: float) -> str:
 
 
 def _shown(value: object, option: Option) -> str:
-    """` = "many"`, shortened; `***` where the value is nobody's business."""
+    """` = "many"`, shortened; `***` for a secret."""
     if option.metadata.secret or isinstance(value, SubstitutedText):
         return " = ***"
     text = json.dumps(value, default=str, ensure_ascii=False)

@@ -49,7 +49,7 @@ Moment = Annotated[str, Unit("moment", "date")]
 
 @attrs.frozen(kw_only=True)
 class OptionMetadata:
-    """What `option()` was told, kept on the attribute."""
+    """The arguments of `option()`, kept as metadata of the attribute."""
 
     doc: str
     secret: bool = False
@@ -100,7 +100,7 @@ def option(
     """An attrs field that the loader checks and the reference page documents.
 
     Args:
-        default: the value when the file names none; required when it is left out. A list becomes a tuple.
+        default: the value when the file names none; the option is required without it. A list becomes a tuple.
         doc: what it does, for users: short, one or more whole sentences.
         secret: `***` in every repr and message.
         minimum: smallest number, inclusive; of a duration in seconds, of a size in bytes, of a list its length.
@@ -127,7 +127,7 @@ def option(
 
 
 def options_of(cls: type) -> tuple[Option, ...]:
-    """The options of a section class, in the order of its fields; fields without `option()` are left out."""
+    """The options of a section class, in the order of its fields; fields without `option()` are omitted."""
     kinds = _kinds(cls)
     found: list[Option] = []
     for field in attrs.fields(cls):
@@ -144,7 +144,7 @@ def options_of(cls: type) -> tuple[Option, ...]:
 
 @functools.cache
 def _kinds(cls: type) -> dict[str, tuple[Any, str]]:
-    """Field -> its type, and that in words: the same for ever, and it takes longer than all else about a configuration."""
+    """Field -> its type, and the type in words. Cached: it takes longer than the rest of a configuration."""
     hints = get_type_hints(cls, include_extras=True)
     names = [field.name for field in attrs.fields(cls) if _METADATA_KEY in field.metadata]
     return {name: (hints[name], type_text(hints[name])) for name in names}

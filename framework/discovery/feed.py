@@ -336,9 +336,9 @@ class ListingFeed(ObjectFeed):
         if name in self._logged_refused or len(self._logged_refused) >= MAX_LOGGED:
             return
         self._logged_refused.add(name)
-        log.warning("left out: %s", error)
+        log.warning("skipped: %s", error)
         if len(self._logged_refused) == MAX_LOGGED:
-            log.warning("more objects are left out for their names; they are counted without a line of their own")
+            log.warning("further objects are skipped for their names; they are only counted")
 
     def _defer(self, native: NativeObject) -> None:
         """Handle a version that waits for an older version in the reader's hands: a later listing shows it again."""
@@ -428,7 +428,7 @@ class ListingFeed(ObjectFeed):
             return
         self._logged_archived.add(name)
         log.warning(
-            "%s is archived%s and waited for: it is tried again in each pass until it is restored",
+            "%s is archived%s and waited for: it is tried again after each listing until it is restored",
             native.location,
             f" ({native.storage_class})" if native.storage_class else "",
         )

@@ -47,7 +47,7 @@ class Cutter:
         splits = count_splits(native.size, size)
         if splits > MAX_SPLIT:
             raise ObjectError(
-                f"its {native.size:,} bytes would be {splits:,} shares, and there can be {MAX_SPLIT:,}; raise [input] split_size",
+                f"its {native.size:,} bytes would be {splits:,} splits, and there can be {MAX_SPLIT:,}; raise [input] split_size",
                 location=native.location,
             )
         return size

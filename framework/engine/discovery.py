@@ -1,6 +1,6 @@
 """Listing for a leader of several tasks, and its record of objects that are assigned but not finished.
 
-    feed -> [thread] -> taken -> the leader assigns it to a task -> settled, or released to a later listing
+    feed -> [thread] -> taken -> the leader assigns it to a task -> completed, or released to a later listing
 
 Listing has its own thread: an unresponsive store must not delay a stop.
 """
@@ -79,7 +79,7 @@ class Discovery:
 
     @property
     def finished(self) -> bool:
-        """Whether the feed has ended, and every object that it gave is settled."""
+        """Whether the feed has ended, and every object that it gave is completed."""
         with self._changed:
             return self._feed is not None and self._feed.finished and not self._out
 

@@ -147,7 +147,7 @@ def not_sent(what: str, failure: str, *, server: str) -> IggyUnavailableError:
 
 
 def _broken(text: str, what: str, *, server: str, sending: bool) -> IggyUnavailableError:
-    """The error for a request of which nobody knows whether it was carried out."""
+    """Return the error for a request whose outcome is unknown."""
     kind = UnknownOutcomeError if sending else IggyUnavailableError
     if _NOT_STORED.search(text):
         error = kind(f"{what}: Iggy at {server} could not store it ({text}); is the disk of the server full?")

@@ -22,7 +22,7 @@ _HEARTBEAT = timedelta(seconds=5)
 _MIN_HANDSHAKE_SECONDS = 1.0
 
 # The process that made the first client. The client's threads stay behind in a fork, and a client made in the child
-# then hangs for ever.
+# then hangs forever.
 _first_pid: int | None = None
 
 
@@ -49,7 +49,7 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_ig
     Host names are resolved here, so that a wrong name and a server that is away give different messages.
 
     Raises:
-        IggyUnavailableError: the name is unknown, or nobody answers within the limit.
+        IggyUnavailableError: the name is unknown, or there is no answer within the limit.
         IggyAuthError: wrong user, password or token.
         IggyProtocolError: the server speaks another version, its certificate is not accepted, or the certificate file cannot be
             used.
@@ -126,7 +126,7 @@ def _config(address: IggyAddress, ip: str) -> apache_iggy.TcpConfig:
     return TcpConfig(
         server_address=f"[{ip}]:{address.port}" if ":" in ip else f"{ip}:{address.port}",
         auto_login=login,
-        # It hides restarts in which confirmed messages were lost; by default it also tries for ever.
+        # It hides restarts in which confirmed messages were lost; by default it also retries forever.
         reconnection=TcpReconnectionConfig(enabled=False),
         heartbeat_interval=_HEARTBEAT,
         tls_enabled=address.tls,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def topic_refusal(connection: IggyConnection, config: SourceCommonConfig, topic: str) -> str | None:
     """Why records cannot go to a topic: "has ...", "keeps ...". None: they can, or Iggy is away and the sender will notice.
 
-    A topic with one partition may keep the positions or the dead letters of another source, whose configuration nobody here
+    A topic with one partition may keep the positions or the dead letters of another source, whose configuration is not known here
     knows: its first message tells.
     """
     iggy = config.iggy

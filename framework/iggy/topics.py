@@ -66,7 +66,7 @@ def ensure_topic(
         topic: its name.
         partitions: how many it has or gets; an offsets topic has 1.
         create: whether a missing topic is made.
-        segment_bytes: size of a file of a new topic; the server's default when left out.
+        segment_bytes: size of a file of a new topic; None means the server's default.
         advice: what to do about another number of partitions; by default to change the configured one.
 
     Raises:

@@ -41,7 +41,7 @@ class TopicInfo:
     Attributes:
         stream: its stream's name.
         name: its name.
-        id: number in its stream; a purge keeps it, deleting and making anew does not always change it.
+        id: number in its stream; a purge keeps it, recreating it does not always change it.
         created_at: microseconds since 1970; tells a topic from an earlier one of the same name.
         partitions: in the order of their ids.
         options: every option, those that its maker set and those that the server filled in.
@@ -67,7 +67,7 @@ class TopicInfo:
 
     @property
     def expiry_microseconds(self) -> int | None:
-        """How long messages are kept; None for ever."""
+        """How long messages are kept; None means forever."""
         return self._limit("message_expiry")
 
     @property

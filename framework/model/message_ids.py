@@ -1,7 +1,7 @@
 """Message ids: 128 bits that identify a record of an object version, the same on every run.
 
     bits 127..64   hash of (source name, bucket, key, version, generation, split size)
-    bits  63..40   split number ("share"): 0 when the object is not split
+    bits  63..40   split number: 0 when the object is not split
     bits  39..0    record number within the split, counted from 1
 
 A repeated send produces the same ids, so duplicates are recognizable. A replay of a topic's tail shows which records
@@ -113,7 +113,7 @@ def message_id(object_hash: int, split_number: int, record: int) -> int:
     """
     if not (0 <= object_hash < 1 << 64 and 0 <= split_number <= MAX_SPLIT and 0 <= record <= MAX_RECORD):
         raise ValueError(
-            f"no message id for share {split_number}, record {record}: at most {MAX_SPLIT} and {MAX_RECORD}"
+            f"no message id for split {split_number}, record {record}: at most {MAX_SPLIT} and {MAX_RECORD}"
         )
     return object_hash << 64 | split_number << 40 | record
 

@@ -1,6 +1,6 @@
 """The position of an object: how many records are sent, how many survive any crash, and their destination.
 
-    started -> sent (acknowledged) -> saved (survives any crash) -> settled (saved up to the total)
+    started -> sent (acknowledged) -> saved (survives any crash) -> final (saved up to the total)
 
 docs/concepts/positions.md explains why these counts differ.
 """

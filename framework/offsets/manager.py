@@ -172,7 +172,7 @@ class OffsetManager:
 
     The reading thread calls `get_entry` and starts positions with `add_entry`. The sending thread calls `store_begun`
     before it sends, and passes the server's confirmations to `commit`. `flush` writes the changes since the last flush.
-    Settled positions are packed: about 100 bytes each.
+    Final positions are packed: about 100 bytes each.
 
     A count is saved only when no crash of the server can revert the records it covers. A partition that saves each
     message allows it immediately; in others it waits until `hold_back` messages follow.
@@ -266,7 +266,7 @@ class OffsetManager:
             return [entry for entry in map(self._positions.find, keys) if entry is not None and entry.is_of(first)]
 
     def final_version(self, key: OffsetManagerKey) -> str | None:
-        """Return the version of a settled object; None without a position, while it is read, or when it is split.
+        """Return the version of a final object; None without a position, while it is read, or when it is split.
 
         A listing asks this for each object that it shows: cheaper than the position.
         """
@@ -562,7 +562,7 @@ class OffsetManager:
             return delta
 
     def forget_final(self, entries: Iterable[OffsetManagerEntry]) -> None:
-        """Drop settled and saved positions, for a worker: its leader holds them and decides by them."""
+        """Drop final and saved positions, for a worker: its leader holds them and decides by them."""
         with self.lock:
             for entry in entries:
                 key = entry.get_manager_key()
@@ -574,7 +574,7 @@ class OffsetManager:
 
     @property
     def final(self) -> int:
-        """Number of settled positions."""
+        """Number of final positions."""
         return self._positions.final
 
     def entries(self) -> PositionView:
@@ -616,7 +616,7 @@ class OffsetManager:
         """Update which objects are missing after a complete listing of a prefix.
 
         Args:
-            shown: listed objects with unsettled positions.
+            shown: listed objects with pending positions.
             covers: the prefix.
             after: the key after which the listing began.
             now_ms: start of the listing, by the store's clock.

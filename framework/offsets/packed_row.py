@@ -1,4 +1,4 @@
-"""A settled position as a row of bytes: data common to many objects is stored once.
+"""A final position as a row of bytes: data common to many objects is stored once.
 
     row  = head | body
     head = folder u32 | length of the name u32 | name             equal for equal keys, and only for them

@@ -1,4 +1,4 @@
-"""All positions of a source, by key: unsettled positions as objects, millions of settled positions packed."""
+"""All positions of a source, by key: pending positions as objects, millions of final positions packed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Compacted:
 
 
 class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
-    """Key -> entry, as a dict. Settled entries are packed; unsettled entries are objects.
+    """Key -> entry, as a dict. Final entries are packed; pending entries are objects.
 
     For one thread at a time; a `view` may be read concurrently.
 
@@ -115,7 +115,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @property
     def records_done(self) -> int:
-        """Total records of all entries; iterates only over unsettled entries."""
+        """Total records of all entries; iterates only over pending entries."""
         return self._finished.records_done + sum(entry.records_done for entry in self._reading.values())
 
     def compact(self, watermark: Watermark) -> Compacted:
@@ -170,16 +170,16 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         return True
 
     def final_version(self, key: OffsetManagerKey) -> str | None:
-        """Return the version of that key's entry, cheaper than the entry; None for an unsettled entry or a split."""
+        """Return the version of that key's entry, cheaper than the entry; None for a pending entry or a split."""
         return self._finished.whole_version(key)
 
     def load(self, tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> None:
-        """Load settled entries from a snapshot into an empty map."""
+        """Load final entries from a snapshot into an empty map."""
         self._finished.codec.restore(tables)
         self._finished.load(chunks)
 
     def view(self) -> PositionView:
-        """Return a view of all current entries. Copies only unsettled entries."""
+        """Return a view of all current entries. Copies only pending entries."""
         return PositionView(self._finished.view(), list(self._reading.values()))
 
 
@@ -192,7 +192,7 @@ def _count(objects: dict[str, int], watermark: Watermark, key: str) -> None:
 class PositionView(Sequence["OffsetManagerEntry"]):
     """A snapshot of positions, each entry built on access. Immutable; threads may share it.
 
-    Equal to any sequence of equal entries in the same order: settled entries first, in the order in which they settled.
+    Equal to any sequence of equal entries in the same order: final entries first, in the order in which they became final.
     """
 
     def __init__(self, finished: FinishedView | None, reading: Sequence[OffsetManagerEntry]) -> None:
@@ -250,7 +250,7 @@ class PositionView(Sequence["OffsetManagerEntry"]):
         return self._finished.tables if self._finished is not None else {"folders": [], "templates": []}
 
     def chunks(self) -> Iterator[RowChunk]:
-        """Yield the settled entries in the form of a snapshot."""
+        """Yield the final entries in the form of a snapshot."""
         return self._finished.chunks() if self._finished is not None else iter(())
 
     def others(self) -> Iterator[OffsetManagerEntry]:

@@ -41,7 +41,7 @@ class TrackedPositions(Protocol):
 
     @property
     def final(self) -> int:
-        """Number of settled positions."""
+        """Number of final positions."""
 
     def store_begun(self) -> None:
         """Store the positions that were started."""
@@ -111,19 +111,19 @@ class WatermarkTracker:
         self._page_ms = self._least_ms = self._horizon_ms
 
     def seen(self, native: NativeObject) -> None:
-        """Count an object whose position is settled."""
+        """Count an object whose position is final."""
         if self._began_ms is not None and native.modified_ms < self._horizon_ms:
             if native.modified_ms <= 0:
                 self.defer(native)
             self._old += 1
 
     def seen_open(self, key: OffsetManagerKey, native: NativeObject) -> None:
-        """Count an object with a position that is not settled."""
+        """Count an object with a position that is not final."""
         self.show(key)
         self.seen(native)
 
     def show(self, key: OffsetManagerKey) -> None:
-        """Record that an object with an unsettled position still exists, whether selected or not."""
+        """Record that an object with a pending position still exists, whether selected or not."""
         self._shown.add(key)
 
     def seen_compacted(self, native: NativeObject) -> None:
@@ -196,7 +196,7 @@ class WatermarkTracker:
     def compactable(self) -> int:
         """Approximate number of positions that a compaction would drop now.
 
-        Counts old listed objects, up to the number of newly settled positions.
+        Counts old listed objects, up to the number of new final positions.
         """
         return max(0, min(self._compactable, self._offsets.final - self._final_before))
 

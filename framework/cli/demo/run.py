@@ -62,7 +62,7 @@ EXIT_STOPPED = 0
 """Stopped as asked, like any run."""
 
 _CONFIG = """\
-# One of the four sources of the demo. Written anew by each run of the demo, since the store's port changes.
+# One of the four sources of the demo. Rewritten by each run of the demo, since the store's port changes.
 # Every option: docs/reference/configuration.md
 
 [source]

@@ -187,7 +187,7 @@ class NamedObjects:
             storage_class=row.storage_class,
         )
         entry = self._offsets.get_entry(self._key_of(native))
-        # share 1 of a split object says nothing of the others
+        # split 1 of a split object says nothing of the others
         finished = entry is not None and entry.finished and not entry.split_size
         if version is None:
             return None if finished and not self._recheck else row.key
@@ -239,7 +239,7 @@ class NamedObjects:
             self._filtered[MISSING] += 1
             if self._filtered[MISSING] <= NAMED_MISSING:
                 address = self._lookups.address(self._store.bucket, one.key)
-                log.warning("%s: left out, there is no such object, but %s names it", address, self._keys.name)
+                log.warning("%s: skipped, the object does not exist, but %s names it", address, self._keys.name)
 
     # ---- what came of them
 

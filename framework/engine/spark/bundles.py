@@ -1,4 +1,4 @@
-"""The executors' side of a listing: some key ranges, side by side, each page packed as it comes.
+"""The executors' side of a listing: some key ranges, side by side, each page packed when it arrives.
 
 Everything here also runs on the driver, for the first pages of a bucket.
 """

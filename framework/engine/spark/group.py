@@ -57,7 +57,7 @@ FOLLOW_SECONDS = 1.0
 WAIT_SECONDS = 0.05
 
 IDLE_SECONDS = 0.5
-"""The same between two passes; who finds something says so."""
+"""The same between two listings; a listing that finds an object ends the wait."""
 
 ORDERLY_SECONDS = 3.2
 """How long jobs may take to end in order: a little longer than a pipeline waits for an answer of Iggy after a stop."""
@@ -88,7 +88,7 @@ class SparkGroup:
         config: its configuration.
         session: the leader's side of the epoch.
         context: Spark's.
-        once: end after one complete pass.
+        once: end after one complete listing.
         hold_line: executors can reach the driver, so jobs end in order; see `framework.engine.spark.line`.
     """
 

@@ -1,4 +1,4 @@
-"""What an executor does: one `AbstractSourceTask` over the objects it was given, in partitions that nobody else writes.
+"""What an executor does: one `AbstractSourceTask` over its assigned objects, in partitions that only this job writes.
 
 Everything here runs in a Python worker of Spark. The client of Iggy is made here, and ends here: no connection outlives its
 job, so that a recovery has nothing to wait for.

@@ -152,7 +152,7 @@ def held(address: LineAddress | None, on_break: Callable[[], None]) -> Iterator[
         on_break: called at most once.
 
     Raises:
-        UnknownOutcomeError: nobody listens: the driver has ended what this job is a part of.
+        UnknownOutcomeError: the driver does not listen: it has ended the run of this job.
     """
     if address is None:
         yield

@@ -71,7 +71,7 @@ def wave_lister(
         run: lists the bundles of a wave, blocks until all of them are done.
         width: how many bundles can be at work at once.
         make_thread: makes a thread that may call `run`.
-        start_over: told before a store without order is listed anew, from the start.
+        start_over: called before a store without order is listed again from the start.
     """
 
     def lister_of(iterator: StoreRecordIterator) -> Callable[[ListingRequest], Listing]:

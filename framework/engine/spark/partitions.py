@@ -46,7 +46,7 @@ class PartitionBoard:
         self._weights[topic_partition] = self._weights.get(topic_partition, 0) + _weight(assignment)
 
     def take(self, tasks: int) -> list[Assignment]:
-        """The next job of a free task: objects of partitions that nobody has, and has from now on. Empty: there are none.
+        """The next job of a free task: objects of partitions that no task owns; it owns them from now on. Empty: there are none.
 
         Args:
             tasks: how many tasks are free, this one included.

@@ -83,7 +83,7 @@ class DeadLetterLog:
 def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredDeadLetter | ReplayMarker]:
     topic, stream = topic_of(config), config.iggy.stream
     if connection.get_topic(stream, topic) is None:
-        raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was left out yet')
+        raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was skipped yet')
     for message in read_partition(connection, stream, topic, PARTITION):
         found = read_dead_letter(message, config.source.name)
         if found is not None:

@@ -11,7 +11,7 @@ The header identifies the record without unpacking the body:
     {"kind": "progress", "source": "orders", "epoch": 7, "writer": "5f3a...", "skipped": 3}
     {"kind": "snapshot", "source": "orders", "epoch": 7, "number": 2, "at": 4650, "part": 3, "last": true}
 
-The body of a snapshot part is JSON. Where the header says `"rows": true`, it is settled positions as they lie in
+The body of a snapshot part is JSON. Where the header says `"rows": true`, it is final positions as they lie in
 memory:
 
     length u32 | tables JSON, {} but in the first part | { rows u32 | bytes u32 | end of each row u32 | rows } ...
@@ -62,7 +62,7 @@ MAX_BODY_BYTES = 256 << 20
 
 MAX_GROUP_CHARACTERS = 60
 PART_CHUNKS = 2
-"""Chunks of settled positions per snapshot part: about 8,000 positions, 350 kB packed, a few hundredths of a second."""
+"""Chunks of final positions per snapshot part: about 8,000 positions, 350 kB packed, a few hundredths of a second."""
 
 PART_ENTRIES = 4000
 """Other positions per snapshot part."""
@@ -544,7 +544,7 @@ def encode_snapshot(
         footer: everything else; goes into the last message.
         number: number of the snapshot in its epoch; together they tell the parts of different snapshots apart.
         at: offset in the log whose state the snapshot holds.
-        part_chunks: chunks of settled positions in one message.
+        part_chunks: chunks of final positions in one message.
     """
     header = {"kind": "snapshot", "source": source, "epoch": epoch, "number": number, "at": at}
     chunks, part = positions.chunks(), 0
@@ -587,7 +587,7 @@ def _rows_out(tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> bytes:
 
 
 def decode_rows(part: LogMessage) -> tuple[dict[str, Any], list[RowChunk]]:
-    """Return a part's settled positions, and the tables that all parts refer to (empty but in the first part)."""
+    """Return a part's final positions, and the tables that all parts refer to (empty but in the first part)."""
     body = part.unpacked()
     with shape_of(part):
         (length,) = _COUNT.unpack_from(body)

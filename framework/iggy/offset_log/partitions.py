@@ -46,7 +46,7 @@ WAYS_OUT = "To go on, and leave as done what was done: `offsets accept-data-loss
 
 
 class PartitionGoneError(PositionError):
-    """Messages of a partition were removed by hand; a `PositionError` that names the partition.
+    """Messages of a partition were removed by an operator; a `PositionError` that names the partition.
 
     Attributes:
         topic_partition: the partition whose messages are gone.
@@ -172,7 +172,7 @@ class PartitionReader:
             return False
         if known is not None and known != identity_of(info):
             raise PartitionGoneError(
-                f'topic "{topic_partition.topic}" of stream "{self._stream}" was made anew since source "{state.source}" last '
+                f'topic "{topic_partition.topic}" of stream "{self._stream}" was recreated since source "{state.source}" last '
                 f"ran, so what its positions call done is not there. {WAYS_OUT}",
                 topic_partition,
             )
@@ -336,7 +336,7 @@ class PartitionReader:
             if not message.headers and not accepted:
                 raise PositionError(
                     f"{self._place(topic_partition)} holds messages without headers behind what is saved. If they are "
-                    f"{self._sent_by_first()}. If they are somebody else's: `offsets accept-data-loss`"
+                    f"{self._sent_by_first()}. If another program sent them: `offsets accept-data-loss`"
                 )
 
     def _place(self, topic_partition: TopicPartition) -> str:

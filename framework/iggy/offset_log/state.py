@@ -89,7 +89,7 @@ class LogState:
         return entry_hash64(self.source, entry), entry.split_number
 
     def find(self, object_hash: int, split_number: int) -> OffsetManagerEntry | None:
-        """Return the position of that identity; None if it is settled or of another generation."""
+        """Return the position of that identity; None if it is final or of another generation."""
         key = self._keys.get((object_hash, split_number))
         entry = self.positions.find(key) if key is not None else None
         return entry if entry is not None and self.identity(entry) == (object_hash, split_number) else None
@@ -236,7 +236,7 @@ class LogState:
         self.reindex()
 
     def reindex(self) -> None:
-        """Rebuild the index of `find` from the unsettled positions."""
+        """Rebuild the index of `find` from the pending positions."""
         self._keys = {self.identity(entry): key for key, entry in self.positions.pending()}
 
     def footer(self) -> SnapshotFooter:

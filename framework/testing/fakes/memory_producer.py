@@ -25,7 +25,7 @@ class Outcome(enum.Enum):
 
     STORE = "stored and confirmed"
     LOSE_ACK = "stored, the confirmation is lost"
-    LOSE_ALL = "neither stored nor confirmed, and nobody can tell"
+    LOSE_ALL = "neither stored nor confirmed, and the outcome is unknown"
     REFUSE = "not sent"
     STALL = "the confirmation comes later"
 

@@ -85,7 +85,7 @@ def stored_form(rig: SourceRig, comparing: Comparing) -> None:
     for entry in [*entries, *(attrs.evolve(entry, skipped=2, missing_since_ms=7, first_ids=True) for entry in entries)]:
         key = entry.get_manager_key()
         comparing.that(
-            key == keys[entry.key], f"the key of {entry.key!r}: {key} in its position, {keys[entry.key]} in a pass"
+            key == keys[entry.key], f"the key of {entry.key!r}: {key} in its position, {keys[entry.key]} in a listing"
         )
         again = OffsetManagerKey.of(dict(reversed(json.loads(key.canonical()).items())))
         comparing.that(again == key, f"the key of {entry.key!r} when its parts come in another order: {again}")

@@ -87,7 +87,7 @@ def _skipping(iterator: AbstractSourceRecordIterator, native: NativeObject, skip
 
 @law(
     "T4",
-    "the shares of an object together are its records, each once and in order, and each share goes on where it was",
+    "the splits of an object together are its records, each once and in order, and each split resumes where it was",
     Capability.SPLITS,
 )
 def splits_are_the_object(rig: SourceRig, comparing: Comparing) -> None:
@@ -118,7 +118,7 @@ def _splits_hold(
     whole = OffsetManagerEntry.start(native, TopicPartition("any", 0))
     entries = [attrs.evolve(whole, split_number=split_number, split_size=split_size) for split_number in splits]
     batches = _read_splits(rig, native, entries)
-    place = f"{native.key!r} in shares of {split_size} bytes"
+    place = f"{native.key!r} in splits of {split_size} bytes"
     comparing.same([payload for batch in batches for payload in batch.payloads], records, place)
     for batch in batches if resume else ():
         rest = [
@@ -128,7 +128,7 @@ def _splits_hold(
             for payload in later.payloads
         ]
         again = _read_splits(rig, native, [batch.entry])
-        place_again = f"{place}, share {batch.entry.split_number} after its record {batch.entry.records_done}"
+        place_again = f"{place}, split {batch.entry.split_number} after its record {batch.entry.records_done}"
         comparing.same([payload for one in again for payload in one.payloads], rest, place_again)
 
 

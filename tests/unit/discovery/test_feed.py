@@ -630,7 +630,7 @@ def test_a_share_read_with_other_options_refuses_the_whole_object():
 
 def test_too_many_shares_are_an_error_that_names_the_option():
     rig = Rig(native("a", size=3 << 24), cutter=splitting(2))
-    with pytest.raises(ObjectError, match=r"25,165,824 shares.*split_size"):
+    with pytest.raises(ObjectError, match=r"25,165,824 splits.*split_size"):
         rig.take_all()
     assert Rig(native("a", size=3 << 24), native("b"), cutter=splitting(2), tolerant=True).keys() == ["b"] * 5
 

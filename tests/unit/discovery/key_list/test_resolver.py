@@ -459,9 +459,9 @@ def test_a_missing_object_is_left_out_and_named(rig, store, caplog):
     assert list(rig.open(once=True).read()) == ["a"]
     assert rig.iterator.finished
     assert rig.counts.filtered == {"missing": 20}
-    named = [line for line in caplog.messages if "there is no such object" in line]
+    named = [line for line in caplog.messages if "the object does not exist" in line]
     assert len(named) == 5
-    assert named[0].startswith("memory://lake/missing-0: left out")
+    assert named[0].startswith("memory://lake/missing-0: skipped")
 
 
 def test_an_inventory_that_names_what_is_gone_ends(rig, store):

@@ -256,7 +256,7 @@ def test_messages_without_headers_behind_what_is_saved_are_somebody_elses_when_a
     connection.close()
     before = source.server.messages("kit", LOG)
     with pytest.raises(
-        PositionError, match=rf"without headers.*{WAY_OUT}.*somebody else's: `offsets accept-data-loss`"
+        PositionError, match=rf"without headers.*{WAY_OUT}.*another program sent them: `offsets accept-data-loss`"
     ):
         source.live()
     assert source.server.messages("kit", LOG) == before

@@ -281,7 +281,7 @@ def test_a_topic_made_anew_is_a_persons_hand():
     for change in ({"topic_id": 99}, {"created_at": 99}):
         rig = anchored()
         rig.state.topics[PARTITION] = attrs.evolve(rig.state.topics[PARTITION], **change)
-        with pytest.raises(PartitionGoneError, match=rf'topic "records" of stream "kit" was made anew.*{WAYS_OUT}'):
+        with pytest.raises(PartitionGoneError, match=rf'topic "records" of stream "kit" was recreated.*{WAYS_OUT}'):
             rig.read()
 
 
