@@ -1,4 +1,4 @@
-"""Passes over the objects that a list names; the list hears what comes back from the reader, and what is put off."""
+"""Feed of the objects that a key list names. Released and deferred objects are reported to the list."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _YOUNG = FilterReason.TOO_YOUNG.value
 
 
 class NamedFeed(ListingFeed):
-    """Passes of which most look only at what came back or was put off, while the list is not rewritten.
+    """Lists only released and deferred objects again, as long as the key list is unchanged.
 
     Args:
-        named: the list.
+        named: the objects of the list.
         **options: of `ListingFeed`; its listing is `named.objects`.
     """
 
@@ -29,7 +29,7 @@ class NamedFeed(ListingFeed):
 
     @override
     def _end_listing(self) -> None:
-        """What was left out is that of the last pass over the whole list."""
+        """Count filtered objects as of the last listing over the whole list."""
         super()._end_listing()
         filtered = self.counts.filtered
         if self._named.whole:
@@ -46,7 +46,7 @@ class NamedFeed(ListingFeed):
 
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
-        """Has the next pass look the object up, unless it is gone; its row in the list is not believed any more."""
+        """Look the object up in the next listing, unless it is gone. Its row in the list is not trusted any more."""
         self._named.released(
             assignment.native.key, gone=gone and not assignment.archived
         )  # before the next pass can begin

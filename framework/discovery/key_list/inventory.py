@@ -72,7 +72,7 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
         raise KeyListError(f"{origin}: no JSON ({error}); it may be cut short: {_AGAIN}") from None
     try:
         kind = str(manifest["fileFormat"]).lower()
-        files = tuple(_data_file(one) for one in manifest["files"])
+        files = tuple(_data_file(entry) for entry in manifest["files"])
         source, schema = str(manifest["sourceBucket"]), str(manifest["fileSchema"])
         destination = str(manifest.get("destinationBucket", ""))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -111,12 +111,12 @@ def _data_file(cells: Mapping[str, Any]) -> DataFile:
 
 
 def _bucket(name: str) -> str:
-    """The bucket of a name or an ARN."""
+    """Return the bucket of a name or an ARN."""
     return name.rpartition(":::")[2]
 
 
 class Checker:
-    """Counts and hashes the bytes of a data file, to compare them with what the manifest says."""
+    """Counts and hashes the bytes of a data file, and compares them with the manifest."""
 
     def __init__(self, data: DataFile, origin: str) -> None:
         self._data = data
@@ -124,16 +124,16 @@ class Checker:
         self._size = 0
         self._md5 = hashlib.md5(usedforsecurity=False)
 
-    def add(self, some: bytes) -> None:
-        """The next bytes."""
-        self._size += len(some)
-        self._md5.update(some)
+    def add(self, chunk: bytes) -> None:
+        """Add the next bytes."""
+        self._size += len(chunk)
+        self._md5.update(chunk)
 
     def check(self) -> None:
-        """All bytes were added.
+        """Compare, after all bytes were added.
 
         Raises:
-            KeyListError: they are others than the manifest says.
+            KeyListError: they differ from the manifest.
         """
         data = self._data
         if data.size is not None and self._size != data.size:
@@ -145,29 +145,29 @@ class Checker:
 
 
 def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, origin: str) -> None:
-    """Reads a data file to its end, writes it to `target` when there is one, and checks it.
+    """Read a data file to its end, copy it to `target` if given, and check it.
 
     Raises:
-        KeyListError: it is not what the manifest says.
+        KeyListError: it differs from the manifest.
     """
     checker = Checker(data, origin)
-    while some := source.read(_COPY_BYTES):
-        checker.add(some)
+    while chunk := source.read(_COPY_BYTES):
+        checker.add(chunk)
         if target is not None:
-            target.write(some)
+            target.write(chunk)
     checker.check()
 
 
 def data_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:
-    """The rows of one data file.
+    """Yield the rows of a data file.
 
     Args:
         inventory: its manifest.
-        file: its bytes, checked; seekable.
-        origin: its name, for messages; one that ends in `.gz` is gzip.
+        file: its checked bytes; seekable.
+        origin: its name, for messages; a name that ends in `.gz` means gzip.
 
     Raises:
-        KeyListError: it is not what its format says, or a row has no sense.
+        KeyListError: it does not have its format, or a row is invalid.
     """
     return _parquet_rows(file, origin) if inventory.parquet else _csv_rows(inventory, file, origin)
 
@@ -201,7 +201,7 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column as Python values; times as milliseconds."""
+    """Return a column as Python values; times as milliseconds."""
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_timestamp(column.type):

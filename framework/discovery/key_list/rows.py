@@ -1,8 +1,8 @@
-"""A supplied list of keys, as text or as CSV -> the objects that it names, row by row.
+"""Rows of a supplied list of keys, as text or CSV.
 
-Text: one key a line, exactly as it stands. CSV: columns by the names of a header; without a header one column of keys, or
-`bucket,key[,version]` with URL-encoded keys, as S3 Batch Operations has it. Files are read as they come: the memory they
-take does not grow with the list.
+Text: one literal key per line. CSV: columns by the names of a header; without a header one column of
+keys, or `bucket,key[,version]` with URL-encoded keys, as S3 Batch Operations writes it. Files are
+streamed: memory does not grow with the list.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing_extensions import override
 from framework.errors import KeyListError
 
 MAX_KEY_BYTES = 1024
-"""The longest key that S3 and GCS have."""
+"""Maximum length of a key in S3 and GCS."""
 
 _MAX_LINE_BYTES = 16 * MAX_KEY_BYTES
 _SHORT = MAX_KEY_BYTES // 4
@@ -42,25 +42,25 @@ FIELDS = {
     "isdeletemarker": "delete_marker",
     "storageclass": "storage_class",
 }
-"""Names of columns, in lower case and without what is neither letter nor digit: `e_tag` and `ETag` are one."""
+"""Column names -> fields. Names are compared in lower case, letters and digits only: `e_tag` equals `ETag`."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class KeyRow:
-    """What a list says about one object.
+    """The data of a list about one object.
 
     Attributes:
         key: exactly as stored.
-        bucket: where it lies; empty when the list does not say.
-        size: bytes; None when the list does not say.
-        etag: empty when the list does not say.
-        modified_ms: last-modified, milliseconds since 1970 UTC; None when the list does not say.
-        version_id: the version of a versioned bucket; empty when the list does not say.
-        latest: whether that is the version that a listing would show.
-        delete_marker: whether that version says that the object is deleted.
-        storage_class: empty when the list does not say.
+        bucket: the object's bucket; empty when the list does not state it.
+        size: bytes; None when the list does not state it.
+        etag: empty when the list does not state it.
+        modified_ms: last-modified, milliseconds since 1970 UTC; None when the list does not state it.
+        version_id: the version in a versioned bucket; empty when the list does not state it.
+        latest: whether a listing would show that version.
+        delete_marker: whether that version marks the object as deleted.
+        storage_class: empty when the list does not state it.
         origin: the file, for messages.
-        number: of the row in it, counted from 1.
+        number: number of the row in the file, counted from 1.
     """
 
     key: str
@@ -77,15 +77,15 @@ class KeyRow:
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """The row's place, for messages."""
         return f"{self.origin}, row {self.number}"
 
 
 class RowReader:
-    """Rows of texts -> `KeyRow`, by the names of their columns.
+    """Converts rows of texts to `KeyRow` by the names of their columns.
 
     Args:
-        names: of the columns, in order; unknown ones are left alone.
+        names: the columns, in order; unknown names are ignored.
         origin: the file, for messages.
         encoded: whether keys are URL-encoded, a space as `+` or `%20`.
 
@@ -100,10 +100,10 @@ class RowReader:
         self._encoded = encoded
 
     def row(self, values: Sequence[str], number: int) -> KeyRow:
-        """One row.
+        """Convert one row.
 
         Raises:
-            KeyListError: another number of fields than columns, or a field that is not what its column says.
+            KeyListError: the number of fields differs from the number of columns, or a field is invalid.
         """
         if len(values) != self._width:
             raise KeyListError(

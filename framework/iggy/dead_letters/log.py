@@ -1,4 +1,4 @@
-"""All dead letters of a source, and what became of them: for the commands, which look at the whole topic."""
+"""All dead letters of a source and their state, for the commands, which read the whole topic."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 
 def is_current(letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
-    """Whether a letter is about what its object's position is about: not of an earlier version, nor of before a reset.
+    """Return whether a dead letter belongs to the object's present generation, not to an earlier version or reset.
 
-    An object without a position is done where the watermark stands for it; elsewhere it is read again, as after a reset.
+    An object without a position is done where the watermark covers it. Elsewhere it is read again, as
+    after a reset.
     """
     key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_split(letter.split_number)
     entry = offsets.get_entry(key)
@@ -38,17 +39,17 @@ def is_current(letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
 
 
 BATCH_SIZE = 500
-"""Letters that one mark names."""
+"""Maximum number of dead letters that one marker names."""
 
 
 @attrs.frozen(kw_only=True)
 class DeadLetterLog:
-    """What a dead letter topic holds of one source.
+    """The dead letters of one source.
 
     Attributes:
-        stored: every letter, in the order of the topic, without the records' bytes: those of all may not fit into memory.
-        replayed: offsets of those that were replayed, or whose objects were reset.
-        notes: of replays that had begun to send.
+        stored: all dead letters, in topic order, without the records' bytes, which may exceed the memory.
+        replayed: offsets of the dead letters that were replayed, or whose objects were reset.
+        notes: markers of replays that had begun to send.
     """
 
     stored: Sequence[StoredDeadLetter]
@@ -57,15 +58,15 @@ class DeadLetterLog:
 
     @classmethod
     def read(cls, connection: IggyConnection, config: SourceCommonConfig) -> DeadLetterLog:
-        """Reads the topic to its end.
+        """Read the topic to its end.
 
         Args:
-            connection: an open one.
+            connection: an open connection.
             config: names the topic.
 
         Raises:
             ConfigError: no dead letter topic is configured.
-            IggyTopicError: it is missing.
+            IggyTopicError: the topic is missing.
         """
         stored: list[StoredDeadLetter] = []
         replayed: set[int] = set()
@@ -91,7 +92,7 @@ def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[St
 
 
 def topic_of(config: SourceCommonConfig) -> str:
-    """The dead letter topic.
+    """Return the name of the dead letter topic.
 
     Raises:
         ConfigError: none is configured.
@@ -103,10 +104,10 @@ def topic_of(config: SourceCommonConfig) -> str:
 
 
 def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> int:
-    """Marks the open letters of objects that were reset; returns how many.
+    """Mark the unreplayed dead letters of reset objects; return their number.
 
-    Those objects are read again from their first record, and leave letters again where they are still bad. An old letter that
-    was replayed beside that would send a record twice.
+    These objects are read again from their first record, and records that are still bad get new dead
+    letters. If an old dead letter could be replayed as well, its record would be sent twice.
     """
     box, topic = IggyDeadLetters.of(connection, config), config.errors.dead_letter_topic
     if box is None or topic is None or connection.get_topic(config.iggy.stream, topic) is None:

@@ -1,13 +1,17 @@
-"""Dead letters as messages: how they are written, how they are read again, and the marks of what was sent again.
+"""Dead letters as messages: writing, reading, and the markers of replays.
 
-The topic has one partition; several writers share it. A message's id is deterministic, and never that of a record:
+The topic has one partition; several writers share it. A message's id is deterministic, and never the id
+of a record:
 
     bits 127..64   XXH3-64 of (source name, "dead letter" or "dead object", bucket, key, version, split size)
-    bits  63..40   share        bits 39..0   record number
+    bits  63..40   split        bits 39..0   record number
 
-The header `letter` says what a message is: `record`, `object` (its rest, from that record on), or of `dead-letter replay` a
-`note` (letters that are about to be sent again, and where the partitions end) and a `replayed` (those that were). Payload of a
-letter: the record's bytes, their beginning, or a short JSON when there are none; the header `payload` says which.
+The header `letter` gives the kind of a message. `record` and `object` are dead letters; `object` stands
+for the rest of an object, from that record on. `dead-letter replay` writes the other two: a `note` before
+it sends (which dead letters, and where the partitions end), and a `replayed` afterwards.
+
+The payload of a dead letter is the record's bytes, their beginning, or a short JSON when there are none.
+The header `payload` tells which.
 """
 
 from __future__ import annotations
@@ -38,12 +42,12 @@ PARTITION = 0
 LETTER, NOTE_ID, MARK_ID = "letter", 1, 2
 
 ERROR_TEXT = 2000
-"""Characters of an error's sentence that are kept."""
+"""Maximum characters of an error's text that are kept."""
 
 _MAX_REQUEST_BYTES = 8_000_000
 _MOST_DIGITS = 18
 MAX_PARTITIONS = 1000
-"""Of one topic, in Iggy."""
+"""Maximum number of partitions of a topic in Iggy."""
 
 Kind = Literal["record", "object"]
 Payload = Literal["whole", "beginning", "none"]
@@ -51,27 +55,28 @@ Payload = Literal["whole", "beginning", "none"]
 
 @attrs.frozen(kw_only=True, slots=True)
 class StoredDeadLetter:
-    """A dead letter as it lies in the topic.
+    """A dead letter as stored in the topic.
 
     Attributes:
-        offset: its place.
-        message_id: its id; a letter that was stored again after it was replayed has the same one.
+        offset: its place in the topic.
+        message_id: its id; a dead letter that was stored again after its replay has the same id.
         timestamp_us: when it was stored, microseconds since 1970.
-        kind: about a record, or about the rest of an object.
-        bucket: the object's.
-        key: the object's.
-        version: the object's.
-        split: which share; None when the object is read whole.
-        generation: of the position; None of letters that version 0.1 wrote.
-        record: the bad record; of an object the first one that is missing.
-        topic_partition: where the record would have gone.
-        error: the error's class.
-        text: its sentence.
-        byte_offset: where the record begins in the object, when that is known.
-        length: the record's bytes, when they are known.
-        format: under which it was read.
-        payload: what the message's payload is.
-        raw: the bytes of the record that are there; readers of many letters leave them in the topic (`raw_of`).
+        kind: whether it stands for a record, or for the rest of an object.
+        bucket: the object's bucket.
+        key: the object's key.
+        version: the object's version.
+        split: the split; None when the object is read whole.
+        generation: generation of the position; None in dead letters of version 0.1.
+        record: the bad record; for an object, the first missing record.
+        topic_partition: destination of the record.
+        error: class of the error.
+        text: message of the error.
+        byte_offset: where the record begins in the object, if known.
+        length: the record's length in bytes, if known.
+        format: the format with which it was read.
+        payload: which part of the record the message holds.
+        raw: the stored bytes of the record; readers of many dead letters leave them in the topic
+            (`raw_of`).
     """
 
     offset: int
@@ -95,26 +100,26 @@ class StoredDeadLetter:
 
     @property
     def split_size(self) -> int:
-        """Bytes per share; 0 when the object is read whole."""
+        """Bytes per split; 0 when the object is read whole."""
         return self.split.split_size if self.split is not None else 0
 
     @property
     def split_number(self) -> int:
-        """Which share; 0 when the object is read whole."""
+        """Number of the split; 0 when the object is read whole."""
         return self.split.number if self.split is not None else 0
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class ReplayMarker:
-    """What a replay wrote about letters.
+    """A marker that a replay wrote.
 
     Attributes:
-        offset: its place.
-        replayed: whether they were sent again; else they are about to be.
-        letters: offsets of the letters.
-        ids: their ids.
-        objects: offsets of those that are about the rest of an object.
-        ends: partition -> the offset that its next message got, when that was written.
+        offset: its place in the topic.
+        replayed: whether the dead letters were sent again; otherwise they are about to be sent.
+        letters: offsets of the dead letters.
+        ids: their message ids.
+        objects: offsets of the dead letters that stand for the rest of an object.
+        ends: partition -> the offset of its next message, when the marker was written.
     """
 
     offset: int
@@ -126,14 +131,14 @@ class ReplayMarker:
 
 
 class IggyDeadLetters:
-    """Writes dead letters to one topic over one connection. One thread at a time.
+    """Writes dead letters to one topic over one connection. For one thread at a time.
 
     Args:
-        connection: an open one; it stays open.
-        stream: its name.
-        topic: its name; it exists.
-        source: the source's name.
-        max_bytes: of a record that a letter holds.
+        connection: an open connection; it stays open.
+        stream: name of the stream.
+        topic: name of an existing topic.
+        source: name of the source.
+        max_bytes: maximum bytes of a record that a dead letter holds.
         input_format: `[input] format`.
     """
 
@@ -156,7 +161,7 @@ class IggyDeadLetters:
 
     @classmethod
     def of(cls, connection: IggyConnection, config: SourceCommonConfig) -> IggyDeadLetters | None:
-        """The box that the configuration names; None when it names none."""
+        """Return a writer to the configured topic; None when none is configured."""
         topic = config.errors.dead_letter_topic
         if topic is None:
             return None
@@ -170,26 +175,26 @@ class IggyDeadLetters:
         )
 
     def send(self, letters: Sequence[DeadLetter]) -> None:
-        """Stores the letters, in order; returns when all are confirmed.
+        """Store dead letters, in order; return when all are confirmed.
 
         Raises:
-            UnknownOutcomeError, IggyUnavailableError: some may be stored: recover.
+            UnknownOutcomeError, IggyUnavailableError: some may be stored; recover.
         """
         self._send([self._segment(letter) for letter in letters])
 
     def raw(self, letter: StoredDeadLetter) -> bytes:
-        """The bytes of a letter's record; nothing when there are none."""
+        """Return the bytes of a dead letter's record; empty when it holds none."""
         return raw_of(self._connection, self._stream, self._topic, letter)
 
     def note(self, letters: Sequence[StoredDeadLetter], ends: Mapping[TopicPartition, int]) -> None:
-        """Says that these letters are about to be sent again behind these ends."""
+        """Record that these dead letters are about to be sent again, after these ends."""
         topic_partitions = [
             [topic_partition.topic, topic_partition.partition, end] for topic_partition, end in ends.items()
         ]
         self._mark("note", NOTE_ID, letters, {"ends": topic_partitions})
 
     def replayed(self, letters: Sequence[StoredDeadLetter]) -> None:
-        """Says that these letters were sent again."""
+        """Record that these dead letters were sent again."""
         self._mark("replayed", MARK_ID, letters, {})
 
     def _mark(self, kind: str, number: int, letters: Sequence[StoredDeadLetter], more: Mapping[str, object]) -> None:
@@ -244,17 +249,18 @@ class IggyDeadLetters:
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal, or a header, would take amiss."""
+    """Return the text without characters that a terminal or a header cannot show."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def ensure_dead_letter_topic(
     connection: IggyConnection, stream: str, topic: str, *, create: bool = True
 ) -> tuple[str, ...]:
-    """Makes the topic, or checks one that is there. Returns one sentence for each thing that may take letters from it.
+    """Create the topic, or check an existing one; return one warning per setting that can delete dead letters.
 
     Raises:
-        IggyTopicError: it is missing and `create` is off, has several partitions, or does not keep what it confirmed.
+        IggyTopicError: it is missing and `create` is off, has several partitions, or can lose confirmed
+            messages.
         PartitionDamagedError: the server has dead letters that it does not return.
     """
     info, warnings = ensure_topic(
@@ -276,12 +282,12 @@ def ensure_dead_letter_topic(
 
 
 def keeps_dead_letters(info: TopicInfo) -> bool:
-    """Whether a topic keeps everything that it has confirmed, also when the server is killed."""
+    """Return whether a topic keeps every confirmed message, even when the server is killed."""
     return info.persisted and info.messages_required_to_save in {None, 1}
 
 
 def read_dead_letter(message: StoredMessage, source: str) -> StoredDeadLetter | ReplayMarker | None:
-    """What a message of the topic is; None for one of another source, or of others altogether."""
+    """Parse a message of the topic; None for a message of another source, or an unknown one."""
     headers = join_provenance(message.headers)
     kind = headers.get(LETTER)
     if headers.get("source") != source or kind is None:
@@ -291,11 +297,11 @@ def read_dead_letter(message: StoredMessage, source: str) -> StoredDeadLetter | 
             return _mark_of(message, replayed=kind == "replayed")
         return _dead_letter_of(message, headers, kind) if kind in {"record", "object"} else None
     except (KeyError, TypeError, ValueError):
-        return None  # made by others under our names
+        return None  # written by another program under these names
 
 
 def raw_of(connection: IggyConnection, stream: str, topic: str, letter: StoredDeadLetter) -> bytes:
-    """The bytes of a letter's record, read from the topic; nothing when it holds none, or is gone."""
+    """Read the bytes of a dead letter's record from the topic; empty when it holds none, or is gone."""
     if letter.payload == "none":
         return b""
     found = connection.poll(stream, topic, PARTITION, offset=letter.offset, count=1)
@@ -343,7 +349,7 @@ def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: st
 
 
 def _number(value: str | int) -> int:
-    """A number that this program may have written: anybody may write to the topic."""
+    """Parse a number that this program may have written. Not trusted: any client may write to the topic."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise ValueError(text[:_MOST_DIGITS])
