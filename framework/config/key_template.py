@@ -14,10 +14,10 @@ import attrs
 from framework.errors import ConfigError
 
 TOPIC_PLACEHOLDER = "{{topic}}"
-"""What `iggy.topic` may hold to take the template's topic in."""
+"""Placeholder in `iggy.topic` for the template's topic."""
 
 OFFSETS_SUFFIX = "-offsets"
-"""How the topic of positions is called that every source has by default."""
+"""Suffix of the default name of a source's offsets topic."""
 
 _MAX_TOPIC_BYTES = 255
 _NUMBER = re.compile(r"\+?[0-9]+", re.ASCII)
@@ -34,7 +34,7 @@ _PLACEHOLDERS = (*_CAPTURING, "timestamp", "key")
 
 
 class NameMatch(NamedTuple):
-    """What the template found in a key; None for what it has no placeholder for."""
+    """The values of the placeholders in a key; None for placeholders that the template lacks."""
 
     topic: str | None = None
     partition: int | None = None
@@ -42,20 +42,20 @@ class NameMatch(NamedTuple):
 
 
 NOTHING_NAMED = NameMatch()
-"""What every key gives when there is no template."""
+"""The match of every key without a template."""
 
 
 @attrs.frozen(kw_only=True)
 class NameTemplate:
-    """The form of the keys to read. It always covers the whole key, and literal text means itself.
+    """The form of the keys to read. It always covers the whole key; literal text matches itself.
 
-    So the template `{{topic}}-{{partition}}` finds the topic `a-1` and the partition 2 in `a-1-2`: the topic takes as
-    much as it can. And a key that begins with a date, `22-10-12/orders-1-7.gz`, does not match
-    `{{topic}}-{{partition}}-{{start_offset}}.gz` at all, since a topic holds no `/`.
+    The template `{{topic}}-{{partition}}` finds the topic `a-1` and the partition 2 in `a-1-2`: the topic
+    is greedy. A key that begins with a date, `22-10-12/orders-1-7.gz`, does not match
+    `{{topic}}-{{partition}}-{{start_offset}}.gz`, because a topic contains no `/`.
 
     Attributes:
         text: as configured.
-        pattern: what `fullmatch` is asked of.
+        pattern: the compiled pattern, used with `fullmatch`.
         has_topic: whether a match gives a topic.
         has_partition: whether a match gives a partition.
     """
@@ -67,17 +67,18 @@ class NameTemplate:
 
     @classmethod
     def parse(cls, text: str, *, regex: bool = False) -> NameTemplate:
-        """The template of a text.
+        """Parse a template.
 
         Args:
-            text: literal text with `{{topic}}` (letters, digits, `.`, `_`, `-`), `{{partition}}` and `{{start_offset}}`
-                (digits), `{{timestamp}}` (digits, thrown away, may repeat) and `{{key}}` (anything, thrown away).
-            regex: the rest of the text is a regular expression, not literal; the named groups `topic`, `partition` and
-                `start_offset` count as well.
+            text: literal text with `{{topic}}` (letters, digits, `.`, `_`, `-`), `{{partition}}` and
+                `{{start_offset}}` (digits), `{{timestamp}}` (digits, ignored, may repeat) and `{{key}}`
+                (anything, ignored).
+            regex: the rest of the text is a regular expression, not literal; the named groups `topic`,
+                `partition` and `start_offset` count as well.
 
         Raises:
-            ConfigError: an unknown placeholder, one that stands twice, two with nothing to tell them apart between
-                them, no valid regular expression, or one of the form `(a+)+`. All mistakes at once.
+            ConfigError: an unknown placeholder, a repeated one, two without a separator between them, an
+                invalid regular expression, or one of the form `(a+)+`. All mistakes at once.
         """
         mistakes = _placeholder_errors(text) + (_repeat_errors(text) if regex else _border_errors(text))
         if mistakes:
@@ -90,7 +91,7 @@ class NameTemplate:
         return cls(text=text, pattern=pattern, has_topic="topic" in groups, has_partition="partition" in groups)
 
     def match(self, key: str) -> NameMatch | None:
-        """What the template finds in a key; None when the key has another form."""
+        """Return the placeholders' values in a key; None when the key does not match."""
         found = self.pattern.fullmatch(key)
         if found is None:
             return None
@@ -111,7 +112,7 @@ class NameTemplate:
 
 
 def topic_name_error(name: str) -> str | None:
-    """Why Iggy cannot have a stream or topic of that name: "is ...", "holds ..."; None when it can."""
+    """Return why Iggy rejects that name of a stream or topic: "is ...", "holds ..."; None when it is valid."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -137,9 +138,10 @@ def _placeholder_errors(text: str) -> list[str]:
 
 
 def _border_errors(text: str) -> list[str]:
-    """Placeholders whose border nothing shows: `{{topic}}{{partition}}`, `{{partition}}0{{start_offset}}`.
+    """Return errors for adjacent placeholders without a separator: `{{topic}}{{partition}}`.
 
-    Apart from being guesswork, they are what makes matching slow.
+    Also for separators that a value can contain, `{{partition}}0{{start_offset}}`. They are ambiguous,
+    and they make matching slow.
     """
     parts = _PLACEHOLDER.split(text)
     mistakes: list[str] = []

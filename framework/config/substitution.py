@@ -1,7 +1,8 @@
-"""`${env:NAME}` and `${file:PATH}` in the text of a configuration: secrets stay out of the file.
+"""References `${env:NAME}` and `${file:PATH}` in a configuration: secrets stay out of the file.
 
-`$${` is a plain `${`. A file's final line break is not part of the value. What is brought in is remembered, so that no
-message shows it, and is not looked at again: a password that holds `${` stays as it is.
+`$${` is a literal `${`. A file's final line break is not part of the value. Substituted text is
+remembered, so that no message shows it. It is not parsed again: a password that contains `${` remains
+unchanged.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _MAX_FILE_BYTES = 1 << 20
 
 
 class Substitution:
-    """Replaces the references in one configuration, and remembers what to keep out of messages.
+    """Replaces the references in a configuration, and remembers the secrets for masking.
 
     Attributes:
-        secrets: every text that was brought in.
+        secrets: all substituted texts.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -29,11 +30,11 @@ class Substitution:
         self.secrets: set[str] = set()
 
     def apply(self, text: str, report: Callable[[str], None]) -> str | None:
-        """The text with its references replaced; None after a mistake was reported.
+        """Return the text with its references replaced; None after a reported mistake.
 
         Args:
             text: a value of the file.
-            report: takes each mistake, as the end of a sentence.
+            report: receives each mistake, as the end of a sentence.
         """
         if "${" not in text:
             return text

@@ -1,7 +1,8 @@
-"""Single values of a file -> values of the program, strictly: nothing is guessed from a wrong type.
+"""Strict conversion of single values of a file: a wrong type is never converted by guess.
 
-`"5"` is no number and `true` is no number, because a file that says so has another mistake as well. The one exception
-is text from `${env:NAME}` or `${file:PATH}`: that can only be text, so it is read as what the option wants.
+`"5"` is not a number and `true` is not a number, because a file with them has another mistake as well.
+The one exception is text from `${env:NAME}` or `${file:PATH}`: it can only be text, so it is parsed as
+the option's type.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class SubstitutedText(str):
 
 
 class InvalidValueError(ValueError):
-    """What is wrong with one value, as the end of a sentence: `must be a whole number`."""
+    """The error of one value, as the end of a sentence: `must be a whole number`."""
 
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -48,7 +49,7 @@ _MOMENT_ADVICE = 'must be "now", or a date such as "2024-05-31" or "2024-05-31T1
 
 
 def parse_duration(value: object) -> float:
-    """Seconds of `"5s"`, `"1.5h"`, `"10ms"`, or of a plain number of seconds.
+    """Return the seconds of `"5s"`, `"1.5h"`, `"10ms"`, or of a plain number of seconds.
 
     Raises:
         InvalidValueError: it is neither, or it is negative or not finite.
@@ -66,7 +67,7 @@ def parse_duration(value: object) -> float:
 
 
 def parse_lasting(value: object) -> float:
-    """The same, or infinity for `"forever"`.
+    """Return the seconds of a duration, or infinity for `"forever"`.
 
     Raises:
         InvalidValueError: it is neither.
@@ -80,7 +81,7 @@ def parse_lasting(value: object) -> float:
 
 
 def parse_size(value: object) -> int:
-    """Bytes of `"16MiB"`, `"4MB"`, `"0.5GiB"`, or of a plain whole number.
+    """Return the bytes of `"16MiB"`, `"4MB"`, `"0.5GiB"`, or of a plain whole number.
 
     Raises:
         InvalidValueError: it is neither, or it is negative.
@@ -99,7 +100,7 @@ def parse_size(value: object) -> int:
 
 
 def parse_moment(value: object) -> str:
-    """`"now"`, or ISO 8601 text with a zone; a date alone is its first instant, and no zone means UTC.
+    """Return `"now"`, or ISO 8601 text with a zone; a date alone is its first instant, and no zone means UTC.
 
     Raises:
         InvalidValueError: it is neither.
@@ -173,7 +174,7 @@ def _is_table(kind: Any) -> bool:
 
 
 def _table(value: object, _kind: Any) -> dict[str, str]:
-    """Text by name. TOML reads the dots of a bare name as tables within tables; here they are part of the name."""
+    """Return texts by name. TOML parses dots in a bare name as nested tables; here they are part of the name."""
     if not isinstance(value, dict):
         raise InvalidValueError("must be a table of texts")
     flat: dict[str, str] = {}
@@ -188,7 +189,7 @@ def _table(value: object, _kind: Any) -> dict[str, str]:
 
 
 def strict_converter() -> cattrs.Converter:
-    """A converter for single values that converts nothing by guess. Wrong values raise `InvalidValueError`."""
+    """Return a converter for single values that never guesses. Wrong values raise `InvalidValueError`."""
     converter = cattrs.Converter(detailed_validation=False)
     for plain, hook in {str: _text, int: _whole_number, float: _number, bool: _truth}.items():
         converter.register_structure_hook(plain, hook)

@@ -1,8 +1,8 @@
-"""An S3 Inventory: its `manifest.json` -> data files -> the objects that they name.
+"""S3 Inventory: from a `manifest.json` through data files to their rows.
 
-The layout is that of the S3 user guide, "Locating your inventory": CSV data files are gzip, their fields quoted and their
-keys URL-encoded; in Parquet ones keys stand as they are. A data file is only used when its length and its MD5 are those that
-the manifest says, all of it, or nothing.
+The layout is documented in the S3 user guide, "Locating your inventory". CSV data files are gzip, with
+quoted fields and URL-encoded keys; in Parquet, keys are literal. A data file is only used, as a whole,
+when its length and its MD5 match the manifest.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _AGAIN = "supply the whole inventory again"
 
 @attrs.frozen(kw_only=True, slots=True)
 class DataFile:
-    """One file of an inventory.
+    """A data file of an inventory.
 
     Attributes:
         key: in the destination bucket.
-        size: bytes; None when the manifest does not say.
-        md5: of these bytes, in hexadecimal, lower case; empty when the manifest does not say.
+        size: bytes; None when the manifest does not state it.
+        md5: of these bytes, in hexadecimal, lower case; empty when the manifest does not state it.
     """
 
     key: str
@@ -45,10 +45,10 @@ class Inventory:
 
     Attributes:
         origin: its name, for messages.
-        source_bucket: what was listed.
-        destination_bucket: where the data files lie; empty when the manifest does not say.
+        source_bucket: the listed bucket.
+        destination_bucket: bucket of the data files; empty when the manifest does not state it.
         parquet: whether they are Parquet, else CSV.
-        columns: of CSV, in order.
+        columns: columns of CSV, in order.
         files: the data files.
     """
 
@@ -61,10 +61,10 @@ class Inventory:
 
 
 def parse_manifest(content: bytes, origin: str) -> Inventory:
-    """The manifest in the content of a `manifest.json`.
+    """Parse the content of a `manifest.json`.
 
     Raises:
-        KeyListError: it is cut short, no manifest, or one of ORC files.
+        KeyListError: it is truncated, not a manifest, or a manifest of ORC files.
     """
     try:
         manifest = json.loads(content)

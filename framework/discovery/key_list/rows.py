@@ -155,7 +155,7 @@ class RowReader:
 
 
 def columns_of(names: Sequence[str], origin: str) -> list[tuple[str, int]]:
-    """The known columns and where each stands; of two with one meaning the first.
+    """Return the known columns and their places; of several columns with one meaning, the first.
 
     Raises:
         KeyListError: no column is named `key`.
@@ -175,10 +175,10 @@ def _plain(name: str) -> str:
 
 
 def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
-    """The key that a field holds.
+    """Return the key of a field.
 
     Raises:
-        KeyListError: it is empty, longer than a key can be, or what it encodes is no UTF-8.
+        KeyListError: it is empty, too long, or not UTF-8 after decoding.
     """
     key = text
     if encoded and ("%" in text or "+" in text):
@@ -228,18 +228,20 @@ def text_rows(file: BinaryIO, origin: str, *, encoded: bool = False) -> Iterator
 
 
 def csv_rows(file: BinaryIO, origin: str, *, bucket: str, encoded: bool | None = None) -> Iterator[KeyRow]:
-    """The rows of a CSV file in UTF-8, fields quoted where they need it (RFC 4180). Empty lines are no rows.
+    """Yield the rows of a CSV file in UTF-8, with quoted fields where needed (RFC 4180). Empty lines are ignored.
 
     A first row with a field `key` is a header, unless another of its fields is the bucket's name.
 
     Args:
         file: its bytes.
         origin: its name, for messages.
-        bucket: the source's.
-        encoded: whether keys are URL-encoded; None = only in a file without a header and with a column for the bucket.
+        bucket: bucket of the source.
+        encoded: whether keys are URL-encoded; None = only in a file without a header and with a column
+            for the bucket.
 
     Raises:
-        KeyListError: it is no CSV or no UTF-8, is cut short inside a field, or has neither a header nor 1 to 3 columns.
+        KeyListError: it is not CSV or not UTF-8, is truncated inside a field, or has neither a header nor
+            1 to 3 columns.
     """
     rows = split_rows(file, origin)
     first = next(rows, None)
@@ -261,10 +263,10 @@ def csv_rows(file: BinaryIO, origin: str, *, bucket: str, encoded: bool | None =
 
 
 def split_rows(file: BinaryIO, origin: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file as texts, with their numbers; without those that are empty.
+    """Yield the rows of a CSV file as texts, with their numbers; without empty rows.
 
     Raises:
-        KeyListError: it is no CSV, no UTF-8, or a row is longer than one of a list can be.
+        KeyListError: it is not CSV, not UTF-8, or a row is too long.
     """
     number = length = 0
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
@@ -296,9 +298,9 @@ def split_rows(file: BinaryIO, origin: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def unpacked(file: BinaryIO, origin: str) -> BinaryIO:
-    """The content of a file: as it is, or out of gzip when the name ends in `.gz`.
+    """Return the content of a file, decompressed when the name ends in `.gz`.
 
-    Reading it raises `KeyListError` when the gzip data are cut short or broken.
+    Reads raise `KeyListError` when the gzip data are truncated or damaged.
     """
     if not origin.endswith(".gz"):
         return file
