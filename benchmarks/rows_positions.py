@@ -35,7 +35,7 @@ GROWTH_MB = 20
 STATE_MB = 1
 START_SECONDS = 5
 LOG_BYTES = 64
-AT_ONCE = 1000
+BATCH_SIZE = 1000
 """Objects in one delta: what a second of work finishes."""
 
 
@@ -226,7 +226,7 @@ def keep_positions(url: str, objects: int, window: str = "forever") -> Kept:
             session.partitions.open_one(entry.topic_partition)
             session.offsets.commit(Acknowledgement(topic_partition=entry.topic_partition, batches=(end,), anchor=None))
             done += 1
-            if done % AT_ONCE == 0:
+            if done % BATCH_SIZE == 0:
                 longest = max(longest, _save(session))
         _save(session)
         seconds = time.perf_counter() - began
@@ -281,7 +281,7 @@ def fold_positions(url: str, objects: int) -> Kept:
             session.partitions.open_one(entry.topic_partition)
             session.offsets.commit(Acknowledgement(topic_partition=entry.topic_partition, batches=(end,), anchor=None))
             done += 1
-            if done % AT_ONCE == 0:
+            if done % BATCH_SIZE == 0:
                 most = max(most, len(session.offsets))
                 _save(session)
             assignment = iterator.feed.take()

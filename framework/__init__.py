@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from framework.model.batches import Acknowledgement, RecordBatch, SkippedRecord, SourceRecord
     from framework.model.objects import Anchor, NativeObject, ResumePoint, TopicPartition
     from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-    from framework.model.splits import Share
+    from framework.model.splits import Split
     from framework.offsets.manager import MemoryOffsetStore, OffsetManager, OffsetStore
     from framework.pipeline.producer import Producer
     from framework.storage.retry import BackoffConfig, RetryPolicy
@@ -82,11 +82,11 @@ _HOMES = {
     "ReadStream": "framework.transformer",
     "RecordBatch": "framework.model.batches",
     "RetryPolicy": "framework.storage.retry",
-    "Share": "framework.model.splits",
     "SkippedRecord": "framework.model.batches",
     "SourceCommonConfig": "framework.config.sections",
     "SourceContext": "framework.task",
     "SourceRecord": "framework.model.batches",
+    "Split": "framework.model.splits",
     "StoreRecordIterator": "framework.iterator.object_store",
     "StoreSourceTask": "framework.task.object_store",
     "TopicPartition": "framework.model.objects",
@@ -95,6 +95,8 @@ _HOMES = {
     "make_transformer": "framework.config.formats",
     "option": "framework.config.option",
 }
+
+_FORMER_NAMES = {"Share": "Split"}
 
 __all__ = [  # explicit: a type checker cannot compute it
     "AbstractSourceRecordIterator",
@@ -125,11 +127,11 @@ __all__ = [  # explicit: a type checker cannot compute it
     "RecordBatch",
     "ResumePoint",
     "RetryPolicy",
-    "Share",
     "SkippedRecord",
     "SourceCommonConfig",
     "SourceContext",
     "SourceRecord",
+    "Split",
     "StoreRecordIterator",
     "StoreSourceTask",
     "TopicPartition",
@@ -142,6 +144,7 @@ __all__ = [  # explicit: a type checker cannot compute it
 
 def __getattr__(name: str) -> object:
     """Load a public name from its module on first access."""
+    name = _FORMER_NAMES.get(name, name)
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

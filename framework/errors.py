@@ -294,8 +294,8 @@ class ReaderFailedError(FatalError):
 
     @override
     def __str__(self) -> str:
-        said = super().__str__()
-        return f"{self.unexpected}: {said}" if self.unexpected else said
+        text = super().__str__()
+        return f"{self.unexpected}: {text}" if self.unexpected else text
 
 
 class TaskClosedError(FatalError, ValueError):

@@ -15,14 +15,14 @@ import attrs
 
 from framework.errors import CorruptObjectError, RecordError, SourceError
 from framework.model.batches import SkippedRecord
-from framework.model.closing import give_up
+from framework.model.closing import close_iterator
 from framework.model.objects import ResumePoint, length_only
-from framework.model.splits import Share
+from framework.model.splits import Split
 
 MAX_MESSAGE_BYTES = 64_000_000
 """The maximum payload of an Iggy message, in bytes (iggy 0.9)."""
 
-MAX_LETTER_BYTES = 1 << 20
+MAX_DEAD_LETTER_BYTES = 1 << 20
 """The maximum number of bytes of a bad record that are kept for a dead letter."""
 
 COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy", "bzip2", "xz")
@@ -62,7 +62,7 @@ class InputOptions:
     csv_delimiter: str = ","
     csv_quote: str = '"'
 
-    def mistakes(self) -> tuple[str, ...]:
+    def validate_options(self) -> tuple[str, ...]:
         """Return a message for each invalid option; `make_transformer` checks the format's name."""
         found = []
         if self.compression not in COMPRESSIONS:
@@ -203,7 +203,7 @@ def guarded(
             raise
         raise error from failure
     finally:
-        give_up(runs)
+        close_iterator(runs)
 
 
 class Transformer(abc.ABC):
@@ -267,7 +267,7 @@ class Transformer(abc.ABC):
     def read_split(
         self,
         source: ObjectInput,
-        share: Share,
+        split: Split,
         *,
         skip: int = 0,
         mark: ResumePoint | None = None,
@@ -283,7 +283,7 @@ class Transformer(abc.ABC):
             ObjectError: as `read`.
             NotImplementedError: by default.
         """
-        raise NotImplementedError(f"{self.name} reads {source.location} whole, not share {share.number} of it")
+        raise NotImplementedError(f"{self.name} reads {source.location} whole, not share {split.number} of it")
 
     def decode_record(self, raw: bytes, *, key: str) -> bytes:
         """Return the payload of a record, decoded from its own bytes alone, under the current options.

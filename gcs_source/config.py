@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import attrs
 
-from framework.config.bucket import BucketConfig, address_mistakes, bucket_mistakes
+from framework.config.bucket import BucketConfig, address_errors, bucket_errors
 from framework.config.option import option
 
 CUSTOMER_KEY_BYTES = 32
@@ -18,7 +18,7 @@ LARGEST_PAGE = 5000
 
 # https://cloud.google.com/storage/docs/buckets#naming: parts between dots of at most 63, all together of at most 222.
 _BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?)*")
-_SHORTEST_BUCKET, _LONGEST_BUCKET = 3, 222
+_SHORTEST_BUCKET, _MAX_BUCKET = 3, 222
 
 
 @attrs.frozen(kw_only=True)
@@ -51,7 +51,7 @@ class GcsConfig(BucketConfig):
     )
     page_size: int = option(1000, minimum=1, maximum=LARGEST_PAGE, doc="Keys in one page of a listing.")
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """What `check` finds; the loader of the file calls this."""
         yield from check(self)
 
@@ -62,7 +62,7 @@ def check(config: GcsConfig) -> list[str]:
     Each sentence begins with the option's name. Ranges of single options are checked when the file is read. No I/O; never a
     secret in a sentence.
     """
-    mistakes = [*_names(config), *address_mistakes(endpoint=config.endpoint, proxy=config.proxy), *_identity(config)]
+    mistakes = [*_names(config), *address_errors(endpoint=config.endpoint, proxy=config.proxy), *_identity(config)]
     if config.customer_key and _key_bytes(config.customer_key) is None:
         mistakes.append("customer_key: must be the base64 form of exactly 32 bytes")
     return mistakes
@@ -93,13 +93,13 @@ def _key_bytes(text: str) -> bytes | None:
 def _names(config: GcsConfig) -> Iterator[str]:
     bucket = config.bucket
     if bucket and "://" not in bucket:
-        fits = _SHORTEST_BUCKET <= len(bucket) <= _LONGEST_BUCKET and _BUCKET.fullmatch(bucket) is not None
+        fits = _SHORTEST_BUCKET <= len(bucket) <= _MAX_BUCKET and _BUCKET.fullmatch(bucket) is not None
         if not fits:
             yield (
                 f"bucket: {bucket!r} cannot be a bucket's name (3 to 63 of a-z, 0-9, dot, hyphen, underscore; letters or "
                 f"digits at its ends)"
             )
-    yield from bucket_mistakes(config, bucket)
+    yield from bucket_errors(config, bucket)
 
 
 def _identity(config: GcsConfig) -> Iterator[str]:

@@ -168,13 +168,13 @@ class Failed(StoreCall):
     media: bool = False
 
 
-class _Said(msgspec.Struct):
+class _ErrorDetail(msgspec.Struct):
     reason: str = ""
 
 
 class _Error(msgspec.Struct):
     message: str = ""
-    errors: list[_Said] = []
+    errors: list[_ErrorDetail] = []
 
 
 class _Answer(msgspec.Struct):
@@ -208,10 +208,10 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
         headers: looked up in lower case.
         failed: the place.
     """
-    reason, said, document = _read(body)
-    meant = next((meant for words, meant in WORDS.items() if words in said.lower()), reason)
+    reason, answer_text, document = _read(body)
+    meant = next((meant for words, meant in WORDS.items() if words in answer_text.lower()), reason)
     foreign = not document and not meant and not _is_googles(headers) and _needs_document(status, failed)
-    kind = StoreUnavailableError if foreign else _status_kind(status, meant, failed, said)
+    kind = StoreUnavailableError if foreign else _status_kind(status, meant, failed, answer_text)
     advice = _REASON_ADVICE.get(meant) or _STATUS_ADVICE.get(status)
     advice = advice or _KIND_ADVICE.get(kind, "the store refuses the request")
     if kind is CredentialsError and failed.anonymous:
@@ -221,7 +221,7 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
     advice = advice.format(action=f"storage.{failed.operation}")
     if (foreign or kind is BucketNotFoundError) and failed.endpoint:
         advice = f"{advice}; asked was {failed.endpoint}"
-    words = [word for word in (reason, f"HTTP {status}", said) if word]
+    words = [word for word in (reason, f"HTTP {status}", answer_text) if word]
     made = make_error(kind, failed, f"{advice} ({', '.join(words)})")
     if isinstance(made, (ThrottledError, StoreUnavailableError)):
         made.retry_after_seconds = retry_after_seconds(headers.get("retry-after"))
@@ -252,9 +252,9 @@ def _needs_document(status: int, failed: Failed) -> bool:
     return status >= 500 or status in (403, 404)  # noqa: PLR2004
 
 
-def _status_kind(status: int, reason: str, failed: Failed, said: str) -> _Kind:
+def _status_kind(status: int, reason: str, failed: Failed, answer_text: str) -> _Kind:
     if status == 404:  # noqa: PLR2004
-        missing = not failed.key or "bucket does not exist" in said.lower()
+        missing = not failed.key or "bucket does not exist" in answer_text.lower()
         return BucketNotFoundError if missing else ObjectNotFoundError
     kind = REASONS.get(reason) or STATUSES.get(status)
     if kind is None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import attrs
 
-from framework.config.bucket import BucketConfig, address_mistakes, bucket_mistakes
+from framework.config.bucket import BucketConfig, address_errors, bucket_errors
 from framework.config.option import Seconds, option
 
 SSE_CUSTOMER_KEY_BYTES = 32
@@ -63,7 +63,7 @@ class S3Config(BucketConfig):
     )
     sts_endpoint: str = option("", doc="Address of the token service, with its scheme; empty = the region's.")
 
-    def mistakes(self) -> Iterator[str]:
+    def validate_options(self) -> Iterator[str]:
         """What `check` finds; the loader of the file calls this."""
         yield from check(self)
 
@@ -74,7 +74,7 @@ def check(config: S3Config) -> list[str]:
     Each sentence begins with the option's name. Ranges and choices of single options are checked when the file is read.
     No I/O; never a secret in a sentence.
     """
-    addresses = address_mistakes(endpoint=config.endpoint, sts_endpoint=config.sts_endpoint, proxy=config.proxy)
+    addresses = address_errors(endpoint=config.endpoint, sts_endpoint=config.sts_endpoint, proxy=config.proxy)
     mistakes = [*_names(config), *addresses, *_identity(config), *_role(config)]
     owner = config.expected_bucket_owner
     if owner and re.fullmatch(r"\d{12}", owner, re.ASCII) is None:
@@ -117,7 +117,7 @@ def _names(config: S3Config) -> Iterator[str]:
     known = not bucket or "://" in bucket or bucket.startswith("arn:")
     if not known and not _is_bucket_name(bucket, aws=not config.endpoint):
         yield f"bucket: {bucket!r} cannot be a bucket's name (3 to 63 of a-z, 0-9, dot, hyphen; none at its ends)"
-    yield from bucket_mistakes(config, bucket)
+    yield from bucket_errors(config, bucket)
 
 
 def _is_bucket_name(bucket: str, *, aws: bool) -> bool:

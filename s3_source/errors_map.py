@@ -189,14 +189,14 @@ def _from_response(error: BaseException, response: Mapping[str, Any], failed: Fa
     headers = meta.get("HTTPHeaders") or {}
     details = response.get("Error") or {}
     said = redact(str(details.get("Message") or ""))
-    told = {"region": details.get("Region") or headers.get("x-amz-bucket-region") or ""}
+    facts = {"region": details.get("Region") or headers.get("x-amz-bucket-region") or ""}
     operation = getattr(error, "operation_name", "") or failed.operation
     return from_code(
         str(details.get("Code") or ""),
         status,
         attrs.evolve(failed, operation=operation),
         said=said,
-        region=str(told["region"]),
+        region=str(facts["region"]),
         retry_after=headers.get("retry-after"),
         signed=not headers or any(name.startswith("x-amz") for name in headers),
     )

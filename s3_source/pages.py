@@ -118,14 +118,14 @@ def _truth(text: str) -> bool:
     return _TRUTH[word]
 
 
-def _check_count(said: str | None, found: int) -> None:
+def _check_count(key_count: str | None, found: int) -> None:
     """Compares what a page announces with what it shows.
 
     Raises:
         ValueError: they differ.
     """
-    if said is not None and said.strip() and int(said) != found:
-        raise ValueError(f"KeyCount says {said.strip()}, {found} objects are shown")
+    if key_count is not None and key_count.strip() and int(key_count) != found:
+        raise ValueError(f"KeyCount says {key_count.strip()}, {found} objects are shown")
 
 
 def _plain_objects(items: PlainItems, bucket: str, *, encoded: bool) -> list[NativeObject]:
@@ -184,13 +184,13 @@ def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -
         ObjectError: the answer is another form of the object: a weak ETag says so, and so does an encoding where no length is
             announced. With the listed length the bytes are the stored ones, whatever their encoding.
     """
-    theirs = headers.get("etag") or ""
+    answer_etag = headers.get("etag") or ""
     encoding = headers.get("content-encoding") or "identity"
-    if not announces_length(headers) and (theirs.startswith("W/") or encoding not in ("identity", "aws-chunked")):
-        raise other_bytes(native, f"the answer has ETag {theirs or 'none'} and encoding {encoding}")
-    if etag and theirs and bare_etag(theirs) != etag:
+    if not announces_length(headers) and (answer_etag.startswith("W/") or encoding not in ("identity", "aws-chunked")):
+        raise other_bytes(native, f"the answer has ETag {answer_etag or 'none'} and encoding {encoding}")
+    if etag and answer_etag and bare_etag(answer_etag) != etag:
         raise ObjectChangedError(
-            f"it was overwritten after it was listed (ETag {bare_etag(theirs)}, listed {etag})",
+            f"it was overwritten after it was listed (ETag {bare_etag(answer_etag)}, listed {etag})",
             location=native.location,
         )
     modified_ms = server_time_ms(headers.get("last-modified")) if not etag else None

@@ -24,7 +24,7 @@ from typing_extensions import override
 from framework.errors import ObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.splits import Share
+from framework.model.splits import Split
 from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadBatch, Transformer
 from transformers.batches import SHARED_MODULES
 from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
@@ -99,13 +99,13 @@ class AutoTransformer(Transformer):
     def read_split(
         self,
         source: ObjectInput,
-        share: Share,
+        split: Split,
         *,
         skip: int = 0,
         mark: ResumePoint | None = None,
         limits: BatchLimits | None = None,
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        yield from self._choose(source).read_split(source, share, skip=skip, mark=mark, limits=limits)
+        yield from self._choose(source).read_split(source, split, skip=skip, mark=mark, limits=limits)
 
     def _choose(self, source: ObjectInput) -> Transformer:
         found = format_of_key(source.key)

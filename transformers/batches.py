@@ -15,7 +15,7 @@ from framework.errors import CorruptObjectError, RecordError, RecordTooLargeErro
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.transformer import (
-    MAX_LETTER_BYTES,
+    MAX_DEAD_LETTER_BYTES,
     BatchLimits,
     InputOptions,
     ObjectInput,
@@ -27,7 +27,7 @@ from framework.transformer import (
 SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 """What unpacks and what checks; which of them an object needs is seen when it is read."""
 
-RAW_BYTES = MAX_LETTER_BYTES
+RAW_BYTES = MAX_DEAD_LETTER_BYTES
 """How much of a bad record is kept: as much as a dead letter can hold."""
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 from framework.errors import RecordError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.splits import Share
+from framework.model.splits import Split
 from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
 from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import PIECE_BYTES, UnpackedStream, compression_of_key, unsupported_compression
@@ -219,22 +219,22 @@ class LineTransformer(ShippedTransformer):
     def read_split(
         self,
         source: ObjectInput,
-        share: Share,
+        split: Split,
         *,
         skip: int = 0,
         mark: ResumePoint | None = None,
         limits: BatchLimits | None = None,
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         builder = RunBuilder(skip + 1, limits or BatchLimits())
-        yield from self._numbered(self._read_share(source, share, skip, mark, builder), builder, source)
+        yield from self._numbered(self._read_split(source, split, skip, mark, builder), builder, source)
 
-    def _read_share(
-        self, source: ObjectInput, share: Share, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    def _read_split(
+        self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         if mark is not None and mark.record > skip:
             mark = None
         stream = ShareLines(
-            source, share, self.options.compression, mark=mark, piece_bytes=_piece_bytes(builder.limits)
+            source, split, self.options.compression, mark=mark, piece_bytes=_piece_bytes(builder.limits)
         )
         with closing(stream):
             start = stream.seek()

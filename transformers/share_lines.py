@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from framework.model.objects import ResumePoint
-from framework.model.splits import Share, count_shares
+from framework.model.splits import Split, count_splits
 from framework.transformer import ObjectInput, ReadStream
 from transformers.compression import LONGEST_MAGIC, PIECE_BYTES, UnpackedStream, detect_compression
 
@@ -26,7 +26,7 @@ class ShareLines(UnpackedStream):
 
     Args:
         source: the object.
-        share: which of its shares.
+        split: which of its shares.
         compression: the option; `none` or `auto`.
         mark: where a line of this share begins; None to find the first one.
         piece_bytes: about how much to read at a time.
@@ -35,31 +35,31 @@ class ShareLines(UnpackedStream):
     def __init__(
         self,
         source: ObjectInput,
-        share: Share,
+        split: Split,
         compression: str,
         *,
         mark: ResumePoint | None = None,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        start, end = share.window(source.size, mark)
-        outer = compression if share.number == 1 else "none"
-        super().__init__(_Part(source, share, end), outer, start=start, piece_bytes=piece_bytes, text=True)
+        start, end = split.window(source.size, mark)
+        outer = compression if split.number == 1 else "none"
+        super().__init__(_Part(source, split, end), outer, start=start, piece_bytes=piece_bytes, text=True)
         self._object = source
-        self._share = share
+        self._split = split
         self._may_be_packed = compression == "auto"
-        self._begins_line = mark is not None or share.number == 1
+        self._begins_line = mark is not None or split.number == 1
         self._at = start  # of the next byte that comes from below
         self._rest = b""
         self._over = False
 
     def seek(self) -> int | None:
         """Offset of the share's first line; None when it owns none. Reads up to there, and no further than the share."""
-        if self._at >= min(self._share.end, self._object.size):
+        if self._at >= min(self._split.end, self._object.size):
             return None
         if self._begins_line:
             return self._at
         asked = False
-        while self._at < self._share.end - 1 and (piece := super().read_some()):
+        while self._at < self._split.end - 1 and (piece := super().read_some()):
             if not asked and self._may_be_packed and _is_packed(self._object):
                 return None
             asked = True
@@ -67,7 +67,7 @@ class ShareLines(UnpackedStream):
             self._at += cut or len(piece)
             if cut:
                 self._rest = piece[cut:]
-                return self._at if self._at < self._share.end else None
+                return self._at if self._at < self._split.end else None
         return None
 
     @override
@@ -78,9 +78,9 @@ class ShareLines(UnpackedStream):
         if self.packed:
             return piece
         before, self._at = self._at, self._at + len(piece)
-        if self._at >= self._share.end:
+        if self._at >= self._split.end:
             # the last line is the one that holds the share's last byte
-            cut = piece.find(b"\n", max(0, self._share.end - 1 - before)) + 1
+            cut = piece.find(b"\n", max(0, self._split.end - 1 - before)) + 1
             if cut:
                 self._over = True
                 return piece[:cut]
@@ -90,16 +90,16 @@ class ShareLines(UnpackedStream):
 class _Part(ObjectInput):
     """An object of which first the bytes up to `end` are asked for, and more only as somebody goes on reading."""
 
-    def __init__(self, source: ObjectInput, share: Share, end: int) -> None:
+    def __init__(self, source: ObjectInput, split: Split, end: int) -> None:
         self._source = source
-        self._share = share
+        self._split = split
         self._end = end
 
     @property
     @override
     def location(self) -> str:
-        shares = count_shares(self._source.size, self._share.split_size)
-        return f"{self._source.location} (share {self._share.number} of {shares})"
+        splits = count_splits(self._source.size, self._split.split_size)
+        return f"{self._source.location} (share {self._split.number} of {splits})"
 
     @property
     @override

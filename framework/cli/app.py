@@ -63,16 +63,16 @@ def run(
         demo: the command `demo`, for a source that has one.
     """
     app = make_app(program, task_class, demo=demo)
-    said = _Said()
+    reporter = _ErrorReporter()
     shown_before = warnings.showwarning
     # It is called by position only, so the names of its arguments are free.
-    warnings.showwarning = functools.partial(said.show_warning, shown_before)
+    warnings.showwarning = functools.partial(reporter.show_warning, shown_before)
     try:
         code = app(
             args=list(sys.argv[1:] if arguments is None else arguments),
             prog_name=f"python -m {program}",
             standalone_mode=False,
-            obj=said,
+            obj=reporter,
         )
     except typer.Abort:
         return EXIT_TRY_AGAIN
@@ -80,11 +80,11 @@ def run(
         sys.stderr.close()
         return EXIT_DONE
     except ModuleNotFoundError as error:
-        return said.missing(error)
+        return reporter.missing(error)
     except Exception as error:  # noqa: BLE001 - the last one who can say it
         show = getattr(error, "show", None)
         if show is None:
-            return said.failed(error)
+            return reporter.failed(error)
         show()
         return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
     finally:
@@ -96,8 +96,8 @@ OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
 
 @attrs.define
-class _Said:
-    """What the command line said, and how its end is told.
+class _ErrorReporter:
+    """Reports the error that ends the program, as text or as a JSON line.
 
     Attributes:
         config: the configuration's file.
@@ -108,7 +108,7 @@ class _Said:
     json: bool = False
 
     def failed(self, error: Exception) -> int:
-        """Says what failed, in one sentence, and gives the exit code."""
+        """Report the error in one sentence; return the exit code."""
         from framework.cli.output import error_text  # noqa: PLC0415 - only for a failure
 
         if isinstance(error.__cause__, ModuleNotFoundError) and isinstance(error, ReaderFailedError):
@@ -121,28 +121,28 @@ class _Said:
             return self._unexpected(name, f"{name}: {text}" if text else name, trace)
         # a reader's error only carries another one
         cause = error.__cause__ if isinstance(error, ReaderFailedError) and error.__cause__ is not None else error
-        told = cause if isinstance(cause, ConfigError) else error
-        self._tell(str(error), shown=error_text(told), error=type(cause).__name__, code=error.exit_code)
+        shown_error = cause if isinstance(cause, ConfigError) else error
+        self._report(str(error), shown=error_text(shown_error), error=type(cause).__name__, code=error.exit_code)
         return error.exit_code
 
     def _unexpected(self, name: str, text: str, trace: str) -> int:
-        """The same for what nobody has raised on purpose."""
+        """Report an error that is not a `SourceError`; keep its traceback."""
         from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
 
         trace = traces.scrub(trace)
         sentence = f"unexpected {traces.scrub(text)}; {traces.keep(trace)}"
-        self._tell(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
+        self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN
 
     def missing(self, error: ModuleNotFoundError) -> int:
-        """The same for a package that is not installed."""
+        """Report a package that is not installed."""
         name = (error.name or "").partition(".")[0]
         if not name or name in OWN_PACKAGES:
             return self._unexpected(
                 type(error).__name__, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
             )
         sentence = f'the Python package "{name}" is needed and not installed for {sys.executable}: install it with pip'
-        self._tell(sentence, error=type(error).__name__, code=EXIT_PERSON)
+        self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
         return EXIT_PERSON
 
     def show_warning(
@@ -160,7 +160,7 @@ class _Said:
         """Writes a warning."""
         self._write(logging.WARNING, text)
 
-    def _tell(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
+    def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Writes the last line. `shown`: the text for people, when it has several lines."""
         self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
@@ -201,19 +201,19 @@ def make_app(
     def main(
         context: typer.Context, config: ConfigOption = None, once: OnceOption = False, take_over: TakeOverOption = False
     ) -> int | None:
-        """Runs the source until it is stopped; with a command, that instead."""
-        said: _Said = context.obj
-        said.config = config
+        """Run the source until it is stopped, or run a command."""
+        reporter: _ErrorReporter = context.obj
+        reporter.config = config
         if context.invoked_subcommand is not None:
             return None
         from framework.cli.run import run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
-        said.json = wants_json(_required(config))
+        reporter.json = wants_json(_required(config))
         return run_source(task_class, _required(config), once=once, take_over=take_over)
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None) -> int:
-        """Looks whether a run can work: configuration, engine, bucket, selection, Iggy, permissions; one line each."""
+        """Check configuration, engine, bucket, selection, Iggy and permissions; print one line each."""
         from framework.cli.check import check_source  # noqa: PLC0415
 
         return check_source(task_class, _required(config or context.obj.config))
@@ -223,7 +223,8 @@ def make_app(
         context: typer.Context,
         config: ConfigOption = None,
         ignore_offsets: Annotated[
-            bool, typer.Option("--ignore-offsets", help="As if nothing had been read; asks no Iggy.")
+            bool,
+            typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
         ] = False,
         afresh: Annotated[bool, typer.Option("--afresh", hidden=True, callback=_warn_of_afresh)] = False,
         list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
@@ -231,7 +232,7 @@ def make_app(
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
         json: JsonOption = False,
     ) -> int:
-        """Lists the bucket and says what a run would read: objects, bytes, requests, cost. Sends and writes nothing."""
+        """List the bucket and show what a run would read: objects, bytes, requests, cost. Changes nothing."""
         from framework.cli.plan import show_plan  # noqa: PLC0415
 
         prices = Prices(list_per_1000=list_price, get_per_1000=get_price, transfer_per_gb=transfer_price)
@@ -248,11 +249,11 @@ def make_app(
         context: typer.Context,
         config: ConfigOption = None,
         no_list: Annotated[
-            bool, typer.Option("--no-list", help="Do not list the bucket; says nothing of the lag.")
+            bool, typer.Option("--no-list", help="Do not list the bucket; the lag is not shown.")
         ] = False,
         json: JsonOption = False,
     ) -> int:
-        """Says how far the source is: done, in progress, failed, lag; who runs it, and when it saved last."""
+        """Show progress: objects done, reading and failed, the lag, the running processes, the last save."""
         from framework.cli.plan import show_status  # noqa: PLC0415
 
         return show_status(task_class, _required(config or context.obj.config), no_list=no_list, as_json=json)
@@ -261,12 +262,12 @@ def make_app(
     def read(
         context: typer.Context,
         config: ConfigOption = None,
-        topic: Annotated[str, typer.Option(help="Another topic than the configured one.")] = "",
+        topic: Annotated[str, typer.Option(help="A topic other than the configured one.")] = "",
         partition: Annotated[int | None, typer.Option(help="Only this partition.", min=0, show_default=False)] = None,
-        offset: Annotated[int, typer.Option(help="Begin at this offset of each partition.", min=0)] = 0,
-        limit: Annotated[int, typer.Option(help="End after so many records; 0 = all there are.", min=0)] = 0,
+        offset: Annotated[int, typer.Option(help="First offset to read in each partition.", min=0)] = 0,
+        limit: Annotated[int, typer.Option(help="Maximum number of records; 0 = all.", min=0)] = 0,
     ) -> int:
-        """Writes the records of the topic to stdout, one JSON line each: where it is, its provenance, its payload."""
+        """Write the records of the topic to stdout, one JSON line each: place, provenance, payload."""
         from framework.cli.read import read_records  # noqa: PLC0415
 
         return read_records(
@@ -281,8 +282,8 @@ def make_app(
     app.add_typer(
         offsets_app(task_class, lambda context, config: _required(config or context.obj.config)), name="offsets"
     )
-    letters = dead_letter_app(task_class, lambda context, config: _required(config or context.obj.config))
-    app.add_typer(letters, name="dead-letter")
+    dead_letters = dead_letter_app(task_class, lambda context, config: _required(config or context.obj.config))
+    app.add_typer(dead_letters, name="dead-letter")
     if demo is not None:
         app.command(name="demo")(demo)
     return app
@@ -295,7 +296,7 @@ def _warn_of_afresh(context: typer.Context, given: bool) -> bool:
 
 
 def _required_options(task_class: type[AbstractSourceTask]) -> str:
-    """The options that a file must have, as text: `[source] name, [input] format`."""
+    """Return the required options of a file, as text: `[source] name, [input] format`."""
     from framework.config.loading import sections_of  # noqa: PLC0415 - only for a failure
     from framework.config.option import options_of  # noqa: PLC0415
 

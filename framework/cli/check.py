@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from framework.cli.run import place_of, read_config, require_pyspark
-from framework.discovery.filters import LeftOut
+from framework.discovery.filters import FilterReason
 from framework.engine.local import with_moment
 from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_TRY_AGAIN, ObjectError, SourceError
 from framework.model.text import counted
@@ -31,7 +31,14 @@ LOOKED_AT = 1000
 """So many objects of the listing are decided about, and ten times as many while none is chosen."""
 
 PASSING = frozenset(
-    {LeftOut.EMPTY, LeftOut.FOLDER_MARK, LeftOut.TOO_OLD, LeftOut.TOO_YOUNG, LeftOut.GLACIER, LeftOut.DEEP_ARCHIVE}
+    {
+        FilterReason.EMPTY,
+        FilterReason.FOLDER_MARK,
+        FilterReason.TOO_OLD,
+        FilterReason.TOO_YOUNG,
+        FilterReason.GLACIER,
+        FilterReason.DEEP_ARCHIVE,
+    }
 )
 """Reasons that say nothing against the configuration: what comes later may be chosen."""
 
@@ -142,7 +149,7 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckRes
             except ObjectError as error:
                 unfit[error.message] += 1
         whole = listed < LOOKED_AT
-        reasons = [f"{reason}: {count:,}" for reason, count in selection.left_out().items()]
+        reasons = [f"{reason}: {count:,}" for reason, count in selection.filtered().items()]
         reasons += [f"{message}: {count:,}" for message, count in unfit.most_common(3)]
     except SourceError as error:
         return CheckResult.failed("selection", error)
@@ -150,7 +157,7 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckRes
         iterator.leave()
         iterator.close()
     if not listed:
-        detail = f"{place_of(config)} shows no object; a run waits for some, if the prefix is right"
+        detail = f"{place_of(config)} contains no object; a run waits for some, if the prefix is right"
         return CheckResult("selection", ok=True, detail=detail, warning=True)
     first = counted(listed, "object") if whole else f"the first {counted(listed, 'object')}"
     why = f" ({', '.join(reasons)})" if reasons else ""
@@ -190,7 +197,7 @@ def _new_folder(folder: Path) -> CheckResult:
 def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[CheckResult]:
     from framework.discovery.routing import Router  # noqa: PLC0415
     from framework.errors import IggyAuthError  # noqa: PLC0415
-    from framework.iggy.dead_letters.topic import keeps_letters  # noqa: PLC0415
+    from framework.iggy.dead_letters.topic import keeps_dead_letters  # noqa: PLC0415
     from framework.iggy.rights import Right  # noqa: PLC0415
     from framework.iggy.topics import topic_warnings  # noqa: PLC0415
 
@@ -222,7 +229,7 @@ def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[
         if len(info.partitions) != partitions:
             detail = f"{place} has {counted(len(info.partitions), 'partition')}, the configuration needs {partitions:,}"
             yield CheckResult("topic", ok=False, detail=detail)
-        elif topic == letters and not keeps_letters(info):
+        elif topic == letters and not keeps_dead_letters(info):
             detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
             yield CheckResult("topic", ok=False, detail=detail)
         else:

@@ -1,4 +1,4 @@
-"""The commands `dead-letter show` and `replay`: their options; `framework.cli.letters` does the work."""
+"""Options of the commands `dead-letter show` and `replay`; see `framework.cli.dead_letters`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from framework.cli.letter_choice import LetterChoice
+from framework.cli.dead_letter_choice import DeadLetterChoice
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
@@ -18,28 +18,32 @@ ConfigOption = Annotated[
     # readable=False: the loader says what is wrong with a file, in its own words
     typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
 ]
-KeyOption = Annotated[str | None, typer.Option(help="Only letters about the object of this key.", show_default=False)]
+KeyOption = Annotated[
+    str | None, typer.Option(help="Only dead letters of the object with this key.", show_default=False)
+]
 PrefixOption = Annotated[
-    str | None, typer.Option(help="Only letters about objects whose keys begin so.", show_default=False)
+    str | None, typer.Option(help="Only dead letters of objects whose keys have this prefix.", show_default=False)
 ]
 KindOption = Annotated[
-    str | None, typer.Option(help="Only letters with this error, RecordError for instance.", show_default=False)
+    str | None, typer.Option(help="Only dead letters with this error, for example RecordError.", show_default=False)
 ]
-LetterOption = Annotated[
-    int | None, typer.Option("--letter", help="Only the letter of this number.", min=0, show_default=False)
+DeadLetterOption = Annotated[
+    int | None, typer.Option("--letter", help="Only the dead letter with this number.", min=0, show_default=False)
 ]
 
 
 def dead_letter_app(
     task_class: type[AbstractSourceTask], required: Callable[[typer.Context, Path | None], Path]
 ) -> typer.Typer:
-    """The group of commands.
+    """Return the group of commands.
 
     Args:
         task_class: the source.
         required: the configuration's path, of the command or of the program.
     """
-    app = typer.Typer(help="What was left out: to look at, and to send again.", rich_markup_mode=None)
+    app = typer.Typer(
+        help="Show and replay dead letters: skipped records, and the rest of failed objects.", rich_markup_mode=None
+    )
 
     @app.command()
     def show(
@@ -48,27 +52,28 @@ def dead_letter_app(
         key: KeyOption = None,
         prefix: PrefixOption = None,
         kind: KindOption = None,
-        letter: LetterOption = None,
+        letter: DeadLetterOption = None,
         since: Annotated[
             str | None,
             typer.Option(
-                help='Only letters stored since: "2h", "7d", or a date with or without a time, UTC.', show_default=False
+                help='Only dead letters stored since: "2h", "7d", or a date with or without a time, UTC.',
+                show_default=False,
             ),
         ] = None,
-        replayed: Annotated[bool, typer.Option("--replayed", help="Also letters that were replayed.")] = False,
-        limit: Annotated[int, typer.Option(help="The last so many; 0 = all.", min=0)] = 0,
+        replayed: Annotated[bool, typer.Option("--replayed", help="Include replayed dead letters.")] = False,
+        limit: Annotated[int, typer.Option(help="Only the newest, up to this number; 0 = all.", min=0)] = 0,
         json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")] = False,
         payload: Annotated[
             Path | None,
-            typer.Option(help="Write the record's bytes to this file; for one letter.", show_default=False),
+            typer.Option(help="Write the record's bytes to this file; for a single dead letter.", show_default=False),
         ] = None,
     ) -> int:
-        """Lists dead letters: where, why, how long, replayed or not. Changes nothing, and may run beside the source."""
-        from framework.cli.letters import show_letters  # noqa: PLC0415 - each command loads what it needs
+        """List dead letters: place, reason, length, replayed or not. Safe while the source is running."""
+        from framework.cli.dead_letters import show_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
-        choice = LetterChoice(key=key, prefix=prefix, kind=kind, letter=letter, since=since)
+        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, letter=letter, since=since)
         path = required(context, config)
-        return show_letters(
+        return show_dead_letters(
             task_class, path, choice, with_replayed=replayed, limit=limit, as_json=json, payload=payload
         )
 
@@ -79,22 +84,24 @@ def dead_letter_app(
         key: KeyOption = None,
         prefix: PrefixOption = None,
         kind: KindOption = None,
-        letter: LetterOption = None,
+        letter: DeadLetterOption = None,
         dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Say which letters it would be, and change nothing.")
+            bool, typer.Option("--dry-run", help="List the dead letters that would be replayed, and change nothing.")
         ] = False,
         may_be_lost: Annotated[
             bool,
             typer.Option(
                 "--may-be-lost",
-                help="Send also to a topic that may forget what it confirmed when the server is killed.",
+                help="Also send to a topic that can lose confirmed messages when the server is killed.",
             ),
         ] = False,
     ) -> int:
-        """Sends skipped records again, read under the configuration as it is now. The source must not be running."""
-        from framework.cli.letters import replay_letters  # noqa: PLC0415 - each command loads what it needs
+        """Send skipped records again, read with the current configuration. The source must not be running."""
+        from framework.cli.dead_letters import replay_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
-        choice = LetterChoice(key=key, prefix=prefix, kind=kind, letter=letter)
-        return replay_letters(task_class, required(context, config), choice, dry_run=dry_run, may_be_lost=may_be_lost)
+        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, letter=letter)
+        return replay_dead_letters(
+            task_class, required(context, config), choice, dry_run=dry_run, may_be_lost=may_be_lost
+        )
 
     return app

@@ -23,19 +23,19 @@ KeyOption = Annotated[str | None, typer.Option(help="Only the object of this key
 PrefixOption = Annotated[str | None, typer.Option(help="Only objects whose keys begin so.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would happen, and change nothing.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 
 
 def offsets_app(
     task_class: type[AbstractSourceTask], required: Callable[[typer.Context, Path | None], Path]
 ) -> typer.Typer:
-    """The group of commands.
+    """Return the group of commands.
 
     Args:
         task_class: the source.
         required: the configuration's path, of the command or of the program.
     """
-    app = typer.Typer(help="Positions: what was read so far, to look at and to change by hand.", rich_markup_mode=None)
+    app = typer.Typer(help="Show and change the positions of the source.", rich_markup_mode=None)
 
     @app.command()
     def show(
@@ -45,7 +45,7 @@ def offsets_app(
         prefix: PrefixOption = None,
         json: JsonOption = False,
     ) -> int:
-        """Counts positions by state and partition; with --key or --prefix, shows each."""
+        """Count positions by state and partition; with --key or --prefix, show each."""
         from framework.cli.positions import show_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return show_offsets(task_class, required(context, config), _choice(key, prefix), as_json=json)
@@ -54,7 +54,7 @@ def offsets_app(
     def export(
         context: typer.Context, config: ConfigOption = None, key: KeyOption = None, prefix: PrefixOption = None
     ) -> int:
-        """Writes every position to stdout, one JSON line each."""
+        """Write every position to stdout, one JSON line each."""
         from framework.cli.positions import export_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return export_offsets(task_class, required(context, config), _choice(key, prefix))
@@ -69,9 +69,9 @@ def offsets_app(
         yes: YesOption = False,
         dry_run: DryRunOption = False,
     ) -> int:
-        """Forgets positions: the next run reads these objects again from their first record."""
+        """Delete positions: the next run reads these objects again from their first record."""
         if sum((key is not None, prefix is not None, everything)) != 1:
-            raise ConfigError("say what to reset: one of --key KEY, --prefix PREFIX, --all")
+            raise ConfigError("choose what to reset: one of --key KEY, --prefix PREFIX, --all")
         choice = Reset(key=key, prefix=prefix)
         from framework.cli.positions import reset_offsets  # noqa: PLC0415 - each command loads what it needs
 
@@ -79,14 +79,14 @@ def offsets_app(
 
     @app.command()
     def accept_data_loss(context: typer.Context, config: ConfigOption = None, yes: YesOption = False) -> int:
-        """Goes on after topics were purged or made anew: what positions call done stays done, and is not sent again."""
+        """Continue after topics were purged or recreated: finished objects stay done and are not sent again."""
         from framework.cli.positions import accept_topics  # noqa: PLC0415 - each command loads what it needs
 
         return accept_topics(task_class, required(context, config), yes=yes)
 
     @app.command(hidden=True)
     def accept(context: typer.Context, config: ConfigOption = None, yes: YesOption = False) -> int:
-        """The former name of `accept-data-loss`."""
+        """Former name of `accept-data-loss`."""
         context.obj.warn("offsets accept: now called offsets accept-data-loss")
         return accept_data_loss(context, config, yes)
 

@@ -217,8 +217,10 @@ class JsonFormatter(logging.Formatter):
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict[str, Any]) -> str:
     """The trace of a record, of this process or of another one's; it is taken out of the fields."""
-    told = str(fields.pop(TRACE, ""))
-    return traces.scrub(formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else told)
+    trace_text = str(fields.pop(TRACE, ""))
+    return traces.scrub(
+        formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else trace_text
+    )
 
 
 def printable(text: str) -> str:
@@ -324,7 +326,7 @@ def _log_warning(message: Warning | str, category: type[Warning], *_: object) ->
 
 
 def _log_thread_error(args: threading.ExceptHookArgs) -> None:
-    """What a thread raised and nobody waits for: a line, where Python would print its trace."""
+    """Log the uncaught exception of a thread as a line, instead of the traceback that Python prints."""
     if args.exc_value is None or args.exc_type is SystemExit:
         return
     name = args.thread.name if args.thread is not None else "unknown"
@@ -334,7 +336,7 @@ def _log_thread_error(args: threading.ExceptHookArgs) -> None:
 def _log_unraisable(args: sys.UnraisableHookArgs) -> None:
     """The same for what cannot be raised anywhere."""
     if args.exc_value is not None:
-        text = args.err_msg or "an error that nobody can catch"
+        text = args.err_msg or "an error that cannot be caught"
         log.warning("%s", text, exc_info=(args.exc_type, args.exc_value, args.exc_traceback))
 
 

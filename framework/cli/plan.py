@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from framework.engine.inspection import Inspection
     from framework.task import AbstractSourceTask
 
-MOST_ROWS = 20
-"""Partitions and folders that a table for people shows; `--json` has all."""
+MAX_ROWS = 20
+"""Maximum of partitions and folders in the text table; `--json` shows all."""
 
 
 def show_plan(
     task_class: type[AbstractSourceTask], path: Path, *, prices: Prices, ignore_offsets: bool, as_json: bool
 ) -> int:
-    """Writes to stdout what the next pass would read, what it would take, and about what that costs.
+    """Write to stdout the objects that the next listing would give, and their approximate cost.
 
     Raises:
         ConfigError: mistakes in the file.
-        SourceError: what a run would say about the bucket, or about positions made with other options.
+        SourceError: the bucket's error, or positions made with other options.
     """
     config = with_moment(read_config(task_class, path))
     found = None
@@ -52,7 +52,7 @@ def show_plan(
 
 
 def show_status(task_class: type[AbstractSourceTask], path: Path, *, no_list: bool, as_json: bool) -> int:
-    """Writes to stdout how far the source is and who runs it. The source may run meanwhile.
+    """Write to stdout how far the source is and which processes run it. The source may be running.
 
     Raises:
         ConfigError: mistakes in the file.
@@ -72,7 +72,7 @@ def show_status(task_class: type[AbstractSourceTask], path: Path, *, no_list: bo
     if outlook is not None:
         objects, size = counted(outlook.total.objects, "object"), counted(outlook.total.size_bytes, "byte")
         _write([f"lag: {objects}, {size} listed and not done"])
-        _write(_left_out(outlook))
+        _write(_filtered(outlook))
     return 0
 
 
@@ -111,17 +111,17 @@ def _outlook_json(outlook: Outlook) -> dict[str, Any]:
         **attrs.asdict(outlook.total),
         "begun": outlook.begun,
         "listed": outlook.listed,
-        "left_out": dict(outlook.left_out),
+        "left_out": dict(outlook.filtered),
         "list_requests": outlook.list_requests,
         "get_requests": outlook.get_requests,
-        "endings": _shares_json(outlook.endings),
-        "partitions": _shares_json(outlook.topic_partitions),
-        "prefixes": _shares_json(outlook.prefixes),
+        "endings": _groups_json(outlook.endings),
+        "partitions": _groups_json(outlook.topic_partitions),
+        "prefixes": _groups_json(outlook.prefixes),
     }
 
 
-def _shares_json(shares: Mapping[str, Part]) -> dict[str, Any]:
-    return {name: attrs.asdict(shares[name]) for name in sorted(shares)}
+def _groups_json(groups: Mapping[str, Part]) -> dict[str, Any]:
+    return {name: attrs.asdict(groups[name]) for name in sorted(groups)}
 
 
 def _outlook_lines(outlook: Outlook) -> Iterator[str]:
@@ -129,25 +129,25 @@ def _outlook_lines(outlook: Outlook) -> Iterator[str]:
     begun = f", {outlook.begun:,} of them begun before" if outlook.begun else ""
     objects, size = counted(total.objects, "object"), counted(total.size_bytes, "byte")
     yield f"to read: {objects}, {size}{begun}; {outlook.listed:,} listed"
-    yield from _left_out(outlook)
-    for title, shares in (
+    yield from _filtered(outlook)
+    for title, groups in (
         ("ending", outlook.endings),
         ("partition", outlook.topic_partitions),
         ("folder", outlook.prefixes),
     ):
-        if shares:
+        if groups:
             yield f"{title:<40} {'objects':>12} {'bytes':>20}"
-        largest = sorted(shares.items(), key=lambda item: (-item[1].size_bytes, item[0]))
-        for name, share in largest[:MOST_ROWS]:
-            yield f"{name or '(none)':<40} {share.objects:>12,} {share.size_bytes:>20,}"
-        if len(largest) > MOST_ROWS:
-            yield f"... and {len(largest) - MOST_ROWS:,} more (--json shows all)"
-    yield f"requests: {outlook.list_requests:,} LIST for each pass, at least {outlook.get_requests:,} GET"
+        largest = sorted(groups.items(), key=lambda item: (-item[1].size_bytes, item[0]))
+        for name, group in largest[:MAX_ROWS]:
+            yield f"{name or '(none)':<40} {group.objects:>12,} {group.size_bytes:>20,}"
+        if len(largest) > MAX_ROWS:
+            yield f"... and {len(largest) - MAX_ROWS:,} more (--json shows all)"
+    yield f"requests: {outlook.list_requests:,} LIST for each listing, at least {outlook.get_requests:,} GET"
 
 
-def _left_out(outlook: Outlook) -> Iterator[str]:
-    for reason, count in sorted(outlook.left_out.items()):
-        yield f"left out, {reason}: {counted(count, 'object')}"
+def _filtered(outlook: Outlook) -> Iterator[str]:
+    for reason, count in sorted(outlook.filtered.items()):
+        yield f"filtered, {reason}: {counted(count, 'object')}"
 
 
 def _json(value: Mapping[str, Any]) -> None:

@@ -63,7 +63,7 @@ def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Rese
     """Says what will be sent again, asks, and forgets the positions.
 
     Raises:
-        ConfigError: mistakes in the file; there is nobody to ask and no --yes.
+        ConfigError: mistakes in the file; no terminal to ask on, and no --yes.
         SourceRunningError: the source is at work.
         SourceError: as `show_offsets`.
     """
@@ -120,14 +120,14 @@ def _chosen(found: Inspection, choice: Reset | None) -> Iterator[OffsetManagerEn
 
 
 def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:
-    return entry.bucket, entry.key, entry.share
+    return entry.bucket, entry.key, entry.split_number
 
 
 def _count(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int]:
-    """Objects (all shares of one are one) and records."""
+    """Count objects (all splits of an object count once) and records."""
     objects = records = 0
     for entry in entries:
-        objects += entry.share <= 1
+        objects += entry.split_number <= 1
         records += entry.records_done
     return objects, records
 
@@ -177,11 +177,11 @@ def summary_lines(found: Inspection) -> Iterator[str]:
     rows = {**counts["partitions"], "all": {**counts["positions"], "records": counts["records"]}}
     for name, row in rows.items():
         yield f"{name:<32} {row['done']:>12,} {row['reading']:>12,} {row['failed']:>12,} {row['records']:>16,}"
-    folded = counts["folded"]
-    if folded["objects"]:
+    compacted = counts["folded"]
+    if compacted["objects"]:
         yield (
-            f"done long ago, without a position of their own: {counted(folded['objects'], 'object')}, "
-            f"{counted(folded['records'], 'record')}, in {counted(folded['ranges'], 'range')} of keys"
+            f"done long ago, without a position of their own: {counted(compacted['objects'], 'object')}, "
+            f"{counted(compacted['records'], 'record')}, in {counted(compacted['ranges'], 'range')} of keys"
         )
 
 
@@ -189,8 +189,8 @@ def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
     shown = 0
     for entry in entries:
         shown += 1
-        share = f"  share {entry.share}" if entry.share else ""
-        yield f"{entry.bucket}/{entry.key}{share}"
+        split = f"  split {entry.split_number}" if entry.split_number else ""
+        yield f"{entry.bucket}/{entry.key}{split}"
         yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  partition {entry.topic_partition}"
         if entry.skipped:
             yield f"  skipped {counted(entry.skipped, 'bad record')}"

@@ -32,7 +32,7 @@ class Prices:
     transfer_per_gb: float = TRANSFER_PRICE
 
     def cost(self, outlook: Outlook) -> dict[str, float]:
-        """What one pass with all its reading costs, about: `list`, `get`, `transfer`, `total`."""
+        """Return the approximate cost of a listing and its reads: `list`, `get`, `transfer`, `total`."""
         parts = {
             "list": outlook.list_requests / 1000 * self.list_per_1000,
             "get": outlook.get_requests / 1000 * self.get_per_1000,

@@ -74,12 +74,12 @@ def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int
 
 def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:
     """One message as the object that `read` writes."""
-    from framework.iggy.headers import join_provenance, share_of  # noqa: PLC0415
+    from framework.iggy.headers import join_provenance, split_of  # noqa: PLC0415
     from framework.model.message_ids import parse_message_id  # noqa: PLC0415
 
     parts, provenance = parse_message_id(message.message_id), join_provenance(message.headers)
-    cut = share_of(provenance)
-    shares = {"share": cut.number, "split_size": cut.split_size} if cut is not None else {}
+    split = split_of(provenance)
+    splits = {"share": split.number, "split_size": split.split_size} if split is not None else {}
     line: dict[str, Any] = {
         "topic": topic,
         "partition": partition,
@@ -87,7 +87,7 @@ def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any
         "id": f"{message.message_id:032x}",
         "timestamp_us": message.timestamp_us,
         **provenance,
-        **shares,
+        **splits,
         "record": parts.record,
     }
     try:

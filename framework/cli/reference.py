@@ -97,8 +97,8 @@ def _kind(option: Option) -> str:
         return _alternatives(choices)
     limits = limits_text(option)
     unit = "" if option.type_text in {"duration", "size"} else option.metadata.unit
-    said = ", ".join(filter(None, (f"{option.type_text} of {unit}" if unit else option.type_text, limits)))
-    return f"{said}, secret" if option.metadata.secret else said
+    text = ", ".join(filter(None, (f"{option.type_text} of {unit}" if unit else option.type_text, limits)))
+    return f"{text}, secret" if option.metadata.secret else text
 
 
 def _alternatives(choices: Iterable[str]) -> str:

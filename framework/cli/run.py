@@ -180,26 +180,26 @@ def require_pyspark() -> None:
 
 
 class EmptyWatch:
-    """Warns once when the first complete listing finds nothing to read: a prefix or a filter is wrong, most likely."""
+    """Warns once when the first complete listing finds nothing to read: probably a wrong prefix or filter."""
 
     def __init__(self, config: SourceCommonConfig) -> None:
         self._config = config
         self._done = False
 
     def see(self, progress: Progress) -> None:
-        """Takes the figures, from one thread."""
-        if self._done or not progress.passes or progress.state not in {"waiting", "done", "stopped"}:
+        """Observe the figures. For one thread."""
+        if self._done or not progress.listings or progress.state not in {"waiting", "done", "stopped"}:
             return
         self._done = True
-        skipped = sum(progress.left_out.values())
+        skipped = sum(progress.filtered.values())
         if progress.objects_total or progress.done_before or progress.objects_done or progress.listed > skipped:
             return
         if not progress.listed:
-            log.warning("nothing to read: %s shows no object; check the prefix", place_of(self._config))
+            log.warning("nothing to read: %s contains no object; check the prefix", place_of(self._config))
             return
-        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.left_out.items())
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.filtered.items())
         log.warning(
-            "nothing to read: none of the %s that %s shows is chosen (%s); check [naming] template and [discovery]",
+            "nothing to read: all of the %s below %s are filtered (%s); check [naming] template and [discovery]",
             counted(progress.listed, "object"),
             place_of(self._config),
             reasons,
@@ -207,7 +207,7 @@ class EmptyWatch:
 
 
 def place_of(config: SourceCommonConfig) -> str:
-    """What is listed, as an address."""
+    """Return the listed places as addresses."""
     for field in attrs.fields(type(config)):
         section = getattr(config, field.name)
         if isinstance(section, BucketConfig):
@@ -225,7 +225,7 @@ def _summary(progress: Progress, letters: str | None) -> None:
             *([f"the rest of {counted(progress.failed, 'object')}"] if progress.failed else []),
             *([f"{counted(progress.vanished, 'object')} deleted between list and read"] if progress.vanished else []),
         ]
-        log.warning("left out: %s", ", ".join(parts))
+        log.warning("skipped: %s", ", ".join(parts))
     if letters is not None and progress.dead_letters:
         log.warning(
             'stored %s in topic "%s": "dead-letter show" lists them, "dead-letter replay" sends them again',
@@ -233,14 +233,14 @@ def _summary(progress: Progress, letters: str | None) -> None:
             letters,
         )
     if progress.archived:
-        log.warning("archived and waited for: %s, each counted in each pass", counted(progress.archived, "object"))
-    for reason, count in progress.left_out.items():
-        log.info("not read, %s: %s", reason, counted(count, "object"))
+        log.warning("archived and waited for: %s, counted again in each listing", counted(progress.archived, "object"))
+    for reason, count in progress.filtered.items():
+        log.info("filtered, %s: %s", reason, counted(count, "object"))
 
 
 @contextlib.contextmanager
 def _stopped_by_signals(engine: LocalEngine) -> Iterator[None]:
-    """SIGINT and SIGTERM end the run in order; a second one ends the process as usual."""
+    """Stop the run in order on SIGINT and SIGTERM; a second signal ends the process as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -249,8 +249,8 @@ def _stopped_by_signals(engine: LocalEngine) -> Iterator[None]:
 
     def note(number: int, _frame: FrameType | None) -> None:
         # Runs between any two lines of the main thread, whatever locks that holds: a thread of its own does the rest.
-        for one, handler in before.items():
-            signal.signal(one, handler)
+        for former, handler in before.items():
+            signal.signal(former, handler)
         came.put(number)
 
     def stop() -> None:
@@ -273,7 +273,7 @@ def _stopped_by_signals(engine: LocalEngine) -> Iterator[None]:
 
 
 class _Metrics:
-    """The port for Prometheus, open from the moment at which this instance is the one at work. A context manager."""
+    """The port for Prometheus, open from the time when this instance owns the source. A context manager."""
 
     def __init__(self, config: SourceCommonConfig, *, take_over: bool) -> None:
         self._config = config

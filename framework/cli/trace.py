@@ -2,7 +2,7 @@
 
     /tmp/iggy-cloud-sources-1000/error-20260731T120000-4711.txt
 
-One file a process, and the newest twenty of a user: a supervisor that restarts for ever fills no disk.
+One file a process, and the newest twenty of a user: a supervisor that restarts endlessly does not fill the disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 MAX_FILES = 20
 MAX_BYTES = 256 * 1024
-"""Of one process; later traces are left out."""
+"""Maximum per process; later traces are dropped."""
 
 _lock = threading.Lock()
 _name: str | None = None
@@ -38,7 +38,7 @@ _LOGIN = re.compile(r"://[^/\s@]+@")
 
 
 def scrub(text: str) -> str:
-    """The text of an error that is not ours without what looks like a signature, a password or a login in an address."""
+    """Return the text of a foreign error without anything that looks like a signature, a password or a login in an address."""
     return _LOGIN.sub("://***@", _SECRETS.sub(r"\1***", text))
 
 
@@ -58,7 +58,7 @@ def _write(trace: str) -> Path:
         found = place.lstat()
         # anybody may make a folder of that name in a shared one
         if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
-            raise PermissionError(1, "the folder is somebody else's")
+            raise PermissionError(1, "the folder belongs to another user")
         if _name is None or not (place / _name).exists():
             _name = f"error-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.txt"
             _forget_old(place)

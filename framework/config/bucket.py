@@ -1,6 +1,6 @@
-"""What the configuration of a bucket has in common, whatever the store: what to list, and how patiently it is asked.
+"""Bucket options common to all stores: what to list, and how to retry.
 
-A store's section adds its own options to it: the bucket's name, the identity.
+A store's section adds its own options: the bucket's name, the identity.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from framework.storage.retry import RetryPolicy
 
 @attrs.frozen(kw_only=True)
 class BucketConfig:
-    """What to list in a bucket, and how patiently. Each single call is tried as often as these options say."""
+    """What to list in a bucket, and how often each call is retried."""
 
     scheme: ClassVar[str]
-    """The store, as it stands in an address."""
+    """The store, as the scheme of an address."""
 
     prefix: str = option("", doc="Only keys that begin with it; compared as plain text, nothing is a folder.")
     prefixes: tuple[str, ...] = option((), doc="Several prefixes, in place of `prefix`. None may begin with another.")
     page_size: int = option(1000, minimum=1, maximum=1000, doc="Keys in one page of a listing.")
     start_after: str = option(
         "",
-        doc="The first listing begins after this key; it need not exist.",
+        doc="The first listing starts after this key, which need not exist.",
         former_names={"native_start_key": ""},
     )
     ca_bundle: str = option(
-        "", doc="Path of a PEM file with the certificate authorities to trust, in place of the usual ones."
+        "", doc="Path of a PEM file with the certificate authorities to trust, instead of the default ones."
     )
     proxy: str = option("", secret=True, doc="Address of an HTTP proxy, `http://host:port`; empty = environment.")
     connect_timeout: Seconds = option(
@@ -46,45 +46,47 @@ class BucketConfig:
         30.0,
         minimum=0.1,
         maximum=3600,
-        doc="Limit of silence while waiting for bytes.",
+        doc="Maximum wait for bytes.",
         former_names={"read_timeout_seconds": ""},
     )
-    max_attempts: int = option(8, minimum=1, maximum=100, doc="Tries of one call in all, the first included.")
+    max_attempts: int = option(
+        8, minimum=1, maximum=100, doc="Maximum number of attempts of a call, including the first."
+    )
     retry_base: Seconds = option(
         0.2,
         minimum=0,
         maximum=60,
-        doc="Wait after the first failed try; doubles.",
+        doc="Wait after the first failed attempt; doubles each time.",
         former_names={"retry_base_seconds": ""},
     )
     retry_cap: Seconds = option(
         10.0,
         minimum=0,
         maximum=600,
-        doc="The longest wait between two tries, whatever a store asks for.",
+        doc="Maximum wait between two attempts, whatever a store asks for.",
         former_names={"retry_cap_seconds": ""},
     )
     retry_budget: Seconds = option(
         60.0,
         minimum=0,
         maximum=86_400,
-        doc="Tries and waits of one call together; a read that gets on starts anew.",
+        doc="Total time of a call, attempts and waits; a read that makes progress starts again with a full budget.",
         former_names={"retry_budget_seconds": ""},
     )
     verify_checksums: bool = option(
         default=True,
-        doc="Compares what is read with the checksum that the store keeps of the whole object, when it keeps one.",
+        doc="Compare object contents with the whole-object checksum that the store keeps, where it keeps one.",
     )
-    max_connections: int = option(64, minimum=1, maximum=4096, doc="Connections kept open at most.")
+    max_connections: int = option(64, minimum=1, maximum=4096, doc="Maximum number of open connections.")
 
     @property
     def all_prefixes(self) -> tuple[str, ...]:
-        """The prefixes to list: at least one, the empty one for the whole bucket."""
+        """The prefixes to list: at least one; the empty prefix means the whole bucket."""
         return self.prefixes or (self.prefix,)
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """How patiently each single call is tried."""
+        """The retry policy of each call."""
         return RetryPolicy(
             attempts=self.max_attempts,
             base_seconds=self.retry_base,
@@ -93,8 +95,8 @@ class BucketConfig:
         )
 
 
-def bucket_mistakes(config: BucketConfig, bucket: str) -> Iterator[str]:
-    """What is wrong with the bucket's address, the prefixes and the patience. Each sentence begins with the option's name."""
+def bucket_errors(config: BucketConfig, bucket: str) -> Iterator[str]:
+    """Yield errors of the bucket's name, the prefixes and the retries. Each begins with the option's name."""
     if not bucket:
         yield "bucket: must not be empty"
     elif "://" in bucket:
@@ -111,8 +113,8 @@ def bucket_mistakes(config: BucketConfig, bucket: str) -> Iterator[str]:
         yield "retry_base: must not be above retry_cap"
 
 
-def address_mistakes(**addresses: str) -> Iterator[str]:
-    """What is wrong with HTTP addresses, given by the names of their options. Only a proxy's may hold a user."""
+def address_errors(**addresses: str) -> Iterator[str]:
+    """Yield errors of HTTP addresses, given by option name. Only a proxy's address may contain a user."""
     for name, value in addresses.items():
         if not value:
             continue

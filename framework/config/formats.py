@@ -1,7 +1,7 @@
-"""The formats by name: those that ship in the package `transformers`, and those that others register.
+"""Formats by name: the formats that ship in the package `transformers`, and registered ones.
 
-A format of one's own is a callable that takes `InputOptions` and returns a `Transformer`, registered in the project's
-pyproject.toml:
+A custom format is a callable that takes `InputOptions` and returns a `Transformer`, registered in the
+project's pyproject.toml:
 
     [project.entry-points."iggy_cloud_sources.transformers"]
     lines-of-mine = "my_package:MyTransformer"
@@ -24,19 +24,19 @@ TransformerFactory = Callable[[InputOptions], Transformer]
 
 
 def make_transformer(options: InputOptions) -> Transformer:
-    """The transformer of `options.format`.
+    """Return the transformer of `options.format`.
 
-    A shipped format cannot be replaced: its name always means the shipped one. Nothing but the chosen format's module
-    is imported.
+    A shipped format cannot be replaced: its name always means the shipped one. Only the module of the
+    chosen format is imported.
 
     Args:
-        options: names the format and says how to read it.
+        options: the format's name and its options.
 
     Raises:
-        ConfigError: no such format, options that contradict themselves (all mistakes at once), a registered format that
-            cannot be imported, or another `transformers` package in the way.
+        ConfigError: the format is unknown, options contradict each other (all mistakes at once), a
+            registered format cannot be imported, or another `transformers` package hides the shipped one.
     """
-    mistakes = list(options.mistakes())
+    mistakes = list(options.validate_options())
     try:
         factory = _find_factory(options.format)
     except ConfigError as exc:
@@ -47,15 +47,16 @@ def make_transformer(options: InputOptions) -> Transformer:
 
 
 def is_format(name: str) -> bool:
-    """Whether `input.format` may have that name. Of a shipped one nothing but the list is read.
+    """Return whether `input.format` may have that name. For a shipped format only the list is read.
 
-    Registered ones are looked for in the metadata of every installed distribution: some hundredths of a second of each start.
+    For registered formats the metadata of every installed distribution is searched: some hundredths of a
+    second per start.
     """
     return name in _shipped() or any(entry.name == name for entry in _registered())
 
 
 def known_formats() -> tuple[str, ...]:
-    """The names that `input.format` may have, sorted."""
+    """Return the possible names of `input.format`, sorted."""
     return tuple(sorted({*_shipped(), *(entry.name for entry in _registered())}))
 
 
@@ -86,7 +87,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> TransformerFactory:
 
 
 def _shipped() -> Mapping[str, str]:
-    """Name -> `module:factory` of what ships; it works from a source tree too, where no entry points are installed."""
+    """Return name -> `module:factory` of shipped formats. Works in a source tree, where no entry points are installed."""
     package = importlib.import_module("transformers")
     formats = getattr(package, "SHIPPED_FORMATS", None)
     if formats is None:

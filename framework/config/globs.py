@@ -19,13 +19,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 def compile_globs(globs: Sequence[str]) -> re.Pattern[str] | None:
-    """One pattern whose `match` finds any of the globs over a whole key; None when there is none.
+    """Return one pattern whose `match` tests all globs over a whole key; None without globs.
 
-    Its time grows with the key's length, whatever the glob: keys may be made by others. (Only after a `**` that does not stand for
-    whole folders, `**a*b*`, it may grow with the square.)
+    Its time is linear in the key's length, whatever the glob, because keys may be untrusted. (Only after
+    a `**` that does not stand for whole folders, `**a*b*`, it may be quadratic.)
 
     Raises:
-        ValueError: a glob that cannot be one (`[z-a]`), named.
+        ValueError: a glob is invalid (`[z-a]`); the error names it.
     """
     sources: list[str] = []
     for glob in globs:
@@ -45,12 +45,12 @@ _TOKEN = re.compile(
 
 
 def _source(glob: str, groups: Iterator[int]) -> str:
-    """The glob as a regular expression that never tries a wildcard again once what follows it was found.
+    """Return the glob as a regular expression without backtracking over wildcards.
 
-    The first place at which the text up to the next wildcard matches is as good as any later one: from there the next wildcard
-    reaches all that it would reach from the later one. So each wildcard takes the first, for good, as an atomic group. Only what
-    stands behind the last wildcard has to end with the key. (Python has atomic groups since 3.11; a lookahead with a
-    reference to what it saw is the same.)
+    The first place where the text up to the next wildcard matches is as good as any later one: from
+    there, the next wildcard reaches everything that it could reach from the later place. So each wildcard
+    takes the first place for good, as an atomic group. Only the text after the last wildcard must end
+    with the key. (Python has atomic groups since 3.11; a lookahead with a back-reference is equivalent.)
     """
     parts = _split_at(_TOKEN.finditer(glob), {"deep", "all"})
     source = ""
@@ -67,7 +67,7 @@ def _source(glob: str, groups: Iterator[int]) -> str:
 
 
 def _split_at(tokens: Iterable[re.Match[str]], wildcards: set[str]) -> list[tuple[str | None, list[re.Match[str]]]]:
-    """The tokens behind each wildcard, with its name; first those in front of all, with None."""
+    """Return the tokens after each wildcard, with its name; first the tokens before all wildcards, with None."""
     parts: list[tuple[str | None, list[re.Match[str]]]] = [(None, [])]
     for token in tokens:
         if token.lastgroup in wildcards:
@@ -78,7 +78,7 @@ def _split_at(tokens: Iterable[re.Match[str]], wildcards: set[str]) -> list[tupl
 
 
 def _part_source(tokens: Iterable[re.Match[str]], groups: Iterator[int], *, is_last: bool) -> str:
-    """What stands between two `**`: single characters, and `*`, which stay inside a folder."""
+    """Return the expression between two `**`: single characters, and `*`, which stays within a folder."""
     parts = _split_at(tokens, {"star"})
     source = ""
     for at, (wildcard, singles) in enumerate(parts):

@@ -1,15 +1,16 @@
-"""Where the Iggy server is and who logs in: the value behind `iggy.url`.
+"""The Iggy server's address and the credentials: the value of `iggy.url`.
 
-    iggy://user:password@host:port                      TCP; the port is 8090 when left out
+    iggy://user:password@host:port                      TCP; the default port is 8090
     iggy+tcp://...                                      the same
     iggy+tls://user:password@host:port?tls_ca_file=FILE&tls_domain=NAME
     iggy://host:port?token=TOKEN                        a personal access token, percent-encoded, as the server gave it
-    iggy://iggypat-TOKEN@host:port                      the same; the mark `iggypat-` is taken off
+    iggy://iggypat-TOKEN@host:port                      the same; the prefix `iggypat-` is removed
     embedded:PATH                                       the development server of this project, its data in PATH
 
-User, password and token are percent-decoded here: a `%` in a password is written `%25`, a `:` in a user's name `%3A`. The last
-`@` ends the credentials, so `@`, `:`, `/`, `?` and `#` in a password may stand as they are, or as `%40`, `%3A`, `%2F`, `%3F`
-and `%23`. An IPv6 address stands in brackets. The official client does neither.
+User, password and token are percent-decoded here: a `%` in a password is written `%25`, a `:` in a user's
+name `%3A`. The last `@` ends the credentials, so `@`, `:`, `/`, `?` and `#` in a password may be literal,
+or `%40`, `%3A`, `%2F`, `%3F` and `%23`. An IPv6 address is in brackets. The official client supports
+neither.
 """
 
 from __future__ import annotations
@@ -38,19 +39,19 @@ def _hidden(secret: str | None) -> str:
 
 @attrs.frozen(kw_only=True, slots=True)
 class IggyAddress:
-    """A server and the credentials for it. Its repr and `str` hold no secret.
+    """A server and its credentials. Its repr and `str` contain no secret.
 
     Attributes:
         host: name or IP address, IPv6 without brackets; empty for `embedded:`.
         port: TCP port.
-        user: who logs in; empty with a token.
-        password: of that user.
+        user: the user; empty with a token.
+        password: password of that user.
         token: a personal access token, instead of user and password.
         tls: whether the connection is encrypted.
-        tls_ca_file: certificates to trust. None: the public authorities that the client was built with (Mozilla's list); those of
-            the system, and `SSL_CERT_FILE`, are not looked at.
-        tls_domain: name the server's certificate must have; None takes the host.
-        embedded_path: data folder of the embedded server; None for a real one.
+        tls_ca_file: trusted certificates. None: the public authorities that the client was built with
+            (Mozilla's list); the system's authorities and `SSL_CERT_FILE` are ignored.
+        tls_domain: name in the server's certificate; None means the host.
+        embedded_path: data folder of the embedded server; None for a real server.
     """
 
     host: str = ""
@@ -65,10 +66,10 @@ class IggyAddress:
 
     @classmethod
     def parse(cls, url: str) -> IggyAddress:
-        """The address that `url` describes.
+        """Parse `url`.
 
         Raises:
-            ConfigError: every mistake of the address at once, without its password or token.
+            ConfigError: all mistakes of the address at once, without its password or token.
         """
         scheme, colon, rest = url.strip().partition(":")
         scheme = scheme.lower()
@@ -99,7 +100,7 @@ class IggyAddress:
 
     @property
     def login(self) -> str:
-        """Who logs in, for messages: `user "iggy"` or `the access token`."""
+        """The user, for messages: `user "iggy"` or `the access token`."""
         return f'user "{self.user}"' if self.token is None else "the access token"
 
     @override
@@ -145,10 +146,10 @@ def _parse_server(rest: str, *, tls: bool) -> IggyAddress:
 
 
 def _split(rest: str) -> tuple[str, str, str]:
-    """Credentials, place, and options. The last `@` ends the credentials: a password with a bare `@` or `?` in it still works.
+    """Return credentials, place, and options. The last `@` ends the credentials, so a bare `@` or `?` in a password works.
 
-    A `?` begins the options where one of them follows it, whatever comes behind; any other one in front of that `@` is part of
-    the password, which no message may show.
+    A `?` begins the options if the name of an option follows it, whatever comes after. Any other `?`
+    before that `@` is part of the password, which no message may show.
     """
     options = _QUERY.search(rest)
     if options is not None:

@@ -14,12 +14,12 @@ import attrs
 from framework.errors import ConfigError
 
 TOPIC_PLACEHOLDER = "{{topic}}"
-"""What `iggy.topic` may hold to take the template's topic in."""
+"""Placeholder in `iggy.topic` for the template's topic."""
 
 OFFSETS_SUFFIX = "-offsets"
-"""How the topic of positions is called that every source has by default."""
+"""Suffix of the default name of a source's offsets topic."""
 
-_LONGEST_TOPIC_BYTES = 255
+_MAX_TOPIC_BYTES = 255
 _NUMBER = re.compile(r"\+?[0-9]+", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 # The topic's length is limited by Iggy: a longer one is no match rather than an error in the middle of a run.
@@ -34,7 +34,7 @@ _PLACEHOLDERS = (*_CAPTURING, "timestamp", "key")
 
 
 class NameMatch(NamedTuple):
-    """What the template found in a key; None for what it has no placeholder for."""
+    """The values of the placeholders in a key; None for placeholders that the template lacks."""
 
     topic: str | None = None
     partition: int | None = None
@@ -42,20 +42,20 @@ class NameMatch(NamedTuple):
 
 
 NOTHING_NAMED = NameMatch()
-"""What every key gives when there is no template."""
+"""The match of every key without a template."""
 
 
 @attrs.frozen(kw_only=True)
 class NameTemplate:
-    """The form of the keys to read. It always covers the whole key, and literal text means itself.
+    """The form of the keys to read. It always covers the whole key; literal text matches itself.
 
-    So the template `{{topic}}-{{partition}}` finds the topic `a-1` and the partition 2 in `a-1-2`: the topic takes as
-    much as it can. And a key that begins with a date, `22-10-12/orders-1-7.gz`, does not match
-    `{{topic}}-{{partition}}-{{start_offset}}.gz` at all, since a topic holds no `/`.
+    The template `{{topic}}-{{partition}}` finds the topic `a-1` and the partition 2 in `a-1-2`: the topic
+    is greedy. A key that begins with a date, `22-10-12/orders-1-7.gz`, does not match
+    `{{topic}}-{{partition}}-{{start_offset}}.gz`, because a topic contains no `/`.
 
     Attributes:
         text: as configured.
-        pattern: what `fullmatch` is asked of.
+        pattern: the compiled pattern, used with `fullmatch`.
         has_topic: whether a match gives a topic.
         has_partition: whether a match gives a partition.
     """
@@ -67,19 +67,20 @@ class NameTemplate:
 
     @classmethod
     def parse(cls, text: str, *, regex: bool = False) -> NameTemplate:
-        """The template of a text.
+        """Parse a template.
 
         Args:
-            text: literal text with `{{topic}}` (letters, digits, `.`, `_`, `-`), `{{partition}}` and `{{start_offset}}`
-                (digits), `{{timestamp}}` (digits, thrown away, may repeat) and `{{key}}` (anything, thrown away).
-            regex: the rest of the text is a regular expression, not literal; the named groups `topic`, `partition` and
-                `start_offset` count as well.
+            text: literal text with `{{topic}}` (letters, digits, `.`, `_`, `-`), `{{partition}}` and
+                `{{start_offset}}` (digits), `{{timestamp}}` (digits, ignored, may repeat) and `{{key}}`
+                (anything, ignored).
+            regex: the rest of the text is a regular expression, not literal; the named groups `topic`,
+                `partition` and `start_offset` count as well.
 
         Raises:
-            ConfigError: an unknown placeholder, one that stands twice, two with nothing to tell them apart between
-                them, no valid regular expression, or one of the form `(a+)+`. All mistakes at once.
+            ConfigError: an unknown placeholder, a repeated one, two without a separator between them, an
+                invalid regular expression, or one of the form `(a+)+`. All mistakes at once.
         """
-        mistakes = _placeholder_mistakes(text) + (_repeat_mistakes(text) if regex else _border_mistakes(text))
+        mistakes = _placeholder_errors(text) + (_repeat_errors(text) if regex else _border_errors(text))
         if mistakes:
             raise ConfigError([f'template = "{text}": {mistake}' for mistake in mistakes])
         try:
@@ -90,7 +91,7 @@ class NameTemplate:
         return cls(text=text, pattern=pattern, has_topic="topic" in groups, has_partition="partition" in groups)
 
     def match(self, key: str) -> NameMatch | None:
-        """What the template finds in a key; None when the key has another form."""
+        """Return the placeholders' values in a key; None when the key does not match."""
         found = self.pattern.fullmatch(key)
         if found is None:
             return None
@@ -110,20 +111,20 @@ class NameTemplate:
         return NameMatch(topic, *numbers)
 
 
-def topic_name_mistake(name: str) -> str | None:
-    """Why Iggy cannot have a stream or topic of that name: "is ...", "holds ..."; None when it can."""
+def topic_name_error(name: str) -> str | None:
+    """Return why Iggy rejects that name of a stream or topic: "is ...", "holds ..."; None when it is valid."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
         return "is not valid Unicode"
-    if not 1 <= size <= _LONGEST_TOPIC_BYTES:
-        return f"is not 1 to {_LONGEST_TOPIC_BYTES} bytes long, as Iggy's names are"
+    if not 1 <= size <= _MAX_TOPIC_BYTES:
+        return f"is not 1 to {_MAX_TOPIC_BYTES} bytes long, as Iggy's names are"
     if _NUMBER.fullmatch(name):
         return "is digits alone, which Iggy takes for a number and not for a name"
     return None if name.isprintable() else "holds control characters"
 
 
-def _placeholder_mistakes(text: str) -> list[str]:
+def _placeholder_errors(text: str) -> list[str]:
     mistakes: list[str] = []
     seen: set[str] = set()
     for name in _PLACEHOLDER.findall(text):
@@ -136,10 +137,11 @@ def _placeholder_mistakes(text: str) -> list[str]:
     return mistakes
 
 
-def _border_mistakes(text: str) -> list[str]:
-    """Placeholders whose border nothing shows: `{{topic}}{{partition}}`, `{{partition}}0{{start_offset}}`.
+def _border_errors(text: str) -> list[str]:
+    """Return errors for adjacent placeholders without a separator: `{{topic}}{{partition}}`.
 
-    Apart from being guesswork, they are what makes matching slow.
+    Also for separators that a value can contain, `{{partition}}0{{start_offset}}`. They are ambiguous,
+    and they make matching slow.
     """
     parts = _PLACEHOLDER.split(text)
     mistakes: list[str] = []
@@ -156,10 +158,10 @@ def _border_mistakes(text: str) -> list[str]:
     return mistakes
 
 
-def _repeat_mistakes(text: str) -> list[str]:
-    """The common form of a pattern that can take for ever: `(a+)+`. Others are left to those who ask for a regex."""
+def _repeat_errors(text: str) -> list[str]:
+    """Find the common form of a pattern with exponential time, `(a+)+`. Other forms are not detected."""
     return [
-        f"{found} repeats a repetition, which can take for ever on a long key; drop one of the two"
+        f"{found} repeats a repetition, which can take exponential time on a long key; remove one of the two"
         for found in _NESTED_REPEAT.findall(text)
     ]
 

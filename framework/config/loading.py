@@ -1,9 +1,10 @@
-"""A TOML file -> a frozen configuration, or one error that holds every mistake of the file.
+"""Loads a TOML file as a frozen configuration; raises one error with all mistakes of the file.
 
-A root class has a field for each section; a section class has an `option()` for each key. Either may have a method
-`mistakes(self) -> Iterable[str]` for what its options together get wrong: it yields the ends of sentences that begin
-with `[section] `, or whole sentences on the root. It is called even when other parts of the file are wrong, and ends
-quietly where it touches a value that could not be read, so that one mistake is never reported as two.
+A root class has a field for each section; a section class has an `option()` for each key. Either may have
+a method `validate_options(self) -> Iterable[str]` for conflicts between its options. It yields ends of
+sentences that begin with `[section] `, or whole sentences on the root. It also runs when other parts of
+the file are wrong. It ends quietly when it uses a value that could not be parsed, so a mistake is never
+reported twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import attrs
 
 from framework.config.option import Option, options_of
 from framework.config.substitution import Substitution
-from framework.config.values import SubstitutedText, ValueMistake, strict_converter
+from framework.config.values import InvalidValueError, SubstitutedText, strict_converter
 from framework.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -33,26 +34,27 @@ else:
 
 T = TypeVar("T")
 
-_LONGEST_SHOWN = 60
+_MAX_SHOWN = 60
 _CONVERTER = strict_converter()
 _SHORTEST_MASKED = 4
 """Shorter secrets are not masked inside sentences: masking every `a` would make the sentence unreadable."""
 
 
 class ConfigWarning(FutureWarning):
-    """A former name of an option, a choice or a command: it works now, and a later version will refuse it."""
+    """A former name of an option, a choice or a command: it still works, and a later version will reject it."""
 
 
 def load_config(path: str | Path, cls: type[T], *, environment: Mapping[str, str] | None = None) -> T:
-    """The configuration in a TOML file.
+    """Return the configuration in a TOML file.
 
     Args:
         path: the file.
         cls: the root class.
-        environment: variables for `${env:NAME}`; the process's own by default.
+        environment: variables for `${env:NAME}`; by default those of the process.
 
     Raises:
-        ConfigError: the file cannot be read, is not TOML (with line and column), or has mistakes: all of them.
+        ConfigError: the file cannot be read, is not TOML (with line and column), or has mistakes: all of
+            them.
     """
     origin = str(path)
     try:
@@ -70,7 +72,7 @@ def load_config(path: str | Path, cls: type[T], *, environment: Mapping[str, str
 
 
 def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
-    """What the line most likely should be. It shows no value: that may be a secret."""
+    """Return the probable correction of a line. It shows no value, which may be a secret."""
     found = re.search(r"\(at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(found[1]) - 1].strip() if found is not None and int(found[1]) <= len(lines) else ""
@@ -89,10 +91,10 @@ def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
 def structure(
     mapping: Mapping[str, object], cls: type[T], *, origin: str = "", environment: Mapping[str, str] | None = None
 ) -> T:
-    """The configuration in a mapping of sections, `{"source": {"name": "orders"}, ...}`, as `load_config` gives it.
+    """Return the configuration in a mapping of sections, `{"source": {"name": "orders"}, ...}`.
 
     Raises:
-        ConfigError: with every mistake.
+        ConfigError: with all mistakes.
     """
     reading = _Reading(environment)
     config = reading.root(mapping, cls)
@@ -102,18 +104,18 @@ def structure(
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was most likely meant; None when none is near."""
+    """Return the most similar known name; None when none is similar."""
     lower = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower().replace("-", "_"), lower, n=1, cutoff=0.6)
     return lower[found[0]] if found else None
 
 
 class _UnusableError(Exception):
-    """A check touched a value that could not be read; that mistake is reported already."""
+    """A check used a value that could not be parsed; its mistake is already reported."""
 
 
 class _Unusable:
-    """Stands for a value that could not be read. Any use of it ends the check that uses it."""
+    """Placeholder of a value that could not be parsed. Any use of it ends the check that uses it."""
 
     def _touched(self, *_arguments: object) -> Any:
         raise _UnusableError
@@ -127,7 +129,7 @@ _UNUSABLE: Any = _Unusable()
 
 
 class _Reading:
-    """One configuration being read: its mistakes so far, and what no message may show."""
+    """State of loading a configuration: its mistakes so far, and the secrets that no message may show."""
 
     def __init__(self, environment: Mapping[str, str] | None) -> None:
         self.mistakes: list[str] = []
@@ -177,7 +179,7 @@ class _Reading:
             result = _CONVERTER.structure(value, option.type)
             result = _current_value(result, option, place)
             _check_limits(result, option)
-        except ValueMistake as mistake:
+        except InvalidValueError as mistake:
             self.mistakes.append(f"{place}{option.name}{_shown(value, option)}: {mistake}")
             return _UNUSABLE
         return result
@@ -227,7 +229,7 @@ class _Reading:
         prefix = f"{place.strip('[] ')}." if place else ""  # sections may say `s3.bucket: ...`, for use without a file
         try:
             made = cls(**values)
-            check: Callable[[], Iterable[str]] | None = getattr(made, "mistakes", None)
+            check: Callable[[], Iterable[str]] | None = getattr(made, "validate_options", None)
             for mistake in check() if check is not None else ():
                 self.mistakes.append(f"{place}{mistake.removeprefix(prefix)}")
         except _UnusableError:
@@ -240,10 +242,10 @@ class _Reading:
         return made
 
     def masked(self, mistake: str) -> str:
-        """The sentence without any text that was brought in or belongs to a secret option.
+        """Return the sentence without substituted text and without values of secret options.
 
-        A secret that is a word of our own sentences, such as Iggy's default password `iggy`, is not masked: that would only
-        tell the reader what it is.
+        A secret that is also a word of the message itself, such as Iggy's default password `iggy`, is not
+        masked: that would reveal it.
         """
         secrets = self._secrets | self._substitution.secrets
         for secret in sorted(secrets, key=len, reverse=True):
@@ -253,7 +255,7 @@ class _Reading:
 
 
 def sections_of(cls: type) -> dict[str, type]:
-    """The sections of a root class: the field's name, which is the section's name in the file, and its class."""
+    """Return the sections of a root class: field name, which is the section's name in the file, and class."""
     return dict(_sections(cls))
 
 
@@ -265,7 +267,7 @@ def _sections(cls: type) -> dict[str, type]:
 
 @functools.cache
 def _own_words(cls: type) -> frozenset[str]:
-    """The words that sections, options and what is said of them are made of."""
+    """Return the words of sections, options and their documentation."""
     texts = ["iggy embedded tcp user password host token address localhost"]
     for name, section in sections_of(cls).items():
         texts.append(name)
@@ -274,7 +276,7 @@ def _own_words(cls: type) -> frozenset[str]:
 
 
 def _secret_parts(value: str) -> Iterator[str]:
-    """What of a secret option's value must stay out of messages; of an address, what is in front of the `@`, and a token."""
+    """Return the parts of a secret option's value to mask: for an address, the login before the `@`, and a token."""
     scheme, mark, rest = value.partition("://")
     if not mark:
         if not scheme.startswith("embedded:"):
@@ -291,7 +293,7 @@ def _secret_parts(value: str) -> Iterator[str]:
 
 
 def _current_value(value: object, option: Option, place: str) -> object:
-    """The value under its name of today."""
+    """Return the value under its current name."""
     current = option.metadata.former_values.get(value) if isinstance(value, str) else None
     if current is None:
         return value
@@ -309,18 +311,18 @@ def _check_limits(value: object, option: Option) -> None:
                 guess = nearest(str(item), metadata.choices)
                 advice = f'; did you mean "{guess}"?' if guess else ""
                 allowed = " or ".join(f'"{choice}"' for choice in metadata.choices)
-                raise ValueMistake(f"must be {allowed}{advice}")
+                raise InvalidValueError(f"must be {allowed}{advice}")
     amount = len(value) if isinstance(value, (str, tuple)) else value
     if not isinstance(amount, (int, float)) or isinstance(amount, bool):
         return
     low, high = metadata.minimum, metadata.maximum
     if (low is not None and amount < low) or (high is not None and amount > high):
         limits = limits_text(option)
-        raise ValueMistake("must not be empty" if limits == "not empty" else f"must be {limits}")
+        raise InvalidValueError("must not be empty" if limits == "not empty" else f"must be {limits}")
 
 
 def limits_text(option: Option) -> str:
-    """The range of an option in words: `at least 1`, `1 to 1000`, `at most 5 s`; empty when it has none."""
+    """Return the range of an option in words: `at least 1`, `1 to 1000`, `at most 5 s`; empty without a range."""
     low, high = option.metadata.minimum, option.metadata.maximum
     unit = {"duration": " s", "size": " B", "text": " characters"}.get(option.type_text, "")
     if option.type_text.startswith("list"):
@@ -339,8 +341,8 @@ def _number(value: float) -> str:
 
 
 def _shown(value: object, option: Option) -> str:
-    """` = "many"`, shortened; `***` where the value is nobody's business."""
+    """Return ` = "many"`, shortened; `***` for a secret."""
     if option.metadata.secret or isinstance(value, SubstitutedText):
         return " = ***"
     text = json.dumps(value, default=str, ensure_ascii=False)
-    return f" = {text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + '...'}"
+    return f" = {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'}"

@@ -1,13 +1,13 @@
-"""An option of a configuration: its default, range, choices and meaning, declared once where the value lives.
+"""Options of a configuration: default, range, choices and documentation, declared once, beside the attribute.
 
     @attrs.frozen(kw_only=True)
     class DemoSection:
         bucket: str = option(doc="Bucket to read.")
-        page_size: int = option(1000, minimum=1, maximum=1000, doc="Keys a listing request asks for.", unit="keys")
+        page_size: int = option(1000, minimum=1, maximum=1000, doc="Keys per listing request.", unit="keys")
         password: str | None = option(None, secret=True, doc="Password.")
 
-The loader checks what is declared here, and the reference page is written from it. A secret is a plain `str` whose
-place in every repr reads `***`; `attrs.asdict` still gives the value, so never log that.
+The loader checks the declarations, and the reference page is generated from them. A secret is a plain
+`str` that every repr shows as `***`. `attrs.asdict` still returns the value, so never log that.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Unit:
     """Marks a type that also has a text form in the file.
 
     Attributes:
-        name: what the text form holds: `duration`, `lasting`, `size` or `moment`.
-        text: how the type is called in messages and in the reference.
+        name: the text form: `duration`, `lasting`, `size` or `moment`.
+        text: name of the type in messages and in the reference.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Unit:
 
 
 Seconds = Annotated[float, Unit("duration", "duration")]
-"""A duration: `"5s"`, `"10ms"`, `"2m"`, `"24h"`, `"7d"` or a number of seconds in the file; seconds in the program."""
+"""A duration in the file: `"5s"`, `"10ms"`, `"2m"`, `"24h"`, `"7d"` or a number of seconds. Seconds in the program."""
 
 SecondsOrForever = Annotated[float, Unit("lasting", 'duration or "forever"')]
 """A duration, or `"forever"`, which is infinite in the program."""
@@ -49,7 +49,7 @@ Moment = Annotated[str, Unit("moment", "date")]
 
 @attrs.frozen(kw_only=True)
 class OptionMetadata:
-    """What `option()` was told, kept on the attribute."""
+    """The arguments of `option()`, kept as metadata of the attribute."""
 
     doc: str
     secret: bool = False
@@ -63,14 +63,14 @@ class OptionMetadata:
 
 @attrs.frozen(kw_only=True)
 class Option:
-    """One option as messages and the reference show it.
+    """An option, as messages and the reference show it.
 
     Attributes:
         name: the key in the file.
         type: the type, with `Annotated` and `| None` kept.
-        type_text: the same in words: `text`, `whole number`, `duration`.
+        type_text: the type in words: `text`, `whole number`, `duration`.
         default: the default value, or `attrs.NOTHING` for a required option.
-        metadata: range, choices, meaning.
+        metadata: range, choices, documentation.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether a file must name it."""
+        """Whether a file must contain it."""
         return self.default is attrs.NOTHING
 
 
@@ -97,18 +97,19 @@ def option(
     former_names: Mapping[str, str] | None = None,
     former_values: Mapping[str, str] | None = None,
 ) -> Any:
-    """An attrs field that the loader checks and the reference page documents.
+    """Return an attrs field that the loader checks and the reference page documents.
 
     Args:
-        default: the value when the file names none; required when it is left out. A list becomes a tuple.
-        doc: what it does, for users: short, one or more whole sentences.
+        default: the value when the file has none; the option is required without it. A list becomes a
+            tuple.
+        doc: documentation for users: short, one or more whole sentences.
         secret: `***` in every repr and message.
-        minimum: smallest number, inclusive; of a duration in seconds, of a size in bytes, of a list its length.
-        maximum: largest number, inclusive; the same.
-        choices: the texts that are allowed.
-        unit: what a plain number counts, for the reference.
-        former_names: names that it had once -> what to tell their users. They work and warn.
-        former_values: names that a choice had once -> its name now. They work and warn.
+        minimum: minimum, inclusive; of a duration in seconds, of a size in bytes, of a list its length.
+        maximum: maximum, inclusive; the same.
+        choices: the allowed texts.
+        unit: the unit of a plain number, for the reference.
+        former_names: former names -> additional advice for their users. They work and warn.
+        former_values: former names of choices -> their present names. They work and warn.
     """
     metadata = OptionMetadata(
         doc=doc,
@@ -127,7 +128,7 @@ def option(
 
 
 def options_of(cls: type) -> tuple[Option, ...]:
-    """The options of a section class, in the order of its fields; fields without `option()` are left out."""
+    """Return the options of a section class, in field order; fields without `option()` are omitted."""
     kinds = _kinds(cls)
     found: list[Option] = []
     for field in attrs.fields(cls):
@@ -144,7 +145,7 @@ def options_of(cls: type) -> tuple[Option, ...]:
 
 @functools.cache
 def _kinds(cls: type) -> dict[str, tuple[Any, str]]:
-    """Field -> its type, and that in words: the same for ever, and it takes longer than all else about a configuration."""
+    """Field -> its type, and the type in words. Cached: it takes longer than the rest of a configuration."""
     hints = get_type_hints(cls, include_extras=True)
     names = [field.name for field in attrs.fields(cls) if _METADATA_KEY in field.metadata]
     return {name: (hints[name], type_text(hints[name])) for name in names}
@@ -154,7 +155,7 @@ _PLAIN_TEXTS = {str: "text", int: "whole number", float: "number", bool: "true o
 
 
 def type_text(kind: Any) -> str:
-    """The type in words a user knows: `text`, `whole number`, `list of texts`."""
+    """Return the type in words that users know: `text`, `whole number`, `list of texts`."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         units = [extra for extra in arguments[1:] if isinstance(extra, Unit)]

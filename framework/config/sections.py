@@ -20,20 +20,20 @@ import attrs
 from framework.config.formats import is_format, known_formats
 from framework.config.globs import compile_globs
 from framework.config.iggy_address import IggyAddress
-from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_mistake
+from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
-from framework.transformer import COMPRESSIONS, MAX_LETTER_BYTES, MAX_MESSAGE_BYTES, InputOptions
+from framework.transformer import COMPRESSIONS, MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES, InputOptions
 
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
-_LONGEST_IGGY_NAME = 255
+_MAX_IGGY_NAME_BYTES = 255
 _MASTER = re.compile(r"local|local(-cluster)?\[.+\]|yarn|\w+://.+")
 
 
 @attrs.frozen(kw_only=True)
 class SourceSection:
-    """Who this source is."""
+    """Identity of the source."""
 
     name: str = option(
         doc="The source's name. It is part of every position and message id: a source under another name starts from "
@@ -42,21 +42,21 @@ class SourceSection:
         maximum=100,
     )
 
-    def mistakes(self) -> Iterator[str]:
-        """Characters that a topic's name could not have."""
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for characters that a topic's name cannot have."""
         if not _NAME.fullmatch(self.name):
             yield f'name = "{self.name}": may hold only letters, digits, ".", "_" and "-"'
 
 
 @attrs.frozen(kw_only=True)
 class NamingSection:
-    """What an object's key says, and which partition it goes to."""
+    """How keys determine topics and partitions."""
 
     template: str | None = option(
         None,
-        doc="The form of the keys to read, over the whole key: `{{topic}}`, `{{partition}}`, `{{start_offset}}`, "
-        "`{{timestamp}}`, `{{key}}`; everything else is literal. Other keys are counted and left alone. "
-        "Absent: every key.",
+        doc="Form of the keys to read, over the whole key: `{{topic}}`, `{{partition}}`, `{{start_offset}}`, "
+        "`{{timestamp}}`, `{{key}}`; everything else is literal. Other keys are filtered and counted. "
+        "Absent: every key is read.",
         minimum=1,
     )
     regex: bool = option(
@@ -72,47 +72,48 @@ class NamingSection:
     )
     topics: tuple[str, ...] = option(
         (),
-        doc="Topics that keys may name, by their whole names in Iggy. An object of any other one is a bad object, see "
-        "`[errors] tolerance`. Empty: every name, except those of the topics of positions and dead letters, and any that ends in "
-        "`-offsets`.",
+        doc="Topics that keys may name, by their full names in Iggy. An object of any other topic is a bad "
+        "object, see `[errors] tolerance`. Empty: every name, except the topics of positions and dead "
+        "letters, and names that end in `-offsets`.",
     )
     max_topics: int = option(
         1000,
         minimum=1,
         maximum=100_000,
         unit="topics",
-        doc="Topics that keys may name, in all: those that hold records of this source already, and new ones. An object of one "
-        "more is a bad object. Whoever may put objects makes topics with their names.",
+        doc="Maximum number of topics that keys may name: those that already hold records of this source, and"
+        " new ones. Objects of further topics are bad objects. Anyone who may write objects can create "
+        "topics by naming them.",
     )
 
     def parsed(self) -> NameTemplate | None:
-        """The template, ready to match; None when every key is to be read."""
+        """Return the template, ready to match; None when every key is to be read."""
         return None if self.template is None else NameTemplate.parse(self.template, regex=self.regex)
 
     @property
     def names_topic(self) -> bool:
-        """Whether keys give the topic. Also answers for a template with mistakes, so that others are found as well."""
+        """Whether keys name the topic. Also works for an invalid template, so that other errors are found as well."""
         text = self.template or ""
         return TOPIC_PLACEHOLDER in text or (self.regex and "(?P<topic>" in text)
 
-    def mistakes(self) -> Iterator[str]:
-        """What is wrong with the template; a distribution that needs more than it has."""
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors of the template, and of a distribution that needs a placeholder that it lacks."""
         template = self.parsed()  # its ConfigError is gathered by the loader
         if self.distribution == "partition" and (template is None or not template.has_partition):
             yield 'distribution = "partition": needs {{partition}} in the template'
         for topic in self.topics:
-            mistake = topic_name_mistake(topic)
+            mistake = topic_name_error(topic)
             if mistake is not None:
                 yield f'topics: "{topic}" {mistake}'
 
 
 _READ_WHOLE = ("avro", "bytes", "csv", "json", "parquet")
-"""Of the formats that ship, those whose objects cannot be cut into shares."""
+"""Shipped formats whose objects cannot be split."""
 
 
 @attrs.frozen(kw_only=True)
 class InputSection:
-    """How an object's bytes become records, and how far reading runs ahead of sending."""
+    """How an object's bytes become records, and how far reading may run ahead of sending."""
 
     format: str = option(
         doc='What the objects hold: `"avro"`, `"jsonl"`, `"json"` (one array), `"parquet"`, `"csv"`, `"text"` (lines), '
@@ -136,37 +137,38 @@ class InputSection:
         64 * _MIB,
         minimum=1024,
         unit="bytes",
-        doc="`avro`: a block that is longer than this, as it is stored or unpacked, ends its object. A block is held in "
+        doc="`avro`: a block longer than this, stored or decompressed, fails its object. A block is held in "
         "memory whole.",
     )
     max_expansion: int = option(
         1000,
         minimum=0,
         unit="times",
-        doc="An object of which come more than 1 GiB of records, and more than this many times its stored bytes, ends there "
-        "(each record counts as 100 bytes more than it has). 0: there is no such limit.",
+        doc="An object fails when its records exceed both 1 GiB and this multiple of its stored bytes (each "
+        "record counts as 100 bytes more than it has). 0: no limit.",
     )
     max_temporary_bytes: Bytes = option(
         1024 * _MIB,
         minimum=_MIB,
         unit="bytes",
-        doc="How much a Parquet file in an outer compression may unpack to: it goes to a temporary file "
-        "(`TMPDIR`). More ends the object.",
+        doc="Maximum decompressed size of a Parquet file inside an outer compression: it goes to a temporary "
+        "file (`TMPDIR`). A larger object fails.",
     )
     split_size: Bytes | None = option(
         None,
         minimum=1024,
         unit="bytes",
-        doc="Larger objects of `jsonl` and `text` that are not compressed are cut into shares of this many bytes. Each goes to a "
-        "partition of its own, so that several tasks read one object; order is kept inside a share. An object that was begun "
-        "stays as it was begun, whatever is said here later. Absent: every object is read whole.",
+        doc="Larger objects of `jsonl` and `text` that are not compressed are divided into splits of this "
+        "many bytes. Each split goes to its own partition, so that several tasks read one object; order "
+        "is kept within a split. Objects in progress keep the split size with which they began. Absent: "
+        "every object is read whole.",
     )
     chunk_size: Bytes = option(
         4096,
         minimum=1,
         maximum=MAX_MESSAGE_BYTES,
         unit="bytes",
-        doc="Length of a record of `bytes`; the last one of an object may be shorter.",
+        doc="Length of a record of `bytes`; the last record of an object may be shorter.",
     )
     whole_object: bool = option(False, doc="`bytes`: one record per object, whatever its size.")
     csv_header: bool = option(True, doc="`csv`: the first row names the fields. Otherwise a row becomes a JSON array.")
@@ -181,32 +183,32 @@ class InputSection:
         minimum=1,
         maximum=1000,
         unit="objects",
-        doc="Objects being read at once; they are handed on in order.",
+        doc="Maximum number of objects read concurrently; their records are delivered in order.",
         former_names={"fetch_ahead": ""},
     )
     prefetch_bytes: Bytes = option(
         8 * _MIB,
         minimum=_MIB,
         unit="bytes",
-        doc="Memory for what was fetched ahead; reaching it is what limits `prefetch_objects` for large objects.",
+        doc="Memory for prefetched data. For large objects it limits `prefetch_objects`.",
         former_names={"fetch_ahead_bytes": ""},
     )
     queue_records: int = option(
         50_000,
         minimum=1,
         unit="records",
-        doc="Records that wait to be sent, at most. A full queue holds the reader back.",
+        doc="Maximum number of records that wait to be sent. A full queue blocks the reader.",
     )
     queue_bytes: Bytes = option(
-        4 * _MIB, minimum=1, unit="bytes", doc="Bytes that wait to be sent, at most (or one longer record)."
+        4 * _MIB, minimum=1, unit="bytes", doc="Maximum number of bytes that wait to be sent (or one longer record)."
     )
 
     def options(self) -> InputOptions:
-        """What a transformer is made from."""
+        """Return the options that a transformer is created from."""
         return InputOptions(**{field.name: getattr(self, field.name) for field in attrs.fields(InputOptions)})
 
-    def mistakes(self) -> Iterator[str]:
-        """A format that nobody has; options that contradict each other."""
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for an unknown format, and for options that contradict each other."""
         if not is_format(self.format):
             known = known_formats()
             guess = get_close_matches(self.format, known, n=1)
@@ -216,12 +218,12 @@ class InputSection:
             yield f"split_size: objects of {self.format} can only be read whole; leave it out"
         if self.split_size is not None and self.compression not in {"none", "auto"}:
             yield f"split_size: an object in {self.compression} can only be read from its beginning; leave split_size out"
-        yield from (mistake.removeprefix("input.") for mistake in self.options().mistakes())
+        yield from (mistake.removeprefix("input.") for mistake in self.options().validate_options())
 
 
 @attrs.frozen(kw_only=True)
 class IggySection:
-    """Where the records go."""
+    """Destination of the records."""
 
     url: str = option(
         secret=True,
@@ -232,41 +234,41 @@ class IggySection:
     )
     username: str | None = option(
         None,
-        doc="Who logs in, when `url` names nobody: `iggy://host:8090`. Taken as it is, nothing in it is encoded.",
+        doc="User to log in when `url` contains none: `iggy://host:8090`. Used literally; nothing in it is decoded.",
         minimum=1,
     )
     password: str | None = option(
-        None, secret=True, doc="Password of `username`, as it is: `${env:IGGY_PASSWORD}` or `${file:PATH}`.", minimum=1
+        None, secret=True, doc="Password of `username`, literally: `${env:IGGY_PASSWORD}` or `${file:PATH}`.", minimum=1
     )
-    stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_LONGEST_IGGY_NAME)
+    stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_MAX_IGGY_NAME_BYTES)
     topic: str | None = option(
         None,
-        doc="The topic that receives the records. May use `{{topic}}` from the name template; "
-        "without that it wins over the template's topic. Absent: the template's topic.",
+        doc="The topic that receives the records. May contain `{{topic}}` from the name template; without it,"
+        " this option overrides the template's topic. Absent: the template's topic.",
         minimum=1,
-        maximum=_LONGEST_IGGY_NAME,
+        maximum=_MAX_IGGY_NAME_BYTES,
     )
     partitions: int = option(
         4,
         minimum=1,
         maximum=1000,
         unit="partitions",
-        doc="Partitions of a data topic; an existing topic must have as many. A partition is the unit of order and of "
-        "work: more than this many tasks have nothing to do.",
+        doc="Number of partitions of a data topic; an existing topic must have this number. A partition is "
+        "the unit of order and of parallelism: further tasks would be idle.",
     )
-    create_topics: bool = option(True, doc="Create a stream or topic that is missing. Otherwise it is an error.")
+    create_topics: bool = option(True, doc="Create a missing stream or topic. Otherwise a missing one is an error.")
     batch_length: int = option(
-        5000, minimum=1, maximum=100_000, unit="records", doc="Records in one request to Iggy, at most."
+        5000, minimum=1, maximum=100_000, unit="records", doc="Maximum number of records in one request to Iggy."
     )
     batch_bytes: Bytes = option(
         2 * _MIB,
         minimum=1024,
         maximum=60_000_000,
         unit="bytes",
-        doc="Bytes in one request to Iggy, at most (or one longer record).",
+        doc="Maximum number of bytes in one request to Iggy (or one longer record).",
     )
     linger_time: Seconds = option(
-        0.005, maximum=5, doc="How long a request that is not full waits for more records.", unit="seconds"
+        0.005, maximum=5, doc="How long an incomplete request waits for more records.", unit="seconds"
     )
     headers: str = option(
         "provenance",
@@ -274,28 +276,28 @@ class IggySection:
         doc='`"provenance"`: every message carries bucket, key and version of its object. `"none"`: smaller messages.',
     )
     connect_timeout: Seconds = option(
-        5.0, minimum=0.1, maximum=300, unit="seconds", doc="How long connecting and logging in may take."
+        5.0, minimum=0.1, maximum=300, unit="seconds", doc="Limit for connecting and logging in."
     )
     request_timeout: Seconds = option(
         15.0,
         minimum=0.1,
         maximum=300,
         unit="seconds",
-        doc="How long Iggy may take to answer. After it the outcome is unknown, and the source recovers.",
+        doc="How long Iggy may take to answer. Afterwards the outcome is unknown, and the source recovers.",
     )
     startup_timeout: Seconds = option(
         3.0,
         maximum=3600,
         unit="seconds",
-        doc="How long a start waits for an Iggy that has not answered yet, before it ends with exit code 1. Longer where Iggy "
-        "and the source start together. An Iggy that goes away later is waited for five minutes.",
+        doc="How long a start waits for Iggy's first answer before it ends with exit code 1. Increase it "
+        "where Iggy and the source start together. Later outages are tolerated for five minutes.",
     )
 
     def address(self) -> IggyAddress:
-        """The address, taken apart, with the user and the password.
+        """Return the parsed address, with the user and the password.
 
         Raises:
-            ConfigError: it is none; the loader finds it earlier.
+            ConfigError: the address is invalid; the loader finds it earlier.
         """
         if self.username is None and self.password is None:
             return IggyAddress.parse(self.url)
@@ -309,10 +311,10 @@ class IggySection:
         login = f"{quote(self.username, safe='')}:{quote(self.password, safe='')}"
         return IggyAddress.parse(f"{scheme}{mark}{login}@{rest}")
 
-    def mistakes(self) -> Iterator[str]:
-        """An address that is none, and names that Iggy cannot have. Its sentences hold no password."""
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for an invalid address, and for names that Iggy rejects; never the password."""
         for option_name, name in (("stream", self.stream), ("topic", self.topic)):
-            mistake = topic_name_mistake(name) if name is not None else None
+            mistake = topic_name_error(name) if name is not None else None
             if mistake is not None:
                 yield f'{option_name} = "{name}": {mistake}'
         try:
@@ -323,100 +325,109 @@ class IggySection:
 
 @attrs.frozen(kw_only=True)
 class OffsetsSection:
-    """Where positions are kept."""
+    """Where positions are stored."""
 
     topic: str | None = option(
         None,
-        doc="The topic that keeps the positions. Absent: the source's name with `-offsets`. "
-        "Sources may share one: each sees its own positions.",
+        doc="The topic that stores the positions. Absent: the source's name with `-offsets`. Sources may "
+        "share a topic: each sees its own positions.",
         minimum=1,
-        maximum=_LONGEST_IGGY_NAME,
+        maximum=_MAX_IGGY_NAME_BYTES,
     )
     commit_interval: Seconds = option(
         1.0,
         minimum=0.01,
         maximum=60,
         unit="seconds",
-        doc="How often positions are written. A crash repeats nothing: what was sent since is found in the topics.",
+        doc="How often positions are written. A crash repeats nothing: records sent since then are found in "
+        "the topics.",
     )
 
 
 @attrs.frozen(kw_only=True)
 class DiscoverySection:
-    """Which objects are read, and how often new ones are looked for."""
+    """Which objects are read, and how often new ones are listed."""
 
     mode: str = option(
         "list",
         choices=("list", "incremental", "keys"),
         former_values={"after": "incremental"},
-        doc='`"list"`: list everything under the prefix, each pass. `"incremental"`: for keys that rise: most passes list only '
-        "what lies behind the highest keys; needs a store that lists in the order of its keys. "
-        '`"keys"`: read what a supplied list names, see `keys`.',
+        doc='`"list"`: every listing covers everything under the prefix. `"incremental"`: for rising keys; '
+        "most listings start after the highest keys, and the store must list in the order of its keys. "
+        '`"keys"`: read the objects that a supplied list names, see `keys`.',
     )
     lookback_keys: int = option(
         1000,
         minimum=0,
         maximum=1_000_000,
         unit="keys",
-        doc='Mode `"incremental"`: so many of the highest keys are listed again in each pass, for those that come late.',
+        doc='Mode `"incremental"`: number of highest keys that every listing repeats, to find late keys.',
     )
-    full_pass_interval: Seconds = option(
+    full_listing_interval: Seconds = option(
         3600.0,
         minimum=0.01,
+        former_names={"full_pass_interval": ""},
         unit="seconds",
-        doc='Mode `"incremental"`: how often everything is listed. For so long a late key below the look-back, or an object that '
-        "was overwritten there, may go unnoticed.",
+        doc='Mode `"incremental"`: interval between full listings. Until the next one, late keys below the '
+        "look-back and objects overwritten there can go unnoticed.",
     )
     keys: str | None = option(
         None,
         minimum=1,
-        doc="The list of mode `keys`: a path on the machine that runs the program, or an object of the store, "
-        "`s3://bucket/key`. Text with a key a line, CSV, or the `manifest.json` of an S3 Inventory; `.gz` is unpacked. "
-        "It is read again when it was rewritten.",
+        doc="The list of mode `keys`: a path on the machine that runs the program, or an object of the store,"
+        " `s3://bucket/key`. Text with one key per line, CSV, or the `manifest.json` of an S3 Inventory; "
+        "`.gz` is decompressed. The list is read again when it changes.",
     )
     keys_format: str = option(
         "auto",
         choices=("auto", "text", "csv", "inventory"),
-        doc='What the list is. `"auto"`: by its name, `.csv` is `csv`, `.json` is `inventory`, all else `text`.',
+        doc='Format of the list. `"auto"`: by its name, `.csv` is `csv`, `.json` is `inventory`, anything else `text`.',
     )
     keys_encoding: str = option(
         "auto",
         choices=("auto", "none", "url"),
-        doc='How keys stand in text and CSV: `"none"`, as they are, or `"url"`, URL-encoded. `"auto"`: as they are, save in a '
-        "CSV without a header whose first column is the bucket, as S3 Batch Operations has it. An inventory is read as S3 "
-        "writes it.",
+        doc='Encoding of keys in text and CSV: `"none"` for literal keys, `"url"` for URL-encoded keys. '
+        '`"auto"`: literal, except in a CSV without a header whose first column is the bucket, as S3 '
+        "Batch Operations writes it. An inventory is read as S3 writes it.",
     )
     keys_recheck: bool = option(
         True,
-        doc="Look a finished object up again, with one request, whenever the list is read and does not say size, ETag and "
-        "last-modified of it. Otherwise finished is finished, even when the object was overwritten since.",
+        doc="Look up finished objects again, with one request each, whenever the list is read and does not "
+        "state their size, ETag and last-modified time. Otherwise finished objects are not read again, "
+        "even if they were overwritten since.",
     )
     poll_interval: Seconds = option(
         5.0,
         minimum=0.01,
         unit="seconds",
-        doc="The wait between two passes. At least ten times what the requests of the last listing took, whatever is said here.",
+        doc="Interval between listings; never shorter than 10 times the duration of the last listing.",
     )
     list_concurrency: int = option(
         16,
         minimum=1,
         maximum=1000,
         unit="requests",
-        doc="Listing requests at once, over all tasks: a large prefix is cut into key ranges that are listed side by side. "
-        "A bucket of one page costs one request all the same. `1`: one chain of pages, objects in the order of their keys.",
+        doc="Maximum number of concurrent listing requests, over all tasks: a large prefix is divided into "
+        "key ranges that are listed in parallel. A bucket of one page still costs one request. `1`: one "
+        "chain of pages, objects in the order of their keys.",
     )
     list_requests_per_second: float | None = option(
-        None, minimum=0.001, unit="requests a second", doc="The most listing requests in a second. Absent: no limit."
+        None,
+        minimum=0.001,
+        unit="requests a second",
+        doc="Maximum number of listing requests per second. Absent: no limit.",
     )
     list_bytes_per_second: Bytes | None = option(
-        None, minimum=1, unit="bytes a second", doc="The most bytes of listings in a second. Absent: no limit."
+        None, minimum=1, unit="bytes a second", doc="Maximum number of bytes of listings per second. Absent: no limit."
     )
     include: tuple[str, ...] = option(
         (),
-        doc="Globs over the whole key; an object is read when one matches. `*` and `?` do not cross `/`, `**` does; "
-        "`**/` also matches nothing. Empty: all.",
+        doc="Globs over the whole key; an object is read when at least one matches. `*` and `?` do not cross "
+        "`/`, `**` does; `**/` also matches nothing. Empty: all.",
     )
-    exclude: tuple[str, ...] = option((), doc="Globs over the whole key; an object that one matches is not read.")
+    exclude: tuple[str, ...] = option(
+        (), doc="Globs over the whole key; an object that matches any of them is not read."
+    )
     modified_after: Moment | None = option(
         None,
         doc='Read only objects last modified at this time or later: a date with or without a time, UTC, or `"now"`, '
@@ -425,14 +436,15 @@ class DiscoverySection:
     min_age: Seconds = option(
         0.0,
         unit="seconds",
-        doc="Leave objects alone until they are this old, by the store's clock. They are looked at again each pass.",
+        doc="Defer objects until they reach this age, by the store's clock. Every listing checks them again.",
     )
     archived: str = option(
         "skip",
         choices=("skip", "wait"),
-        doc="What is done with objects in an archive class, which must be restored before they can be read (S3 Glacier Flexible "
-        'Retrieval and Deep Archive, and the archive tiers of Intelligent-Tiering). `"skip"`: left out, and counted by class. '
-        '`"wait"`: tried again in each pass, with one request each, until they are restored; they hold nothing else up.',
+        doc="How to handle objects in an archive class, which must be restored before they can be read (S3 "
+        "Glacier Flexible Retrieval and Deep Archive, and the archive tiers of Intelligent-Tiering). "
+        '`"skip"`: filter them, and count them by class. `"wait"`: try them again after each listing, '
+        "with one request each, until they are restored; other objects do not wait for them.",
     )
     allowed_lateness: SecondsOrForever = option(
         86400.0,
@@ -445,18 +457,18 @@ class DiscoverySection:
     )
     ignore_hidden: bool = option(
         True,
-        doc="Leave out keys in which a part between two `/` begins with `.`, or with `_` unless it has a `=` "
-        "(`_SUCCESS`, `_temporary/part-0`, `.crc`; but not the partition folder `_day=1/`). "
-        "The parts that `prefix` names do not count.",
+        doc="Filter keys in which a part between two `/` begins with `.`, or with `_` unless it contains a "
+        "`=` (`_SUCCESS`, `_temporary/part-0`, `.crc`; but not the partition folder `_day=1/`). Parts "
+        "that `prefix` names do not count.",
     )
     allow_table_folders: bool = option(
         False,
-        doc="Read the Parquet files below a Delta Lake or Iceberg table all the same. They include rows that the table "
-        "has deleted or rewritten.",
+        doc="Read the Parquet files below a Delta Lake or Iceberg table nevertheless. **They include rows "
+        "that the table has deleted or rewritten.**",
     )
 
-    def mistakes(self) -> Iterator[str]:
-        """Globs that are none; a list of keys without its mode, or the mode without a list."""
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for invalid globs, a key list without its mode, and the mode without a list."""
         if self.mode == "keys" and self.keys is None:
             yield 'keys: missing; mode = "keys" needs the place of the list'
         if self.mode != "keys" and self.keys is not None:
@@ -472,7 +484,7 @@ class DiscoverySection:
 
 @attrs.frozen(kw_only=True)
 class RunnerSection:
-    """What does the work."""
+    """The engine and its tasks."""
 
     engine: str = option(
         "spark",
@@ -485,26 +497,26 @@ class RunnerSection:
         minimum=1,
         maximum=1000,
         unit="tasks",
-        doc="Readers and senders at work, at most; no more than there are partitions can have anything to do. "
-        'Absent: one for each core of Spark; one with the engine `"local"`, where one task runs inside the program '
-        "and several run in a process each.",
+        doc="Maximum number of tasks; tasks beyond the number of partitions would be idle. Absent: one per "
+        'core of Spark; one with the engine `"local"`, where one task runs inside the program and several'
+        " run in a process each.",
     )
 
 
 @attrs.frozen(kw_only=True)
 class SparkSection:
-    """Where the engine `"spark"` works. A session that is active already (`spark-submit`, a notebook) wins over this."""
+    """Settings of the engine `"spark"`. An active session (`spark-submit`, a notebook) takes precedence."""
 
     master: str = option("local[*]", minimum=1, doc="Spark's master: `local[*]`, `spark://host:7077`, `yarn` ...")
     conf: Mapping[str, str] = option(
         attrs.Factory(dict),
         secret=True,
-        doc='Options of the session that is made, `spark.executor.memory = "2g"` and so on. Some are secrets: their values stand '
-        "in no message, and on no command line.",
+        doc='Options of the session that is created, `spark.executor.memory = "2g"` and so on. Some are '
+        "secrets: their values never appear in messages or on command lines.",
     )
 
-    def mistakes(self) -> Iterator[str]:
-        """A master that is none; speculation, which gives a partition two senders."""
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for an invalid master, and for speculation, which gives a partition two senders."""
         if not _MASTER.fullmatch(self.master):
             yield (
                 f'master = "{self.master}": must be local, local[N], spark://host:7077, yarn or k8s://https://host:port'
@@ -515,50 +527,53 @@ class SparkSection:
 
 @attrs.frozen(kw_only=True)
 class ErrorsSection:
-    """What happens to bad records and bad objects."""
+    """Handling of bad records and bad objects."""
 
     tolerance: str = option(
         "none",
         choices=("none", "skip_record", "skip_object"),
-        doc='`"none"`: stop at the first one. `"skip_record"`: go on after a bad record, and after an object whose '
-        'rest cannot be read. `"skip_object"`: a bad record ends its object. What is skipped is counted and logged.',
+        doc='`"none"`: stop at the first bad record or object. `"skip_record"`: skip bad records, and the '
+        'rest of an object that cannot be read. `"skip_object"`: a bad record fails its object. '
+        "Everything skipped is counted and logged.",
     )
     dead_letter_topic: str | None = option(
         None,
-        doc="A topic of the same stream that keeps what is skipped: where it was, why, and its bytes. `dead-letter show` lists "
-        "it, `dead-letter replay` sends it again. Made when it is missing, with one partition. Sources may share one. "
-        "Absent: what is skipped is counted and logged, no more.",
+        doc="A topic of the same stream for dead letters: where each skipped record was, why it was skipped, "
+        "and its bytes. `dead-letter show` lists them, `dead-letter replay` sends the records again. "
+        "Created when missing, with one partition. Sources may share a topic. Absent: skipped records are"
+        " only counted and logged.",
         minimum=1,
-        maximum=_LONGEST_IGGY_NAME,
+        maximum=_MAX_IGGY_NAME_BYTES,
     )
     dead_letter_bytes: Bytes = option(
-        MAX_LETTER_BYTES,
+        MAX_DEAD_LETTER_BYTES,
         minimum=1,
-        maximum=MAX_LETTER_BYTES,
+        maximum=MAX_DEAD_LETTER_BYTES,
         unit="bytes",
-        doc="How much of a bad record a dead letter holds; of a longer one it holds the beginning.",
+        doc="Maximum bytes of a bad record that a dead letter holds; of a longer record it holds the beginning.",
     )
     max_bad_records: int = option(
         1000,
         minimum=0,
         unit="records",
-        doc="Bad records of one object that may be skipped. At one more the source stops: a wrong `format` must not turn a bucket "
-        "into dead letters.",
+        doc="Maximum number of skipped records per object. One more stops the source: a wrong `format` must "
+        "not turn a bucket into dead letters.",
         former_names={"max_skipped": ""},
     )
     max_bad_records_per_hour: int = option(
         10_000,
         minimum=0,
         unit="records and objects",
-        doc="Bad records, and objects whose rest cannot be read, that may be skipped within an hour. At one more the source "
-        "stops. The log of positions remembers them, so a restart allows no more; `offsets reset` forgets them.",
+        doc="Maximum number of skipped records and failed objects within an hour. One more stops the source. "
+        "The offsets log remembers them, so a restart does not raise the limit; `offsets reset` clears "
+        "them.",
         former_names={"max_skipped_per_hour": ""},
     )
 
 
 @attrs.frozen(kw_only=True)
 class LogSection:
-    """What the program writes while it runs."""
+    """Logging of a run."""
 
     format: str = option(
         "auto",
@@ -566,29 +581,27 @@ class LogSection:
         doc='`"auto"`: a progress bar and plain lines on a terminal, plain lines elsewhere. '
         '`"json"`: one JSON object a line.',
     )
-    level: str = option(
-        "info", choices=("debug", "info", "warning", "error"), doc="The least important kind of line that is written."
-    )
+    level: str = option("info", choices=("debug", "info", "warning", "error"), doc="Minimum level of the log.")
     objects: bool = option(
         False,
-        doc="Write a line for each finished object: key, version, records, topic, partition, seconds. The level `debug` "
-        "writes them, too.",
+        doc="Log one line per finished object: key, version, records, topic, partition, seconds. The level "
+        "`debug` includes these lines.",
     )
 
 
 @attrs.frozen(kw_only=True)
 class MetricsSection:
-    """Numbers for Prometheus."""
+    """Metrics for Prometheus."""
 
     address: str | None = option(
         None,
-        doc="`host:port` to answer Prometheus at, for instance `127.0.0.1:9464`: `/metrics`, and `/healthz` and `/readyz` for "
-        "probes. Absent: off.",
+        doc="`host:port` to answer Prometheus at, for example `127.0.0.1:9464`: `/metrics`, and `/healthz` "
+        "and `/readyz` for probes. Absent: off.",
         minimum=1,
     )
 
     def host_and_port(self) -> tuple[str, int] | None:
-        """The address in two parts; None when metrics are off.
+        """Return the address in two parts; None when metrics are off.
 
         Raises:
             ValueError: it is not `host:port`.
@@ -601,8 +614,8 @@ class MetricsSection:
             raise ValueError(self.address)
         return host.removeprefix("[").removesuffix("]"), number
 
-    def mistakes(self) -> Iterator[str]:
-        """An address that is none."""
+    def validate_options(self) -> Iterator[str]:
+        """Yield an error for an invalid address."""
         try:
             self.host_and_port()
         except ValueError:
@@ -611,7 +624,7 @@ class MetricsSection:
 
 @attrs.frozen(kw_only=True)
 class SourceCommonConfig:
-    """All that sources have in common. A subclass adds its store's section."""
+    """Configuration common to all sources. A subclass adds its store's section."""
 
     source: SourceSection
     naming: NamingSection = attrs.field(factory=NamingSection)
@@ -627,11 +640,11 @@ class SourceCommonConfig:
 
     @property
     def offsets_topic(self) -> str:
-        """The topic that keeps the positions."""
+        """The topic that stores the positions."""
         return self.offsets.topic or f"{self.source.name}{OFFSETS_SUFFIX}"
 
-    def mistakes(self) -> Iterator[str]:
-        """What sections get wrong together."""
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors that involve several sections."""
         topic = self.iggy.topic
         has_topic = self.naming.names_topic
         if topic is None and not has_topic:
@@ -642,10 +655,10 @@ class SourceCommonConfig:
             yield f'[iggy] topic = "{topic}": only {{{{topic}}}} can be used here'
         if self.input.split_size is not None and self.naming.distribution == "partition":
             yield (
-                '[input] split_size: shares go to several partitions, but [naming] distribution = "partition" has each object '
-                "in the one that its name says; leave one of the two out"
+                '[input] split_size: splits go to several partitions, but [naming] distribution = "partition" puts each object '
+                "in the partition that its key names; leave one of the two out"
             )
-        yield from self._name_mistakes()
+        yield from self._name_errors()
         if topic == self.offsets_topic:
             yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
         letters = self.errors.dead_letter_topic
@@ -663,11 +676,11 @@ class SourceCommonConfig:
                 f"({self.iggy.partitions}), since a partition belongs to one task"
             )
 
-    def _name_mistakes(self) -> Iterator[str]:
-        """Names of topics that Iggy cannot have; topics to be named by keys that no key can or may name."""
+    def _name_errors(self) -> Iterator[str]:
+        """Yield errors for topic names that Iggy rejects, and for named topics that keys cannot or must not use."""
         topic, letters = self.iggy.topic, self.errors.dead_letter_topic
         for place, name in (("[offsets] topic", self.offsets.topic), ("[errors] dead_letter_topic", letters)):
-            mistake = topic_name_mistake(name) if name is not None else None
+            mistake = topic_name_error(name) if name is not None else None
             if mistake is not None:
                 yield f'{place} = "{name}": {mistake}'
         if self.naming.topics and topic is not None and TOPIC_PLACEHOLDER not in topic:

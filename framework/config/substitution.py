@@ -1,7 +1,8 @@
-"""`${env:NAME}` and `${file:PATH}` in the text of a configuration: secrets stay out of the file.
+"""References `${env:NAME}` and `${file:PATH}` in a configuration: secrets stay out of the file.
 
-`$${` is a plain `${`. A file's final line break is not part of the value. What is brought in is remembered, so that no
-message shows it, and is not looked at again: a password that holds `${` stays as it is.
+`$${` is a literal `${`. A file's final line break is not part of the value. Substituted text is
+remembered, so that no message shows it. It is not parsed again: a password that contains `${` remains
+unchanged.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _MAX_FILE_BYTES = 1 << 20
 
 
 class Substitution:
-    """Replaces the references in one configuration, and remembers what to keep out of messages.
+    """Replaces the references in a configuration, and remembers the secrets for masking.
 
     Attributes:
-        secrets: every text that was brought in.
+        secrets: all substituted texts.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -29,11 +30,11 @@ class Substitution:
         self.secrets: set[str] = set()
 
     def apply(self, text: str, report: Callable[[str], None]) -> str | None:
-        """The text with its references replaced; None after a mistake was reported.
+        """Return the text with its references replaced; None after a reported mistake.
 
         Args:
             text: a value of the file.
-            report: takes each mistake, as the end of a sentence.
+            report: receives each mistake, as the end of a sentence.
         """
         if "${" not in text:
             return text
@@ -46,7 +47,7 @@ class Substitution:
                 return "${"
             try:
                 value = self._value_of(found[1])
-            except _ReferenceMistake as mistake:
+            except _ReferenceError as mistake:
                 report(str(mistake))
                 failed = True
                 return ""
@@ -63,16 +64,14 @@ class Substitution:
         scheme, _, name = reference.partition(":")
         if scheme == "env" and name:
             if name not in self._environment:
-                raise _ReferenceMistake(f"the environment variable {name} is not set")
+                raise _ReferenceError(f"the environment variable {name} is not set")
             return self._environment[name]
         if scheme == "file" and name:
             return _content(name)
-        raise _ReferenceMistake(
-            f"${{{reference}}} must be ${{env:NAME}} or ${{file:PATH}}; a plain ${{ is written $${{"
-        )
+        raise _ReferenceError(f"${{{reference}}} must be ${{env:NAME}} or ${{file:PATH}}; a plain ${{ is written $${{")
 
 
-class _ReferenceMistake(ValueError):  # noqa: N818  never leaves this module
+class _ReferenceError(ValueError):
     pass
 
 
@@ -81,13 +80,13 @@ def _content(path: str) -> str:
         with Path(path).open("rb") as file:
             data = file.read(_MAX_FILE_BYTES + 1)
     except OSError as exc:
-        raise _ReferenceMistake(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
+        raise _ReferenceError(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
     except ValueError:
-        raise _ReferenceMistake(f"the path {path!r} is no path") from None
+        raise _ReferenceError(f"the path {path!r} is no path") from None
     if len(data) > _MAX_FILE_BYTES:
-        raise _ReferenceMistake(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
+        raise _ReferenceError(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise _ReferenceMistake(f"the file {path} is not UTF-8 text") from None
+        raise _ReferenceError(f"the file {path} is not UTF-8 text") from None
     return text.removesuffix("\n").removesuffix("\r")

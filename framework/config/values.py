@@ -1,7 +1,8 @@
-"""Single values of a file -> values of the program, strictly: nothing is guessed from a wrong type.
+"""Strict conversion of single values of a file: a wrong type is never converted by guess.
 
-`"5"` is no number and `true` is no number, because a file that says so has another mistake as well. The one exception
-is text from `${env:NAME}` or `${file:PATH}`: that can only be text, so it is read as what the option wants.
+`"5"` is not a number and `true` is not a number, because a file with them has another mistake as well.
+The one exception is text from `${env:NAME}` or `${file:PATH}`: it can only be text, so it is parsed as
+the option's type.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class SubstitutedText(str):
     __slots__ = ()
 
 
-class ValueMistake(ValueError):  # noqa: N818  a mistake of the file's author, gathered with the others
-    """What is wrong with one value, as the end of a sentence: `must be a whole number`."""
+class InvalidValueError(ValueError):
+    """The error of one value, as the end of a sentence: `must be a whole number`."""
 
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -48,42 +49,42 @@ _MOMENT_ADVICE = 'must be "now", or a date such as "2024-05-31" or "2024-05-31T1
 
 
 def parse_duration(value: object) -> float:
-    """Seconds of `"5s"`, `"1.5h"`, `"10ms"`, or of a plain number of seconds.
+    """Return the seconds of `"5s"`, `"1.5h"`, `"10ms"`, or of a plain number of seconds.
 
     Raises:
-        ValueMistake: it is neither, or it is negative or not finite.
+        InvalidValueError: it is neither, or it is negative or not finite.
     """
     if isinstance(value, SubstitutedText) and re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
         return float(value)
     if isinstance(value, str):
         found = _DURATION.fullmatch(value.strip())
         if found is None:
-            raise ValueMistake(_DURATION_ADVICE)
+            raise InvalidValueError(_DURATION_ADVICE)
         return float(found[1]) * _DURATION_UNITS[found[2]]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
-        raise ValueMistake(_DURATION_ADVICE)
+        raise InvalidValueError(_DURATION_ADVICE)
     return float(value)
 
 
 def parse_lasting(value: object) -> float:
-    """The same, or infinity for `"forever"`.
+    """Return the seconds of a duration, or infinity for `"forever"`.
 
     Raises:
-        ValueMistake: it is neither.
+        InvalidValueError: it is neither.
     """
     if isinstance(value, str) and value.strip() == "forever":
         return math.inf
     try:
         return parse_duration(value)
-    except ValueMistake as mistake:
-        raise ValueMistake(f'{mistake}, or "forever"') from None
+    except InvalidValueError as mistake:
+        raise InvalidValueError(f'{mistake}, or "forever"') from None
 
 
 def parse_size(value: object) -> int:
-    """Bytes of `"16MiB"`, `"4MB"`, `"0.5GiB"`, or of a plain whole number.
+    """Return the bytes of `"16MiB"`, `"4MB"`, `"0.5GiB"`, or of a plain whole number.
 
     Raises:
-        ValueMistake: it is neither, or it is negative.
+        InvalidValueError: it is neither, or it is negative.
     """
     if isinstance(value, str):
         found = _SIZE.fullmatch(value.strip())
@@ -91,18 +92,18 @@ def parse_size(value: object) -> int:
             return round(float(found[1]) * _SIZE_UNITS[found[2]])
         # A bare "5" is a number in quotes, except from a variable or a file, where everything is text.
         if found is None or found[2] or not isinstance(value, SubstitutedText) or not found[1].isdigit():
-            raise ValueMistake(_SIZE_ADVICE)
+            raise InvalidValueError(_SIZE_ADVICE)
         return int(found[1])
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueMistake(_SIZE_ADVICE)
+        raise InvalidValueError(_SIZE_ADVICE)
     return value
 
 
 def parse_moment(value: object) -> str:
-    """`"now"`, or ISO 8601 text with a zone; a date alone is its first instant, and no zone means UTC.
+    """Return `"now"`, or ISO 8601 text with a zone; a date alone is its first instant, and no zone means UTC.
 
     Raises:
-        ValueMistake: it is neither.
+        InvalidValueError: it is neither.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -112,18 +113,18 @@ def parse_moment(value: object) -> str:
             # Python 3.10 does not read the Z that everybody writes.
             value = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
         except ValueError:
-            raise ValueMistake(_MOMENT_ADVICE) from None
+            raise InvalidValueError(_MOMENT_ADVICE) from None
     elif isinstance(value, date) and not isinstance(value, datetime):
         value = datetime.combine(value, time())
     if not isinstance(value, datetime):
-        raise ValueMistake(_MOMENT_ADVICE)
+        raise InvalidValueError(_MOMENT_ADVICE)
     aware = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
     return aware.astimezone(timezone.utc).isoformat()
 
 
 def _text(value: object, _kind: object) -> str:
     if not isinstance(value, str):
-        raise ValueMistake("must be text in quotes")
+        raise InvalidValueError("must be text in quotes")
     return str(value)
 
 
@@ -131,7 +132,7 @@ def _whole_number(value: object, _kind: object) -> int:
     if isinstance(value, SubstitutedText) and re.fullmatch(r"[+-]?\d{1,30}", value.strip(), re.ASCII):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueMistake("must be a whole number")
+        raise InvalidValueError("must be a whole number")
     return value
 
 
@@ -140,9 +141,9 @@ def _number(value: object, _kind: object) -> float:
         try:
             value = float(value)
         except ValueError:
-            raise ValueMistake("must be a number") from None
+            raise InvalidValueError("must be a number") from None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ValueMistake("must be a number")
+        raise InvalidValueError("must be a number")
     return float(value)
 
 
@@ -150,7 +151,7 @@ def _truth(value: object, _kind: object) -> bool:
     if isinstance(value, SubstitutedText) and value.strip().lower() in {"true", "false"}:
         return value.strip().lower() == "true"
     if not isinstance(value, bool):
-        raise ValueMistake("must be true or false")
+        raise InvalidValueError("must be true or false")
     return value
 
 
@@ -173,9 +174,9 @@ def _is_table(kind: Any) -> bool:
 
 
 def _table(value: object, _kind: Any) -> dict[str, str]:
-    """Text by name. TOML reads the dots of a bare name as tables within tables; here they are part of the name."""
+    """Return texts by name. TOML parses dots in a bare name as nested tables; here they are part of the name."""
     if not isinstance(value, dict):
-        raise ValueMistake("must be a table of texts")
+        raise InvalidValueError("must be a table of texts")
     flat: dict[str, str] = {}
     for name, item in value.items():
         if isinstance(item, dict):
@@ -183,12 +184,12 @@ def _table(value: object, _kind: Any) -> dict[str, str]:
         elif isinstance(item, (str, int, float)):
             flat[str(name)] = str(item).lower() if isinstance(item, bool) else str(item)
         else:
-            raise ValueMistake("must be a table of texts")
+            raise InvalidValueError("must be a table of texts")
     return flat
 
 
 def strict_converter() -> cattrs.Converter:
-    """A converter for single values that converts nothing by guess. Wrong values raise `ValueMistake`."""
+    """Return a converter for single values that never guesses. Wrong values raise `InvalidValueError`."""
     converter = cattrs.Converter(detailed_validation=False)
     for plain, hook in {str: _text, int: _whole_number, float: _number, bool: _truth}.items():
         converter.register_structure_hook(plain, hook)
@@ -208,17 +209,17 @@ def strict_converter() -> cattrs.Converter:
         for member in _union_members(kind):
             try:
                 return converter.structure(value, member)
-            except ValueMistake as mistake:
+            except InvalidValueError as mistake:
                 mistakes.append(str(mistake))
-        raise ValueMistake(" or ".join(mistakes))
+        raise InvalidValueError(" or ".join(mistakes))
 
     def items(value: object, kind: Any) -> tuple[object, ...]:
         if not isinstance(value, (list, tuple)):
-            raise ValueMistake("must be a list in square brackets")
+            raise InvalidValueError("must be a list in square brackets")
         try:
             return tuple(converter.structure(item, get_args(kind)[0]) for item in value)
-        except ValueMistake as mistake:
-            raise ValueMistake(f"every item {mistake}") from None
+        except InvalidValueError as mistake:
+            raise InvalidValueError(f"every item {mistake}") from None
 
     converter.register_structure_hook_func(_is_table, _table)
     converter.register_structure_hook_func(lambda kind: bool(_union_members(kind)), any_of)

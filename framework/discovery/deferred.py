@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from heapq import nsmallest
 
-MOST_PUT_OFF = 1000
+MAX_DEFERRED = 1000
 """Maximum of keys kept, the lowest: keys after them are listed with them anyway."""
 
 
-class PutOff:
+class DeferredKeys:
     """Keys that the next listing must include. Any thread may add; one thread lists.
 
     A key waits from its deferral until it is listed again. The time of its first deferral is kept longer: until a full
@@ -36,8 +36,8 @@ class PutOff:
             self._since.setdefault(key, self._clock())
             self._waiting.add(key)
             self._fresh.add(key)
-            if len(self._since) >= 2 * MOST_PUT_OFF:
-                kept = set(nsmallest(MOST_PUT_OFF, self._since))
+            if len(self._since) >= 2 * MAX_DEFERRED:
+                kept = set(nsmallest(MAX_DEFERRED, self._since))
                 self._since = {one: since for one, since in self._since.items() if one in kept}
                 self._waiting &= kept
                 self._fresh &= kept
@@ -53,12 +53,12 @@ class PutOff:
         with self._lock:
             return [key for key in self._waiting if now - self._since[key] <= self._patience]
 
-    def begin_pass(self) -> None:
+    def begin_listing(self) -> None:
         """Start a listing."""
         with self._lock:
             self._fresh.clear()
 
-    def end_pass(self, was_listed: Callable[[str], bool], *, whole: bool) -> None:
+    def end_listing(self, was_listed: Callable[[str], bool], *, whole: bool) -> None:
         """Complete a listing.
 
         Args:

@@ -16,21 +16,21 @@ from typing import Protocol
 import attrs
 from typing_extensions import override
 
-from framework.discovery.splitting import Cutter, InHand
-from framework.discovery.stale_listing import NOT_GIVEN, CameBack
+from framework.discovery.splitting import Cutter, InFlight
+from framework.discovery.stale_listing import NOT_GIVEN, StaleListingGuard
 from framework.errors import ObjectChangedError, ObjectError
-from framework.model.closing import give_up
+from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, check_numbering
-from framework.model.splits import count_shares
+from framework.model.splits import count_splits
 from framework.offsets.manager import OffsetManager
 
 log = logging.getLogger(__name__)
 
-MOST_SAID = 1000
+MAX_LOGGED = 1000
 """Maximum of archived, or refused, objects that the log names individually."""
 
-LIST_SHARE = 10
+REST_FACTOR = 10
 """Minimum pause between listings, in multiples of a listing's duration: large buckets are not listed continuously."""
 
 LONG_REST_SECONDS = 30.0
@@ -62,7 +62,7 @@ class Assignment:
         entry = self.entry
         if entry.mark is None:
             return self.size_bytes
-        begin = entry.cut.begin if entry.cut is not None else 0
+        begin = entry.split.begin if entry.split is not None else 0
         return max(0, self.size_bytes - (entry.mark.byte - begin))
 
 
@@ -71,25 +71,25 @@ class FeedCounts:
     """Counts of the current listing, or of the last.
 
     Attributes:
-        passes: complete listings so far.
+        listings: complete listings so far.
         listed: objects that the listing showed.
         chosen: new or unfinished objects of this listing; each split counts.
         total_chosen: the same, over all listings.
         total_chosen_bytes: their total size.
         waiting: whether no listing is in progress.
         list_seconds: duration of the listing.
-        left_out: reason -> number of objects that were filtered.
+        filtered: reason -> number of objects that were filtered.
         done_before: objects that were finished already when the first listing showed them.
     """
 
-    passes: int = 0
+    listings: int = 0
     listed: int = 0
     chosen: int = 0
     total_chosen: int = 0
     total_chosen_bytes: int = 0
     waiting: bool = False
     list_seconds: float = 0.0
-    left_out: dict[str, int] = attrs.field(factory=dict)
+    filtered: dict[str, int] = attrs.field(factory=dict)
     done_before: int = 0
 
 
@@ -130,7 +130,7 @@ class ObjectFeed(abc.ABC):
 class Selection(Protocol):
     """Filter and router: `framework.discovery.filters.Selector` with `framework.discovery.routing.Router`."""
 
-    def begin_pass(self) -> None:
+    def begin_listing(self) -> None:
         """Start a listing."""
 
     def partition_for(self, native: NativeObject, *, started: bool = False) -> TopicPartition | None:
@@ -139,7 +139,7 @@ class Selection(Protocol):
         `started`: part of it was sent already, so its age no longer matters (`modified_after = "now"`).
         """
 
-    def left_out(self) -> dict[str, int]:
+    def filtered(self) -> dict[str, int]:
         """Return reason -> objects filtered in this listing."""
 
 
@@ -151,7 +151,7 @@ def _object_key(native: NativeObject) -> OffsetManagerKey:
 
 
 def _rest_seconds(listing_seconds: float) -> float:
-    return LIST_SHARE * listing_seconds
+    return REST_FACTOR * listing_seconds
 
 
 class ListingFeed(ObjectFeed):
@@ -194,16 +194,16 @@ class ListingFeed(ObjectFeed):
         self._idle_seconds = idle_seconds
         self._idle_before = 0.0
         self._clock = clock
-        self._pass: Iterator[NativeObject] | None = None
+        self._current: Iterator[NativeObject] | None = None
         self._due = clock()
         self._listing_seconds = 0.0
         self._decided: Iterator[Assignment] = iter(())
-        self._in_hand = InHand(offsets)
+        self._in_flight = InFlight(offsets)
         self._released = False
-        self._came_back = CameBack(poll_interval_seconds)
+        self._stale_guard = StaleListingGuard(poll_interval_seconds)
         self._finished = False
-        self._said_archived: set[str] = set()
-        self._told_refused: set[str] = set()
+        self._logged_archived: set[str] = set()
+        self._logged_refused: set[str] = set()
         self._stopped = False
         self._lock = threading.Lock()
         self.counts = FeedCounts()
@@ -211,9 +211,9 @@ class ListingFeed(ObjectFeed):
     @override
     def take(self) -> Assignment | None:
         """Return the next new or unfinished object of the listing in progress; start a listing when due."""
-        if self._pass is None and not self._begin_pass():
+        if self._current is None and not self._begin_listing():
             return None
-        assert self._pass is not None
+        assert self._current is not None
         while not self._stopped:
             assignment = next(self._decided, None)
             if assignment is not None:
@@ -223,49 +223,49 @@ class ListingFeed(ObjectFeed):
                 return assignment
             began = self._clock()
             try:
-                native = next(self._pass, None)
+                native = next(self._current, None)
             except BaseException:
-                self._pass = None  # incomplete: the next `take` starts another
+                self._current = None  # incomplete: the next `take` starts another
                 raise
             self._listing_seconds += self._clock() - began
             if native is None:
-                self._end_pass()
+                self._end_listing()
                 return None
             self.counts.listed += 1
             self._decided = self._decide(native)
         return None
 
-    def _begin_pass(self) -> bool:
+    def _begin_listing(self) -> bool:
         if self._finished or self._stopped or self._clock() < self._due:
             return False
         with self._lock:
-            self._in_hand.prune()
-            self._in_hand.awaited = False
-            self._came_back.begin_pass()
+            self._in_flight.prune()
+            self._in_flight.awaited = False
+            self._stale_guard.begin_listing()
         self._listing_seconds = 0.0
         self._idle_before = self._idle_seconds()
         self._released = False
         past = self.counts
         self.counts = FeedCounts(
-            passes=past.passes,
+            listings=past.listings,
             total_chosen=past.total_chosen,
             total_chosen_bytes=past.total_chosen_bytes,
             done_before=past.done_before,
         )
-        self._selection.begin_pass()
+        self._selection.begin_listing()
         self._unfit = {}
-        self._pass = iter(self._listing())
+        self._current = iter(self._listing())
         return True
 
-    def _end_pass(self) -> None:
-        self._pass = None
+    def _end_listing(self) -> None:
+        self._current = None
         # time spent waiting for busy cores costs the store nothing; ten times that would be minutes for nothing
         self._listing_seconds = max(0.0, self._listing_seconds - (self._idle_seconds() - self._idle_before))
-        self.counts.passes += 1
+        self.counts.listings += 1
         self.counts.waiting = True
         self.counts.list_seconds = self._listing_seconds
-        self.counts.left_out = self._selection.left_out()
-        self.counts.left_out |= self._unfit
+        self.counts.filtered = self._selection.filtered()
+        self.counts.filtered |= self._unfit
         rest = self._rest_seconds(self._listing_seconds)
         self._due = self._clock() + max(self._poll_interval, rest)
         if rest > max(self._poll_interval, LONG_REST_SECONDS) and not self._once:
@@ -276,71 +276,71 @@ class ListingFeed(ObjectFeed):
             )
         if self._once:
             with self._lock:
-                self._finished = not (self._released or self._in_hand.awaited)
+                self._finished = not (self._released or self._in_flight.awaited)
             if self._released:
-                self._due = self._clock() + self._came_back.pause_seconds
+                self._due = self._clock() + self._stale_guard.pause_seconds
 
     def _decide(self, native: NativeObject) -> Iterator[Assignment]:  # noqa: PLR0911  the cases, in order
         key = self._key_of(native)
         offsets, tracker = self._offsets, self._offsets.tracker
-        settled = offsets.settled_version(key) == native.version
-        entry = offsets.get_entry(key) if not settled else None
+        final = offsets.final_version(key) == native.version
+        entry = offsets.get_entry(key) if not final else None
         if entry is not None:
             tracker.show(key)
         same = entry if entry is not None and entry.version == native.version else None
-        compacted = not settled and entry is None and offsets.is_compacted(key, native.key, native.modified_ms)
+        compacted = not final and entry is None and offsets.is_compacted(key, native.key, native.modified_ms)
         try:
-            topic_partition = self._selection.partition_for(native, started=settled or same is not None)
+            topic_partition = self._selection.partition_for(native, started=final or same is not None)
             if topic_partition is None:
                 return _NOTHING
             if compacted:
                 tracker.seen_compacted(native)
-                self.counts.done_before += not self.counts.passes
+                self.counts.done_before += not self.counts.listings
                 return _NOTHING
-            if settled:
+            if final:
                 tracker.seen(native)
-                self.counts.done_before += not self.counts.passes
+                self.counts.done_before += not self.counts.listings
                 return _NOTHING
             if same is not None and same.finished and not same.split_size:
                 tracker.seen_open(key, native)
-                self.counts.done_before += not self.counts.passes
+                self.counts.done_before += not self.counts.listings
                 return _NOTHING
-            self._came_back.check(key, native)
+            self._stale_guard.check(key, native)
         except ObjectError as error:
             return self._refuse(native, error)
         with self._lock:
-            in_hand = self._in_hand.shares(key, native.version)
-        if in_hand is None:  # the reader holds an older version: this version waits, without a position
-            tracker.put_off(native)
-            self._put_off(native)
+            in_flight = self._in_flight.splits(key, native.version)
+        if in_flight is None:  # the reader holds an older version: this version waits, without a position
+            tracker.defer(native)
+            self._defer(native)
             return _NOTHING
         try:
-            entries = self._entries_of(key, native, topic_partition, same, in_hand)
+            entries = self._entries_of(key, native, topic_partition, same, in_flight)
         except ObjectError as error:
             return self._refuse(native, error)
         tracker.seen_open(key, native)
-        return (self._hand_out(native, one) for one in entries if not one.finished and one.share not in in_hand)
+        return (self._assign(native, one) for one in entries if not one.finished and one.split_number not in in_flight)
 
     def _refuse(self, native: NativeObject, error: ObjectError) -> Iterator[Assignment]:
         if not self._tolerant:
             raise error
-        self._tell_refused(native, error)
+        self._log_refused(native, error)
         reason = NOT_GIVEN if isinstance(error, ObjectChangedError) else "name without a partition"
         self._unfit[reason] = self._unfit.get(reason, 0) + 1
-        self._offsets.tracker.put_off(native)  # it may get a partition later
+        self._offsets.tracker.defer(native)  # it may get a partition later
         return _NOTHING
 
-    def _tell_refused(self, native: NativeObject, error: ObjectError) -> None:
+    def _log_refused(self, native: NativeObject, error: ObjectError) -> None:
         """Log each refused object once, up to a maximum: every listing shows it again."""
         name = f"{native.location} {native.version}"
-        if name in self._told_refused or len(self._told_refused) >= MOST_SAID:
+        if name in self._logged_refused or len(self._logged_refused) >= MAX_LOGGED:
             return
-        self._told_refused.add(name)
-        log.warning("left out: %s", error)
-        if len(self._told_refused) == MOST_SAID:
-            log.warning("more objects are left out for their names; they are counted without a line of their own")
+        self._logged_refused.add(name)
+        log.warning("skipped: %s", error)
+        if len(self._logged_refused) == MAX_LOGGED:
+            log.warning("further objects are skipped for their names; they are only counted")
 
-    def _put_off(self, native: NativeObject) -> None:
+    def _defer(self, native: NativeObject) -> None:
         """Handle a version that waits for an older version in the reader's hands: a later listing shows it again."""
 
     def _entries_of(
@@ -349,7 +349,7 @@ class ListingFeed(ObjectFeed):
         native: NativeObject,
         topic_partition: TopicPartition,
         known: OffsetManagerEntry | None,
-        in_hand: Collection[int],
+        in_flight: Collection[int],
     ) -> list[OffsetManagerEntry]:
         """Return the positions of a version: existing, or new.
 
@@ -365,7 +365,7 @@ class ListingFeed(ObjectFeed):
                 entries += self._offsets.get_splits(known)
                 if known.first_ids:
                     entries += self._begin_rest(native, entries)
-            if in_hand or all(entry.numbering_options in {"", self._numbering_options} for entry in entries):
+            if in_flight or all(entry.numbering_options in {"", self._numbering_options} for entry in entries):
                 return entries
             begun = any(one.records_done or one.finished for one in entries)
             if begun and not any(one.may_begin_again and not one.finished for one in entries):
@@ -378,30 +378,30 @@ class ListingFeed(ObjectFeed):
         split_size = self._cutter.size_for(native)
         if not split_size:
             return [self._offsets.add_entry(first)]
-        count = count_shares(native.size, split_size)
+        count = count_splits(native.size, split_size)
         log.info("%s: %d bytes, read in %d splits of %d bytes", native.location, native.size, count, split_size)
         return self._offsets.add_entries(
             attrs.evolve(
                 first,
-                share=share,
+                split_number=split_number,
                 split_size=split_size,
-                topic_partition=self._cutter.topic_partition(topic_partition, share),
+                topic_partition=self._cutter.topic_partition(topic_partition, split_number),
             )
-            for share in range(1, count + 1)
+            for split_number in range(1, count + 1)
         )
 
     def _begin_rest(self, native: NativeObject, begun: list[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
         """Begin the splits that version 0.1 had not begun; this version begins all splits of an object together."""
-        first, count = begun[0], count_shares(native.size, begun[0].split_size)
+        first, count = begun[0], count_splits(native.size, begun[0].split_size)
         return self._offsets.add_entries(
-            first.another_split(share, self._cutter.topic_partition(first.topic_partition, share))
-            for share in range(len(begun) + 1, count + 1)
+            first.another_split(split_number, self._cutter.topic_partition(first.topic_partition, split_number))
+            for split_number in range(len(begun) + 1, count + 1)
         )
 
-    def _hand_out(self, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
+    def _assign(self, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
         with self._lock:
-            self._in_hand.prune()  # within a listing too: the first listing of a large bucket gives millions
-            self._in_hand.take(self._key_of(native), native, entry)
+            self._in_flight.prune()  # within a listing too: the first listing of a large bucket gives millions
+            self._in_flight.take(self._key_of(native), native, entry)
         return Assignment(native=native, entry=entry)
 
     @override
@@ -411,28 +411,28 @@ class ListingFeed(ObjectFeed):
             self._say_archived(assignment.native)
             gone = True  # no listing is made for it alone
         with self._lock:
-            self._in_hand.give_back(self._key_of(assignment.native), assignment.entry.share, gone=gone)
+            self._in_flight.give_back(self._key_of(assignment.native), assignment.entry.split_number, gone=gone)
             if gone:
                 return
             self._released = True
             if self._once:
-                self._came_back.note(self._key_of(assignment.native), assignment.native, self.counts.passes)
+                self._stale_guard.note(self._key_of(assignment.native), assignment.native, self.counts.listings)
             if self._once and self._finished:
                 self._finished = False
-                self._due = self._clock() + self._came_back.pause_seconds
+                self._due = self._clock() + self._stale_guard.pause_seconds
 
     def _say_archived(self, native: NativeObject) -> None:
         """Log each archived object once, up to a maximum."""
         name = f"{native.location} {native.version}"
-        if name in self._said_archived or len(self._said_archived) >= MOST_SAID:
+        if name in self._logged_archived or len(self._logged_archived) >= MAX_LOGGED:
             return
-        self._said_archived.add(name)
+        self._logged_archived.add(name)
         log.warning(
-            "%s is archived%s and waited for: it is tried again in each pass until it is restored",
+            "%s is archived%s and waited for: it is tried again after each listing until it is restored",
             native.location,
             f" ({native.storage_class})" if native.storage_class else "",
         )
-        if len(self._said_archived) == MOST_SAID:
+        if len(self._logged_archived) == MAX_LOGGED:
             log.warning("more objects are archived; they are waited for without a word")
 
     @property
@@ -445,7 +445,7 @@ class ListingFeed(ObjectFeed):
     @override
     def seconds_until_due(self) -> float:
         """Seconds until the next listing starts; 0 while one is in progress."""
-        return 0.0 if self._pass is not None else max(0.0, self._due - self._clock())
+        return 0.0 if self._current is not None else max(0.0, self._due - self._clock())
 
     @override
     def stop(self) -> None:
@@ -454,8 +454,8 @@ class ListingFeed(ObjectFeed):
 
     @override
     def leave(self) -> None:
-        left, self._pass = self._pass, None
-        give_up(left)
+        left, self._current = self._current, None
+        close_iterator(left)
 
 
 class HandedFeed(ObjectFeed):

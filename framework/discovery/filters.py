@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
 
 
-class LeftOut(str, enum.Enum):
+class FilterReason(str, enum.Enum):
     """Reasons why an object is filtered. The texts appear in logs and metrics."""
 
     EMPTY = "empty"
@@ -53,7 +53,7 @@ class LeftOut(str, enum.Enum):
     DEEP_ARCHIVE = "archived (DEEP_ARCHIVE)"
 
 
-_ARCHIVED = {"GLACIER": LeftOut.GLACIER, "DEEP_ARCHIVE": LeftOut.DEEP_ARCHIVE}
+_ARCHIVED = {"GLACIER": FilterReason.GLACIER, "DEEP_ARCHIVE": FilterReason.DEEP_ARCHIVE}
 """Unreadable storage classes, as listings name them. A restored object keeps its class there: only a read
 shows that it was restored.
 """
@@ -77,8 +77,8 @@ class TableLog:
 _HIDDEN = re.compile(r"(?:\A|/)(?:_(?![^/]*=)|\.(?!\.?(?:/|\Z)))", re.DOTALL)
 _HIDDEN_FOLDER_LOG = re.compile(r"(?:\A|/)(_delta_log|\.hoodie)/", re.DOTALL)
 _ICEBERG_LOG = re.compile(r"(.*/)?metadata/[^/]+\.metadata\.json", re.DOTALL)
-_MOST_ROOTS = 1000
-_MOST_FOLDERS = 10_000
+_MAX_ROOTS = 1000
+_MAX_FOLDERS = 10_000
 
 
 def table_log(key: str) -> TableLog | None:
@@ -134,19 +134,19 @@ class Selector:
         self._parquet_suffix = {"parquet": "", "auto": ".parquet"}.get(config.input.format)
         if discovery.allow_table_folders:
             self._parquet_suffix = None
-        self.counts: dict[LeftOut, int] = dict.fromkeys(LeftOut, 0)
+        self.counts: dict[FilterReason, int] = dict.fromkeys(FilterReason, 0)
         self._known_logs: dict[str, TableLog] = {}
-        self.begin_pass()
+        self.begin_listing()
 
     def remember_logs(self, keys: Iterable[str]) -> None:
         """Add log keys found below `log_prefixes` before the first listing: their tables are known from the start."""
         for log in filter(None, map(table_log, keys)):
             self._known_logs[log.root] = log
-        self.begin_pass()
+        self.begin_listing()
 
-    def begin_pass(self) -> None:
+    def begin_listing(self) -> None:
         """Start a listing: reset the counts, and measure ages from now."""
-        self.counts.update(dict.fromkeys(LeftOut, 0))
+        self.counts.update(dict.fromkeys(FilterReason, 0))
         self._tables = dict(self._known_logs)
         self._roots = tuple(self._tables)
         self._folders: dict[str, NativeObject] = {}  # folder -> a chosen Parquet file in it
@@ -155,7 +155,7 @@ class Selector:
 
     def decide(  # noqa: C901, PLR0911  a list of reasons, in order
         self, native: NativeObject, *, started: bool = False
-    ) -> NameMatch | LeftOut:
+    ) -> NameMatch | FilterReason:
         """Return the template's match in the key of an object to read, or the reason why it is filtered (and counted).
 
         Args:
@@ -172,30 +172,30 @@ class Selector:
             self._notice_log(native)
         if native.size == 0:
             is_mark = key.endswith(("/", "_$folder$"))
-            return self._leave_out(LeftOut.FOLDER_MARK if is_mark else LeftOut.EMPTY)
+            return self._filter(FilterReason.FOLDER_MARK if is_mark else FilterReason.EMPTY)
         if marked and self._ignore_hidden and self._is_hidden(key):
-            return self._leave_out(LeftOut.HIDDEN)
+            return self._filter(FilterReason.HIDDEN)
         match = NOTHING_NAMED if self._match is None else self._match(key)
         if match is None:
-            return self._leave_out(LeftOut.NOT_MATCHED)
+            return self._filter(FilterReason.NOT_MATCHED)
         if self._include is not None and self._include(key) is None:
-            return self._leave_out(LeftOut.NOT_INCLUDED)
+            return self._filter(FilterReason.NOT_INCLUDED)
         if self._exclude is not None and self._exclude(key) is not None:
-            return self._leave_out(LeftOut.EXCLUDED)
+            return self._filter(FilterReason.EXCLUDED)
         modified = native.modified_ms
         if modified < self._oldest_ms and not started:
-            return self._leave_out(LeftOut.TOO_OLD)
+            return self._filter(FilterReason.TOO_OLD)
         if modified > self._youngest_ms and not started:
-            return self._leave_out(LeftOut.TOO_YOUNG)
+            return self._filter(FilterReason.TOO_YOUNG)
         if native.storage_class in self._archived and not started:
-            return self._leave_out(self._archived[native.storage_class])
+            return self._filter(self._archived[native.storage_class])
         if self._parquet_suffix is not None and key.endswith(self._parquet_suffix):
             self._remember_folder(native)
             if self._roots and key.startswith(self._roots):
                 self._refuse(native)
         return match
 
-    def _leave_out(self, reason: LeftOut) -> LeftOut:
+    def _filter(self, reason: FilterReason) -> FilterReason:
         self.counts[reason] += 1
         return reason
 
@@ -210,7 +210,7 @@ class Selector:
         log = table_log(native.key)
         if log is None or log.root in self._tables:
             return
-        if len(self._tables) >= _MOST_ROOTS:  # many filtered tables: the listing is past the oldest
+        if len(self._tables) >= _MAX_ROOTS:  # many filtered tables: the listing is past the oldest
             del self._tables[next(iter(self._tables))]
         self._tables[log.root] = log
         self._roots = tuple(self._tables)
@@ -221,7 +221,7 @@ class Selector:
     def _remember_folder(self, native: NativeObject) -> None:
         folder = native.key[: native.key.rfind("/") + 1]
         if folder not in self._folders:
-            if len(self._folders) >= _MOST_FOLDERS:
+            if len(self._folders) >= _MAX_FOLDERS:
                 del self._folders[next(iter(self._folders))]
             self._folders[folder] = native
 
@@ -288,20 +288,20 @@ class RoutedSelection:
     Args:
         selector: filters the object.
         router: chooses the partition.
-        put_off: called with each object that is only deferred, for being too young.
+        on_deferred: called with each object that is only deferred, for being too young.
     """
 
     def __init__(
-        self, selector: Selector, router: Router, *, put_off: Callable[[NativeObject], None] | None = None
+        self, selector: Selector, router: Router, *, on_deferred: Callable[[NativeObject], None] | None = None
     ) -> None:
         self._selector = selector
         self._router = router
-        self._put_off = put_off
+        self._on_deferred = on_deferred
 
-    def begin_pass(self) -> None:
+    def begin_listing(self) -> None:
         """Start a listing."""
-        self._selector.begin_pass()
-        self._router.begin_pass()
+        self._selector.begin_listing()
+        self._router.begin_listing()
 
     def partition_for(self, native: NativeObject, *, started: bool = False) -> TopicPartition | None:
         """Return the partition for the object's records; None when it is filtered, which is counted by reason.
@@ -311,13 +311,13 @@ class RoutedSelection:
             ObjectError: its key names a partition or topic that is invalid, or must not be written to.
         """
         decision = self._selector.decide(native, started=started)
-        if isinstance(decision, LeftOut):
-            if decision is LeftOut.TOO_YOUNG and self._put_off is not None:
-                self._put_off(native)
+        if isinstance(decision, FilterReason):
+            if decision is FilterReason.TOO_YOUNG and self._on_deferred is not None:
+                self._on_deferred(native)
             return None
         return self._router.route(native, decision)
 
-    def left_out(self) -> dict[str, int]:
+    def filtered(self) -> dict[str, int]:
         """Return reason -> objects filtered in this listing, without zero counts."""
         return {reason.value: count for reason, count in self._selector.counts.items() if count}
 

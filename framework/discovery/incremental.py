@@ -1,6 +1,6 @@
 """Discovery mode `incremental`: most listings cover only keys after the highest key seen, minus a look-back.
 
-    full listing -> after the look-back -> after the look-back -> ... -> full listing, every `full_pass_interval`
+    full listing -> after the look-back -> after the look-back -> ... -> full listing, every `full_listing_interval`
 
 Objects that must be found although they lie before the look-back:
 
@@ -24,8 +24,8 @@ from typing import Any
 import attrs
 from typing_extensions import override
 
-from framework.discovery.deferred import PutOff
-from framework.discovery.feed import LIST_SHARE, Assignment, ListingFeed
+from framework.discovery.deferred import DeferredKeys
+from framework.discovery.feed import REST_FACTOR, Assignment, ListingFeed
 from framework.discovery.splitting import PRUNE_FROM
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -69,7 +69,7 @@ class Tail:
         prefixes: listed prefixes.
         base: full listings start after this key; empty = at the first.
         lookback_keys: number of the highest keys that each listing repeats.
-        full_pass_interval: seconds between full listings.
+        full_listing_interval: seconds between full listings.
         min_age: seconds for which objects are deferred.
         selection: digest of the other selection options; a resume key of another digest is not used.
         offsets: positions.
@@ -79,7 +79,7 @@ class Tail:
         clock: seconds since 1970.
 
     Attributes:
-        put_off: objects that were listed and deferred.
+        deferred: objects that were listed and deferred.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Tail:
         prefixes: Sequence[str],
         base: str = "",
         lookback_keys: int,
-        full_pass_interval: float,
+        full_listing_interval: float,
         min_age: float = 0.0,
         selection: str,
         offsets: OffsetManager,
@@ -100,8 +100,8 @@ class Tail:
         self._prefixes = [_Prefix(name=prefix, start=base, back=base) for prefix in prefixes or ("",)]
         self._base = base
         self._kept_keys = lookback_keys + 1  # listings start after the first of them
-        self._interval = full_pass_interval
-        self.put_off = PutOff(min_age + HOLD_SECONDS, clock)
+        self._interval = full_listing_interval
+        self.deferred = DeferredKeys(min_age + HOLD_SECONDS, clock)
         self._selection = selection
         self._offsets = offsets
         self._past = past
@@ -112,30 +112,30 @@ class Tail:
         self._whole_began: float | None = None
         self._marks: dict[str, str] | None = None  # as kept since the last full listing; None = keep no more
         self._seconds = {True: 0.0, False: 0.0}  # duration of the last full and the last partial listing
-        self._in_hand: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._in_flight: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._prune_at = PRUNE_FROM
         self._resume()
 
     # ---- calls from the feed
 
-    def hand_out(self, assignment: Assignment) -> None:
+    def assign(self, assignment: Assignment) -> None:
         """Note that an object is in flight."""
         entry = assignment.entry
-        self._in_hand[entry.get_manager_key()] = entry
-        if len(self._in_hand) >= self._prune_at:
+        self._in_flight[entry.get_manager_key()] = entry
+        if len(self._in_flight) >= self._prune_at:
             self._prune()
-            self._prune_at = max(PRUNE_FROM, 2 * len(self._in_hand))
+            self._prune_at = max(PRUNE_FROM, 2 * len(self._in_flight))
 
     def take_back(self, assignment: Assignment, *, gone: bool) -> None:
         """Note that an object is no longer in flight; it must be listed again, unless it is gone."""
-        self._in_hand.pop(assignment.entry.get_manager_key(), None)
+        self._in_flight.pop(assignment.entry.get_manager_key(), None)
         if not gone:
-            self.put_off.add(assignment.native.key)
+            self.deferred.add(assignment.native.key)
 
     def rest_seconds(self, listing_seconds: float) -> float:
         """Return the pause after a listing of that duration; a full listing does not delay the partial ones."""
         self._seconds[self._whole] = listing_seconds
-        return LIST_SHARE * self._seconds[False]
+        return REST_FACTOR * self._seconds[False]
 
     # ---- listings
 
@@ -145,8 +145,8 @@ class Tail:
         self._whole = self._is_whole_due(began)
         if not self._whole:
             self._note_marks()
-        waited_for = self.put_off.waited_for()
-        self.put_off.begin_pass()
+        waited_for = self.deferred.waited_for()
+        self.deferred.begin_listing()
         for prefix in self._prefixes:
             prefix.start = self._base if self._whole else self._before(prefix, prefix.back, waited_for)
             prefix.top, prefix.floor = [], prefix.start
@@ -174,7 +174,7 @@ class Tail:
             self._trim(prefix)
             prefix.back = prefix.top[0] if len(prefix.top) == self._kept_keys else prefix.start
             prefix.top = []
-        self.put_off.end_pass(self._was_listed, whole=self._whole)
+        self.deferred.end_listing(self._was_listed, whole=self._whole)
         if self._whole:
             self._whole_began, self._marks = began, {}
 
@@ -184,7 +184,7 @@ class Tail:
     def _is_whole_due(self, now: float) -> bool:
         age = None if self._whole_began is None else now - self._whole_began
         # a negative age: the clock was set back, so nothing is known
-        return age is None or age < 0 or age >= max(self._interval, LIST_SHARE * self._seconds[True])
+        return age is None or age < 0 or age >= max(self._interval, REST_FACTOR * self._seconds[True])
 
     def _before(self, prefix: _Prefix, after: str, keys: Iterable[str]) -> str:
         """Return the key after which a listing shows everything after `after`, and these keys."""
@@ -198,7 +198,7 @@ class Tail:
         known = [mark for mark in marks.values() if mark is not None and mark.selection == self._selection]
         if len(known) < len(marks):
             return
-        self._whole_began = min(mark.whole_pass_ms for mark in known) / 1000
+        self._whole_began = min(mark.whole_listing_ms for mark in known) / 1000
         unfinished = [entry.key for entry in self._offsets.entries() if not entry.finished]
         for prefix, mark in zip(self._prefixes, known, strict=True):
             prefix.back = self._before(prefix, mark.after, unfinished)
@@ -208,19 +208,19 @@ class Tail:
         if self._marks is None or self._whole_began is None:
             return
         self._prune()
-        unfinished = [*(entry.key for entry in list(self._in_hand.values())), *self.put_off.waiting()]
+        unfinished = [*(entry.key for entry in list(self._in_flight.values())), *self.deferred.waiting()]
         marks = {prefix.name: self._before(prefix, prefix.back, unfinished) for prefix in self._prefixes}
         held = any(marks[prefix.name] < prefix.back for prefix in self._prefixes)
         if not held or not self._marks:
             for name, after in marks.items():
-                mark = TailMark(after=after, whole_pass_ms=int(self._whole_began * 1000), selection=self._selection)
+                mark = TailMark(after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._selection)
                 self._offsets.note_listing(name, attrs.evolve(self._past(name), tail=mark))
             self._marks = marks if held else None
 
     def _prune(self) -> None:
-        for key, entry in list(self._in_hand.items()):
+        for key, entry in list(self._in_flight.items()):
             if self._offsets.is_finished(entry):
-                self._in_hand.pop(key, None)
+                self._in_flight.pop(key, None)
 
 
 class TailFeed(ListingFeed):
@@ -240,12 +240,12 @@ class TailFeed(ListingFeed):
         """Return the next new or unfinished object of the listing in progress; start a listing when due."""
         assignment = super().take()
         if assignment is not None:
-            self._tail.hand_out(assignment)
+            self._tail.assign(assignment)
         return assignment
 
     @override
-    def _put_off(self, native: NativeObject) -> None:
-        self._tail.put_off.add(native.key)
+    def _defer(self, native: NativeObject) -> None:
+        self._tail.deferred.add(native.key)
 
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:

@@ -31,7 +31,7 @@ class ListingMemory:
         # everything that makes it another place, with other keys or another order
         self._of = f"{store.scheme}://{store.bucket}" + (f" at {store.address}" if store.address else "")
         self._histograms: dict[str, Histogram] = {}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def past(self, prefix: str) -> PastListing:
         """Return the stored hints of the prefix; empty if there are none."""
@@ -42,8 +42,8 @@ class ListingMemory:
         """Return the request for a lister. The first call per prefix warns if the store is known to be unordered."""
         past = self.past(prefix)
         unordered = past.unordered or not self._store.ordered
-        if unordered and prefix not in self._said:
-            self._said.add(prefix)
+        if unordered and prefix not in self._reported:
+            self._reported.add(prefix)
             why = (
                 "was seen to list out of the order of keys" if past.unordered else "does not list in the order of keys"
             )
@@ -63,7 +63,7 @@ class ListingMemory:
         unordered = listing.unordered and self._store.ordered
         now = attrs.evolve(past, unordered=unordered if whole else past.unordered or unordered)
         if now.unordered:
-            self._said.add(prefix)  # the listing itself has already reported it
+            self._reported.add(prefix)  # the listing itself has already reported it
             now = attrs.evolve(now, histogram=())
         elif whole and listing.histogram:
             self._histograms[prefix] = listing.histogram

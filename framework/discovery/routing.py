@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import xxhash
 
-from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameMatch, topic_name_mistake
+from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameMatch, topic_name_error
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ObjectError
 from framework.model.objects import NativeObject, TopicPartition
@@ -81,7 +81,7 @@ class Router:
         """The only topic; None when objects name theirs."""
         return None if TOPIC_PLACEHOLDER in self._topic else self._topic
 
-    def begin_pass(self) -> None:
+    def begin_listing(self) -> None:
         """Start a listing: a topic that was refused before may be usable now."""
         self._refused.clear()
 
@@ -115,7 +115,7 @@ class Router:
 
     def _partitions_of(self, topic: str, native: NativeObject) -> tuple[TopicPartition, ...]:
         if self.fixed_topic is None:
-            mistake = self._mistake(topic)
+            mistake = self._name_error(topic)
             if mistake is not None:
                 raise ObjectError(f"its name makes the topic {topic!r}, which {mistake}", location=native.location)
             self._known.add(topic)
@@ -123,9 +123,9 @@ class Router:
         self._of_topic[topic] = topic_partitions
         return topic_partitions
 
-    def _mistake(self, topic: str) -> str | None:
+    def _name_error(self, topic: str) -> str | None:
         """Return why a topic that a key names is not used ("is ...", "keeps ..."); None when it is used."""
-        mistake = topic_name_mistake(topic)
+        mistake = topic_name_error(topic)
         if TOPIC_PLACEHOLDER in topic:
             mistake = "has no name to put in"
         elif mistake is None and topic in self._reserved:

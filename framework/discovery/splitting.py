@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 import attrs
 
 from framework.errors import ObjectError
-from framework.model.message_ids import MAX_SHARE
+from framework.model.message_ids import MAX_SPLIT
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.model.splits import count_shares
+from framework.model.splits import count_splits
 from framework.offsets.manager import OffsetManager
 
 PRUNE_FROM = 1000
@@ -44,27 +44,27 @@ class Cutter:
         size = self.split_size
         if not size or native.size <= size or not self.can_split(native.key):
             return 0
-        shares = count_shares(native.size, size)
-        if shares > MAX_SHARE:
+        splits = count_splits(native.size, size)
+        if splits > MAX_SPLIT:
             raise ObjectError(
-                f"its {native.size:,} bytes would be {shares:,} shares, and there can be {MAX_SHARE:,}; raise [input] split_size",
+                f"its {native.size:,} bytes would be {splits:,} splits, and there can be {MAX_SPLIT:,}; raise [input] split_size",
                 location=native.location,
             )
         return size
 
-    def topic_partition(self, first: TopicPartition, share: int) -> TopicPartition:
+    def topic_partition(self, first: TopicPartition, split_number: int) -> TopicPartition:
         """Return the partition of a split: round robin from the object's own partition, so all get equally many."""
-        return TopicPartition(first.topic, (first.partition + share - 1) % self.partitions)
+        return TopicPartition(first.topic, (first.partition + split_number - 1) % self.partitions)
 
 
 @attrs.define
 class _Held:
     native: NativeObject
-    shares: dict[int, OffsetManagerEntry]
-    came_back: bool = False
+    splits: dict[int, OffsetManagerEntry]
+    released_early: bool = False
 
 
-class InHand:
+class InFlight:
     """Objects in flight: given out, and neither finished nor released. The caller must lock.
 
     Only one version of an object is in flight at a time: the next waits until all of its splits are finished or
@@ -83,7 +83,7 @@ class InHand:
     def __len__(self) -> int:
         return len(self._held)
 
-    def shares(self, key: OffsetManagerKey, version: str) -> Collection[int] | None:
+    def splits(self, key: OffsetManagerKey, version: str) -> Collection[int] | None:
         """Return the splits of this version in flight, {0} for a whole object; None while another version is in flight.
 
         Args:
@@ -94,28 +94,28 @@ class InHand:
         if held is None:
             return frozenset()
         self._strike(key, held)
-        if not held.shares:
+        if not held.splits:
             return frozenset()
         if held.native.version != version:
-            self.awaited |= held.came_back
+            self.awaited |= held.released_early
             return None
-        return held.shares
+        return held.splits
 
     def take(self, key: OffsetManagerKey, native: NativeObject, entry: OffsetManagerEntry) -> None:
         """Add an object, or a split of it, that is given out; no other version may be in flight."""
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = _Held(native, {})
-        held.shares[entry.share] = entry
+        held.splits[entry.split_number] = entry
 
-    def give_back(self, key: OffsetManagerKey, share: int, *, gone: bool) -> None:
+    def give_back(self, key: OffsetManagerKey, split_number: int, *, gone: bool) -> None:
         """Remove a split that the reader released unfinished."""
         held = self._held.get(key)
         if held is None:
             return
-        held.shares.pop(share, None)
-        held.came_back |= not gone
-        if not held.shares:
+        held.splits.pop(split_number, None)
+        held.released_early |= not gone
+        if not held.splits:
             del self._held[key]
 
     def prune(self) -> None:
@@ -127,8 +127,8 @@ class InHand:
         self._prune_at = max(PRUNE_FROM, 2 * len(self._held))
 
     def _strike(self, key: OffsetManagerKey, held: _Held) -> None:
-        for share, entry in list(held.shares.items()):
+        for split_number, entry in list(held.splits.items()):
             if self._offsets.is_finished(entry):
-                del held.shares[share]
-        if not held.shares:
+                del held.splits[split_number]
+        if not held.splits:
             del self._held[key]

@@ -13,11 +13,11 @@ FIRST_PAUSE_SECONDS = 0.1
 NOT_GIVEN = "listed, and not given"
 """Why such an object is filtered, in the counts."""
 
-MOST_PASSES = 8
+MAX_LISTINGS = 8
 """Maximum of listings in which an object may be released in the version that was listed."""
 
 
-class CameBack:
+class StaleListingGuard:
     """Guard of a feed that lists as soon as an object was released. The caller must lock.
 
     An object that every listing shows in another version is read at once, however often: it is being overwritten.
@@ -34,18 +34,18 @@ class CameBack:
         self._seen: dict[OffsetManagerKey, tuple[str, int, int]] = {}  # version, listings, number of the last listing
         self.pause_seconds = 0.0
 
-    def begin_pass(self) -> None:
+    def begin_listing(self) -> None:
         """Reset the pause: earlier releases have been waited for."""
         self.pause_seconds = 0.0
 
-    def note(self, key: OffsetManagerKey, native: NativeObject, passes: int) -> None:
-        """Note the release of an object or a split; `passes` is the number of complete listings."""
+    def note(self, key: OffsetManagerKey, native: NativeObject, listings: int) -> None:
+        """Note the release of an object or a split; `listings` is the number of complete listings."""
         version, times, last = self._seen.get(key, ("", 0, -1))
         if version != native.version:
             times = 1
-        elif passes != last:
+        elif listings != last:
             times += 1
-        self._seen[key] = native.version, times, passes
+        self._seen[key] = native.version, times, listings
         if times > 1:
             pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (times - 2), self._longest)
             self.pause_seconds = max(self.pause_seconds, pause)
@@ -53,7 +53,7 @@ class CameBack:
     def check(self, key: OffsetManagerKey, native: NativeObject) -> None:
         """Raise ObjectChangedError if it was released too often in this version."""
         version, times, _ = self._seen.get(key, ("", 0, 0))
-        if times >= MOST_PASSES and version == native.version:
+        if times >= MAX_LISTINGS and version == native.version:
             raise ObjectChangedError(
                 f"{times} times the store said that it was overwritten, and listed version {version} again: it does not give "
                 f"what it lists; check the endpoint, and what lies in between",

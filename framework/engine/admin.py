@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.engine.session import Session, check_topics, ensure_offsets_topic
-from framework.iggy.dead_letters.log import void_letters
+from framework.iggy.dead_letters.log import void_dead_letters
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.partitions import (
     PartitionGoneError,
     PartitionReader,
+    abandon_partitions,
     check_first_edition,
     data_topics,
-    give_up_partitions,
     lost_partitions,
 )
 from framework.model.positions import OffsetManagerEntry
@@ -62,7 +62,7 @@ def reset_positions(connection: IggyConnection, config: SourceCommonConfig, rese
         lambda state: _reset(state, reset),
         check=lambda state: None if reset.everything else check_topics(connection, config, state),
     )
-    void_letters(connection, config, reset)
+    void_dead_letters(connection, config, reset)
     return done
 
 
@@ -129,14 +129,14 @@ def _reset(state: LogState, reset: Reset) -> None:
     if reset.everything:
         # old messages are of older generations; changes to the topics no longer matter
         state.selected = None
-        give_up_partitions(state, state.partitions)
-        state.past_given_up = True
+        abandon_partitions(state, state.partitions)
+        state.has_abandoned_partitions = True
 
 
 def _accept(state: LogState, connection: IggyConnection, config: SourceCommonConfig) -> None:
     stream = config.iggy.stream
     topics = data_topics(connection, stream, state)
-    give_up_partitions(state, lost_partitions(state, topics, config.iggy.partitions))
+    abandon_partitions(state, lost_partitions(state, topics, config.iggy.partitions))
     reader = PartitionReader(connection, stream, state)
     for topic_partition in sorted(state.partitions):
         found = topics[topic_partition.topic]
@@ -147,8 +147,8 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
             state.anchors.pop(topic_partition, None)
             state.topics.pop(topic_partition, None)
             state.closed.pop(topic_partition, None)
-    state.past_given_up = True
-    for _, entry in state.positions.unsettled():
+    state.has_abandoned_partitions = True
+    for _, entry in state.positions.pending():
         state.replace(attrs.evolve(entry, may_begin_again=True))
     if state.selected is not None:
         state.selected = attrs.evolve(state.selected, changes_accepted=True)

@@ -24,13 +24,13 @@ from framework.discovery.routing import Router
 from framework.engine.admin import reopen_objects
 from framework.errors import IggyTopicError, ObjectError, RecordError, SkippableError
 from framework.iggy import wire
-from framework.iggy.dead_letters.topic import IggyDeadLetters, ReplayMarker, StoredLetter
+from framework.iggy.dead_letters.topic import IggyDeadLetters, ReplayMarker, StoredDeadLetter
 from framework.iggy.headers import REPLAY_HEADER, encode_headers, provenance
 from framework.iggy.named_topics import topic_refusal
 from framework.iggy.offset_log.partitions import hold_back_of
 from framework.iggy.reader import read_partition
 from framework.model.batches import SkippedRecord
-from framework.model.closing import give_up
+from framework.model.closing import close_iterator
 from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerKey
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 500
+BATCH_SIZE = 500
 """Letters between two marks."""
 
-AT_ONCE_BYTES = 8 << 20
+BATCH_BYTES = 8 << 20
 
 SCAN_RECORDS = 1000
 """Records of an object in memory during the search for the wanted ones."""
@@ -75,11 +75,11 @@ class ReplayCounts:
 
 @attrs.frozen
 class _Remade:
-    letter: StoredLetter
+    letter: StoredDeadLetter
     payload: bytes = attrs.field(repr=length_only)
 
 
-class LetterReplay:
+class DeadLetterReplay:
     """A replay, in the epoch of a session. Not thread-safe.
 
     Args:
@@ -104,7 +104,7 @@ class LetterReplay:
         self._refusals: dict[str, str | None] = {}
         self.counts = ReplayCounts()
 
-    def run(self, letters: Sequence[StoredLetter], notes: Sequence[ReplayMarker]) -> ReplayCounts:
+    def run(self, letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> ReplayCounts:
         """Replay letters, and mark them.
 
         Args:
@@ -127,7 +127,7 @@ class LetterReplay:
         self._reopen([letter for letter in letters if letter.kind == "object"])
         return self.counts
 
-    def _has_place(self, letter: StoredLetter) -> bool:
+    def _has_place(self, letter: StoredDeadLetter) -> bool:
         """Return whether records may go where the letter says: any program with access can write letters."""
         topic_partition, partitions = letter.topic_partition, self._session.config.iggy.partitions
         if topic_partition.topic not in self._refusals:
@@ -147,36 +147,36 @@ class LetterReplay:
             return None  # a problem with it ends the replay: the user must fix it
         return topic_refusal(self._session.connection, config, topic)
 
-    def _is_passed(self, letter: StoredLetter) -> bool:
+    def _is_passed(self, letter: StoredDeadLetter) -> bool:
         """Return whether the source is past the record; otherwise the source would send it a second time."""
-        key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_share(letter.share)
+        key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_split(letter.split_number)
         entry = self._session.offsets.get_entry(key)
         if entry is None or entry.version != letter.version or entry.records_done >= letter.record:
             return True
         self._stays(RecordError("the source was killed before it had gone beyond the record; start it first"))
         return False
 
-    def _reopen(self, letters: Sequence[StoredLetter]) -> None:
+    def _reopen(self, letters: Sequence[StoredDeadLetter]) -> None:
         """Reopen positions before marking: a letter that was only marked would never be replayed."""
-        places = {(one.bucket, one.key, one.share, one.version, one.record - 1) for one in letters}
+        places = {(one.bucket, one.key, one.split_number, one.version, one.record - 1) for one in letters}
         self.counts.reopened = reopen_objects(
             self._session,
-            lambda entry: (entry.bucket, entry.key, entry.share, entry.version, entry.records_done) in places,
+            lambda entry: (entry.bucket, entry.key, entry.split_number, entry.version, entry.records_done) in places,
         )
-        for at in range(0, len(letters), AT_ONCE):
-            self._box.replayed(letters[at : at + AT_ONCE])
+        for at in range(0, len(letters), BATCH_SIZE):
+            self._box.replayed(letters[at : at + BATCH_SIZE])
 
     # ---- letters that an earlier replay had sent
 
-    def _found(self, letters: Sequence[StoredLetter], notes: Sequence[ReplayMarker]) -> list[StoredLetter]:
+    def _found(self, letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> list[StoredDeadLetter]:
         """Mark the letters that an earlier, killed replay had sent; return the others."""
         by_offset = {letter.offset: letter for letter in letters}
         suspects: set[int] = set()
         since: dict[TopicPartition, int] = {}
         for note in notes:
-            ours = [by_offset[offset] for offset in note.letters if offset in by_offset]
-            suspects.update(map(self._id, ours))
-            for topic_partition in {letter.topic_partition for letter in ours}:
+            noted = [by_offset[offset] for offset in note.letters if offset in by_offset]
+            suspects.update(map(self._id, noted))
+            for topic_partition in {letter.topic_partition for letter in noted}:
                 end = note.ends.get(topic_partition, 0)
                 since[topic_partition] = min(end, since.get(topic_partition, end))
         found: set[int] = set()
@@ -187,12 +187,12 @@ class LetterReplay:
                 if REPLAY_HEADER in message.headers and message.message_id in suspects:
                     found.add(message.message_id)
         done = [letter for letter in letters if self._id(letter) in found]
-        for at in range(0, len(done), AT_ONCE):
-            self._box.replayed(done[at : at + AT_ONCE])
+        for at in range(0, len(done), BATCH_SIZE):
+            self._box.replayed(done[at : at + BATCH_SIZE])
         self.counts.found = len(found)
         return [letter for letter in letters if self._id(letter) not in found]
 
-    def _id(self, letter: StoredLetter) -> int:
+    def _id(self, letter: StoredDeadLetter) -> int:
         """Return the id of the message that replays the letter."""
         of_object = dead_letter_hash64(
             self._source,
@@ -203,11 +203,11 @@ class LetterReplay:
             generation=letter.generation,
             kind="replayed",
         )
-        return message_id(of_object, letter.share, letter.record)
+        return message_id(of_object, letter.split_number, letter.record)
 
     # ---- the records
 
-    def _remade(self, letters: Iterable[StoredLetter]) -> Iterator[_Remade]:
+    def _remade(self, letters: Iterable[StoredDeadLetter]) -> Iterator[_Remade]:
         """Yield the records that can be read now, object by object."""
         by_object = sorted(letters, key=lambda one: (*_object_of(one), one.record, one.offset))
         for (bucket, key, version, *_), group in itertools.groupby(by_object, key=_object_of):
@@ -230,7 +230,7 @@ class LetterReplay:
         native = self._iterator.look_up(NativeObject(bucket=bucket, key=key, size=0, version=version))
         return native if native is not None and native.version == version else None
 
-    def _payload(self, letter: StoredLetter, read: bytes | SkippableError | None) -> bytes:
+    def _payload(self, letter: StoredDeadLetter, read: bytes | SkippableError | None) -> bytes:
         if isinstance(read, bytes):
             return read
         if isinstance(read, RecordError):
@@ -242,15 +242,15 @@ class LetterReplay:
         return self._iterator.transformer.decode_record(raw, key=letter.key)
 
     def _from_object(
-        self, native: NativeObject, letters: Sequence[StoredLetter]
+        self, native: NativeObject, letters: Sequence[StoredDeadLetter]
     ) -> Mapping[int, bytes | SkippableError]:
         """Read the wanted records of an object, or of one of its splits, under the current configuration."""
         wanted = {letter.record for letter in letters}
-        cut, skip = letters[0].cut, min(wanted) - 1
+        split, skip = letters[0].split, min(wanted) - 1
         source, read = self._iterator.get_input_stream(native), self._iterator.transformer
         limits = BatchLimits(records=SCAN_RECORDS)
-        if cut is not None:
-            runs = read.read_split(source, cut, skip=skip, limits=limits)
+        if split is not None:
+            runs = read.read_split(source, split, skip=skip, limits=limits)
         else:
             runs = read.read(source, skip=skip, limits=limits)
         found: dict[int, bytes | SkippableError] = {}
@@ -269,7 +269,7 @@ class LetterReplay:
             for number in wanted - found.keys():
                 found[number] = error
         finally:
-            give_up(runs)
+            close_iterator(runs)
         return found
 
     # ---- sending
@@ -279,7 +279,7 @@ class LetterReplay:
         group: list[_Remade] = []
         size = 0
         for one in remade:
-            full = len(group) >= AT_ONCE or size >= AT_ONCE_BYTES
+            full = len(group) >= BATCH_SIZE or size >= BATCH_BYTES
             if full and self._id(one.letter) != self._id(group[-1].letter):
                 yield group
                 group, size = [], 0
@@ -296,12 +296,12 @@ class LetterReplay:
         letters = [one.letter for one in group]
         self._box.note(letters, {topic_partition: self._ends[topic_partition] for topic_partition in topic_partitions})
         for topic_partition in topic_partitions:
-            ours = {self._id(one.letter): one for one in group if one.letter.topic_partition == topic_partition}
-            segments = [self._segment(one) for one in ours.values()]
-            for some in wire.cut_segments(segments, AT_ONCE_BYTES):
+            noted = {self._id(one.letter): one for one in group if one.letter.topic_partition == topic_partition}
+            segments = [self._segment(one) for one in noted.values()]
+            for some in wire.cut_segments(segments, BATCH_BYTES):
                 body = wire.encode_send(self._stream, topic_partition.topic, topic_partition.partition, some)
                 self._session.connection.send_raw(self._stream, topic_partition.topic, topic_partition.partition, body)
-            self.counts.sent += len(ours)
+            self.counts.sent += len(noted)
         self._box.replayed(letters)
 
     def _open(self, topic_partition: TopicPartition) -> None:
@@ -323,19 +323,19 @@ class LetterReplay:
     def _segment(self, one: _Remade) -> wire.Segment:
         letter = one.letter
         native = NativeObject(bucket=letter.bucket, key=letter.key, size=0, version=letter.version)
-        headers = provenance(native, share=letter.cut) if self._provenance else {}
+        headers = provenance(native, split=letter.split) if self._provenance else {}
         number = self._id(letter)
         return wire.Segment(
             id_high=number >> 64,
-            share=letter.share,
+            split_number=letter.split_number,
             first_record=letter.record,
             payloads=[one.payload],
             headers=encode_headers({**headers, REPLAY_HEADER: "1"}),
         )
 
 
-def _object_of(letter: StoredLetter) -> tuple[str, str, str, int, int]:
-    return letter.bucket, letter.key, letter.version, letter.generation or 0, letter.share
+def _object_of(letter: StoredDeadLetter) -> tuple[str, str, str, int, int]:
+    return letter.bucket, letter.key, letter.version, letter.generation or 0, letter.split_number
 
 
-__all__ = ["LetterReplay", "ReplayCounts"]
+__all__ = ["DeadLetterReplay", "ReplayCounts"]

@@ -1,6 +1,6 @@
 """Listing for a leader of several tasks, and its record of objects that are assigned but not finished.
 
-    feed -> [thread] -> taken -> the leader assigns it to a task -> settled, or released to a later listing
+    feed -> [thread] -> taken -> the leader assigns it to a task -> completed, or released to a later listing
 
 Listing has its own thread: an unresponsive store must not delay a stop.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 0.05
 
-LONGEST_WAIT_SECONDS = 0.5
+MAX_WAIT_SECONDS = 0.5
 
-TOLD = 64
+MAX_NAMED = 64
 """Objects after which the leader is notified; it also polls by itself."""
 
 
@@ -79,11 +79,11 @@ class Discovery:
 
     @property
     def finished(self) -> bool:
-        """Whether the feed has ended, and every object that it gave is settled."""
+        """Whether the feed has ended, and every object that it gave is completed."""
         with self._changed:
             return self._feed is not None and self._feed.finished and not self._out
 
-    def settle(self, entry: OffsetManagerEntry) -> Assignment | None:
+    def complete(self, entry: OffsetManagerEntry) -> Assignment | None:
         """Remove a finished object; return None when it was not assigned."""
         with self._changed:
             return self._out.pop((entry.get_manager_key(), entry.generation), None)
@@ -107,12 +107,12 @@ class Discovery:
                         entry = assignment.entry
                         self._out[(entry.get_manager_key(), entry.generation)] = assignment
                         self._taken.append(assignment)
-                        if len(self._taken) < TOLD:
+                        if len(self._taken) < MAX_NAMED:
                             continue
                     self._changed.notify_all()
                     if assignment is None and not self._ended:
                         due = self._iterator.seconds_until_due
-                        self._changed.wait(min(due or WAIT_SECONDS, LONGEST_WAIT_SECONDS))
+                        self._changed.wait(min(due or WAIT_SECONDS, MAX_WAIT_SECONDS))
         except BaseException as error:  # noqa: BLE001 - re-raised in `take`
             with self._changed:
                 self._failure = error

@@ -45,7 +45,7 @@ class Outlook:
         topic_partitions: by partition.
         prefixes: by folder: the configured prefix and one more level.
         listed: objects that the listing showed.
-        left_out: reason -> number of objects that were filtered.
+        filtered: reason -> number of objects that were filtered.
         list_requests: requests that the listing took; the next takes about as many.
         get_requests: minimum of requests to read the objects: one each; formats that are read in pieces take more.
     """
@@ -56,7 +56,7 @@ class Outlook:
     topic_partitions: Mapping[str, Part]
     prefixes: Mapping[str, Part]
     listed: int
-    left_out: Mapping[str, int]
+    filtered: Mapping[str, int]
     list_requests: int
     get_requests: int
 
@@ -86,7 +86,7 @@ def look_ahead(
             counts = iterator.feed_counts
             return tally.outlook(
                 listed=counts.listed if counts is not None else 0,
-                left_out=dict(counts.left_out) if counts is not None else {},
+                filtered=dict(counts.filtered) if counts is not None else {},
                 list_requests=iterator.statistics.list_requests,
             )
         finally:
@@ -131,7 +131,7 @@ class _Tally:
             part.objects += 1
             part.size_bytes += size
 
-    def outlook(self, *, listed: int, left_out: Mapping[str, int], list_requests: int) -> Outlook:
+    def outlook(self, *, listed: int, filtered: Mapping[str, int], list_requests: int) -> Outlook:
         endings, topic_partitions, prefixes = self.parts
         return Outlook(
             total=self.total,
@@ -140,7 +140,7 @@ class _Tally:
             topic_partitions=topic_partitions,
             prefixes=prefixes,
             listed=listed,
-            left_out=Counter(left_out),
+            filtered=Counter(filtered),
             list_requests=list_requests,
             get_requests=self.total.objects,
         )

@@ -17,7 +17,7 @@ import attrs
 
 from framework.engine.progress import Progress
 from framework.engine.report import Reporter
-from framework.engine.restart_policy import Patience
+from framework.engine.restart_policy import RestartPolicy
 from framework.engine.session import IggyTarget, Session
 from framework.errors import IggyUnavailableError, TaskClosedError
 from framework.pipeline.sender import Pipeline
@@ -77,7 +77,7 @@ class LocalEngine:
         self._woken: SimpleQueue[None] = SimpleQueue()
         self._running: Stoppable | None = None
         self._connection: IggyConnection | None = None
-        self._patience: threading.Timer | None = None
+        self._stop_timer: threading.Timer | None = None
         self._reporter = Reporter(report, skipped_per_hour=config.errors.max_bad_records_per_hour)
 
     def stop(self) -> None:
@@ -87,12 +87,12 @@ class LocalEngine:
         running = self._running
         if running is not None:
             running.stop()
-        if self._patience is None:
-            self._patience = threading.Timer(STOP_SECONDS, self._give_up)
-            self._patience.daemon = True
-            self._patience.start()
+        if self._stop_timer is None:
+            self._stop_timer = threading.Timer(STOP_SECONDS, self._abandon)
+            self._stop_timer.daemon = True
+            self._stop_timer.start()
 
-    def _give_up(self) -> None:
+    def _abandon(self) -> None:
         """Abort requests that Iggy has not answered: their own timeouts exceed the time a stop may take."""
         connection = self._connection
         if connection is not None:
@@ -119,31 +119,31 @@ class LocalEngine:
             try:
                 self._run_epochs(target)
             finally:
-                if self._patience is not None:
-                    self._patience.cancel()
+                if self._stop_timer is not None:
+                    self._stop_timer.cancel()
             self._reporter.state = "stopped" if self._stopping.is_set() else "done"
         return self._reporter.last
 
     def _run_epochs(self, target: IggyTarget) -> None:
         # an embedded server that cannot start now cannot start a second later, either
-        patience = Patience(
+        policy = RestartPolicy(
             self._reporter.work_done,
             first_answer_seconds=0.0 if target.embedded else self._config.iggy.startup_timeout,
         )
         own_epochs: set[int] = set()
         while not self._stopping.is_set():
             try:
-                self._reporter.state = "recovering" if patience.began else "starting"
+                self._reporter.state = "recovering" if policy.began else "starting"
                 self._connection = connection = target.connect()
-                patience.answered = True
+                policy.answered = True
                 try:
-                    self._live(connection, patience, own_epochs)
+                    self._live(connection, policy, own_epochs)
                 finally:
                     connection.close()
             except TaskClosedError as error:
                 if not self._stopping.is_set():
                     raise
-                # `_give_up` closed the connection during the last requests or saves
+                # `_abandon` closed the connection during the last requests or saves
                 log.warning(
                     "stopped before Iggy had answered everything; the next start finds it in the topic: %s", error
                 )
@@ -152,7 +152,7 @@ class LocalEngine:
                 if self._stopping.is_set():
                     log.warning("stopped while Iggy was away; what it did not confirm comes again: %s", error)
                     return
-                at_work, pause = patience.at_work, patience.broke(error)
+                at_work, pause = policy.at_work, policy.broke(error)
                 if at_work:
                     log.warning("work broke off, recovering in %.1f seconds: %s", pause, error)
                 else:
@@ -163,9 +163,9 @@ class LocalEngine:
             else:
                 return
 
-    def _live(self, connection: IggyConnection, patience: Patience, own_epochs: set[int]) -> None:
+    def _live(self, connection: IggyConnection, policy: RestartPolicy, own_epochs: set[int]) -> None:
         """Run one epoch. Its positions, perhaps millions, are freed before the next recovery loads them again."""
-        take_over = self._take_over and not patience.began
+        take_over = self._take_over and not policy.began
         session = Session.begin(
             connection,
             self._config,
@@ -179,11 +179,11 @@ class LocalEngine:
             session.open_forgetful_partitions()
         else:
             session.open_partitions()
-        if patience.began:
+        if policy.began:
             self._reporter.recovered()
         else:
-            self._reporter.expect_left_out(session.skipped_lately())
-        patience.connected(session.stored_records)
+            self._reporter.expect_skipped(session.skipped_lately())
+        policy.connected(session.stored_records)
         self._run_epoch(session)
 
     @property

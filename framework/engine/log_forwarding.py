@@ -24,7 +24,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 @attrs.frozen(slots=True)
-class Said:
+class LogLine:
     """A line of a task's log: its logger, its level (as in `logging`), its text and its fields."""
 
     logger: str
@@ -37,16 +37,16 @@ class Said:
         logging.getLogger(self.logger).log(self.level, "%s", self.text, extra=dict(self.fields))
 
 
-class Teller(logging.Handler):
+class LogForwarder(logging.Handler):
     """Log handler that forwards warnings, and the lines about single objects, when enabled.
 
     Args:
         tell: called with each line, in the thread that logs it.
     """
 
-    def __init__(self, tell: Callable[[Said], None]) -> None:
+    def __init__(self, send: Callable[[LogLine], None]) -> None:
         super().__init__()
-        self._tell = tell
+        self._send = send
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -58,4 +58,4 @@ class Teller(logging.Handler):
             error = record.exc_info[1]
             text = f"{text}: {type(error).__name__}: {error}"
             fields[TRACE] = "".join(traceback.format_exception(*record.exc_info))
-        self._tell(Said(record.name, record.levelno, text, fields))
+        self._send(LogLine(record.name, record.levelno, text, fields))

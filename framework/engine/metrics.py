@@ -88,7 +88,7 @@ METRICS = (
     _counter("retries", "retries", "Retried calls to the store."),
     _counter("list_requests", "list_requests", "Requested pages of listings; stores charge for them."),
     _counter("objects_opened", "get_requests", "Requested reads of objects."),
-    _counter("passes", "passes", "Complete listings."),
+    _counter("listings", "passes", "Complete listings."),
     _counter("position_commits", "position_commits", "Writes to the offsets topic."),
     _counter("recoveries", "recoveries", "Times the connection to Iggy broke and the state was recovered."),
     _counter("blocked_seconds", "blocked_seconds", "Time the reader waited for room in the queue: back-pressure."),
@@ -98,7 +98,7 @@ METRICS = (
     _gauge("store_up", "up", _UP, target="store"),
     _gauge("lag_objects", "lag_objects", "Objects that were found and are not finished."),
     _gauge("lag_bytes", "lag_bytes", "Their sizes."),
-    _gauge("left_out", "left_out_objects", "Objects filtered in the last listing, by reason.", label="reason"),
+    _gauge("filtered", "left_out_objects", "Objects filtered in the last listing, by reason.", label="reason"),
     _counter("kinds", "bad_data", "Bad records and objects that were skipped, by error.", label="error"),
 )
 """All metrics. Metrics of one name stand together."""

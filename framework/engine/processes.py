@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 OUTSTANDING_OBJECTS = 4000
 """Maximum of assigned but unfinished objects over all workers: enough to keep each busy, few enough for memory."""
 
-HAND_OUT = 64
+ASSIGN_BATCH = 64
 """Maximum of objects in one message to a worker."""
 
 WAIT_SECONDS = 0.05
@@ -57,7 +57,7 @@ STOP_SECONDS = 3.5
 class _Worker:
     process: SpawnProcess
     pipe: Connection
-    tells: threading.Lock = attrs.field(factory=threading.Lock)
+    sends: threading.Lock = attrs.field(factory=threading.Lock)
     thread: threading.Thread | None = None
     statistics: TaskStatistics = attrs.field(factory=TaskStatistics)
     failure: SourceError | None = None
@@ -90,16 +90,16 @@ class ProcessGroup:
         self._workers: list[_Worker] = []
         self._changed = threading.Condition()
         self._failure: SourceError | None = None
-        self._told_at = math.inf
+        self._stopping_since = math.inf
 
     def stop(self) -> None:
         """Stop the workers, from a separate thread: `run`, and they, may be waiting for an answer of Iggy."""
-        threading.Thread(target=self._tell_to_stop, name="stop", daemon=True).start()
+        threading.Thread(target=self._request_stop, name="stop", daemon=True).start()
 
-    def _tell_to_stop(self) -> None:
-        self._told_at = min(self._told_at, time.monotonic())
+    def _request_stop(self) -> None:
+        self._stopping_since = min(self._stopping_since, time.monotonic())
         for worker in list(self._workers):
-            self._tell(worker, ("stop", None))
+            self._send(worker, ("stop", None))
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Work until everything is done (once), `stopping` is set, or a worker fails.
@@ -122,7 +122,7 @@ class ProcessGroup:
                 while not stopping.is_set() and not self._failed():
                     self._checkpoint(discovery)
                     self._check_skipped(reporter)
-                    if not self._hand_out(discovery.take()):
+                    if not self._assign(discovery.take()):
                         if discovery.finished:
                             self._checkpoint(discovery)
                             break
@@ -142,22 +142,22 @@ class ProcessGroup:
         context = multiprocessing.get_context("spawn")
         tasks = self._config.runner.tasks_max or 1
         for number in range(tasks):
-            ours, theirs = context.Pipe()
+            own_end, worker_end = context.Pipe()
             owned = {
                 topic_partition
                 for topic_partition in self._session.known_partitions()
                 if task_of(topic_partition, tasks) == number
             }
             plan = WorkerPlan.of(self._session, self._task_class, owned, once=self._once)
-            process = context.Process(target=work, args=(plan, theirs), name=f"task-{number}", daemon=True)
+            process = context.Process(target=work, args=(plan, worker_end), name=f"task-{number}", daemon=True)
             try:
                 process.start()  # fails for a class that cannot be pickled
             except BaseException:
-                ours.close()
+                own_end.close()
                 raise
             finally:
-                theirs.close()
-            worker = _Worker(process=process, pipe=ours)
+                worker_end.close()
+            worker = _Worker(process=process, pipe=own_end)
             worker.thread = threading.Thread(
                 target=self._listen, args=(worker, discovery), name=f"task-{number}", daemon=True
             )
@@ -215,12 +215,12 @@ class ProcessGroup:
             self._session.follow()
         for _, entry in self._session.take_changed():
             if entry.finished:
-                discovery.settle(entry)
+                discovery.complete(entry)
         self._session.save()
 
     # ---- handing out
 
-    def _hand_out(self, taken: Sequence[Assignment]) -> bool:
+    def _assign(self, taken: Sequence[Assignment]) -> bool:
         for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
             self._session.partitions.ensure_topic(topic)
         self._session.offsets.store_begun()
@@ -228,13 +228,13 @@ class ProcessGroup:
         for assignment in taken:
             by_worker[task_of(assignment.entry.topic_partition, len(self._workers))].append(assignment)
         for number, given in by_worker.items():
-            for start in range(0, len(given), HAND_OUT):
-                self._tell(self._workers[number], ("give", given[start : start + HAND_OUT]))
+            for start in range(0, len(given), ASSIGN_BATCH):
+                self._send(self._workers[number], ("give", given[start : start + ASSIGN_BATCH]))
         return bool(taken)
 
-    def _tell(self, worker: _Worker, message: tuple[str, object]) -> None:
+    def _send(self, worker: _Worker, message: tuple[str, object]) -> None:
         try:
-            with worker.tells:
+            with worker.sends:
                 worker.pipe.send(message)
         except OSError:
             log.debug("%s has ended already", worker.process.name)  # its listener reports why
@@ -243,10 +243,10 @@ class ProcessGroup:
         if orderly:
             deadline = time.monotonic() + 60.0
             for worker in self._workers:
-                self._tell(worker, ("close", None))
+                self._send(worker, ("close", None))
         else:
-            self._tell_to_stop()
-            deadline = self._told_at + STOP_SECONDS
+            self._request_stop()
+            deadline = self._stopping_since + STOP_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.is_alive():

@@ -24,8 +24,8 @@ class Progress(TaskStatistics):
         bytes_total: their listed sizes.
         done_before: objects that were finished before this run, as its first complete listing showed.
         listed: objects of the current or last listing.
-        left_out: reason -> objects filtered in the last listing.
-        passes: complete listings.
+        filtered: reason -> objects filtered in the last listing.
+        listings: complete listings.
         recoveries: times the connection to Iggy broke and the state was recovered.
         first_record_seconds: from the start to the first confirmed record; None before.
     """
@@ -35,8 +35,8 @@ class Progress(TaskStatistics):
     bytes_total: int = 0
     done_before: int = 0
     listed: int = 0
-    left_out: dict[str, int] = attrs.field(factory=dict)
-    passes: int = 0
+    filtered: dict[str, int] = attrs.field(factory=dict)
+    listings: int = 0
     recoveries: int = 0
     first_record_seconds: float | None = None
 
@@ -49,7 +49,7 @@ class Progress(TaskStatistics):
             feed: counts of the current or last listing.
             run: the other attributes.
         """
-        listing: dict[str, Any] = {"listed": feed.listed, "left_out": dict(feed.left_out)} if feed is not None else {}
+        listing: dict[str, Any] = {"listed": feed.listed, "filtered": dict(feed.filtered)} if feed is not None else {}
         return cls(**{name: getattr(tasks, name) for name in FIELDS}, **listing, **run)
 
     @property
@@ -85,4 +85,4 @@ class Progress(TaskStatistics):
     @property
     def began(self) -> bool:
         """Whether there are figures to show: the run reached its first listing."""
-        return bool(self.listed or self.passes or self.objects_total or self.objects_done or self.records)
+        return bool(self.listed or self.listings or self.objects_total or self.objects_done or self.records)

@@ -53,7 +53,7 @@ class Reporter:
         self._source: Callable[[], TaskStatistics] | None = None
         self._feed: Callable[[], FeedCounts | None] | None = None
         self._last_feed: FeedCounts | None = None
-        self._past_passes = 0
+        self._past_listings = 0
         self._done_before: int | None = None  # from the first epoch: later epochs also see what this run has done
         self._recoveries = 0
         self._ended = threading.Event()
@@ -94,10 +94,10 @@ class Reporter:
             self._past += epoch
             feed = self._feed() if self._feed is not None else None
             if feed is not None:
-                self._past_passes += feed.passes
+                self._past_listings += feed.listings
                 if self._done_before is None:
                     self._done_before = feed.done_before
-            self._idle = feed is not None and feed.passes > 0 and epoch.objects_done >= feed.total_chosen
+            self._idle = feed is not None and feed.listings > 0 and epoch.objects_done >= feed.total_chosen
             self._last_feed = feed
         self._source = None
 
@@ -109,7 +109,7 @@ class Reporter:
         source = self._source
         return self._past + source() if source is not None else self._past
 
-    def expect_left_out(self, before: Iterable[SkippedCount]) -> None:
+    def expect_skipped(self, before: Iterable[SkippedCount]) -> None:
         """Add what earlier runs skipped within the last hour; call once, before the first task begins."""
         self._skips.expect(before)
 
@@ -143,7 +143,7 @@ class Reporter:
             objects_total=past.objects_done + (live.total_chosen if live is not None else 0),
             bytes_total=past.bytes_done + (live.total_chosen_bytes if live is not None else 0),
             done_before=before,
-            passes=self._past_passes + (live.passes if live is not None else 0),
+            listings=self._past_listings + (live.listings if live is not None else 0),
             recoveries=self._recoveries,
             first_record_seconds=first - self._began if first is not None else None,
         )
@@ -151,11 +151,11 @@ class Reporter:
     def __enter__(self) -> Self:
         self._began = time.time()
         if self._report is not None:
-            self._thread = threading.Thread(target=self._tell, name="report", daemon=True)
+            self._thread = threading.Thread(target=self._report_regularly, name="report", daemon=True)
             self._thread.start()
         return self
 
-    def _tell(self) -> None:
+    def _report_regularly(self) -> None:
         while not self._ended.wait(REPORT_SECONDS):
             if self._report is not None:
                 self._report(self.progress())

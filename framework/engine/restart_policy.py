@@ -47,7 +47,7 @@ class WorkDone:
     idle: bool
 
 
-class Patience:
+class RestartPolicy:
     """Counts the breaks of one run. Not thread-safe.
 
     Args:

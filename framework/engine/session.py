@@ -33,9 +33,9 @@ from framework.iggy.offset_log.partitions import (
     FoundPartition,
     PartitionGoneError,
     PartitionReader,
+    abandon_partitions,
     check_first_edition,
     data_topics,
-    give_up_partitions,
     lost_partitions,
 )
 from framework.iggy.offset_log.snapshots import SnapshotWriter
@@ -334,7 +334,7 @@ def check_partitions(connection: IggyConnection, config: SourceCommonConfig, sta
                 "%s: the partition is gone; everything in it was finished, so the source goes on without it",
                 topic_partition,
             )
-    give_up_partitions(state, lost)
+    abandon_partitions(state, lost)
 
 
 class Session:
@@ -471,7 +471,7 @@ class Session:
         with self.offsets.lock:
             topic_partitions = {
                 entry.topic_partition
-                for _, entry in self.state.positions.unsettled()
+                for _, entry in self.state.positions.pending()
                 if entry.records_done > entry.records_saved
             }
         self._open_partitions(topic_partitions)

@@ -110,9 +110,7 @@ class WorkerPlan:
                     for topic_partition, end in state.closed.items()
                     if topic_partition in topic_partitions
                 },
-                entries=[
-                    entry for _, entry in state.positions.unsettled() if entry.topic_partition in topic_partitions
-                ],
+                entries=[entry for _, entry in state.positions.pending() if entry.topic_partition in topic_partitions],
                 partitions=sorted(topic_partitions) if shared else (),
                 skipped_lately=session.skipped_lately(),
                 once=once,
@@ -181,7 +179,7 @@ class TaskRun:
             raise
 
     def _saved(self, delta: PositionDelta) -> None:
-        self.task.offsets.forget_settled(delta.entries)  # otherwise a worker would hold every object that it ever read
+        self.task.offsets.forget_final(delta.entries)  # otherwise a worker would hold every object that it ever read
 
     def _look_when_due(self) -> None:
         if self._due.take():

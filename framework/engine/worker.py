@@ -9,7 +9,7 @@ from collections import deque
 from multiprocessing.connection import Connection
 
 from framework.discovery.feed import Assignment, HandedFeed
-from framework.engine.log_forwarding import Teller
+from framework.engine.log_forwarding import LogForwarder
 from framework.engine.memory import limit_arenas
 from framework.engine.process_exit import leave
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
@@ -54,7 +54,7 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     voice = _Voice(pipe)
     # The leader writes the worker's log, too: with the leader's log options, and above its progress bar.
-    logging.getLogger().addHandler(Teller(lambda said: voice.tell("said", said)))
+    logging.getLogger().addHandler(LogForwarder(lambda said: voice.tell("said", said)))
     try:
         _run(plan, pipe, voice)
     except SourceError as error:

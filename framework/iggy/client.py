@@ -37,7 +37,7 @@ from framework.iggy.loop import background_loop
 from framework.iggy.requests import RequestQueue, Start
 from framework.iggy.rights import Right, missing_rights
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
-from framework.model.message_ids import MAX_RECORD, MAX_SHARE
+from framework.model.message_ids import MAX_RECORD, MAX_SPLIT
 
 if TYPE_CHECKING:
     import apache_iggy
@@ -348,7 +348,7 @@ class IggyConnection:
         number = secrets.randbits(128) if message_id is None else message_id
         segment = wire.Segment(
             id_high=number >> 64,
-            share=number >> 40 & MAX_SHARE,
+            split_number=number >> 40 & MAX_SPLIT,
             first_record=number & MAX_RECORD,
             payloads=[payload],
             headers=encode_headers(headers or {}),

@@ -1,7 +1,7 @@
-"""The official client's errors, as errors of the framework.
+"""Translation of the official client's errors.
 
-The client raises `RuntimeError` with a text, and leaves the names in it blank. The table of texts is here and nowhere
-else; `tests/integration/test_iggy_door.py` holds it against what servers really answer.
+The client raises `RuntimeError` with a text, and leaves the names in it blank. The table of texts is only
+here; `tests/integration/test_iggy_door.py` compares it with the answers of real servers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from framework.errors import (
 
 
 class Answer(enum.Enum):
-    """What an error of the client means.
+    """Meaning of a client error.
 
-    `BROKEN` says nothing about whether the request was carried out; all others are the server's (or the client's)
-    refusal: the request was not carried out, and the connection can be used again.
+    `BROKEN` leaves open whether the request was carried out. All others are refusals by the server or the
+    client: the request was not carried out, and the connection remains usable.
     """
 
     BROKEN = "broken"
@@ -62,14 +62,14 @@ _TABLE: tuple[tuple[re.Pattern[str], Answer], ...] = tuple(
 
 
 CONNECT = "connect"
-"""The call that makes a connection, for `classify`."""
+"""The call that connects, for `classify`."""
 
 _NOT_STORED = re.compile(r"cannot (append|write|sync|create|save)", re.IGNORECASE)
-"""The server's own disk refused. It may work again the next moment, so this is as good as a break."""
+"""The server's disk failed. It may work again in a moment, so this counts as a break."""
 
 
 def answer_of(error: BaseException) -> Answer:
-    """What `error`, as the client raised it, means. An unknown text counts as broken: nothing is known then."""
+    """Return the meaning of a client error. An unknown text counts as broken: the outcome is then unknown."""
     if isinstance(error, (ValueError, TypeError, OverflowError)):
         return Answer.REFUSED  # bad arguments, refused before anything was sent
     text = str(error)
@@ -80,7 +80,7 @@ def answer_of(error: BaseException) -> Answer:
 
 
 def _not_connected(answer: Answer, text: str, *, server: str, login: str) -> SourceError:
-    """The error for a connection that did not come about, with what to look at."""
+    """Return the error for a failed connection, with advice."""
     match answer:
         case Answer.AUTH:
             return IggyAuthError(
@@ -102,14 +102,15 @@ def _not_connected(answer: Answer, text: str, *, server: str, login: str) -> Sou
 
 
 def classify(error: BaseException, what: str, *, server: str, login: str = "", sending: bool = False) -> SourceError:  # noqa: PLR0911  (a table)
-    """The framework's error for a failed call.
+    """Return the framework's error for a failed call.
 
     Args:
-        error: as the client raised it, or a `TimeoutError` of ours.
-        what: the call, with the names in it: `send to topic "orders", partition 3, of stream "lake"`.
+        error: as the client raised it, or the framework's `TimeoutError`.
+        what: the call, with its names: `send to topic "orders", partition 3, of stream "lake"`.
         server: `host:port`.
-        login: who logged in, for errors about credentials.
-        sending: whether the call stores records; a break then leaves it open whether they are stored.
+        login: the user, for errors about credentials.
+        sending: whether the call stores records; after a break it is then unknown whether they are
+            stored.
     """
     if isinstance(error, SourceError):
         return error
@@ -137,7 +138,7 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
 
 
 def not_sent(what: str, failure: str, *, server: str) -> IggyUnavailableError:
-    """The error for a request that waited behind one that broke the connection."""
+    """Return the error for a request that waited behind a request that broke the connection."""
     head = f"{what}: not sent, the connection to Iggy at {server} is gone"
     if not _NOT_STORED.search(failure):
         return IggyUnavailableError(f"{head}: {failure}")
@@ -147,7 +148,7 @@ def not_sent(what: str, failure: str, *, server: str) -> IggyUnavailableError:
 
 
 def _broken(text: str, what: str, *, server: str, sending: bool) -> IggyUnavailableError:
-    """The error for a request of which nobody knows whether it was carried out."""
+    """Return the error for a request whose outcome is unknown."""
     kind = UnknownOutcomeError if sending else IggyUnavailableError
     if _NOT_STORED.search(text):
         error = kind(f"{what}: Iggy at {server} could not store it ({text}); is the disk of the server full?")

@@ -21,7 +21,7 @@ def client_messages(segments: Sequence[Segment]) -> list[SendMessage]:
     for segment in segments:
         headers = decode_headers(segment.headers) or None
         messages.extend(
-            SendMessage(payload, headers, message_id(segment.id_high, segment.share, number))
+            SendMessage(payload, headers, message_id(segment.id_high, segment.split_number, number))
             for number, payload in enumerate(segment.payloads, segment.first_record)
         )
     return messages

@@ -1,10 +1,11 @@
-"""Headers of a message: from a mapping to Iggy's bytes, and long values cut into pieces and put together again.
+"""Headers of a message: encoding a mapping to Iggy's bytes; long values are divided into pieces and joined again.
 
-A header's value holds 1 to 255 bytes, a key of S3 up to 1,024. A longer value goes on in `key.1`, `key.2` ..., cut
-between characters: a string header with half a character makes every consumer's `user_headers()` raise.
+A header's value holds 1 to 255 bytes, a key of S3 up to 1,024. A longer value continues in `key.1`,
+`key.2` ..., divided between characters: a string header with half a character makes every consumer's
+`user_headers()` raise.
 
-Layout (version 0.9): for each header its key, then its value, each as `kind u8 | length u32 | bytes`, little-endian;
-kind 2 is a UTF-8 string, kind 1 is raw.
+Layout (version 0.9): for each header its key, then its value, each as `kind u8 | length u32 | bytes`,
+little-endian; kind 2 is a UTF-8 string, kind 1 is raw.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from framework.iggy.values import HeaderScalar
 from framework.model.objects import NativeObject
-from framework.model.splits import Share
+from framework.model.splits import Split
 
 MAX_VALUE_BYTES = 255
 MAX_HEADERS_BYTES = 100_000
@@ -25,34 +26,34 @@ _field = struct.Struct("<BI").pack
 
 
 REPLAY_HEADER = "replay"
-"""Marks a record that was sent again from a dead letter: no recovery counts it."""
+"""Marks a record that was replayed from a dead letter: recovery does not count it."""
 
-_SHARE = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
+_SPLIT = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
 
 
-def provenance(native: NativeObject, *, share: Share | None = None) -> dict[str, str]:
-    """The headers that say where a record comes from: bucket, key, version, and the share when the object is split."""
+def provenance(native: NativeObject, *, split: Split | None = None) -> dict[str, str]:
+    """Return the headers that identify a record's object: bucket, key, version, and the split if it is split."""
     headers = {"bucket": native.bucket, "key": native.key, "version": native.version}
-    if share is not None:
-        headers["share"] = f"{share.number}/{share.split_size}"
+    if split is not None:
+        headers["share"] = f"{split.number}/{split.split_size}"
     return headers
 
 
-def share_of(headers: Mapping[str, str]) -> Share | None:
-    """The share that `provenance` wrote; None when the object is not split."""
-    found = _SHARE.fullmatch(headers.get("share", ""))
-    return Share(int(found[1]), int(found[2])) if found else None
+def split_of(headers: Mapping[str, str]) -> Split | None:
+    """Parse the split that `provenance` wrote; None when the object is not split."""
+    found = _SPLIT.fullmatch(headers.get("share", ""))
+    return Split(int(found[1]), int(found[2])) if found else None
 
 
 def encode_headers(headers: Mapping[str, str]) -> bytes:
-    """The header block of a message, ready to stand behind its payload.
+    """Encode the header block of a message, to follow its payload.
 
-    An empty value has no header (Iggy has no empty ones), so a reader finds it missing. A value that is no valid
-    Unicode (a lone surrogate, from a file's name) is stored raw.
+    An empty value gets no header (Iggy has no empty values), so a reader finds it missing. A value that
+    is not valid Unicode (a lone surrogate, from a file's name) is stored raw.
 
     Raises:
-        ValueError: a name is empty or longer than 255 bytes with its number, a name stands twice because a piece of
-            another value is called so, or the block is longer than Iggy takes.
+        ValueError: a name is empty, or longer than 255 bytes with its number; two headers have one name,
+            because a piece of another value has it; or the block exceeds Iggy's limit.
     """
     block = bytearray()
     seen: set[str] = set()
@@ -70,15 +71,15 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
 
 
 def split_headers(headers: Mapping[str, str]) -> dict[str, str | bytes]:
-    """The same pieces as `encode_headers`, as a mapping for the official client's message."""
+    """Return the pieces of `encode_headers` as a mapping, for the official client's message."""
     return {name: value.decode() if kind == _STRING else value for name, value, kind in _pieces(headers)}
 
 
 def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
-    """The mapping that was given to `encode_headers`, from the headers of a stored message.
+    """Return the mapping that was passed to `encode_headers`, from the headers of a stored message.
 
-    Numbered pieces are put behind the value they belong to; a hole in the numbers ends a value. Headers of other kinds
-    than text come out as their text, bytes that are no text with backslashes.
+    Numbered pieces are appended to the value they belong to; a gap in the numbers ends a value. Headers
+    of other kinds become text; bytes that are not text become backslash escapes.
     """
     raw = {str(name): _to_bytes(value) for name, value in headers.items()}
     whole: dict[str, str] = {}
@@ -93,16 +94,16 @@ def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
             number += 1
         try:
             whole[name] = value.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:  # bytes of somebody else's
+        except UnicodeDecodeError:  # bytes of another program
             whole[name] = value.decode("utf-8", "backslashreplace")
     return whole
 
 
 def decode_headers(block: bytes | memoryview) -> dict[str, HeaderScalar]:
-    """The headers of a stored message from their bytes: strings as `str`, everything else as `bytes`.
+    """Decode the headers of a stored message: strings as `str`, everything else as `bytes`.
 
     Raises:
-        ValueError: the block is no header block.
+        ValueError: the block is not a header block.
     """
     fields: list[str | bytes] = []
     place = 0

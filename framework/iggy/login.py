@@ -1,4 +1,4 @@
-"""Makes and logs in the official client: the only place that does."""
+"""Creation and login of the official client, in one place."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _HEARTBEAT = timedelta(seconds=5)
 _MIN_HANDSHAKE_SECONDS = 1.0
 
 # The process that made the first client. The client's threads stay behind in a fork, and a client made in the child
-# then hangs for ever.
+# then hangs forever.
 _first_pid: int | None = None
 
 
 def check_process(made_in: int | None = None) -> None:
-    """Raises where a connection cannot work: in a child forked after a connection was made.
+    """Reject processes where a connection cannot work: children forked after a connection was made.
 
     Args:
-        made_in: process of the connection in question; None asks for any connection made before.
+        made_in: process of the connection; None checks for any earlier connection.
 
     Raises:
         FatalError: this is such a child.
@@ -44,15 +44,15 @@ def check_process(made_in: int | None = None) -> None:
 
 
 async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_iggy.IggyClient:
-    """A client that is connected and logged in, over the first of the host's addresses that answers.
+    """Return a connected and logged-in client, over the host's first address that answers.
 
-    Host names are resolved here, so that a wrong name and a server that is away give different messages.
+    Host names are resolved here, so that a wrong name and an unavailable server give different messages.
 
     Raises:
-        IggyUnavailableError: the name is unknown, or nobody answers within the limit.
+        IggyUnavailableError: the name is unknown, or there is no answer within the limit.
         IggyAuthError: wrong user, password or token.
-        IggyProtocolError: the server speaks another version, its certificate is not accepted, or the certificate file cannot be
-            used.
+        IggyProtocolError: the server speaks another version, its certificate is rejected, or the
+            certificate file cannot be used.
     """
     global _first_pid  # noqa: PLW0603  (one process, one runtime inside the client)
     import apache_iggy as iggy  # noqa: PLC0415  (23 MB, and threads of its own: loaded when used)
@@ -82,11 +82,11 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_ig
 
 
 async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_seconds: float) -> None:
-    """Makes one handshake to find out why a TLS connection was not made: the client says the same words for everything.
+    """Make a handshake to find the cause of a failed TLS connection: the client gives the same text for all.
 
     Raises:
-        IggyProtocolError: the server's certificate is not accepted.
-        IggyUnavailableError: the handshake is cut off, or goes well.
+        IggyProtocolError: the server's certificate is rejected.
+        IggyUnavailableError: the handshake breaks off, or succeeds.
     """
     try:
         # the same default as the client's is not at hand: the machine's authorities are close to it
@@ -126,7 +126,7 @@ def _config(address: IggyAddress, ip: str) -> apache_iggy.TcpConfig:
     return TcpConfig(
         server_address=f"[{ip}]:{address.port}" if ":" in ip else f"{ip}:{address.port}",
         auto_login=login,
-        # It hides restarts in which confirmed messages were lost; by default it also tries for ever.
+        # It hides restarts in which confirmed messages were lost; by default it also retries forever.
         reconnection=TcpReconnectionConfig(enabled=False),
         heartbeat_interval=_HEARTBEAT,
         tls_enabled=address.tls,

@@ -1,4 +1,4 @@
-"""Whether the topic that a key names can take records: asked before an object is read, so that only that object fails."""
+"""Checks of topics that keys name, before an object is read, so that only that object fails."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def topic_refusal(connection: IggyConnection, config: SourceCommonConfig, topic: str) -> str | None:
-    """Why records cannot go to a topic: "has ...", "keeps ...". None: they can, or Iggy is away and the sender will notice.
+    """Return why a topic cannot receive records: "has ...", "keeps ..."; None when it can.
 
-    A topic with one partition may keep the positions or the dead letters of another source, whose configuration nobody here
-    knows: its first message tells.
+    Also None while Iggy is unavailable: the sender will notice. A topic with one partition may hold the
+    positions or the dead letters of another source, whose configuration is not known here: its first
+    message shows that.
     """
     iggy = config.iggy
     try:

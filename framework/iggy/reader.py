@@ -1,4 +1,4 @@
-"""The messages of a topic, read in bounded steps: for the `read` command, for `dead-letter`, and for tests."""
+"""Reads the messages of a topic in bounded steps: for the commands `read` and `dead-letter`, and for tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from framework.iggy.values import StoredMessage
 
 _TARGET_BYTES = 8_000_000
 _FIRST_COUNT = 8
-"""Nothing is known of the messages' size then: each may have 64 MB."""
+"""Messages of the first poll, while their size is unknown: each may have 64 MB."""
 
 
 def read_partition(
@@ -23,18 +23,18 @@ def read_partition(
     end: int | None = None,
     max_count: int = 5000,
 ) -> Iterator[StoredMessage]:
-    """The messages of one partition from `start` on, in order, until there are no more.
+    """Yield the messages of a partition from `start` on, in order, until there are no more.
 
-    Lazy: one poll at a time, whose length follows the size of the messages seen (about 8 MB).
+    Lazy: one poll at a time. Its length follows the size of earlier messages (about 8 MB).
 
     Args:
-        connection: an open one; may be used for other calls meanwhile.
-        stream: its name.
-        topic: its name.
+        connection: an open connection; may be used for other calls meanwhile.
+        stream: name of the stream.
+        topic: name of the topic.
         partition: counted from 0.
         start: an offset, or `"first"`: the first message that retention has left.
         end: stop before this offset.
-        max_count: at most so many messages a poll.
+        max_count: maximum number of messages per poll.
     """
     place: Offset = start
     count = min(_FIRST_COUNT, max_count)
@@ -59,7 +59,7 @@ def read_topic(
     *,
     start: int | Literal["first"] = "first",
 ) -> Iterator[tuple[int, StoredMessage]]:
-    """Partition number and message, one partition after the other, each from `start` to its end at that moment."""
+    """Yield partition number and message, one partition after another, each from `start` to its present end."""
     for partition in partitions:
         for message in read_partition(connection, stream, topic, partition, start=start):
             yield partition, message

@@ -1,7 +1,8 @@
-"""What a user of Iggy may do, and what of it a source needs.
+"""Permissions of an Iggy user, and those that a source needs.
 
-The rules are the server's (`core/metadata/src/permissioner` of 0.9): a right over all streams includes one stream, one over a
-stream its topics, and managing includes reading and sending.
+The rules are the server's (`core/metadata/src/permissioner` of 0.9). A permission for all streams
+includes each stream; a permission for a stream includes its topics; managing includes reading and
+sending.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ Deed = Literal["create", "read", "send", "manage"]
 
 @attrs.frozen(slots=True)
 class Right:
-    """Something that a source does.
+    """An operation that a source needs.
 
     Attributes:
-        deed: `create` a topic, `read` a topic and its messages, `send` to it, or `manage` it (delete old segments).
-        topic: its name.
-        topic_id: its number; None while there is no such topic.
+        deed: `create` a topic, `read` a topic and its messages, `send` to it, or `manage` it (delete old
+            segments).
+        topic: name of the topic.
+        topic_id: its number; None while the topic does not exist.
     """
 
     deed: Deed
@@ -41,12 +43,12 @@ _WORDS = {
 
 
 def missing_rights(permissions: apache_iggy.Permissions, stream_id: int | None, rights: Iterable[Right]) -> list[str]:
-    """Each right that the permissions do not give, in words.
+    """Return the missing permissions, in words.
 
     Args:
-        permissions: the user's.
-        stream_id: the stream's number; None while there is no such stream, which must then be created.
-        rights: what is needed.
+        permissions: the user's permissions.
+        stream_id: number of the stream; None while it does not exist and must be created.
+        rights: the required operations.
     """
     every = permissions.global_permissions
     if every.manage_streams:

@@ -33,7 +33,7 @@ from framework.iggy.fallback import client_messages
 from framework.iggy.headers import encode_headers, provenance
 from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
-from framework.model.message_ids import MAX_RECORD, MAX_SHARE, entry_hash64, message_id
+from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.pipeline.producer import Producer
 
@@ -105,7 +105,7 @@ class IggyProducer(Producer):
                 f"{topic_partition}: earlier sends did not end within {self._slot_limit_seconds:g} s"
             )
         last = segments[-1]
-        last_id = message_id(last.id_high, last.share, last.first_record + len(last.payloads) - 1)
+        last_id = message_id(last.id_high, last.split_number, last.first_record + len(last.payloads) - 1)
         origin_us = sent_us if self._speaks_native() else 0
         number = 0
         try:
@@ -147,16 +147,20 @@ class IggyProducer(Producer):
             raise ValueError(
                 f"a batch of partition {batch.topic_partition} was given to a send to partition {topic_partition}"
             )
-        share = batch.entry.share
-        if not (0 <= share <= MAX_SHARE and batch.last_record <= MAX_RECORD):
+        split_number = batch.entry.split_number
+        if not (0 <= split_number <= MAX_SPLIT and batch.last_record <= MAX_RECORD):
             raise RecordError(
-                f"no message id: at most {MAX_SHARE} shares and {MAX_RECORD} records",
+                f"no message id: at most {MAX_SPLIT} shares and {MAX_RECORD} records",
                 location=batch.native.location,
                 record_number=batch.last_record,
             )
         object_hash, headers = self._object(batch)
         segment = wire.Segment(
-            id_high=object_hash, share=share, first_record=batch.first_record, payloads=batch.payloads, headers=headers
+            id_high=object_hash,
+            split_number=split_number,
+            first_record=batch.first_record,
+            payloads=batch.payloads,
+            headers=headers,
         )
         if segment.sizes.min() == 0 or segment.sizes.max() > wire.MAX_PAYLOAD_BYTES:
             self._refuse(batch)
@@ -185,7 +189,7 @@ class IggyProducer(Producer):
             native.key,
             native.version,
             entry.generation,
-            entry.share,
+            entry.split_number,
             entry.split_size,
             entry.first_ids,
         )
@@ -193,7 +197,7 @@ class IggyProducer(Producer):
         if known is not None:
             self._objects.move_to_end(name)
             return known
-        block = encode_headers(provenance(native, share=entry.cut)) if self._headers == "provenance" else b""
+        block = encode_headers(provenance(native, split=entry.split)) if self._headers == "provenance" else b""
         made = entry_hash64(self._source, entry), block
         self._objects[name] = made
         if len(self._objects) > _CACHED_OBJECTS:

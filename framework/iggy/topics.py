@@ -1,4 +1,4 @@
-"""Topics made as a source needs them, and existing ones checked: partitions must agree, weak promises give warnings."""
+"""Creates missing topics, and checks existing ones: partitions must agree, weak guarantees give warnings."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ def ensure_topic(
     segment_bytes: int | None = None,
     advice: str | None = None,
 ) -> tuple[TopicInfo, tuple[str, ...]]:
-    """The topic, made when it is missing, and one sentence for each promise that an existing one does not keep.
+    """Return the topic, created if missing, and one warning per guarantee that an existing topic lacks.
 
-    May be called again, and by several processes at once.
+    Idempotent, and safe for several processes at once.
 
     Args:
-        connection: an open one.
-        stream: made too when it is missing.
-        topic: its name.
-        partitions: how many it has or gets; an offsets topic has 1.
-        create: whether a missing topic is made.
-        segment_bytes: size of a file of a new topic; the server's default when left out.
-        advice: what to do about another number of partitions; by default to change the configured one.
+        connection: an open connection.
+        stream: name of the stream; created if missing.
+        topic: name of the topic.
+        partitions: its number of partitions; an offsets topic has 1.
+        create: whether a missing topic is created.
+        segment_bytes: file size of a new topic; None means the server's default.
+        advice: advice for another number of partitions; the default is to change the configured number.
 
     Raises:
         IggyTopicError: it is missing and `create` is off, or it has another number of partitions.
@@ -96,7 +96,7 @@ def ensure_topic(
 
 
 def topic_warnings(info: TopicInfo) -> tuple[str, ...]:
-    """One sentence for each promise that the topic does not keep; none for a topic that a source made."""
+    """Return one sentence per guarantee that the topic lacks; empty for a topic that a source created."""
     name = f'topic "{info.name}" of stream "{info.stream}"'
     warnings: list[str] = []
     if not info.persisted:

@@ -1,4 +1,7 @@
-"""What the server tells, as our own values: topics, messages, clients, confirmations. None holds a client's object."""
+"""The server's answers as values of the framework: topics, messages, clients, confirmations.
+
+None holds an object of the client.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from collections.abc import Mapping
 import attrs
 
 NEVER = (1 << 64) - 1
-"""What the server writes for "no expiry" and "no size limit"."""
+"""The server's value for "no expiry" and "no size limit"."""
 
 HeaderScalar = str | bytes | bool | int | float
-"""A header's key or value; a source's own headers are all `str`."""
+"""A header's key or value; the source's own headers are all `str`."""
 
 
 def _length(value: bytes) -> str:
@@ -19,13 +22,13 @@ def _length(value: bytes) -> str:
 
 @attrs.frozen(kw_only=True, slots=True)
 class PartitionInfo:
-    """One partition.
+    """A partition.
 
     Attributes:
         id: counted from 0.
-        current_offset: offset of the last message; 0 too when there is none, so look at `messages_count`.
-        messages_count: messages it holds.
-        segments_count: files it is kept in; the last one is being written.
+        current_offset: offset of the last message; also 0 without messages, so check `messages_count`.
+        messages_count: number of stored messages.
+        segments_count: number of files; the last one is being written.
     """
 
     id: int
@@ -36,15 +39,15 @@ class PartitionInfo:
 
 @attrs.frozen(kw_only=True, slots=True)
 class TopicInfo:
-    """A topic as it is.
+    """The current state of a topic.
 
     Attributes:
-        stream: its stream's name.
+        stream: name of its stream.
         name: its name.
-        id: number in its stream; a purge keeps it, deleting and making anew does not always change it.
-        created_at: microseconds since 1970; tells a topic from an earlier one of the same name.
+        id: number in its stream; a purge keeps it, recreating it does not always change it.
+        created_at: microseconds since 1970; distinguishes a topic from an earlier one with the same name.
         partitions: in the order of their ids.
-        options: every option, those that its maker set and those that the server filled in.
+        options: all options, explicit ones and the server's defaults.
     """
 
     stream: str
@@ -61,18 +64,18 @@ class TopicInfo:
 
     @property
     def messages_required_to_save(self) -> int | None:
-        """How many messages the server may keep in memory before it saves them; None when it does not tell."""
+        """Number of messages that the server may keep in memory before it saves them; None when not reported."""
         value = self.options.get("messages_required_to_save")
         return value if isinstance(value, int) else None
 
     @property
     def expiry_microseconds(self) -> int | None:
-        """How long messages are kept; None for ever."""
+        """Retention time of messages; None means forever."""
         return self._limit("message_expiry")
 
     @property
     def max_bytes(self) -> int | None:
-        """The size at which the server drops the oldest segments; None for no limit."""
+        """Size at which the server drops the oldest segments; None means no limit."""
         return self._limit("max_topic_size")
 
     def _limit(self, name: str) -> int | None:
@@ -82,15 +85,15 @@ class TopicInfo:
 
 @attrs.frozen(slots=True)
 class StoredMessage:
-    """One message of a partition.
+    """A message of a partition.
 
     Attributes:
-        offset: its place.
+        offset: its offset.
         message_id: 128 bits; see `framework.model.message_ids`.
         payload: its bytes.
-        headers: as stored; `framework.iggy.headers.join_provenance` puts long values together.
+        headers: as stored; `framework.iggy.headers.join_provenance` joins long values.
         timestamp_us: when the server stored it, microseconds since 1970.
-        origin_us: when it was sent, by its sender's clock; 0 when that is not known.
+        origin_us: when it was sent, by the sender's clock; 0 when unknown.
     """
 
     offset: int
@@ -103,12 +106,12 @@ class StoredMessage:
 
 @attrs.frozen(slots=True)
 class ConnectedClient:
-    """One client as the server lists it.
+    """A client in the server's list.
 
     Attributes:
-        client_id: number of the connection; numbers begin again when the server restarts.
+        client_id: number of the connection; numbers restart with the server.
         address: `ip:port` of the client, as the server sees it.
-        user_id: who logged in.
+        user_id: the user that is logged in.
     """
 
     client_id: int
@@ -118,12 +121,12 @@ class ConnectedClient:
 
 @attrs.frozen(slots=True)
 class Confirmation:
-    """The server's word that a batch is stored.
+    """The server's confirmation that a batch is stored.
 
     Attributes:
-        stream_id: the stream's number.
-        topic_id: the topic's number.
-        partition: where.
+        stream_id: number of the stream.
+        topic_id: number of the topic.
+        partition: number of the partition.
         base_offset: offset of the batch's first message.
     """
 

@@ -73,7 +73,7 @@ class Segment:
 
     Attributes:
         id_high: upper 64 bits of every id: the object's hash.
-        share: 24 bits; 0 when the object is not split.
+        split_number: 24 bits; 0 when the object is not split.
         first_record: number of the first payload; the lower 40 bits of its id.
         payloads: each 1 to 64,000,000 bytes.
         headers: the encoded header block of each message (`headers.encode_headers`), or nothing.
@@ -81,7 +81,7 @@ class Segment:
     """
 
     id_high: int
-    share: int = 0
+    split_number: int = 0
     first_record: int
     payloads: Sequence[bytes] = attrs.field(repr=_length)
     headers: bytes = attrs.field(default=b"", repr=_length)
@@ -134,7 +134,7 @@ def _encode_segment(segment: Segment, delta: int, out: list[bytes], checksums: a
     """Appends the frames of `segment` to `out` (in chunks) and their checksums to `checksums`."""
     payloads, headers = segment.payloads, segment.headers
     count = len(payloads)
-    first = segment.share << 40 | segment.first_record
+    first = segment.split_number << 40 | segment.first_record
     fields = np.zeros(count, _FRAME)
     fields["low"] = np.arange(first, first + count, dtype="<u8")
     fields["high"] = segment.id_high

@@ -161,21 +161,21 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         selector.remember_logs(self.get_table_log_keys())
         named = self.named_objects
         make_feed: Callable[..., ListingFeed] = ListingFeed
-        put_off: Callable[[str], None] | None = None
+        defer: Callable[[str], None] | None = None
         if tail is not None:
-            make_feed, put_off = partial(TailFeed, tail), tail.put_off.add
+            make_feed, defer = partial(TailFeed, tail), tail.deferred.add
         elif named is not None:
-            make_feed, put_off = partial(NamedFeed, named), named.put_off
+            make_feed, defer = partial(NamedFeed, named), named.defer
 
-        def leave_for_later(native: NativeObject) -> None:
-            self.offsets.tracker.put_off(native)
-            if put_off is not None:
-                put_off(native.key)
+        def defer_object(native: NativeObject) -> None:
+            self.offsets.tracker.defer(native)
+            if defer is not None:
+                defer(native.key)
 
         router = Router(self.config, known_topics=self.offsets.known_topics, refusal=self.offsets.topic_refusal)
         feed = make_feed(
             listing=lambda: self.get_native_item_stream(start_key),
-            selection=RoutedSelection(selector, router, put_off=leave_for_later),
+            selection=RoutedSelection(selector, router, on_deferred=defer_object),
             tolerant=self.config.errors.tolerance != "none",
             offsets=self.offsets,
             numbering_options=self._numbering_options,
@@ -204,7 +204,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             prefixes=self.prefixes,
             base=start_key or "",
             lookback_keys=discovery.lookback_keys,
-            full_pass_interval=discovery.full_pass_interval,
+            full_listing_interval=discovery.full_listing_interval,
             min_age=discovery.min_age,
             selection=selection_digest(self.config, start_key),
             offsets=self.offsets,
@@ -317,20 +317,20 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """
         if self._outage.seconds_left:
             return None
-        passes = self._passes
+        listings = self._listings
         try:
             assignment = self.feed.take()
         except (StoreUnavailableError, ThrottledError) as error:
             self.wait_for_store("listing", error)
             return None
-        if assignment is not None or self._passes > passes:
+        if assignment is not None or self._listings > listings:
             self.store_works("listing")
         return assignment
 
     @property
-    def _passes(self) -> int:
+    def _listings(self) -> int:
         counts = self.feed_counts
-        return counts.passes if counts is not None else 0
+        return counts.listings if counts is not None else 0
 
     def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError) -> None:
         """Handle a store failure beyond the retry budget of a single call: return when a continuous run should wait.
@@ -396,7 +396,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def _records(self, batch: RecordBatch) -> Iterator[SourceRecord]:
         for number, payload in enumerate(batch.payloads, batch.first_record):
             record = self.create_source_record(batch.native, batch.topic_partition, number, payload)
-            yield attrs.evolve(record, share=batch.entry.share) if batch.entry.share else record
+            yield attrs.evolve(record, split_number=batch.entry.split_number) if batch.entry.split_number else record
 
     @override
     def __iter__(self) -> Self:
@@ -478,8 +478,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             assignment = self._as_left(assignment)
             native, entry = assignment.native, assignment.entry
             source = self.get_input_stream(native)
-            if entry.cut is not None:
-                start, end = entry.cut.window(native.size, entry.mark)
+            if entry.split is not None:
+                start, end = entry.split.window(native.size, entry.mark)
                 fetched = self._ahead.fetch(source, start, end)
             elif self.transformer.reads_forward:
                 start = entry.mark.byte if entry.mark is not None else 0

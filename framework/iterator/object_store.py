@@ -280,7 +280,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                     break
                 self.store_works("listing")
                 yield from objects
-                self.offsets.tracker.listed(listing.stretch)
+                self.offsets.tracker.listed(listing.key_range)
             if listing.complete:
                 self.store_works("listing")
             else:

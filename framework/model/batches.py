@@ -58,7 +58,7 @@ class RecordBatch:
         size_bytes: sum of the payloads' lengths.
         entry: the object's position once every record of this batch is confirmed.
         skipped: bad records skipped just before this batch.
-        given_up: the failure that ends the object with this batch, before its real end; None without a failure.
+        failure: the failure that ends the object with this batch, before its real end; None without a failure.
     """
 
     native: NativeObject
@@ -68,7 +68,7 @@ class RecordBatch:
     size_bytes: int
     entry: OffsetManagerEntry
     skipped: tuple[SkippedRecord, ...] = ()
-    given_up: ObjectFailure | None = None
+    failure: ObjectFailure | None = None
 
     @property
     def last_record(self) -> int:
@@ -81,9 +81,9 @@ class RecordBatch:
         return self.size_bytes + sum(len(skip.raw) for skip in self.skipped) if self.skipped else self.size_bytes
 
     @property
-    def left_out(self) -> int:
+    def error_count(self) -> int:
         """Number of skips and failures that count against the error budget; archived objects do not count."""
-        rest = self.given_up
+        rest = self.failure
         return len(self.skipped) + (rest is not None and not isinstance(rest.error, ObjectArchivedError))
 
     def without_raw(self) -> RecordBatch:
@@ -100,7 +100,7 @@ class RecordBatch:
                 topic_partition=self.topic_partition,
                 record_number=number,
                 payload=payload,
-                share=self.entry.share,
+                split_number=self.entry.split_number,
             )
 
 
@@ -113,14 +113,14 @@ class SourceRecord:
         topic_partition: its destination.
         record_number: 1, 2, 3 ... within its object, or within its split.
         payload: the bytes that Iggy stores.
-        share: number of the split, counted from 1; 0 when the object is read whole.
+        split_number: number of the split, counted from 1; 0 when the object is read whole.
     """
 
     native: NativeObject
     topic_partition: TopicPartition
     record_number: int
     payload: bytes = attrs.field(repr=length_only)
-    share: int = 0
+    split_number: int = 0
 
 
 @attrs.frozen(kw_only=True, slots=True, eq=False)

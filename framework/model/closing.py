@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 
-def give_up(iterator: Iterator[object] | None) -> None:
+def close_iterator(iterator: Iterator[object] | None) -> None:
     """Close a generator now, in this thread, so that it releases its resources. Other iterators need no close.
 
     An abandoned generator may be part of a reference cycle, or of the traceback of a stored error. Then the garbage

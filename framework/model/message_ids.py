@@ -1,7 +1,7 @@
 """Message ids: 128 bits that identify a record of an object version, the same on every run.
 
     bits 127..64   hash of (source name, bucket, key, version, generation, split size)
-    bits  63..40   split number ("share"): 0 when the object is not split
+    bits  63..40   split number: 0 when the object is not split
     bits  39..0    record number within the split, counted from 1
 
 A repeated send produces the same ids, so duplicates are recognizable. A replay of a topic's tail shows which records
@@ -20,7 +20,7 @@ import xxhash
 if TYPE_CHECKING:
     from framework.model.positions import OffsetManagerEntry
 
-MAX_SHARE = (1 << 24) - 1
+MAX_SPLIT = (1 << 24) - 1
 MAX_RECORD = (1 << 40) - 1
 
 # A prefix before the fields: another scheme never produces the same hashes by accident.
@@ -34,12 +34,12 @@ class MessageId:
 
     Attributes:
         object_hash: 64 bits, see `object_hash64`.
-        share: split number; 0 when the object is not split.
+        split_number: split number; 0 when the object is not split.
         record: record number within the split, counted from 1.
     """
 
     object_hash: int
-    share: int
+    split_number: int
     record: int
 
 
@@ -105,17 +105,19 @@ def _hash64(texts: tuple[str, ...], split_size: int, generation: int | None) -> 
     return xxhash.xxh3_64_intdigest(b"".join(parts))
 
 
-def message_id(object_hash: int, share: int, record: int) -> int:
+def message_id(object_hash: int, split_number: int, record: int) -> int:
     """Return the 128-bit id of a record.
 
     Raises:
         ValueError: a part does not fit its bits.
     """
-    if not (0 <= object_hash < 1 << 64 and 0 <= share <= MAX_SHARE and 0 <= record <= MAX_RECORD):
-        raise ValueError(f"no message id for share {share}, record {record}: at most {MAX_SHARE} and {MAX_RECORD}")
-    return object_hash << 64 | share << 40 | record
+    if not (0 <= object_hash < 1 << 64 and 0 <= split_number <= MAX_SPLIT and 0 <= record <= MAX_RECORD):
+        raise ValueError(
+            f"no message id for split {split_number}, record {record}: at most {MAX_SPLIT} and {MAX_RECORD}"
+        )
+    return object_hash << 64 | split_number << 40 | record
 
 
 def parse_message_id(message_id: int) -> MessageId:
     """Split an id into its parts; the inverse of `message_id`. Ids from other producers give meaningless parts."""
-    return MessageId(message_id >> 64, message_id >> 40 & MAX_SHARE, message_id & MAX_RECORD)
+    return MessageId(message_id >> 64, message_id >> 40 & MAX_SPLIT, message_id & MAX_RECORD)

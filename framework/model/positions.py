@@ -1,6 +1,6 @@
 """The position of an object: how many records are sent, how many survive any crash, and their destination.
 
-    started -> sent (acknowledged) -> saved (survives any crash) -> settled (saved up to the total)
+    started -> sent (acknowledged) -> saved (survives any crash) -> final (saved up to the total)
 
 docs/concepts/positions.md explains why these counts differ.
 """
@@ -16,7 +16,7 @@ import attrs
 
 from framework.errors import PositionMismatchError
 from framework.model.objects import NativeObject, ObjectState, ResumePoint, TopicPartition
-from framework.model.splits import Share
+from framework.model.splits import Split
 
 Scalar = str | int | float | bool | None
 
@@ -40,15 +40,15 @@ class OffsetManagerKey:
         """Return the key of an object: `{"bucket": bucket, "key": key}`."""
         return cls((("bucket", bucket), ("key", key)))
 
-    def of_share(self, share: int) -> OffsetManagerKey:
+    def of_split(self, split_number: int) -> OffsetManagerKey:
         """Return the key of a split of this object.
 
         Split 1 uses the object's own key: its position records how the object is split.
         """
-        return self if share <= 1 else self.of({**dict(self.properties), "share": str(share)})
+        return self if split_number <= 1 else self.of({**dict(self.properties), "share": str(split_number)})
 
     @property
-    def share(self) -> int:
+    def split_number(self) -> int:
         """Number of the split; 0 for the object's own key, which split 1 also uses."""
         for name, value in self.properties:
             if name == "share":
@@ -75,7 +75,7 @@ class OffsetManagerEntry:
         generation: 1, 2, 3 ...: each time this key starts again from its first record (a new version, a reset, other
             options), it gets a generation that it never had before. It is part of every message id.
         modified_ms: last-modified of that version, milliseconds since 1970.
-        share: number of the split, counted from 1; 0 when the object is read whole.
+        split_number: number of the split, counted from 1; 0 when the object is read whole.
         split_size: bytes per split; 0 when the object is read whole. Fixed with the version's first position.
         records_done: records 1 .. records_done are acknowledged or skipped. Never "index of the next".
         records_saved: number of records that survive any crash of the server; never more than `records_done`.
@@ -96,7 +96,7 @@ class OffsetManagerEntry:
     version: str
     generation: int = 1
     modified_ms: int = 0
-    share: int = 0
+    split_number: int = 0
     split_size: int = 0
     records_done: int = 0
     records_saved: int = 0
@@ -131,7 +131,7 @@ class OffsetManagerEntry:
         return self.total is not None and self.records_done >= self.total
 
     @property
-    def settled(self) -> bool:
+    def final(self) -> bool:
         """Whether the position is finished and no crash can change that."""
         return self.total is not None and self.records_saved >= self.total
 
@@ -148,13 +148,13 @@ class OffsetManagerEntry:
         return ObjectState.FAILED if self.failed else ObjectState.DONE
 
     @property
-    def cut(self) -> Share | None:
+    def split(self) -> Split | None:
         """The split of this position; None when the object is read whole."""
-        return Share(self.share, self.split_size) if self.split_size else None
+        return Split(self.split_number, self.split_size) if self.split_size else None
 
     def bytes_of(self, native: NativeObject) -> int:
         """Return how many bytes of the object this position covers."""
-        return Share(self.share, self.split_size).bytes_of(native.size) if self.split_size else native.size
+        return Split(self.split_number, self.split_size).bytes_of(native.size) if self.split_size else native.size
 
     def is_of(self, other: OffsetManagerEntry) -> bool:
         """Return whether both cover the same records: the same generation, version and split size."""
@@ -162,7 +162,7 @@ class OffsetManagerEntry:
 
     def get_manager_key(self) -> OffsetManagerKey:
         """Return the key under which the position is stored."""
-        return OffsetManagerKey.of_object(self.bucket, self.key).of_share(self.share)
+        return OffsetManagerKey.of_object(self.bucket, self.key).of_split(self.split_number)
 
     def get_properties(self) -> dict[str, Any]:
         """Return the stored form without the key: a new dict of JSON values, independent of the position."""
@@ -180,7 +180,7 @@ class OffsetManagerEntry:
             "total": self.total,
             "failed": self.failed or None,
             "skipped": self.skipped or None,
-            "share": self.share if self.split_size else None,
+            "share": self.split_number if self.split_size else None,
             "split_size": self.split_size or None,
             "mark": [self.mark.record, self.mark.byte] if self.mark is not None else None,
             "depends_on": self.numbering_options or None,
@@ -208,7 +208,7 @@ class OffsetManagerEntry:
             version=str(properties["version"]),
             generation=int(properties["generation"]),
             modified_ms=int(properties["modified"]),
-            share=int(properties.get("share", 0)),
+            split_number=int(properties.get("share", 0)),
             split_size=int(properties.get("split_size", 0)),
             records_done=int(properties["records"]),
             records_saved=int(properties["saved"]),
@@ -268,11 +268,11 @@ class OffsetManagerEntry:
         mark = self.mark if self.mark is not None and self.mark.record <= records_done else None
         return attrs.evolve(self, records_done=records_done, mark=mark)
 
-    def another_split(self, share: int, topic_partition: TopicPartition) -> OffsetManagerEntry:
+    def another_split(self, split_number: int, topic_partition: TopicPartition) -> OffsetManagerEntry:
         """Return the position of another split of the same version, before its first record is read."""
         return attrs.evolve(
             self,
-            share=share,
+            split_number=split_number,
             topic_partition=topic_partition,
             records_done=0,
             records_saved=0,

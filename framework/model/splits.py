@@ -18,7 +18,7 @@ TAIL_BYTES = 1 << 16
 
 
 @attrs.frozen(slots=True)
-class Share:
+class Split:
     """A split of an object.
 
     Attributes:
@@ -58,6 +58,6 @@ class Share:
         return start, max(start, min(self.end + TAIL_BYTES, size))
 
 
-def count_shares(size: int, split_size: int) -> int:
+def count_splits(size: int, split_size: int) -> int:
     """Return the number of splits of an object of `size` bytes."""
     return -(-size // split_size)

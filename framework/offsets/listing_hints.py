@@ -19,7 +19,7 @@ SMALL_PAGES = 8
 NOTABLE = 0.1
 """The hints are rewritten when their counts are off by this fraction of all keys at any split point."""
 
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """Maximum size of a histogram, compressed."""
 
 DISTINGUISHING = 4
@@ -32,12 +32,12 @@ class TailMark:
 
     Attributes:
         after: every object up to this key that the last complete listing or a later listing showed is finished.
-        whole_pass_ms: start of that complete listing, by this machine's clock, milliseconds since 1970 UTC.
+        whole_listing_ms: start of that complete listing, by this machine's clock, milliseconds since 1970 UTC.
         selection: the options that decided which objects were read; the mark is valid only under the same options.
     """
 
     after: str
-    whole_pass_ms: int
+    whole_listing_ms: int
     selection: str
 
 
@@ -65,12 +65,12 @@ class PastListing:
 def worth_keeping(histogram: Histogram, page_size: int) -> Histogram:
     """Return the histogram of a complete listing in its stored form; empty for a small listing.
 
-    Its keys are shortened, and then thinned, as far as needed to compress them into `MOST_BYTES`.
+    Its keys are shortened, and then thinned, as far as needed to compress them into `MAX_BYTES`.
     """
     if sum(count for _, count in histogram) < SMALL_PAGES * page_size:
         return ()
     kept, points = histogram, POINTS
-    while _packed_bytes(kept) > MOST_BYTES and len(kept) > 1:
+    while _packed_bytes(kept) > MAX_BYTES and len(kept) > 1:
         kept = shortened(thinned(histogram, points))
         points //= 2
     return kept
@@ -96,8 +96,8 @@ def differs_notably(past: Histogram, now: Histogram) -> bool:
     if not past or not now:
         return bool(past) != bool(now)
     keys, sums = [key for key, _ in now], [0, *accumulate(count for _, count in now)]
-    told, error = 0, abs(sums[-1] - sum(count for _, count in past))
+    counted, error = 0, abs(sums[-1] - sum(count for _, count in past))
     for key, count in past:
-        told += count
-        error = max(error, abs(told - sums[bisect_right(keys, key)]))
+        counted += count
+        error = max(error, abs(counted - sums[bisect_right(keys, key)]))
     return error > NOTABLE * sums[-1]

@@ -172,7 +172,7 @@ class OffsetManager:
 
     The reading thread calls `get_entry` and starts positions with `add_entry`. The sending thread calls `store_begun`
     before it sends, and passes the server's confirmations to `commit`. `flush` writes the changes since the last flush.
-    Settled positions are packed: about 100 bytes each.
+    Final positions are packed: about 100 bytes each.
 
     A count is saved only when no crash of the server can revert the records it covers. A partition that saves each
     message allows it immediately; in others it waits until `hold_back` messages follow.
@@ -262,16 +262,16 @@ class OffsetManager:
     def get_splits(self, first: OffsetManagerEntry) -> list[OffsetManagerEntry]:
         """Return the positions of an object's splits after the first."""
         with self.lock:
-            keys = self._positions.shares_of(first.get_manager_key())
+            keys = self._positions.splits_of(first.get_manager_key())
             return [entry for entry in map(self._positions.find, keys) if entry is not None and entry.is_of(first)]
 
-    def settled_version(self, key: OffsetManagerKey) -> str | None:
-        """Return the version of a settled object; None without a position, while it is read, or when it is split.
+    def final_version(self, key: OffsetManagerKey) -> str | None:
+        """Return the version of a final object; None without a position, while it is read, or when it is split.
 
         A listing asks this for each object that it shows: cheaper than the position.
         """
         with self.lock:
-            return self._positions.settled_version(key)
+            return self._positions.final_version(key)
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
@@ -311,7 +311,7 @@ class OffsetManager:
             key = key.get_manager_key()
         with self.lock:
             known = self._positions.find(key)
-            splits = self._positions.shares_of(key) if known is not None and known.split_size else []
+            splits = self._positions.splits_of(key) if known is not None and known.split_size else []
             if not self._positions.remove_object(key):
                 return
             self._removed[key] = None
@@ -561,21 +561,21 @@ class OffsetManager:
                 raise
             return delta
 
-    def forget_settled(self, entries: Iterable[OffsetManagerEntry]) -> None:
-        """Drop settled and saved positions, for a worker: its leader holds them and decides by them."""
+    def forget_final(self, entries: Iterable[OffsetManagerEntry]) -> None:
+        """Drop final and saved positions, for a worker: its leader holds them and decides by them."""
         with self.lock:
             for entry in entries:
                 key = entry.get_manager_key()
                 known = self._positions.find(key)
-                if entry.settled and key not in self._dirty and known == entry:
+                if entry.final and key not in self._dirty and known == entry:
                     del self._positions[key]
 
     # ---- calls of a leader
 
     @property
-    def settled(self) -> int:
-        """Number of settled positions."""
-        return self._positions.settled
+    def final(self) -> int:
+        """Number of final positions."""
+        return self._positions.final
 
     def entries(self) -> PositionView:
         """Return a view of all current positions: a sequence that builds each entry on access."""
@@ -597,7 +597,7 @@ class OffsetManager:
         with self.lock:
             compacted = self._positions.compact(self._watermark)
             if compacted.objects:
-                self._watermark = self._watermark.with_folded(compacted.objects, compacted.records)
+                self._watermark = self._watermark.with_compacted(compacted.objects, compacted.records)
             objects = sum(compacted.objects.values())
             objects += self._drop_missing()
         self.tracker.compacted(objects)
@@ -607,7 +607,7 @@ class OffsetManager:
         """Drop the positions of objects that complete listings missed for longer than late arrivals are allowed."""
         gone = [
             key.whole()
-            for key, entry in self._positions.unsettled()
+            for key, entry in self._positions.pending()
             if entry.missing_since_ms and self.tracker.is_gone_for_good(entry)
         ]
         return sum(map(self._positions.remove_object, dict.fromkeys(gone)))
@@ -616,14 +616,14 @@ class OffsetManager:
         """Update which objects are missing after a complete listing of a prefix.
 
         Args:
-            shown: listed objects with unsettled positions.
+            shown: listed objects with pending positions.
             covers: the prefix.
             after: the key after which the listing began.
             now_ms: start of the listing, by the store's clock.
         """
         shown = set(shown)
         with self.lock:
-            for key, entry in self._positions.unsettled():
+            for key, entry in self._positions.pending():
                 if not entry.key.startswith(covers) or entry.key <= after:
                     continue
                 missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms

@@ -1,4 +1,4 @@
-"""A settled position as a row of bytes: data common to many objects is stored once.
+"""A final position as a row of bytes: data common to many objects is stored once.
 
     row  = head | body
     head = folder u32 | length of the name u32 | name             equal for equal keys, and only for them
@@ -79,7 +79,7 @@ class RowCodec:
         self._entry_class = entry_class
         self._rest_of = attrgetter(*(field.name for field in rest))
         self._arguments = [field.alias or field.name for field in rest]
-        self._most_folders = folders
+        self._max_folders = folders
         self._folder_numbers: dict[tuple[Scope, str], int] = {}
         self._folders: list[tuple[Scope, str]] = []
         self._template_numbers: dict[tuple[object, ...], int] = {}
@@ -139,7 +139,7 @@ class RowCodec:
         """Return the folder's number, and its length within the name."""
         cut = name.rfind("/") + 1
         number = self._folder_numbers.get((scope, name[:cut]))
-        if number is None and cut and len(self._folders) >= self._most_folders:
+        if number is None and cut and len(self._folders) >= self._max_folders:
             cut = 0  # the table is full, and stays so: equal keys have equal heads
             number = self._folder_numbers.get((scope, ""))
         if number is None and add:
@@ -275,7 +275,9 @@ class RowCodec:
         scope, name, at = self._named(row)
         if row[at] & _PICKLED or not isinstance(scope, str):
             entry = self.entry_of(row)
-            return RowFacts(entry.bucket, entry.key, entry.modified_ms, entry.generation, entry.done, entry.cut is None)
+            return RowFacts(
+                entry.bucket, entry.key, entry.modified_ms, entry.generation, entry.done, entry.split is None
+            )
         _, template, modified_ms, _ = _BODY.unpack_from(row, at)
         generation: int = self._templates[template]["generation"]
         return RowFacts(scope, name, modified_ms, generation, self._done[template], self._whole[template])
@@ -286,7 +288,7 @@ class RowCodec:
         flags = row[at]
         if flags & (_PICKLED | _EXTRA):
             entry = self.entry_of(row)
-            return entry.version if entry.cut is None else None
+            return entry.version if entry.split is None else None
         _, template, modified_ms, _ = _BODY.unpack_from(row, at)
         return _unpacked_version(row, at + _BODY.size, flags, modified_ms) if self._whole[template] else None
 

@@ -1,4 +1,4 @@
-"""All positions of a source, by key: unsettled positions as objects, millions of settled positions packed."""
+"""All positions of a source, by key: pending positions as objects, millions of final positions packed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Compacted:
 
 
 class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
-    """Key -> entry, as a dict. Settled entries are packed; unsettled entries are objects.
+    """Key -> entry, as a dict. Final entries are packed; pending entries are objects.
 
     For one thread at a time; a `view` may be read concurrently.
 
@@ -77,7 +77,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @override
     def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
-        if entry.settled:
+        if entry.final:
             self._finished.put(key, entry)
             self._reading.pop(key, None)
         else:
@@ -99,23 +99,23 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         yield from map(self._key_class, self._finished.keys())
         yield from list(self._reading)
 
-    def unsettled(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
+    def pending(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
         """Return the entries that are being read, or that a crash of the server could still revert."""
         return list(self._reading.items())
 
-    def shares_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
+    def splits_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
         """Return the keys of an object's splits after the first; they start together, so there is no gap."""
-        keys = (whole.of_share(share) for share in itertools.count(2))
+        keys = (whole.of_split(split_number) for split_number in itertools.count(2))
         return list(itertools.takewhile(self.__contains__, keys))
 
     @property
-    def settled(self) -> int:
+    def final(self) -> int:
         """Number of packed entries."""
         return len(self._finished)
 
     @property
     def records_done(self) -> int:
-        """Total records of all entries; iterates only over unsettled entries."""
+        """Total records of all entries; iterates only over pending entries."""
         return self._finished.records_done + sum(entry.records_done for entry in self._reading.values())
 
     def compact(self, watermark: Watermark) -> Compacted:
@@ -130,7 +130,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         objects: dict[str, int] = {}
         generation = 0
         splits: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if entry.cut is not None}
+        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if entry.split is not None}
         facts = self._finished.codec.facts
         before = self._finished.records_done
         for number, row in self._finished.rows():
@@ -163,23 +163,23 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         known = self.find(key)
         if known is None:
             return False
-        for split in self.shares_of(key) if known.split_size else ():
+        for split in self.splits_of(key) if known.split_size else ():
             del self[split]
         del self[key]
         self.floor = max(self.floor, known.generation)
         return True
 
-    def settled_version(self, key: OffsetManagerKey) -> str | None:
-        """Return the version of that key's entry, cheaper than the entry; None for an unsettled entry or a split."""
+    def final_version(self, key: OffsetManagerKey) -> str | None:
+        """Return the version of that key's entry, cheaper than the entry; None for a pending entry or a split."""
         return self._finished.whole_version(key)
 
     def load(self, tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> None:
-        """Load settled entries from a snapshot into an empty map."""
+        """Load final entries from a snapshot into an empty map."""
         self._finished.codec.restore(tables)
         self._finished.load(chunks)
 
     def view(self) -> PositionView:
-        """Return a view of all current entries. Copies only unsettled entries."""
+        """Return a view of all current entries. Copies only pending entries."""
         return PositionView(self._finished.view(), list(self._reading.values()))
 
 
@@ -192,7 +192,7 @@ def _count(objects: dict[str, int], watermark: Watermark, key: str) -> None:
 class PositionView(Sequence["OffsetManagerEntry"]):
     """A snapshot of positions, each entry built on access. Immutable; threads may share it.
 
-    Equal to any sequence of equal entries in the same order: settled entries first, in the order in which they settled.
+    Equal to any sequence of equal entries in the same order: final entries first, in the order in which they became final.
     """
 
     def __init__(self, finished: FinishedView | None, reading: Sequence[OffsetManagerEntry]) -> None:
@@ -250,7 +250,7 @@ class PositionView(Sequence["OffsetManagerEntry"]):
         return self._finished.tables if self._finished is not None else {"folders": [], "templates": []}
 
     def chunks(self) -> Iterator[RowChunk]:
-        """Yield the settled entries in the form of a snapshot."""
+        """Yield the final entries in the form of a snapshot."""
         return self._finished.chunks() if self._finished is not None else iter(())
 
     def others(self) -> Iterator[OffsetManagerEntry]:
@@ -293,7 +293,7 @@ def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> int:
     if first is not None and not first.is_of(entry):
         highest = first.generation
         if first.split_size:
-            for other in positions.shares_of(whole):
+            for other in positions.splits_of(whole):
                 del positions[other]
         positions.pop(whole, None)
     positions[key] = entry

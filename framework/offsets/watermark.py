@@ -8,7 +8,7 @@ positions are *compacted*: they are dropped, and the range replaces them all.
 
 Keys are compared as Python strings, by code point, which is the order of their UTF-8 bytes. Times are milliseconds
 since 1970 by the store's clock. A time never decreases: objects compacted under it would look new. Adjacent ranges with
-the same time are merged. Where the number of ranges would exceed `MOST_RANGES`, a range does not advance: this is
+the same time are merged. Where the number of ranges would exceed `MAX_RANGES`, a range does not advance: this is
 always safe, and a later listing advances it.
 """
 
@@ -23,7 +23,7 @@ import attrs
 
 from framework.storage.listing.keyspace import MAX_KEY_BYTES
 
-MOST_RANGES = 1000
+MAX_RANGES = 1000
 """Maximum over all prefixes together: some tens of kB in a snapshot."""
 
 _LAST = chr(0x10FFFF)
@@ -64,13 +64,13 @@ class Watermark:
     Attributes:
         bucket: the bucket of the keys; empty while there are no ranges.
         prefixes: listed prefix -> its ranges, in order, without overlaps. No prefix begins with another.
-        folded: listed prefix -> compacted objects. Each version counts, so it may exceed the number of objects.
+        compacted: listed prefix -> compacted objects. Each version counts, so it may exceed the number of objects.
         records: records of those objects.
     """
 
     bucket: str = ""
     prefixes: Mapping[str, Ranges] = attrs.field(factory=_no_ranges)
-    folded: Mapping[str, int] = attrs.field(factory=dict)
+    compacted: Mapping[str, int] = attrs.field(factory=dict)
     records: int = 0
 
     def __bool__(self) -> bool:
@@ -79,7 +79,7 @@ class Watermark:
     @property
     def objects(self) -> int:
         """Number of object versions with compacted positions."""
-        return sum(self.folded.values())
+        return sum(self.compacted.values())
 
     def __len__(self) -> int:
         """Return the number of ranges."""
@@ -107,19 +107,19 @@ class Watermark:
     def raised(self, prefix: str, stretches: Iterable[CoveredRange]) -> Watermark:
         """Advance these ranges of a prefix to their times; parts with a later time keep it."""
         ranges = self.prefixes.get(prefix, ())
-        room = MOST_RANGES - (len(self) - len(ranges))
-        for stretch in joined(sorted(stretches, key=_after)):
-            if stretch.time_ms > 0 and (stretch.until is None or stretch.after < stretch.until):
-                higher = _raised(ranges, stretch)
+        room = MAX_RANGES - (len(self) - len(ranges))
+        for key_range in joined(sorted(stretches, key=_after)):
+            if key_range.time_ms > 0 and (key_range.until is None or key_range.after < key_range.until):
+                higher = _raised(ranges, key_range)
                 ranges = higher if len(higher) <= max(room, len(ranges)) else ranges
         return attrs.evolve(self, prefixes={**self.prefixes, prefix: ranges}) if ranges else self
 
-    def with_folded(self, folded: Mapping[str, int], records: int) -> Watermark:
+    def with_compacted(self, compacted: Mapping[str, int], records: int) -> Watermark:
         """Add compacted positions: their number per prefix, and their records in total."""
-        counts = {**self.folded}
-        for prefix, count in folded.items():
+        counts = {**self.compacted}
+        for prefix, count in compacted.items():
             counts[prefix] = counts.get(prefix, 0) + count
-        return attrs.evolve(self, folded=counts, records=self.records + records)
+        return attrs.evolve(self, compacted=counts, records=self.records + records)
 
     def opened(self, names: str, *, exactly: bool = False) -> Watermark:
         """Remove the keys that begin with `names`, or only that key: their objects are new again, of any age.
@@ -154,8 +154,8 @@ def _lower(left: str | None, right: str | None) -> str | None:
     return min(left, right)
 
 
-def _raised(ranges: Sequence[CoveredRange], stretch: CoveredRange) -> Ranges:
-    after, until, time_ms = stretch.after, stretch.until, stretch.time_ms
+def _raised(ranges: Sequence[CoveredRange], key_range: CoveredRange) -> Ranges:
+    after, until, time_ms = key_range.after, key_range.until, key_range.time_ms
     result: list[CoveredRange] = []
     here = after  # the range is placed up to here
     for one in ranges:

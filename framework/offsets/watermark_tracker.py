@@ -40,8 +40,8 @@ class TrackedPositions(Protocol):
         """The lock to hold while the watermark changes."""
 
     @property
-    def settled(self) -> int:
-        """Number of settled positions."""
+    def final(self) -> int:
+        """Number of final positions."""
 
     def store_begun(self) -> None:
         """Store the positions that were started."""
@@ -73,7 +73,7 @@ class WatermarkTracker:
         self._compacted_before = 0
         # of all listings
         self._complete_ms: dict[str, int] = {}  # prefix -> start of its last complete listing
-        self._compactable = self._settled_before = 0
+        self._compactable = self._final_before = 0
         self._expected: dict[str, tuple[int, int]] = {}
 
     def open(self, window_ms: int | None) -> None:
@@ -111,19 +111,19 @@ class WatermarkTracker:
         self._page_ms = self._least_ms = self._horizon_ms
 
     def seen(self, native: NativeObject) -> None:
-        """Count an object whose position is settled."""
+        """Count an object whose position is final."""
         if self._began_ms is not None and native.modified_ms < self._horizon_ms:
             if native.modified_ms <= 0:
-                self.put_off(native)
+                self.defer(native)
             self._old += 1
 
     def seen_open(self, key: OffsetManagerKey, native: NativeObject) -> None:
-        """Count an object with a position that is not settled."""
+        """Count an object with a position that is not final."""
         self.show(key)
         self.seen(native)
 
     def show(self, key: OffsetManagerKey) -> None:
-        """Record that an object with an unsettled position still exists, whether selected or not."""
+        """Record that an object with a pending position still exists, whether selected or not."""
         self._shown.add(key)
 
     def seen_compacted(self, native: NativeObject) -> None:
@@ -132,18 +132,18 @@ class WatermarkTracker:
         if self._youngest is None or native.modified_ms > self._youngest.modified_ms:
             self._youngest = native
 
-    def put_off(self, native: NativeObject) -> None:
+    def defer(self, native: NativeObject) -> None:
         """Hold back the watermark: this object or version has no position yet and must not be hidden."""
         self._page_ms = min(self._page_ms, native.modified_ms)
 
-    def listed(self, stretch: KeyRange | None) -> None:
+    def listed(self, key_range: KeyRange | None) -> None:
         """Advance over a key range whose objects were all handled since the last call; None: an unknown range."""
         if self._began_ms is None:
             return
         page_ms, self._page_ms = self._page_ms, self._horizon_ms
         self._least_ms = min(self._least_ms, page_ms)
-        if self._in_order and stretch is not None:
-            self._raise(stretch.after, stretch.until, page_ms)
+        if self._in_order and key_range is not None:
+            self._raise(key_range.after, key_range.until, page_ms)
 
     def complete(self, *, whole: bool) -> None:
         """End the listing of the prefix.
@@ -173,7 +173,7 @@ class WatermarkTracker:
         self._old = 0
 
     def _compacted_of(self, prefix: str) -> int:
-        return self._offsets.watermark.folded.get(prefix, 0)
+        return self._offsets.watermark.compacted.get(prefix, 0)
 
     def _look_for_late_ones(self) -> None:
         """Warn once of objects that appeared with a last-modified before the watermark: **they are not read**."""
@@ -196,14 +196,14 @@ class WatermarkTracker:
     def compactable(self) -> int:
         """Approximate number of positions that a compaction would drop now.
 
-        Counts old listed objects, up to the number of newly settled positions.
+        Counts old listed objects, up to the number of new final positions.
         """
-        return max(0, min(self._compactable, self._offsets.settled - self._settled_before))
+        return max(0, min(self._compactable, self._offsets.final - self._final_before))
 
     def compacted(self, objects: int) -> None:
         """Record how many objects lost their positions. Unfinished objects wait for a later compaction."""
         self._compactable = max(0, self._compactable - objects)
-        self._settled_before = self._offsets.settled
+        self._final_before = self._offsets.final
 
     def is_gone_for_good(self, entry: OffsetManagerEntry) -> bool:
         """Return whether complete listings missed the object for so long that its return would be a late arrival."""

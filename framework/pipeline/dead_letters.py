@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from framework.errors import SkippableError
     from framework.model.batches import RecordBatch
     from framework.model.objects import NativeObject, TopicPartition
-    from framework.model.splits import Share
+    from framework.model.splits import Split
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class DeadLetter:
 
     Attributes:
         native: the object version.
-        cut: the split; None when the object is read whole.
+        split: the split; None when the object is read whole.
         generation: generation of the position.
         record_number: the bad record; for a failed object the first missing record.
         whole_object: whether the letter covers the rest of the object from that record on.
@@ -39,7 +39,7 @@ class DeadLetter:
     """
 
     native: NativeObject
-    cut: Share | None
+    split: Split | None
     generation: int = 1
     record_number: int
     whole_object: bool
@@ -60,13 +60,13 @@ class DeadLetterBox(Protocol):
         """
 
 
-def letters_of(batch: RecordBatch) -> Iterator[DeadLetter]:
+def dead_letters_of(batch: RecordBatch) -> Iterator[DeadLetter]:
     """Yield a dead letter for each skipped record of a batch, and for the failed rest of its object."""
     entry = batch.entry
     for skip in batch.skipped:
         yield DeadLetter(
             native=batch.native,
-            cut=entry.cut,
+            split=entry.split,
             generation=entry.generation,
             record_number=skip.record_number,
             whole_object=False,
@@ -75,11 +75,11 @@ def letters_of(batch: RecordBatch) -> Iterator[DeadLetter]:
             raw=skip.raw,
             length=skip.length,
         )
-    rest = batch.given_up
+    rest = batch.failure
     if rest is not None:
         yield DeadLetter(
             native=batch.native,
-            cut=entry.cut,
+            split=entry.split,
             generation=entry.generation,
             record_number=rest.record_number,
             whole_object=True,

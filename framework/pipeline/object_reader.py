@@ -22,7 +22,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
-from framework.model.closing import give_up
+from framework.model.closing import close_iterator
 from framework.model.objects import ObjectState
 from framework.storage.prefetch import FetchedInput
 from framework.transformer import BatchLimits, PayloadBatch, guarded
@@ -95,8 +95,8 @@ class ObjectRead:
         """Yield the batches of the object. It holds back a batch, so that the last batch carries the object's end."""
         entry, held = self._entry, None
         read = self._owner.transformer.read
-        if entry.cut is not None:
-            read = functools.partial(self._owner.transformer.read_split, share=entry.cut)
+        if entry.split is not None:
+            read = functools.partial(self._owner.transformer.read_split, split=entry.split)
         runs = guarded(
             read(self._source, skip=entry.records_done, mark=entry.mark, limits=limits),
             self._native.location,
@@ -121,7 +121,7 @@ class ObjectRead:
             yield self._batch(held, ObjectState.DONE)
         finally:
             try:
-                give_up(runs)  # otherwise the traceback of a fatal bad record would keep their resources open
+                close_iterator(runs)  # otherwise the traceback of a fatal bad record would keep their resources open
             finally:
                 self._source.close()
 
@@ -144,9 +144,7 @@ class ObjectRead:
         kept = self._skipped
         return len(kept) >= KEPT_SKIPPED or sum(len(skip.raw) for skip in kept) >= KEPT_SKIPPED_BYTES
 
-    def _batch(
-        self, run: PayloadBatch | None, state: ObjectState, given_up: ObjectFailure | None = None
-    ) -> RecordBatch:
+    def _batch(self, run: PayloadBatch | None, state: ObjectState, failure: ObjectFailure | None = None) -> RecordBatch:
         entry = self._entry
         if self._skipped:
             entry = attrs.evolve(entry, skipped=self._bad)
@@ -166,7 +164,7 @@ class ObjectRead:
             size_bytes=run.size_bytes if run is not None else 0,
             entry=self._entry,
             skipped=skipped,
-            given_up=given_up,
+            failure=failure,
         )
 
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:

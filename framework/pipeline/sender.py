@@ -21,7 +21,7 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager, PositionDelta
-from framework.pipeline.dead_letters import DeadLetter, DeadLetterBox, letters_of
+from framework.pipeline.dead_letters import DeadLetter, DeadLetterBox, dead_letters_of
 from framework.pipeline.producer import Producer
 from framework.pipeline.statistics import TaskStatistics
 
@@ -97,9 +97,9 @@ class ObjectLines:
             "seconds": round(seconds, 3),
         }
         if entry.split_size:
-            fields["share"] = entry.share
-        if batch.given_up:
-            fields["given_up"] = type(batch.given_up.error).__name__
+            fields["share"] = entry.split_number
+        if batch.failure:
+            fields["given_up"] = type(batch.failure.error).__name__
         objects_log.info("object done", extra=fields)
 
 
@@ -244,10 +244,10 @@ class Pipeline:
             if self._open_partition is not None:
                 self._open_partition(topic_partition)
             self._partitions.add(topic_partition)
-        if batch.skipped or batch.given_up:
-            self._offsets.note_skipped(batch.left_out)
+        if batch.skipped or batch.failure:
+            self._offsets.note_skipped(batch.error_count)
             self._flush()  # the log holds the count before the dead letters: a restart does not reset the limit
-            self._send_letters(list(letters_of(batch)))
+            self._send_dead_letters(list(dead_letters_of(batch)))
         if self._object_lines is not None:
             self._object_lines.begin(batch)
         batch = batch.without_raw()
@@ -269,7 +269,7 @@ class Pipeline:
             and buffer.size_bytes + batch.size_bytes <= self._batch_bytes
         )
 
-    def _send_letters(self, letters: Sequence[DeadLetter]) -> None:
+    def _send_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Store dead letters before any later record is sent.
 
         Recovery treats everything before a stored record as done.

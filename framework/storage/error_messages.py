@@ -14,7 +14,7 @@ import attrs
 
 from framework.errors import ObjectError, SourceError
 
-_LONGEST_DETAIL = 300
+_MAX_DETAIL = 300
 MASK = "***"
 _MAX_RETRY_AFTER_DIGITS = 9
 NO_DOCUMENT = "this answer is no document of the store: an ingress, load balancer or proxy made it"
@@ -81,7 +81,7 @@ _TOKENS = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b|\bya29\.[\w.-]+|[A-Za-z0-9
 def redact(text: str) -> str:
     """Remove users and queries of addresses, keys and tokens; return one line of at most 300 characters."""
     text = _TOKENS.sub(MASK, _USER.sub(r"\1", _QUERY.sub(r"\1\2", " ".join(text.split()))))
-    return text if len(text) <= _LONGEST_DETAIL else f"{text[:_LONGEST_DETAIL]}..."
+    return text if len(text) <= _MAX_DETAIL else f"{text[:_MAX_DETAIL]}..."
 
 
 def is_loopback(host: str) -> bool:

@@ -6,7 +6,7 @@ import threading
 
 
 class FakeClock:
-    """Seconds that go up when told to. Call it for the time; threads may share it.
+    """A clock that only moves by `advance`. Call it for the time; threads may share it.
 
         clock = FakeClock()
         policy = RetryPolicy(clock=clock, wait=clock.wait, rand=lambda: 0.0)

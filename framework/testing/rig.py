@@ -40,7 +40,7 @@ class Capability(str, enum.Enum):
     STUCK = "making a listing stand still (stick)"
     CUT = "making an object's streams end early (cut)"
     FAULTS = "making calls to the store fail (fail, tries)"
-    SHARES = "a format whose objects can be cut into shares (can_split)"
+    SPLITS = "a format whose objects can be split (can_split)"
     HANDLES = "counting what is open (open_handles)"
     VENDOR_ERRORS = "naming the errors of its vendor (vendor_errors, translate)"
     PROCESSES = "making a task in another process (task_maker)"
@@ -140,7 +140,7 @@ class SourceRig(abc.ABC):
         """
 
     def cannot_hold(self, key: str) -> str:
-        """Why the store cannot hold an object of that key; empty when it can. Such keys are left out, and named."""
+        """Why the store cannot hold an object of that key; empty when it can. Such keys are skipped, and named."""
         del key
         return ""
 
@@ -153,7 +153,7 @@ class SourceRig(abc.ABC):
         raise NotImplementedError
 
     def spoil(self, store: OffsetStore) -> None:
-        """`Capability.POSITIONS`: what was saved is of a later version of the layout now, which nobody knows yet."""
+        """`Capability.POSITIONS`: what was saved is of a later version of the layout now, which no reader knows yet."""
         raise NotImplementedError
 
     def make_records(self, key: str, count: int) -> list[bytes]:

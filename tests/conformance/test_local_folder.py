@@ -18,7 +18,7 @@ from transformers import LocalFileInput
 
 class FolderRig(SourceRig):
     capabilities = frozenset(
-        {Capability.ORDER, Capability.CUT, Capability.SHARES, Capability.HANDLES, Capability.PROCESSES}
+        {Capability.ORDER, Capability.CUT, Capability.SPLITS, Capability.HANDLES, Capability.PROCESSES}
     )
 
     def __init__(self, folder):

@@ -231,7 +231,7 @@ class Chain:
             iggy={"partitions": self.partitions, "headers": "provenance" if self.headers else "none"},
             discovery={
                 "mode": self.mode,
-                "full_pass_interval": 2,
+                "full_listing_interval": 2,
                 "allowed_lateness": dice.choice(("1s", "1s", "24h")),  # with the short one, positions are folded
             },
         )

@@ -124,14 +124,16 @@ def check(stored, expected, *, bucket, headers=True, timed=True):
             continue
         key, number = known
         version = expected[key][number]
-        share, record = message.id >> 40 & (1 << 24) - 1, message.id & (1 << 40) - 1
-        place = f"{key}, version {number}, share {share}, record {record} ({where})"
-        counts[known][share, record] += 1
-        places[key, number, share].append((message.partition, record, place))
+        split_number, record = message.id >> 40 & (1 << 24) - 1, message.id & (1 << 40) - 1
+        place = f"{key}, version {number}, share {split_number}, record {record} ({where})"
+        counts[known][split_number, record] += 1
+        places[key, number, split_number].append((message.partition, record, place))
         hashes[known].add(message.id >> 64)
-        if counts[known][share, record] > 1:
+        if counts[known][split_number, record] > 1:
             verdict.note("repeated", 1, place)
-        if (share, record) not in version.records or not holds(message.payload, version.records[share, record]):
+        if (split_number, record) not in version.records or not holds(
+            message.payload, version.records[split_number, record]
+        ):
             verdict.note("wrong", 1, f"the payload is not that of {place}")
         if headers:
             _check_headers(verdict, message.headers, key, version, place, bucket=bucket, timed=timed)
@@ -178,8 +180,8 @@ def _check_hashes(verdict, hashes):
 
 def _check_missing(verdict, key, number, version, counts):
     ends = defaultdict(int)
-    for share, record in counts:
-        ends[share] = max(ends[share], record)
+    for split_number, record in counts:
+        ends[split_number] = max(ends[split_number], record)
     missing = sorted(
         place for place in version.records if place not in counts and (version.whole or place[1] < ends[place[0]])
     )

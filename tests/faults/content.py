@@ -70,9 +70,9 @@ def records_of(form, rows, data, split_size=None):
         return {(0, number): row for number, row in enumerate(rows, 1)}
     found, counts, begins = {}, defaultdict(int), 0
     for row, line in zip(rows, data.splitlines(keepends=True), strict=True):
-        share = begins // split_size + 1  # the share in which the line begins owns it
-        counts[share] += 1
-        found[share, counts[share]] = row
+        split_number = begins // split_size + 1  # the share in which the line begins owns it
+        counts[split_number] += 1
+        found[split_number, counts[split_number]] = row
         begins += len(line)
     return found
 

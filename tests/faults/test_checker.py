@@ -47,10 +47,10 @@ class Topic:
                 last = number == len(counts_of_versions) - 1
                 etag = f"{place:x}{number:x}"
                 self.expected[key].append(Version(name=etag, records=records, whole=last))
-                for share, record in list(records)[:sent]:
-                    topic_partition = (place + max(0, share - 1)) % PARTITIONS
-                    number_of = (place * 100 + number + 1) << 64 | share << 40 | record
-                    payload = payload_of(records[share, record])
+                for split_number, record in list(records)[:sent]:
+                    topic_partition = (place + max(0, split_number - 1)) % PARTITIONS
+                    number_of = (place * 100 + number + 1) << 64 | split_number << 40 | record
+                    payload = payload_of(records[split_number, record])
                     self.topic_partitions[topic_partition].append((number_of, headers_of(key, etag), payload))
 
     def stored(self):

@@ -282,12 +282,12 @@ def test_both_encoders_store_the_same(connection, topic_partition, stream_name):
     segments = [
         Segment(
             id_high=chance.getrandbits(64),
-            share=share,
+            split_number=split_number,
             first_record=chance.randrange(1, 2**39),
             payloads=[chance.randbytes(chance.randrange(1, 700)) for _ in range(count)],
             headers=encode_headers({"bucket": "lake", "key": key, "version": "v"} if key else {}),
         )
-        for count, share, key in [(1, 0, "k"), (1013, 5, "\u00e9" * 511), (7, 2**24 - 1, ""), (2, 0, "x" * 255)]
+        for count, split_number, key in [(1, 0, "k"), (1013, 5, "\u00e9" * 511), (7, 2**24 - 1, ""), (2, 0, "x" * 255)]
     ]
     raw = connection.send_raw(stream_name, "orders", 0, wire.encode_send(stream_name, "orders", 0, segments))
     slow = connection.submit_messages(stream_name, "orders", 2, client_messages(segments)).result(60)
@@ -298,7 +298,7 @@ def test_both_encoders_store_the_same(connection, topic_partition, stream_name):
     assert seen(ours) == seen(theirs)
     assert [one.offset for one in ours] == list(range(1023))
     expected = [
-        (message_id(one.id_high, one.share, number), payload)
+        (message_id(one.id_high, one.split_number, number), payload)
         for one in segments
         for number, payload in enumerate(one.payloads, one.first_record)
     ]

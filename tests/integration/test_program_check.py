@@ -72,7 +72,7 @@ def test_a_prefix_that_shows_nothing_is_a_warning(program, moto_bucket):
     ended = program.configure(s3={"prefix": "evnts/"}).run("check")
     assert ended.code == 0
     assert only(ended, "selection")[0] == "warn"
-    assert f"s3://{moto_bucket.name}/evnts/ shows no object" in only(ended, "selection")[1]
+    assert f"s3://{moto_bucket.name}/evnts/ contains no object" in only(ended, "selection")[1]
 
 
 def test_nothing_chosen_so_far_of_a_large_bucket_is_a_warning(program, moto_bucket, monkeypatch):
@@ -136,7 +136,7 @@ def test_a_master_that_is_away_is_one_sentence_within_20_seconds(program, moto_b
     assert ended.code == 1, ended
     assert ended.seconds < 20
     said = only(ended, "master")[1] if command == ("check",) else ended.said
-    assert "nobody answers there (Connection refused)" in said
+    assert "no answer (Connection refused)" in said
 
 
 @NO_JAVA

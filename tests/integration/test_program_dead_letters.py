@@ -194,7 +194,7 @@ def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
     assert {(one["error"], one["about"], one["replayed"]) for one in shown} == {("RecordError", "record", False)}
     table = program.run("dead-letter", "show", "--key", "in/001.jsonl", "--limit", "2").out
     assert table.count("in/001.jsonl, record ") == 2
-    assert table.endswith("2 letters\n")
+    assert table.endswith("2 dead letters\n")
     target = tmp_path / "bad.bin"
     assert program.run("dead-letter", "show", "--letter", "0", "--payload", str(target)).code == 0
     assert target.read_bytes() == bad[shown[0]["key"]][shown[0]["record"]]
@@ -211,7 +211,7 @@ def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
     rest = program.run("dead-letter", "replay", "--kind", "RecordError")
     assert (rest.code, f"{sum(map(len, bad.values())) - len(bad['in/000.jsonl'])} records" in rest.out) == (0, True)
     assert "sent again: 0 records" in program.run("dead-letter", "replay").out
-    assert program.run("dead-letter", "show").out.endswith("0 letters\n")
+    assert program.run("dead-letter", "show").out.endswith("0 dead letters\n")
     assert len(program.run("dead-letter", "show", "--replayed", "--json").out.splitlines()) == len(shown)
 
     assert "0 records of 0 objects" in program.once().err
@@ -250,7 +250,7 @@ def test_an_object_put_whole_again_is_read_on_from_where_it_was_given_up(program
 
 
 def test_without_a_topic_or_letters_one_sentence_says_so(program, moto_bucket):
-    assert "nothing was left out yet" in program.run("dead-letter", "show").err
+    assert "nothing was skipped yet" in program.run("dead-letter", "show").err
     program.configure(errors={"dead_letter_topic": None})
     ended = program.run("dead-letter", "replay")
     assert (ended.code, "set [errors] dead_letter_topic" in ended.err) == (2, True)

@@ -92,8 +92,8 @@ def test_a_text_file_of_this_machine(program, tmp_path, tasks):
     ended = program.start("--once").wait().no_secrets()
     assert ended.code == 0, ended.err
     check_exactly(program.messages(), expected)
-    assert f"s3://{program.bucket.name}/missing.jsonl: left out, there is no such object" in ended.err
-    assert "not read, missing: 1 object" in ended.err
+    assert f"s3://{program.bucket.name}/missing.jsonl: skipped, the object does not exist" in ended.err
+    assert "filtered, missing: 1 object" in ended.err
     with FaultProxy(program.bucket.endpoint) as proxy:
         program.configure(s3={"endpoint": proxy.endpoint})
         program.once()
@@ -135,7 +135,7 @@ def test_an_inventory_that_names_only_missing_objects_ends_well(program, reports
         program, reports, [Line(key="missing-1"), Line(key="missing-2", size=3, etag="x", modified_ms=1717113600123)]
     )
     ended = program.once().no_secrets()
-    assert "not read, missing: 1 object" in ended.err
+    assert "filtered, missing: 1 object" in ended.err
     assert "1 object deleted between list and read" in ended.err
 
 

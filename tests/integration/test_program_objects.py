@@ -107,7 +107,7 @@ def test_difficult_keys(tmp_path, moto_bucket, iggy_url, stream_name, tasks):
         assert message.headers["bucket"] == moto_bucket.name
         assert all(1 <= len(value.encode()) <= 255 for value in message.headers.values())
         assert "@" in message.headers["version"]
-        assert message.share == 0
+        assert message.split_number == 0
     program.configure(runner={"tasks_max": 1})
     assert "0 records of 0 objects" in program.once().err
     lines = program.run("read").lines
@@ -281,7 +281,7 @@ def test_with_tolerance_all_the_rest_goes_on_and_what_is_left_out_is_said_and_co
         assert f"record {len(before) + 1}" in line or f"after record {len(before)}" in line, line
     check_exactly(messages, expected, same=same)
     bad_records = f"{records} bad records, " if records else ""
-    assert f"left out: {bad_records}the rest of {len(BAD) - records} objects" in ended.err
+    assert f"skipped: {bad_records}the rest of {len(BAD) - records} objects" in ended.err
     again = program.once()
     assert "0 records of 0 objects" in again.err
     assert len(program.messages()) == len(messages)
@@ -299,7 +299,7 @@ def test_one_bad_line_in_each_of_many_with_several_tasks(tmp_path, moto_bucket, 
         expected[f"{number}.jsonl"] = {n: one for n, one in enumerate(payloads, 1) if n != bad}
     ended = program.start("--once").wait().no_secrets()
     assert ended.code == 0, ended.err
-    assert "left out: 9 bad records" in ended.err
+    assert "skipped: 9 bad records" in ended.err
     check_exactly(program.messages(), expected)
     program.configure(runner={"tasks_max": 1})
     assert "0 records of 0 objects" in program.once().err
@@ -309,7 +309,7 @@ def test_after_a_mistake_is_put_right_it_goes_on_behind_what_is_sent(program, mo
     moto_bucket.put("1-bad.jsonl", with_line(b"no json"))
     assert program.run("--once").code == 3
     ended = program.configure(errors={"tolerance": "skip_record"}).once()
-    assert "left out: 1 bad record" in ended.err
+    assert "skipped: 1 bad record" in ended.err
     mixed = {number: line for number, line in enumerate(LINES, 1) if number != 20}
     check_exactly(program.messages(), GOOD | {"1-bad.jsonl": mixed})
 

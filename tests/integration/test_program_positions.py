@@ -356,7 +356,7 @@ def test_a_plan_says_what_a_run_reads_and_writes_nothing(program, expected, moto
     moto_bucket.put("in/z.jsonl", b'{"n":1}\n')
     people = program.run("plan").out
     assert "to read: 1 object, 8 bytes" in people
-    assert "left out" in people
+    assert "filtered" in people
     assert program.count("orders-offsets") == before
     assert program.count() == sum(COUNTS.values())
     said = program.once().err

@@ -69,13 +69,15 @@ def check_split(messages, expected, split_size=SPLIT, partitions=3):
         hashes[key] = {message.id >> 64 for message in ours}
         assert len(hashes[key]) == 1
         wanted = owners(payloads, split_size)
-        assert {message.share for message in ours} == set(wanted), key
-        for share, lines in wanted.items():
-            part = [message for message in ours if message.share == share]
+        assert {message.split_number for message in ours} == set(wanted), key
+        for split_number, lines in wanted.items():
+            part = [message for message in ours if message.split_number == split_number]
             numbers = [message.record for message in part]
-            assert numbers == list(range(1, len(lines) + 1)), f"{key}, share {share}: {difference(numbers, lines)}"
+            assert numbers == list(range(1, len(lines) + 1)), (
+                f"{key}, share {split_number}: {difference(numbers, lines)}"
+            )
             assert [message.payload for message in part] == lines
-            assert {message.headers["share"] for message in part} == {f"{share}/{split_size}"}
+            assert {message.headers["share"] for message in part} == {f"{split_number}/{split_size}"}
             assert len({message.partition for message in part}) == 1
         used = Counter(message.partition for message in ours)
         assert len(used) == min(partitions, len(wanted)), f"{key} lies in {used}"
@@ -93,8 +95,8 @@ def test_the_progress_ends_at_its_total_and_a_second_run_opens_nothing(program, 
         assert ended.code == 0, ended.err
         check_split(program.messages(), expected)
         assert f'"bytes_done": {size}, "bytes_total": {size}' in ended.err
-        shares = sum(-(-sum(len(line) + 1 for line in lines) // SPLIT) for lines in expected.values())
-        assert f'"objects_done": {shares}, "objects_total": {shares}' in ended.err
+        splits = sum(-(-sum(len(line) + 1 for line in lines) // SPLIT) for lines in expected.values())
+        assert f'"objects_done": {splits}, "objects_total": {splits}' in ended.err
         proxy.clear()
         program.once()
         assert opened(proxy) == []
@@ -198,8 +200,8 @@ def test_read_tells_share_and_split_size(program, moto_bucket):
     program.once()
     lines = program.run("read").lines
     cut = [line for line in lines if line["key"] == "in/c.jsonl"]
-    shares = owners(expected["in/c.jsonl"], SPLIT)
-    assert Counter(line["share"] for line in cut) == {share: len(some) for share, some in shares.items()}
+    splits = owners(expected["in/c.jsonl"], SPLIT)
+    assert Counter(line["share"] for line in cut) == {split_number: len(some) for split_number, some in splits.items()}
     assert {line["split_size"] for line in cut} == {SPLIT}
     assert all("share" not in line and "split_size" not in line for line in lines if line["key"] in SMALL)
 

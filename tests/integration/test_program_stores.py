@@ -172,7 +172,7 @@ def test_whatever_a_bucket_of_google_holds_arrives_once(program, gcs_bucket):
     gcs_bucket.put("empty.jsonl", b"")
     ended = program.once()
     check_exactly(program.messages(), {"packed.jsonl": packed, "whole.jsonl": whole})
-    assert "not read, folder mark: 1 object" in ended.err
+    assert "filtered, folder mark: 1 object" in ended.err
     changed = place.get_blob("whole.jsonl")
     changed.metadata = {"seen": "yes"}
     changed.patch()
@@ -189,7 +189,7 @@ def test_a_supplied_list_is_read_without_a_listing(program, gcs_bucket):
         proxy.add(Fault(path=gcs_bucket.listing(), status=403, times=None))
         program.store(endpoint=proxy.endpoint)
         program.configure(discovery={"mode": "keys", "keys": f"gs://{gcs_bucket.name}/list.txt"})
-        assert "missing.jsonl: left out, there is no such object" in program.once().err
+        assert "missing.jsonl: skipped, the object does not exist" in program.once().err
     check_exactly(program.messages(), expected)
 
 

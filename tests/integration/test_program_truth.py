@@ -119,7 +119,7 @@ def test_a_prefix_that_shows_nothing_is_a_warning(program, moto_bucket):
     moto_bucket.put("events/a.jsonl", lines(1))
     program.configure(s3={"prefix": "evnts/"})
     ended = program.once()
-    assert f"WARNING nothing to read: s3://{moto_bucket.name}/evnts/ shows no object; check the prefix" in ended.err
+    assert f"WARNING nothing to read: s3://{moto_bucket.name}/evnts/ contains no object; check the prefix" in ended.err
 
 
 def test_a_selection_that_matches_nothing_is_a_warning_with_its_reason(program, moto_bucket):
@@ -127,7 +127,7 @@ def test_a_selection_that_matches_nothing_is_a_warning_with_its_reason(program, 
     moto_bucket.put("b.jsonl", lines(1))
     program.configure(naming={"template": "{{topic}}/{{key}}"})
     ended = program.once()
-    assert "WARNING nothing to read: none of the 2 objects" in ended.err
+    assert "WARNING nothing to read: all of the 2 objects" in ended.err
     assert "not matched by the template: 2" in ended.err
 
 

@@ -111,7 +111,7 @@ def stored(iggy_url, stream_name, topic):
     return found
 
 
-def shares(iggy_url, stream_name, topic):
+def splits(iggy_url, stream_name, topic):
     """(key, share, record number, partition, payload) of every message."""
     from framework.config.iggy_address import IggyAddress
     from framework.iggy.client import IggyConnection
@@ -120,7 +120,7 @@ def shares(iggy_url, stream_name, topic):
 
     with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
         return sorted(
-            (message.headers["key"], parts.share, parts.record, partition, message.payload)
+            (message.headers["key"], parts.split_number, parts.record, partition, message.payload)
             for partition, message in read_topic(connection, stream_name, topic, range(3))
             for parts in [parse_message_id(message.message_id)]
         )
@@ -164,15 +164,17 @@ def test_spark_and_local_cut_a_large_object_alike(spark, bucket, iggy_url, strea
     alone = configured(bucket, iggy_url, stream_name, name="two", engine="local", **split, runner={"tasks_max": 1})
     last = spark_engine(on_spark).run()
     LocalEngine(S3SourceTask, alone, once=True).run()
-    records = shares(iggy_url, stream_name, "one")
+    records = splits(iggy_url, stream_name, "one")
     assert len(records) == sum(LINES - 1 + number for number in range(OBJECTS)) == last.records
-    assert {share for _, share, *_ in records} == set(range(1, max(share for _, share, *_ in records) + 1))
+    assert {split_number for _, split_number, *_ in records} == set(
+        range(1, max(split_number for _, split_number, *_ in records) + 1)
+    )
     assert {partition for key, _, _, partition, _ in records if key == "in/00.jsonl"} == {0, 1, 2}
-    assert records == shares(iggy_url, stream_name, "two")
+    assert records == splits(iggy_url, stream_name, "two")
     assert last.objects_done == last.objects_total > OBJECTS
     assert last.bytes_done == last.bytes_total
     assert spark_engine(on_spark).run().records == 0
-    assert shares(iggy_url, stream_name, "one") == records
+    assert splits(iggy_url, stream_name, "one") == records
 
 
 def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_url, stream_name, request):
@@ -295,14 +297,14 @@ def test_a_bad_record_ends_the_run_with_its_place(spark, moto_bucket, iggy_url, 
 def test_what_executors_warn_about_is_said_by_the_driver(spark, moto_bucket, iggy_url, stream_name, caplog):
     from framework.engine.spark import job
 
-    bad = b"".join(b"no json %d\n" % number for number in range(job.MOST_SAID + 3))
+    bad = b"".join(b"no json %d\n" % number for number in range(job.MAX_LOGGED + 3))
     moto_bucket.put("in/bad.jsonl", b'{"n":1}\n' + bad + b'{"n":2}\n')
     config = configured(
         moto_bucket, iggy_url, stream_name, name="warned", engine="spark", errors={"tolerance": "skip_record"}
     )
     last = spark_engine(config).run()
-    assert (last.records, last.skipped) == (2, job.MOST_SAID + 3)
-    assert caplog.text.count("skipped a record") == job.MOST_SAID
+    assert (last.records, last.skipped) == (2, job.MAX_LOGGED + 3)
+    assert caplog.text.count("skipped a record") == job.MAX_LOGGED
     assert "s3://" in caplog.text
     assert "and 3 more warnings of the same job" in caplog.text
 
@@ -411,7 +413,7 @@ def test_a_supplied_list_on_spark(session, bucket, iggy_url, stream_name, tmp_pa
     records = stored(iggy_url, stream_name, "named")
     assert len(records) == last.records == expected
     assert {key for key, _, _ in records} == set(named)
-    assert last.left_out == {"missing": 1}
+    assert last.filtered == {"missing": 1}
     assert {payload for key, _, payload in records if key == "in/08.jsonl"} == {b'{"new":1}', b'{"new":2}'}
     assert spark_engine(config).run().records == 0
 

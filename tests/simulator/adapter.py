@@ -17,7 +17,7 @@ import attrs
 from framework.config.formats import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.engine import admin, discovery, local, processes, session, worker
-from framework.engine.dead_letter_replay import LetterReplay
+from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.spark import engine as spark_engine
 from framework.engine.spark import group as spark_group
 from framework.engine.spark import job as spark_job
@@ -37,7 +37,7 @@ from framework.errors import (
     UnknownOutcomeError,
 )
 from framework.iggy.client import IggyConnection
-from framework.iggy.dead_letters.log import Letters
+from framework.iggy.dead_letters.log import DeadLetterLog
 from framework.iggy.offset_log import codec, snapshots
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator
@@ -583,10 +583,10 @@ def run_replay(settings):
     config = make_config(settings)
     with session.IggyTarget(config) as target, target.connect() as connection:
         ours = session.Session.begin(connection, config)
-        letters = Letters.read(connection, config)
+        letters = DeadLetterLog.read(connection, config)
         found = [letter for letter in letters.stored if letter.offset not in letters.replayed]
         with iterator_of(SimTask, SourceContext(config=config, offsets=ours.offsets)) as iterator:
-            LetterReplay(ours, iterator).run(found, letters.notes)
+            DeadLetterReplay(ours, iterator).run(found, letters.notes)
 
 
 LIVES = {"source": run_source, "reset": run_reset, "accept": run_accept, "replay": run_replay}
@@ -607,7 +607,7 @@ def prepare():
     multiprocessing.get_context = lambda _=None: _SimContext()
     worker.leave = lambda _: None
     worker.limit_arenas = lambda: None
-    worker.Teller = lambda tell: logging.NullHandler()
+    worker.LogForwarder = lambda tell: logging.NullHandler()
     worker.signal = signal_stub
     worker.FIGURES_SECONDS = 2.0
     processes.WAIT_SECONDS = 0.1
@@ -616,7 +616,7 @@ def prepare():
     spark_group.spark_thread = lambda target: threading.Thread(target=target, daemon=True)
     spark_job.TaskContext = _SimTaskContext
     spark_job.limit_arenas = lambda: None
-    spark_job.Teller = lambda _: logging.NullHandler()
+    spark_job.LogForwarder = lambda _: logging.NullHandler()
     discovery.WAIT_SECONDS = 0.1
     session.FOLLOW_SECONDS = 0.5
     logging.disable(logging.CRITICAL)

@@ -121,14 +121,14 @@ def _out_of_order(facts, version, found, split_size):
     """Why this is not the order of an object that is split so; empty when it is."""
     groups = defaultdict(list)
     for one in found:
-        share = 0 if split_size is None else (one.number - 1) * facts.width // split_size
-        groups[share].append(one)
-    for share, ones in groups.items():
+        split_number = 0 if split_size is None else (one.number - 1) * facts.width // split_size
+        groups[split_number].append(one)
+    for split_number, ones in groups.items():
         if len({(one.topic, one.partition) for one in ones}) > 1:
-            return f"part {share} lies in several partitions"
+            return f"part {split_number} lies in several partitions"
         numbers = [one.number for one in ones]
         if numbers != sorted(numbers):
-            return f"part {share} is out of order"
+            return f"part {split_number} is out of order"
     return ""
 
 

@@ -44,7 +44,7 @@ def no_floor():
 
 def risen_over_what_waits():
     """The watermark rises over objects that were put off."""
-    watermark_tracker.WatermarkTracker.put_off = lambda self, native: None
+    watermark_tracker.WatermarkTracker.defer = lambda self, native: None
 
 
 def stale_counts():
@@ -52,7 +52,7 @@ def stale_counts():
     real = state.LogState.open
 
     def open_(self, openings, writer):
-        before = dict(self.positions.unsettled())
+        before = dict(self.positions.pending())
         real(self, openings, writer)
         for key, entry in before.items():
             now = self.positions.find(key)
@@ -146,8 +146,8 @@ def any_numbering():
 
     real = feed.ListingFeed._entries_of
 
-    def entries_of(self, key, native, topic_partition, known, in_hand):
-        return real(self, key, native, topic_partition, known, in_hand or ({-1} if known is not None else in_hand))
+    def entries_of(self, key, native, topic_partition, known, in_flight):
+        return real(self, key, native, topic_partition, known, in_flight or ({-1} if known is not None else in_flight))
 
     feed.ListingFeed._entries_of = entries_of
 
@@ -156,7 +156,7 @@ def compacted_unsafe():
     """Positions are compacted once they are finished, safe or not."""
     from framework.model.positions import OffsetManagerEntry
 
-    OffsetManagerEntry.settled = property(lambda self: self.finished)
+    OffsetManagerEntry.final = property(lambda self: self.finished)
 
 
 def anchor_ahead():

@@ -147,8 +147,8 @@ def read(name, data):
         while (batch := iterator.next_batch()) is not None:
             counts[batch.native.key] += len(batch.payloads)
             errors += [str(skip.error) for skip in batch.skipped]
-            if batch.given_up is not None:
-                errors.append(str(batch.given_up.error))
+            if batch.failure is not None:
+                errors.append(str(batch.failure.error))
     finally:
         iterator.close()
     return counts, errors

@@ -68,7 +68,7 @@ class Leader:
         self.session.open_partitions()
         self.iterator = task.get_iterator(SourceContext(config=self.config, offsets=self.session.offsets))
         self.producer = self.session.producer()
-        self.in_hand = []
+        self.in_flight = []
 
     def make_forgetful(self):
         """The server may forget the last `hold_back - 1` messages of a partition when it is killed."""
@@ -105,13 +105,13 @@ class Leader:
         self.feed._due = 0
         assignment = self.feed.take()
         if assignment is not None:
-            self.in_hand.append(assignment)
+            self.in_flight.append(assignment)
         return assignment
 
     def send(self, at, *, failed=False):
         """The next record of one of the objects in hand; with its last one it is done."""
-        at %= len(self.in_hand)
-        assignment = self.in_hand[at]
+        at %= len(self.in_flight)
+        assignment = self.in_flight[at]
         native, entry = assignment.native, assignment.entry
         first = entry.records_done + 1
         payloads = (f"{native.key}@{native.version}#{first}".encode(),) if first <= RECORDS and not failed else ()
@@ -133,12 +133,12 @@ class Leader:
         else:
             self.offsets.commit(Acknowledgement(topic_partition=entry.topic_partition, batches=(batch,), anchor=None))
         if over:
-            del self.in_hand[at]
+            del self.in_flight[at]
         else:
-            self.in_hand[at] = attrs.evolve(assignment, entry=entry)
+            self.in_flight[at] = attrs.evolve(assignment, entry=entry)
 
     def give_back(self, at, **how):
-        self.feed.release(self.in_hand.pop(at % len(self.in_hand)), **how)
+        self.feed.release(self.in_flight.pop(at % len(self.in_flight)), **how)
 
     def save(self):
         self.session.save()
@@ -149,7 +149,7 @@ class Leader:
         self.session.write_snapshot()
 
     def finish_all(self):
-        while self.in_hand:
+        while self.in_flight:
             self.send(0)
 
     def whole_listing(self):

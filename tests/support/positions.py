@@ -128,13 +128,13 @@ def position(key="a", records_done=0, *, partition=0, **values):
 
 
 def message_id_of(entry, record, source="kit"):
-    return message_id(entry_hash64(source, entry), entry.share, record)
+    return message_id(entry_hash64(source, entry), entry.split_number, record)
 
 
 def as_saved(state):
     """Key (and split) -> version, generation, counts: what matters of positions."""
     return {
-        (entry.key, entry.share): (
+        (entry.key, entry.split_number): (
             entry.version,
             entry.generation,
             entry.records_saved,

@@ -30,7 +30,7 @@ FORMATS = ("jsonl", "csv", "avro", "parquet")
 SUFFIXES = {"jsonl": "jsonl.gz", "csv": "csv", "avro": "avro", "parquet": "parquet"}
 
 _LAYOUT = 1
-"""Raised when the same rows give other objects: what an older version prepared is then made anew."""
+"""Raised when the same rows give other objects: the data of an older version is then generated again."""
 
 _FRACTIONS = ("dep_delay", "arr_delay", "air_time", "distance")
 """Measured in minutes and miles; the survey keeps them as floating point numbers."""

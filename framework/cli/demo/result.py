@@ -109,7 +109,10 @@ def count(demo: Demo, iggy: EmbeddedServer) -> bool:
             say(f"   {topic_of(name):<16} {records:>9,} {len(ids):>10,} {demo.rows:>9,}   {'ok' if right else 'WRONG'}")
             ok = ok and right
     if not ok:
-        say("", "A topic does not hold each flight once. If nobody else wrote to it, this is a bug: please report it.")
+        say(
+            "",
+            "A topic does not hold each flight once. If no other program wrote to it, this is a bug: please report it.",
+        )
     return ok
 
 

@@ -62,7 +62,7 @@ EXIT_STOPPED = 0
 """Stopped as asked, like any run."""
 
 _CONFIG = """\
-# One of the four sources of the demo. Written anew by each run of the demo, since the store's port changes.
+# One of the four sources of the demo. Rewritten by each run of the demo, since the store's port changes.
 # Every option: docs/reference/configuration.md
 
 [source]
@@ -307,7 +307,7 @@ def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bo
     with Output(level="warning") as output:
         last = run_engine(demo.store.task_class, config, output, once=True)
     seconds = time.monotonic() - began
-    complete = bool(last.passes) and last.objects_done == last.objects_total
+    complete = bool(last.listings) and last.objects_done == last.objects_total
     if complete and not last.records and not last.objects_opened:
         done = f"nothing to send: {objects} of {objects} objects are done, and none was opened"
     else:

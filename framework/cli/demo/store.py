@@ -36,7 +36,7 @@ class DemoStore(abc.ABC):
 
     @property
     def folder(self) -> Path:
-        """Where the demo is kept unless told otherwise; each store has its own, and with it its own topics."""
+        """Where the demo is kept by default; each store has its own, and with it its own topics."""
         return Path(".demo") if self.short == "s3" else Path(f".demo-{self.short}")
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""Passes over the objects that a list names; the list hears what comes back from the reader, and what is put off."""
+"""Feed of the objects that a key list names. Released and deferred objects are reported to the list."""
 
 from __future__ import annotations
 
@@ -7,47 +7,47 @@ from typing import Any
 from typing_extensions import override
 
 from framework.discovery.feed import Assignment, ListingFeed
-from framework.discovery.filters import LeftOut
+from framework.discovery.filters import FilterReason
 from framework.discovery.key_list.resolver import NamedObjects
 from framework.model.objects import NativeObject
 
-_YOUNG = LeftOut.TOO_YOUNG.value
+_YOUNG = FilterReason.TOO_YOUNG.value
 
 
 class NamedFeed(ListingFeed):
-    """Passes of which most look only at what came back or was put off, while the list is not rewritten.
+    """Lists only released and deferred objects again, as long as the key list is unchanged.
 
     Args:
-        named: the list.
+        named: the objects of the list.
         **options: of `ListingFeed`; its listing is `named.objects`.
     """
 
     def __init__(self, named: NamedObjects, **options: Any) -> None:
         super().__init__(**options)
         self._named = named
-        self._whole_left_out: dict[str, int] = {}
+        self._whole_filtered: dict[str, int] = {}
 
     @override
-    def _end_pass(self) -> None:
-        """What was left out is that of the last pass over the whole list."""
-        super()._end_pass()
-        left_out = self.counts.left_out
+    def _end_listing(self) -> None:
+        """Count filtered objects as of the last listing over the whole list."""
+        super()._end_listing()
+        filtered = self.counts.filtered
         if self._named.whole:
-            self._whole_left_out = dict(left_out)
+            self._whole_filtered = dict(filtered)
         else:
             # each that was too young was looked at in this pass, too
-            kept = {reason: count for reason, count in self._whole_left_out.items() if reason != _YOUNG}
-            left_out = kept | {reason: count for reason, count in left_out.items() if reason == _YOUNG}
-        self.counts.left_out = {**left_out, **self._named.left_out()}
+            kept = {reason: count for reason, count in self._whole_filtered.items() if reason != _YOUNG}
+            filtered = kept | {reason: count for reason, count in filtered.items() if reason == _YOUNG}
+        self.counts.filtered = {**filtered, **self._named.filtered()}
 
     @override
-    def _put_off(self, native: NativeObject) -> None:
-        self._named.put_off(native.key)
+    def _defer(self, native: NativeObject) -> None:
+        self._named.defer(native.key)
 
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
-        """Has the next pass look the object up, unless it is gone; its row in the list is not believed any more."""
-        self._named.came_back(
+        """Look the object up in the next listing, unless it is gone. Its row in the list is not trusted any more."""
+        self._named.released(
             assignment.native.key, gone=gone and not assignment.archived
         )  # before the next pass can begin
         super().release(assignment, gone=gone)

@@ -1,8 +1,8 @@
-"""An S3 Inventory: its `manifest.json` -> data files -> the objects that they name.
+"""S3 Inventory: from a `manifest.json` through data files to their rows.
 
-The layout is that of the S3 user guide, "Locating your inventory": CSV data files are gzip, their fields quoted and their
-keys URL-encoded; in Parquet ones keys stand as they are. A data file is only used when its length and its MD5 are those that
-the manifest says, all of it, or nothing.
+The layout is documented in the S3 user guide, "Locating your inventory". CSV data files are gzip, with
+quoted fields and URL-encoded keys; in Parquet, keys are literal. A data file is only used, as a whole,
+when its length and its MD5 match the manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 from framework.discovery.key_list.rows import KeyRow, RowReader, checked_key, columns_of, split_rows, unpacked
 from framework.errors import KeyListError
 
-LONGEST_MANIFEST_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 64 << 20
 
 _COPY_BYTES = 1 << 20
 _BATCH_ROWS = 10_000
@@ -26,12 +26,12 @@ _AGAIN = "supply the whole inventory again"
 
 @attrs.frozen(kw_only=True, slots=True)
 class DataFile:
-    """One file of an inventory.
+    """A data file of an inventory.
 
     Attributes:
         key: in the destination bucket.
-        size: bytes; None when the manifest does not say.
-        md5: of these bytes, in hexadecimal, lower case; empty when the manifest does not say.
+        size: bytes; None when the manifest does not state it.
+        md5: of these bytes, in hexadecimal, lower case; empty when the manifest does not state it.
     """
 
     key: str
@@ -45,10 +45,10 @@ class Inventory:
 
     Attributes:
         origin: its name, for messages.
-        source_bucket: what was listed.
-        destination_bucket: where the data files lie; empty when the manifest does not say.
+        source_bucket: the listed bucket.
+        destination_bucket: bucket of the data files; empty when the manifest does not state it.
         parquet: whether they are Parquet, else CSV.
-        columns: of CSV, in order.
+        columns: columns of CSV, in order.
         files: the data files.
     """
 
@@ -61,10 +61,10 @@ class Inventory:
 
 
 def parse_manifest(content: bytes, origin: str) -> Inventory:
-    """The manifest in the content of a `manifest.json`.
+    """Parse the content of a `manifest.json`.
 
     Raises:
-        KeyListError: it is cut short, no manifest, or one of ORC files.
+        KeyListError: it is truncated, not a manifest, or a manifest of ORC files.
     """
     try:
         manifest = json.loads(content)
@@ -72,12 +72,12 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
         raise KeyListError(f"{origin}: no JSON ({error}); it may be cut short: {_AGAIN}") from None
     try:
         kind = str(manifest["fileFormat"]).lower()
-        files = tuple(_data_file(one) for one in manifest["files"])
+        files = tuple(_data_file(entry) for entry in manifest["files"])
         source, schema = str(manifest["sourceBucket"]), str(manifest["fileSchema"])
         destination = str(manifest.get("destinationBucket", ""))
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise KeyListError(
-            f"{origin}: no manifest of an S3 Inventory ({_said(error)}); it needs sourceBucket, fileFormat, fileSchema and "
+            f"{origin}: no manifest of an S3 Inventory ({_reason(error)}); it needs sourceBucket, fileFormat, fileSchema and "
             "files with their keys"
         ) from None
     if kind not in {"csv", "parquet"}:
@@ -98,25 +98,25 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
     )
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
-def _data_file(told: Mapping[str, Any]) -> DataFile:
-    key = told["key"]
+def _data_file(cells: Mapping[str, Any]) -> DataFile:
+    key = cells["key"]
     if not isinstance(key, str) or not key:
         raise ValueError("a data file without a key")
-    size = told.get("size")
-    return DataFile(key=key, size=None if size is None else int(size), md5=str(told.get("MD5checksum") or "").lower())
+    size = cells.get("size")
+    return DataFile(key=key, size=None if size is None else int(size), md5=str(cells.get("MD5checksum") or "").lower())
 
 
 def _bucket(name: str) -> str:
-    """The bucket of a name or an ARN."""
+    """Return the bucket of a name or an ARN."""
     return name.rpartition(":::")[2]
 
 
 class Checker:
-    """Counts and hashes the bytes of a data file, to compare them with what the manifest says."""
+    """Counts and hashes the bytes of a data file, and compares them with the manifest."""
 
     def __init__(self, data: DataFile, origin: str) -> None:
         self._data = data
@@ -124,16 +124,16 @@ class Checker:
         self._size = 0
         self._md5 = hashlib.md5(usedforsecurity=False)
 
-    def add(self, some: bytes) -> None:
-        """The next bytes."""
-        self._size += len(some)
-        self._md5.update(some)
+    def add(self, chunk: bytes) -> None:
+        """Add the next bytes."""
+        self._size += len(chunk)
+        self._md5.update(chunk)
 
     def check(self) -> None:
-        """All bytes were added.
+        """Compare, after all bytes were added.
 
         Raises:
-            KeyListError: they are others than the manifest says.
+            KeyListError: they differ from the manifest.
         """
         data = self._data
         if data.size is not None and self._size != data.size:
@@ -145,29 +145,29 @@ class Checker:
 
 
 def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, origin: str) -> None:
-    """Reads a data file to its end, writes it to `target` when there is one, and checks it.
+    """Read a data file to its end, copy it to `target` if given, and check it.
 
     Raises:
-        KeyListError: it is not what the manifest says.
+        KeyListError: it differs from the manifest.
     """
     checker = Checker(data, origin)
-    while some := source.read(_COPY_BYTES):
-        checker.add(some)
+    while chunk := source.read(_COPY_BYTES):
+        checker.add(chunk)
         if target is not None:
-            target.write(some)
+            target.write(chunk)
     checker.check()
 
 
 def data_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:
-    """The rows of one data file.
+    """Yield the rows of a data file.
 
     Args:
         inventory: its manifest.
-        file: its bytes, checked; seekable.
-        origin: its name, for messages; one that ends in `.gz` is gzip.
+        file: its checked bytes; seekable.
+        origin: its name, for messages; a name that ends in `.gz` means gzip.
 
     Raises:
-        KeyListError: it is not what its format says, or a row has no sense.
+        KeyListError: it does not have its format, or a row is invalid.
     """
     return _parquet_rows(file, origin) if inventory.parquet else _csv_rows(inventory, file, origin)
 
@@ -201,7 +201,7 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column as Python values; times as milliseconds."""
+    """Return a column as Python values; times as milliseconds."""
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_timestamp(column.type):
@@ -212,20 +212,20 @@ def _values(column: Any) -> list[Any]:
     return values
 
 
-def _parquet_row(told: Mapping[str, Any], origin: str, number: int) -> KeyRow:
-    latest, size, modified = told.get("latest"), told.get("size"), told.get("modified")
+def _parquet_row(cells: Mapping[str, Any], origin: str, number: int) -> KeyRow:
+    latest, size, modified = cells.get("latest"), cells.get("size"), cells.get("modified")
     if not isinstance(modified, int | None):
         raise KeyListError(f"{origin}, row {number}: last_modified_date is no timestamp")
     return KeyRow(
-        key=checked_key(told["key"] or "", origin, number, encoded=False),
-        bucket=told.get("bucket") or "",
+        key=checked_key(cells["key"] or "", origin, number, encoded=False),
+        bucket=cells.get("bucket") or "",
         size=None if size is None else int(size),
-        etag=(told.get("etag") or "").strip('"'),
+        etag=(cells.get("etag") or "").strip('"'),
         modified_ms=modified,
-        version_id=told.get("version_id") or "",
+        version_id=cells.get("version_id") or "",
         latest=True if latest is None else bool(latest),
-        delete_marker=bool(told.get("delete_marker")),
-        storage_class=told.get("storage_class") or "",
+        delete_marker=bool(cells.get("delete_marker")),
+        storage_class=cells.get("storage_class") or "",
         origin=origin,
         number=number,
     )

@@ -1,4 +1,4 @@
-"""Where a supplied list lies: in a file of this machine, or in a store. Its state costs one look, its bytes are streamed."""
+"""Places of a supplied list: a local file, or an object of a store. Checking the state is cheap; bytes are streamed."""
 
 from __future__ import annotations
 
@@ -27,50 +27,50 @@ class ListPlace(abc.ABC):
     """A place that holds a list. For one thread.
 
     Attributes:
-        name: for messages: a path or an address.
+        name: a path or an address, for messages.
     """
 
     name: str
 
     @abc.abstractmethod
     def state(self) -> str:
-        """What tells whether the list was rewritten. One look at the file system, or one request.
+        """Return a value that changes when the list is rewritten. Costs a stat call or one request.
 
         Raises:
-            KeyListError: there is no list.
+            KeyListError: the list does not exist.
         """
 
     @abc.abstractmethod
     def open(self) -> BinaryIO:
-        """The list as `state` saw it last, from its first byte on.
+        """Open the list that `state` last saw, at its first byte.
 
         Raises:
-            KeyListError: there is no list.
-            ObjectChangedError: it was rewritten since; also from a read.
+            KeyListError: the list does not exist.
+            ObjectChangedError: it was rewritten since; also raised by reads.
         """
 
     @abc.abstractmethod
     def data_name(self, data: DataFile, bucket: str) -> str:
-        """A data file of an inventory as messages show it."""
+        """Return the name of an inventory's data file, for messages."""
 
     @abc.abstractmethod
     def open_data(self, data: DataFile, bucket: str) -> BinaryIO:
-        """A data file of the inventory that lies here, complete and checked; seekable.
+        """Open a complete and checked data file of the inventory in this place; seekable.
 
         Args:
-            data: what the manifest says about it.
-            bucket: the destination bucket, as the manifest says; empty when it does not.
+            data: the manifest's data about it.
+            bucket: the destination bucket of the manifest; empty when it has none.
 
         Raises:
-            KeyListError: it is missing, or not what the manifest says.
+            KeyListError: it is missing, or differs from the manifest.
         """
 
 
 def place_of(address: str, lookups: Lookups) -> ListPlace:
-    """The place that `[discovery] keys` names: a path, or `scheme://bucket/key`. No I/O.
+    """Return the place that `[discovery] keys` names: a path, or `scheme://bucket/key`. No I/O.
 
     Raises:
-        ConfigError: an address of another store than the source's, or of no object.
+        ConfigError: the address belongs to another store, or names no object.
     """
     if "://" not in address:
         return FilePlace(Path(address))
@@ -133,7 +133,7 @@ class FilePlace(ListPlace):
         return file
 
     def _find(self, data: DataFile) -> Path | None:
-        """Where inventories lie after a copy: as in the bucket, or flat, or the data beside the manifest's folder."""
+        """Find a data file where inventories are after a copy: as in the bucket, flat, or beside the manifest's folder."""
         folder, name = self._path.parent, data.key.rpartition("/")[2]
         within = [] if ".." in data.key.split("/") else [folder / data.key.lstrip("/")]
         places = (*within, folder / name, folder / "data" / name, folder.parent / "data" / name)
@@ -141,12 +141,12 @@ class FilePlace(ListPlace):
 
 
 class StorePlace(ListPlace):
-    """An object of the store that the source reads, in the same bucket or in another one.
+    """An object of the source's store, in the same bucket or another.
 
     Args:
-        bucket: of the list.
-        key: of the list.
-        lookups: to the store.
+        bucket: bucket of the list.
+        key: key of the list.
+        lookups: requests to the store.
     """
 
     def __init__(self, bucket: str, key: str, lookups: Lookups) -> None:
@@ -216,7 +216,7 @@ def _closed_on_failure(file: BinaryIO) -> Iterator[None]:
 
 
 class _StreamFile(io.RawIOBase):
-    """A `ReadStream` as a file of Python's."""
+    """A `ReadStream` as a Python file."""
 
     def __init__(self, stream: ReadStream) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""Objects that a supplied list names, in place of a listing: discovery mode `keys`.
+"""Objects that a supplied list names, instead of a listing: discovery mode `keys`.
 
-    list -> rows -> [filters: bucket, versions, prefix] -> believed, or looked up -> objects, in the order of the list
+    list -> rows -> [filters: bucket, versions, prefix] -> trusted, or looked up -> objects, in list order
 
-A row that says size, ETag and last-modified stands for the line of a listing, and costs no request. Any other is looked up in
-the store, several at once. So is a row that cannot be right any more: of an object that a read found overwritten, and of one
-that has a position of another version.
+A row with size, ETag and last-modified replaces a line of a listing and costs no request. Any other row
+is looked up in the store, several in parallel. So is a row that must be outdated: of an object that a
+read found overwritten, or one with a position of another version.
 
-A pass over a list that was not rewritten looks only at what came back from the reader, or was put off.
+While the list is unchanged, a listing covers only released and deferred objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import attrs
 from framework.discovery.key_list.rows import KeyRow
 from framework.discovery.key_list.source import KeyList
 from framework.errors import KeyListError, ObjectChangedError, ObjectNotFoundError
-from framework.model.closing import give_up
+from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
@@ -37,28 +37,31 @@ OTHER_VERSION = "not the latest version"
 DELETE_MARKER = "delete marker"
 OUTSIDE = "outside the prefix"
 REASONS = (MISSING, OTHER_VERSION, DELETE_MARKER, OUTSIDE)
-"""Why rows are left out, beside the filters that a listing has too. The texts stand in logs and metrics."""
+"""Reasons why rows are filtered, besides the filters of every listing. The texts appear in logs and metrics."""
 
-MOST_REMEMBERED = 100_000
-"""Keys that came back or were put off, at most. When more came back, no row of this list is believed any more; when more wait
-for the next pass, it is over the whole list."""
+MAX_REMEMBERED = 100_000
+"""Maximum number of released or deferred keys that are remembered.
+
+With more released keys, no row of this list is trusted any more. With more deferred keys, the next
+listing covers the whole list.
+"""
 
 WINDOW = 4
-"""Rows that wait for lookups, in lookups at once: one that is slow does not stop the others."""
+"""Maximum rows that wait for lookups, in multiples of the concurrency, so that a slow lookup does not stop others."""
 
 REWRITTEN_TIMES = 5
-"""So often a list that is rewritten while it is read is begun again in one pass."""
+"""Maximum number of restarts within a listing, when the list is rewritten while it is read."""
 
 NAMED_MISSING = 5
-"""Missing objects of a pass that are named in the log; the others are only counted."""
+"""Maximum missing objects per listing that the log names; further ones are only counted."""
 
 _Wanted: TypeAlias = "NativeObject | str"
-"""An object that is believed, or a key that is to be looked up."""
+"""A trusted object, or a key to look up."""
 
 
 @attrs.frozen(eq=False)
 class _Lookup:
-    """A key that is being looked up; None comes of one that the store does not have."""
+    """A lookup in progress; its answer is None when the store does not have the key."""
 
     key: str
     answer: Future[NativeObject | None] = attrs.field(factory=Future)
@@ -69,19 +72,19 @@ class _Lookup:
 
 
 class NamedObjects:
-    """The objects of a list, pass after pass. One thread iterates; `came_back` and `put_off` may come from any.
+    """The objects of a list, listing after listing. One thread iterates; `released` and `defer` may come from any.
 
     Attributes:
-        whole: whether the pass under way, or the last one, is over the whole list.
+        whole: whether the current listing, or the last one, covers the whole list.
 
     Args:
         keys: the list.
-        lookups: to the store.
-        offsets: positions: they tell which rows cannot be right, and what is finished.
+        lookups: requests to the store.
+        offsets: positions; they show which rows are outdated, and which objects are finished.
         key_of: the identity of an object in the positions.
-        prefixes: what the source is limited to.
-        concurrency: lookups at once.
-        recheck: whether a finished object is looked up again when its row does not say its version.
+        prefixes: the prefixes of the source.
+        concurrency: maximum number of parallel lookups.
+        recheck: whether a finished object is looked up again when its row does not state its version.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class NamedObjects:
         self._state: str | None = None
         self._complete = False
         self._again = False
-        self._left_out = dict.fromkeys(REASONS, 0)
+        self._filtered = dict.fromkeys(REASONS, 0)
         self._lock = threading.Lock()
         self._doubted: set[str] = set()
         self._waiting: dict[str, None] = {}
@@ -114,16 +117,16 @@ class NamedObjects:
         self.whole = True
 
     def objects(self, after: str = "") -> Iterator[NativeObject]:
-        """One pass: every object that the list names and the store has, behind the key `after`.
+        """Yield one listing: every object after the key `after` that the list names and the store has.
 
-        An object that the list names several times may come several times.
+        An object that the list names repeatedly may be yielded repeatedly.
 
         Raises:
             KeyListError, ConfigError: the list cannot be used.
-            RetriableError, FatalError: what the store says.
+            RetriableError, FatalError: the store's error.
         """
         for _attempt in range(REWRITTEN_TIMES):
-            wanted = self._begin_pass(after)
+            wanted = self._begin_listing(after)
             try:
                 yield from self._found(wanted)
             except ObjectChangedError as error:
@@ -132,12 +135,12 @@ class NamedObjects:
                 self._complete = True
                 return
             finally:
-                give_up(wanted)  # a lookup that failed keeps it in its traceback, and the list open
+                close_iterator(wanted)  # a lookup that failed keeps it in its traceback, and the list open
         raise KeyListError(
             f"{self._keys.name}: rewritten {REWRITTEN_TIMES} times while it was read; write it seldomer, each time whole"
         )
 
-    def _begin_pass(self, after: str) -> Iterator[_Wanted]:
+    def _begin_listing(self, after: str) -> Iterator[_Wanted]:
         state = self._keys.state()
         with self._lock:
             rewritten = state != self._state
@@ -149,7 +152,7 @@ class NamedObjects:
         if not self.whole:
             return iter(waiting)
         log.info("reading the list of keys %s", self._keys.name)
-        self._left_out.update(dict.fromkeys(REASONS, 0))
+        self._filtered.update(dict.fromkeys(REASONS, 0))
         return self._wanted_rows(after)
 
     def _wanted_rows(self, after: str) -> Iterator[_Wanted]:
@@ -164,11 +167,11 @@ class NamedObjects:
 
     def _wanted(self, row: KeyRow, after: str) -> _Wanted | None:
         if row.delete_marker:
-            self._left_out[DELETE_MARKER] += 1
+            self._filtered[DELETE_MARKER] += 1
         elif not row.latest:
-            self._left_out[OTHER_VERSION] += 1
+            self._filtered[OTHER_VERSION] += 1
         elif not row.key.startswith(self._prefixes) or (after and row.key.encode() <= after.encode()):
-            self._left_out[OUTSIDE] += 1
+            self._filtered[OUTSIDE] += 1
         else:
             return self._believed(row)
         return None
@@ -187,7 +190,7 @@ class NamedObjects:
             storage_class=row.storage_class,
         )
         entry = self._offsets.get_entry(self._key_of(native))
-        # share 1 of a split object says nothing of the others
+        # split 1 of a split object says nothing of the others
         finished = entry is not None and entry.finished and not entry.split_size
         if version is None:
             return None if finished and not self._recheck else row.key
@@ -204,7 +207,7 @@ class NamedObjects:
     # ---- looking up
 
     def _found(self, wanted: Iterable[_Wanted]) -> Iterator[NativeObject]:
-        """The objects, in order; those that are missing left out."""
+        """Yield the objects, in order, without missing ones."""
         window: deque[NativeObject | _Lookup] = deque()
         threads = DaemonThreads(self._concurrency, name="lookup")
         try:
@@ -236,34 +239,34 @@ class NamedObjects:
         if native is not None:
             yield native
         elif isinstance(one, _Lookup):
-            self._left_out[MISSING] += 1
-            if self._left_out[MISSING] <= NAMED_MISSING:
+            self._filtered[MISSING] += 1
+            if self._filtered[MISSING] <= NAMED_MISSING:
                 address = self._lookups.address(self._store.bucket, one.key)
-                log.warning("%s: left out, there is no such object, but %s names it", address, self._keys.name)
+                log.warning("%s: skipped, the object does not exist, but %s names it", address, self._keys.name)
 
     # ---- what came of them
 
-    def came_back(self, key: str, *, gone: bool) -> None:
-        """The reader found another version, or none: the row is wrong. It is looked up in the next pass, unless it is gone."""
+    def released(self, key: str, *, gone: bool) -> None:
+        """Distrust a row: the reader found another version, or none. Unless gone, the next listing looks the object up."""
         with self._lock:
-            if len(self._doubted) < MOST_REMEMBERED:
+            if len(self._doubted) < MAX_REMEMBERED:
                 self._doubted.add(key)
             else:
                 self._doubt_all = True
         if not gone:
-            self.put_off(key)
+            self.defer(key)
 
-    def put_off(self, key: str) -> None:
-        """An object of the pass under way was left for later: the next pass looks at it again."""
+    def defer(self, key: str) -> None:
+        """Include an object of the current listing in the next one."""
         with self._lock:
-            if len(self._waiting) < MOST_REMEMBERED:
+            if len(self._waiting) < MAX_REMEMBERED:
                 self._waiting[key] = None
             else:
                 self._again = True
 
-    def left_out(self) -> dict[str, int]:
-        """Reason -> rows of the list that are no object to read."""
-        return {reason: count for reason, count in self._left_out.items() if count}
+    def filtered(self) -> dict[str, int]:
+        """Return reason -> number of filtered rows."""
+        return {reason: count for reason, count in self._filtered.items() if count}
 
 
 def _ready(one: NativeObject | _Lookup) -> bool:

@@ -1,8 +1,8 @@
-"""A supplied list of keys, as text or as CSV -> the objects that it names, row by row.
+"""Rows of a supplied list of keys, as text or CSV.
 
-Text: one key a line, exactly as it stands. CSV: columns by the names of a header; without a header one column of keys, or
-`bucket,key[,version]` with URL-encoded keys, as S3 Batch Operations has it. Files are read as they come: the memory they
-take does not grow with the list.
+Text: one literal key per line. CSV: columns by the names of a header; without a header one column of
+keys, or `bucket,key[,version]` with URL-encoded keys, as S3 Batch Operations writes it. Files are
+streamed: memory does not grow with the list.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing_extensions import override
 
 from framework.errors import KeyListError
 
-LONGEST_KEY_BYTES = 1024
-"""The longest key that S3 and GCS have."""
+MAX_KEY_BYTES = 1024
+"""Maximum length of a key in S3 and GCS."""
 
-_LONGEST_LINE_BYTES = 16 * LONGEST_KEY_BYTES
-_SHORT = LONGEST_KEY_BYTES // 4
+_MAX_LINE_BYTES = 16 * MAX_KEY_BYTES
+_SHORT = MAX_KEY_BYTES // 4
 _BOM = b"\xef\xbb\xbf"
 
 FIELDS = {
@@ -42,25 +42,25 @@ FIELDS = {
     "isdeletemarker": "delete_marker",
     "storageclass": "storage_class",
 }
-"""Names of columns, in lower case and without what is neither letter nor digit: `e_tag` and `ETag` are one."""
+"""Column names -> fields. Names are compared in lower case, letters and digits only: `e_tag` equals `ETag`."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class KeyRow:
-    """What a list says about one object.
+    """The data of a list about one object.
 
     Attributes:
         key: exactly as stored.
-        bucket: where it lies; empty when the list does not say.
-        size: bytes; None when the list does not say.
-        etag: empty when the list does not say.
-        modified_ms: last-modified, milliseconds since 1970 UTC; None when the list does not say.
-        version_id: the version of a versioned bucket; empty when the list does not say.
-        latest: whether that is the version that a listing would show.
-        delete_marker: whether that version says that the object is deleted.
-        storage_class: empty when the list does not say.
+        bucket: the object's bucket; empty when the list does not state it.
+        size: bytes; None when the list does not state it.
+        etag: empty when the list does not state it.
+        modified_ms: last-modified, milliseconds since 1970 UTC; None when the list does not state it.
+        version_id: the version in a versioned bucket; empty when the list does not state it.
+        latest: whether a listing would show that version.
+        delete_marker: whether that version marks the object as deleted.
+        storage_class: empty when the list does not state it.
         origin: the file, for messages.
-        number: of the row in it, counted from 1.
+        number: number of the row in the file, counted from 1.
     """
 
     key: str
@@ -77,15 +77,15 @@ class KeyRow:
 
     @property
     def place(self) -> str:
-        """Where it stands, for messages."""
+        """The row's place, for messages."""
         return f"{self.origin}, row {self.number}"
 
 
 class RowReader:
-    """Rows of texts -> `KeyRow`, by the names of their columns.
+    """Converts rows of texts to `KeyRow` by the names of their columns.
 
     Args:
-        names: of the columns, in order; unknown ones are left alone.
+        names: the columns, in order; unknown names are ignored.
         origin: the file, for messages.
         encoded: whether keys are URL-encoded, a space as `+` or `%20`.
 
@@ -100,27 +100,27 @@ class RowReader:
         self._encoded = encoded
 
     def row(self, values: Sequence[str], number: int) -> KeyRow:
-        """One row.
+        """Convert one row.
 
         Raises:
-            KeyListError: another number of fields than columns, or a field that is not what its column says.
+            KeyListError: the number of fields differs from the number of columns, or a field is invalid.
         """
         if len(values) != self._width:
             raise KeyListError(
                 f"{self._origin}, row {number}: {len(values)} fields where {self._width} are expected; "
                 "if the list was cut short, supply all of it"
             )
-        told = {field: values[at] for field, at in self._fields}
+        values_by_field = {field: values[at] for field, at in self._fields}
         return KeyRow(
-            key=checked_key(told["key"], self._origin, number, encoded=self._encoded),
-            bucket=told.get("bucket", ""),
-            size=self._size(told.get("size", ""), number),
-            etag=told.get("etag", "").strip('"'),
-            modified_ms=self._moment(told.get("modified", ""), number),
-            version_id=told.get("version_id", ""),
-            latest=self._truth(told.get("latest", ""), number, absent=True),
-            delete_marker=self._truth(told.get("delete_marker", ""), number, absent=False),
-            storage_class=told.get("storage_class", ""),
+            key=checked_key(values_by_field["key"], self._origin, number, encoded=self._encoded),
+            bucket=values_by_field.get("bucket", ""),
+            size=self._size(values_by_field.get("size", ""), number),
+            etag=values_by_field.get("etag", "").strip('"'),
+            modified_ms=self._moment(values_by_field.get("modified", ""), number),
+            version_id=values_by_field.get("version_id", ""),
+            latest=self._truth(values_by_field.get("latest", ""), number, absent=True),
+            delete_marker=self._truth(values_by_field.get("delete_marker", ""), number, absent=False),
+            storage_class=values_by_field.get("storage_class", ""),
             origin=self._origin,
             number=number,
         )
@@ -155,7 +155,7 @@ class RowReader:
 
 
 def columns_of(names: Sequence[str], origin: str) -> list[tuple[str, int]]:
-    """The known columns and where each stands; of two with one meaning the first.
+    """Return the known columns and their places; of several columns with one meaning, the first.
 
     Raises:
         KeyListError: no column is named `key`.
@@ -175,10 +175,10 @@ def _plain(name: str) -> str:
 
 
 def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
-    """The key that a field holds.
+    """Return the key of a field.
 
     Raises:
-        KeyListError: it is empty, longer than a key can be, or what it encodes is no UTF-8.
+        KeyListError: it is empty, too long, or not UTF-8 after decoding.
     """
     key = text
     if encoded and ("%" in text or "+" in text):
@@ -191,9 +191,9 @@ def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
             ) from None
     if not key:
         raise KeyListError(f"{origin}, row {number}: the key is empty")
-    if len(key) > _SHORT and len(key.encode()) > LONGEST_KEY_BYTES:
+    if len(key) > _SHORT and len(key.encode()) > MAX_KEY_BYTES:
         raise KeyListError(
-            f"{origin}, row {number}: longer than a key can be ({LONGEST_KEY_BYTES} bytes); is this a list of keys?"
+            f"{origin}, row {number}: longer than a key can be ({MAX_KEY_BYTES} bytes); is this a list of keys?"
         )
     return key
 
@@ -212,7 +212,7 @@ def text_rows(file: BinaryIO, origin: str, *, encoded: bool = False) -> Iterator
         KeyListError: a line is no UTF-8, or longer than a key can be.
     """
     number = 0
-    while line := file.readline(_LONGEST_LINE_BYTES):
+    while line := file.readline(_MAX_LINE_BYTES):
         number += 1
         if number == 1:
             line = line.removeprefix(_BOM)
@@ -228,18 +228,20 @@ def text_rows(file: BinaryIO, origin: str, *, encoded: bool = False) -> Iterator
 
 
 def csv_rows(file: BinaryIO, origin: str, *, bucket: str, encoded: bool | None = None) -> Iterator[KeyRow]:
-    """The rows of a CSV file in UTF-8, fields quoted where they need it (RFC 4180). Empty lines are no rows.
+    """Yield the rows of a CSV file in UTF-8, with quoted fields where needed (RFC 4180). Empty lines are ignored.
 
     A first row with a field `key` is a header, unless another of its fields is the bucket's name.
 
     Args:
         file: its bytes.
         origin: its name, for messages.
-        bucket: the source's.
-        encoded: whether keys are URL-encoded; None = only in a file without a header and with a column for the bucket.
+        bucket: bucket of the source.
+        encoded: whether keys are URL-encoded; None = only in a file without a header and with a column
+            for the bucket.
 
     Raises:
-        KeyListError: it is no CSV or no UTF-8, is cut short inside a field, or has neither a header nor 1 to 3 columns.
+        KeyListError: it is not CSV or not UTF-8, is truncated inside a field, or has neither a header nor
+            1 to 3 columns.
     """
     rows = split_rows(file, origin)
     first = next(rows, None)
@@ -261,21 +263,21 @@ def csv_rows(file: BinaryIO, origin: str, *, bucket: str, encoded: bool | None =
 
 
 def split_rows(file: BinaryIO, origin: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a CSV file as texts, with their numbers; without those that are empty.
+    """Yield the rows of a CSV file as texts, with their numbers; without empty rows.
 
     Raises:
-        KeyListError: it is no CSV, no UTF-8, or a row is longer than one of a list can be.
+        KeyListError: it is not CSV, not UTF-8, or a row is too long.
     """
     number = length = 0
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
 
     def lines() -> Iterator[str]:
         nonlocal length
-        while line := text.readline(_LONGEST_LINE_BYTES + 1):
+        while line := text.readline(_MAX_LINE_BYTES + 1):
             length += len(line)
-            if length > _LONGEST_LINE_BYTES:
+            if length > _MAX_LINE_BYTES:
                 raise KeyListError(
-                    f"{origin}, row {number + 1}: longer than {_LONGEST_LINE_BYTES} characters; is this a list of keys?"
+                    f"{origin}, row {number + 1}: longer than {_MAX_LINE_BYTES} characters; is this a list of keys?"
                 )
             yield line
 
@@ -296,9 +298,9 @@ def split_rows(file: BinaryIO, origin: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def unpacked(file: BinaryIO, origin: str) -> BinaryIO:
-    """The content of a file: as it is, or out of gzip when the name ends in `.gz`.
+    """Return the content of a file, decompressed when the name ends in `.gz`.
 
-    Reading it raises `KeyListError` when the gzip data are cut short or broken.
+    Reads raise `KeyListError` when the gzip data are truncated or damaged.
     """
     if not origin.endswith(".gz"):
         return file

@@ -1,23 +1,24 @@
-"""A supplied list of keys, whatever its form and wherever it lies -> rows."""
+"""A supplied list of keys as rows, in any format and place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from framework.discovery.key_list.inventory import LONGEST_MANIFEST_BYTES, Inventory, data_rows, parse_manifest
+from framework.discovery.key_list.inventory import MAX_MANIFEST_BYTES, Inventory, data_rows, parse_manifest
 from framework.discovery.key_list.location import ListPlace
 from framework.discovery.key_list.rows import KeyRow, csv_rows, text_rows, unpacked
 from framework.errors import ConfigError, KeyListError
 
 
 class KeyList:
-    """The rows of a list, read anew each time. For one thread.
+    """The rows of a list, read again on each iteration. For one thread.
 
     Args:
-        place: where it lies.
+        place: where the list is stored.
         form: `text`, `csv`, `inventory`, or `auto`: by the name.
-        encoding: of keys in text and CSV: `none`, `url`, or `auto` as `framework.discovery.key_list.rows` says.
-        bucket: the source's.
+        encoding: of keys in text and CSV: `none`, `url`, or `auto` as in
+            `framework.discovery.key_list.rows`.
+        bucket: bucket of the source.
     """
 
     def __init__(self, place: ListPlace, *, form: str = "auto", encoding: str = "auto", bucket: str) -> None:
@@ -28,24 +29,24 @@ class KeyList:
 
     @property
     def name(self) -> str:
-        """Where it lies, for messages."""
+        """The list's place, for messages."""
         return self._place.name
 
     def state(self) -> str:
-        """What tells whether the list was rewritten; one look, or one request.
+        """Return a value that changes when the list is rewritten. Costs a stat call or one request.
 
         Raises:
-            KeyListError: there is none.
+            KeyListError: the list does not exist.
         """
         return self._place.state()
 
     def rows(self) -> Iterator[KeyRow]:
-        """Every row, in order, those about another bucket refused; as `state` saw the list last.
+        """Yield all rows, in order, of the list that `state` last saw.
 
         Raises:
-            KeyListError: the list is cut short, or has a row without sense. Rows before that one were handed out.
-            ConfigError: it is about another bucket.
-            ObjectChangedError: it was rewritten meanwhile.
+            KeyListError: the list is truncated, or has an invalid row. Earlier rows were yielded.
+            ConfigError: a row belongs to another bucket.
+            ObjectChangedError: the list was rewritten meanwhile.
         """
         for row in self._inventory_rows() if self._form == "inventory" else self._plain_rows():
             if row.bucket and row.bucket != self._bucket and not self._bucket.startswith("arn:"):
@@ -69,8 +70,8 @@ class KeyList:
     def _inventory(self) -> Inventory:
         name = self._place.name
         with self._place.open() as file:
-            content = file.read(LONGEST_MANIFEST_BYTES + 1)
-        if len(content) > LONGEST_MANIFEST_BYTES:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(content) > MAX_MANIFEST_BYTES:
             raise KeyListError(f"{name}: longer than the manifest of an inventory can be; is it a manifest.json?")
         inventory = parse_manifest(content, name)
         if inventory.source_bucket != self._bucket and not self._bucket.startswith("arn:"):

@@ -1,4 +1,4 @@
-"""The executors' side of a listing: some key ranges, side by side, each page packed as it comes.
+"""The executors' side of a listing: some key ranges, side by side, each page packed when it arrives.
 
 Everything here also runs on the driver, for the first pages of a bucket.
 """
@@ -63,7 +63,7 @@ class RangeListed:
 
     Attributes:
         pages: packed objects, in order; see `unpacked`.
-        stretch: what its pages have shown wholly; None when it failed.
+        key_range: what its pages have shown wholly; None when it failed.
         result: the report for the planner; None when it failed before the first page.
         retries: calls that were tried again.
         throttled: of these, because the store asked to slow down.
@@ -74,7 +74,7 @@ class RangeListed:
     """
 
     pages: list[bytes] = attrs.field(factory=list, repr=False)
-    stretch: KeyRange | None = None
+    key_range: KeyRange | None = None
     result: RangeResult | None = None
     retries: int = 0
     throttled: int = 0
@@ -178,7 +178,7 @@ def list_ranges(
         return list(threads.map(lambda task: _list_one(iterator, bundle, task, pace, stop), bundle.tasks))
 
 
-def _stretch_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
+def _key_range_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
     if result.exhausted:
         return KeyRange(task.after, task.until)
     return KeyRange(task.after, result.last_key) if result.last_key is not None else None
@@ -221,5 +221,5 @@ def _list_one(
     listed.answered_at = time.time()
     if results:
         listed.result = merged(results)
-        listed.stretch = _stretch_of(task, listed.result)
+        listed.key_range = _key_range_of(task, listed.result)
     return listed

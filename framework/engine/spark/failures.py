@@ -10,7 +10,7 @@ from framework.errors import FatalError, SourceError, UnknownOutcomeError
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-_TELLING = re.compile(r"most recent failure: |Cannot run program|exited unexpectedly|cancelled|was shut down")
+_CAUSE = re.compile(r"most recent failure: |Cannot run program|exited unexpectedly|cancelled|was shut down")
 _WORDY = re.compile(
     r"^.*most recent failure: (?:Lost task \S+ in stage \S+ \(TID \d+\) )?|^: |(?:[a-z]\w*\.)+[A-Z]\w*: "
     r"| Consider setting .*| SQLSTATE: \w+$"
@@ -44,12 +44,12 @@ def sentence(error: Exception) -> str:
     lines = str(error).split("\n")
     tracebacks = [number for number, line in enumerate(lines) if "Traceback (most recent call last):" in line]
     if tracebacks:
-        told = next((line for line in lines[tracebacks[-1] + 1 :] if line.strip() and not line.startswith(" ")), "")
-        return _short(told) or type(error).__name__
-    told = next((line.strip() for line in lines if _TELLING.search(line)), "")
-    told = told or next((line.strip() for line in lines if line.strip()), type(error).__name__)
-    return _short(told)
+        cause = next((line for line in lines[tracebacks[-1] + 1 :] if line.strip() and not line.startswith(" ")), "")
+        return _short(cause) or type(error).__name__
+    cause = next((line.strip() for line in lines if _CAUSE.search(line)), "")
+    cause = cause or next((line.strip() for line in lines if line.strip()), type(error).__name__)
+    return _short(cause)
 
 
-def _short(told: str) -> str:
-    return _WORDY.sub("", told.strip()).rstrip(".")
+def _short(cause: str) -> str:
+    return _WORDY.sub("", cause.strip()).rstrip(".")

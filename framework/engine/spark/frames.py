@@ -172,7 +172,7 @@ def _partition_chooser(
         except ObjectError as error:
             if config.errors.tolerance == "none":
                 raise
-            log.warning("left out: %s", error)
+            log.warning("skipped: %s", error)
             return None
 
     return partition_for

@@ -50,14 +50,14 @@ OUTSTANDING_OBJECTS = 50_000
 GATHER_SECONDS = 0.3
 """How long a free task waits for a listing that still brings objects, rather than take the first one alone."""
 
-MOST_TASKS = 1000
+MAX_TASKS = 1000
 
 FOLLOW_SECONDS = 1.0
 
 WAIT_SECONDS = 0.05
 
 IDLE_SECONDS = 0.5
-"""The same between two passes; who finds something says so."""
+"""The same between two listings; a listing that finds an object ends the wait."""
 
 ORDERLY_SECONDS = 3.2
 """How long jobs may take to end in order: a little longer than a pipeline waits for an answer of Iggy after a stop."""
@@ -88,7 +88,7 @@ class SparkGroup:
         config: its configuration.
         session: the leader's side of the epoch.
         context: Spark's.
-        once: end after one complete pass.
+        once: end after one complete listing.
         hold_line: executors can reach the driver, so jobs end in order; see `framework.engine.spark.line`.
     """
 
@@ -107,7 +107,7 @@ class SparkGroup:
         self._session = session
         self._context = context
         self._once = once
-        self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MOST_TASKS)
+        self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MAX_TASKS)
         self._group = f"iggy-cloud-sources {config.source.name} {session.epoch.number}"
         self._listing_group = f"{self._group} listing"
         self._changed = threading.Condition()
@@ -119,15 +119,15 @@ class SparkGroup:
         self._results: list[tuple[int, JobResult]] = []
         self._live = TaskStatistics()
         self._due = DuePolls(FOLLOW_SECONDS)
-        self._told_at = math.inf
+        self._stopping_since = math.inf
         self._line = DriverLine.of(context) if hold_line else None  # last: nothing may fail behind it
 
     def stop(self) -> None:
         """Tells the jobs to end, from a thread of its own: `run` may be waiting for an answer of Iggy, as they may."""
-        threading.Thread(target=self._tell_to_stop, name="stop", daemon=True).start()
+        threading.Thread(target=self._request_stop, name="stop", daemon=True).start()
 
-    def _tell_to_stop(self) -> None:
-        self._told_at = min(self._told_at, time.monotonic())
+    def _request_stop(self) -> None:
+        self._stopping_since = min(self._stopping_since, time.monotonic())
         if self._line is not None:
             self._line.close()
 
@@ -226,9 +226,9 @@ class SparkGroup:
         """Ends the jobs that are still at work, if any: their partitions are recovered before anybody sends to them again."""
         cancel_jobs(self._context, self._listing_group)
         threads = [running.thread for running in self._running.values()]
-        self._tell_to_stop()
+        self._request_stop()
         if self._line is not None:
-            _join(threads, self._told_at + ORDERLY_SECONDS)
+            _join(threads, self._stopping_since + ORDERLY_SECONDS)
         if any(thread.is_alive() for thread in threads):
             cancel_jobs(self._context, self._group)
             _join(threads, time.monotonic() + KILLED_SECONDS)
@@ -241,10 +241,10 @@ class SparkGroup:
         if results or self._due.take():
             self._follow(discovery)  # the next sender of their partitions starts from what they had saved
         for number, result in results:
-            for said in result.said:
-                said.repeat()
-            if result.unsaid:
-                log.warning("... and %d more warnings of the same job", result.unsaid)
+            for line in result.log_lines:
+                line.repeat()
+            if result.more_lines:
+                log.warning("... and %d more warnings of the same job", result.more_lines)
             for assignment, gone in result.released:
                 discovery.release(assignment, gone=gone)
             running = self._running.pop(number)
@@ -268,10 +268,10 @@ class SparkGroup:
             for running in self._running.values():
                 if entry.topic_partition in running.topic_partitions:
                     running.records += more
-            settled = discovery.settle(entry) if entry.finished else None
-            if settled is not None:
+            completed = discovery.complete(entry) if entry.finished else None
+            if completed is not None:
                 self._live.objects += 1
-                self._live.object_bytes += settled.size_bytes
+                self._live.object_bytes += completed.size_bytes
 
 
 def _join(threads: Iterable[threading.Thread], deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""What an executor does: one `AbstractSourceTask` over the objects it was given, in partitions that nobody else writes.
+"""What an executor does: one `AbstractSourceTask` over its assigned objects, in partitions that only this job writes.
 
 Everything here runs in a Python worker of Spark. The client of Iggy is made here, and ends here: no connection outlives its
 job, so that a recovery has nothing to wait for.
@@ -15,7 +15,7 @@ import attrs
 from pyspark import TaskContext
 
 from framework.discovery.feed import Assignment, HandedFeed
-from framework.engine.log_forwarding import Said, Teller
+from framework.engine.log_forwarding import LogForwarder, LogLine
 from framework.engine.memory import limit_arenas
 from framework.engine.spark.line import LineAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
@@ -23,7 +23,7 @@ from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.pipeline.sender import OBJECTS_LOGGER
 from framework.pipeline.statistics import TaskStatistics
 
-MOST_SAID = 200
+MAX_LOGGED = 200
 """Lines of a job's log that travel to the driver: a bucket of bad records has as many warnings."""
 
 
@@ -50,35 +50,35 @@ class JobResult:
         statistics: what was done.
         released: what came back, and whether it is gone.
         failure: why it ended early; None when it did not.
-        said: its warnings, for the driver's log: nobody looks into the logs of executors.
-        unsaid: how many more there were.
+        log_lines: its warnings, repeated in the log of the driver: the logs of executors are seldom read.
+        more_lines: how many more there were.
     """
 
     statistics: TaskStatistics
     released: Sequence[tuple[Assignment, bool]] = ()
     failure: SourceError | None = None
-    said: Sequence[Said] = ()
-    unsaid: int = 0
+    log_lines: Sequence[LogLine] = ()
+    more_lines: int = 0
 
 
 class _Heard:
     """Keeps warnings, up to a number."""
 
     def __init__(self) -> None:
-        self.said: list[Said] = []
-        self.unsaid = 0
+        self.log_lines: list[LogLine] = []
+        self.more_lines = 0
 
-    def keep(self, said: Said) -> None:
-        if len(self.said) < MOST_SAID or said.logger == OBJECTS_LOGGER:  # those are as few as the job's objects
-            self.said.append(said)
+    def keep(self, line: LogLine) -> None:
+        if len(self.log_lines) < MAX_LOGGED or line.logger == OBJECTS_LOGGER:  # those are as few as the job's objects
+            self.log_lines.append(line)
         else:
-            self.unsaid += 1
+            self.more_lines += 1
 
 
 @contextlib.contextmanager
 def _listening() -> Iterator[_Heard]:
     heard = _Heard()
-    handler = Teller(heard.keep)
+    handler = LogForwarder(heard.keep)
     root = logging.getLogger()
     root.addHandler(handler)
     try:
@@ -96,7 +96,7 @@ def run_job(job: SparkJob) -> JobResult:
     limit_arenas()
     with _listening() as heard:
         result = _run(job)
-    return attrs.evolve(result, said=heard.said, unsaid=heard.unsaid)
+    return attrs.evolve(result, log_lines=heard.log_lines, more_lines=heard.more_lines)
 
 
 def _run(job: SparkJob) -> JobResult:

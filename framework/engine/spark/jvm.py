@@ -60,8 +60,8 @@ def require_java() -> str:
         raise FatalError(NO_JAVA)
     try:
         # the fixed flag of a program found on the PATH
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
-        first = said.split('"')[1].split(".")
+        version_text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
+        first = version_text.split('"')[1].split(".")
         version = int(first[1] if first[0] == "1" else first[0].split("-")[0])
     except (OSError, subprocess.SubprocessError, IndexError, ValueError) as exc:
         raise FatalError(f"{java} does not say its version. {NO_JAVA}") from exc
@@ -82,18 +82,18 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - the door to Spark
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
-    ours, theirs = os.pipe()
-    told = _Teller(ours)
+    read_end, write_end = os.pipe()
+    output = _Teller(read_end)
     try:
         with _submitted(options):
-            gateway = launch_gateway(None, {"stdout": theirs, "stderr": theirs})  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(None, {"stdout": write_end, "stderr": write_end})  # type: ignore[no-untyped-call]
     except (PySparkRuntimeError, OSError) as exc:
-        os.close(theirs)
-        theirs = -1
-        raise FatalError(f"Spark's Java process did not start: {told.last_words() or exc}") from exc
+        os.close(write_end)
+        write_end = -1
+        raise FatalError(f"Spark's Java process did not start: {output.last_words() or exc}") from exc
     finally:
-        if theirs >= 0:
-            os.close(theirs)
+        if write_end >= 0:
+            os.close(write_end)
     return gateway
 
 

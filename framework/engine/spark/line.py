@@ -108,15 +108,15 @@ class DriverLine:
     def _hear(self, peer: socket.socket) -> None:
         """A stranger says the token, or something else; a job says nothing more, and ends."""
         try:
-            said = peer.recv(TOKEN_BYTES)
+            received = peer.recv(TOKEN_BYTES)
         except OSError:
-            said = b""
+            received = b""
         since, before = self._strangers.get(peer, (0.0, b""))
-        if not said or peer in self._held:
+        if not received or peer in self._held:
             self._drop(peer)
-        elif len(before + said) < TOKEN_BYTES:
-            self._strangers[peer] = (since, before + said)
-        elif hmac.compare_digest(before + said, self._token.encode()):
+        elif len(before + received) < TOKEN_BYTES:
+            self._strangers[peer] = (since, before + received)
+        elif hmac.compare_digest(before + received, self._token.encode()):
             del self._strangers[peer]
             self._held.add(peer)
         else:
@@ -152,7 +152,7 @@ def held(address: LineAddress | None, on_break: Callable[[], None]) -> Iterator[
         on_break: called at most once.
 
     Raises:
-        UnknownOutcomeError: nobody listens: the driver has ended what this job is a part of.
+        UnknownOutcomeError: the driver does not listen: it has ended the run of this job.
     """
     if address is None:
         yield

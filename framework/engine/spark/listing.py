@@ -71,7 +71,7 @@ def wave_lister(
         run: lists the bundles of a wave, blocks until all of them are done.
         width: how many bundles can be at work at once.
         make_thread: makes a thread that may call `run`.
-        start_over: told before a store without order is listed anew, from the start.
+        start_over: called before a store without order is listed again from the start.
     """
 
     def lister_of(iterator: StoreRecordIterator) -> Callable[[ListingRequest], Listing]:
@@ -119,7 +119,7 @@ class WaveListing(Iterator[list[NativeObject]]):
         self._serial = serial
         self._chain: Listing | None = None
         self._pages = self._by_waves()
-        self._stretch: KeyRange | None = None
+        self._key_range: KeyRange | None = None
         self.unordered = False
         self.complete = False
         self.counts = ListingCounts()
@@ -130,9 +130,9 @@ class WaveListing(Iterator[list[NativeObject]]):
         return self._waves.planner.histogram() if self.complete and not self.unordered else []
 
     @property
-    def stretch(self) -> KeyRange | None:
+    def key_range(self) -> KeyRange | None:
         """The keys that the page handed out last has shown wholly; None for a store without order."""
-        return self._stretch
+        return self._key_range
 
     @property
     def server_time_ms(self) -> int | None:
@@ -148,19 +148,19 @@ class WaveListing(Iterator[list[NativeObject]]):
             for wave in self._waves:
                 self._count()
                 for listed in wave:
-                    whole = listed.stretch
+                    whole = listed.key_range
                     for number, page in enumerate(listed.pages, 1):
                         objects = unpacked(page)
                         if whole is not None:
                             until = objects[-1].key if number < len(listed.pages) else whole.until
-                            self._stretch = KeyRange(whole.after, until)
+                            self._key_range = KeyRange(whole.after, until)
                             whole = KeyRange(objects[-1].key, whole.until)
                         yield objects
         except OutOfOrderError as error:
             log.warning("%s; one chain of pages lists it from the start", error)
             self.unordered = True
             self._chain = self._serial()
-            self._stretch = None
+            self._key_range = None
             before = self.counts
             for objects in self._chain:
                 yield objects

@@ -17,8 +17,8 @@ OBJECT_BYTES = 64 << 10
 """What an object costs beside its bytes (a request, a position), as so many bytes more."""
 
 LEAST_BYTES = 64 << 20
-MOST_BYTES = 512 << 20
-MOST_OBJECTS = 5000
+MAX_BYTES = 512 << 20
+MAX_OBJECTS = 5000
 """A job is worth its start, and ends soon enough for its partitions to change hands."""
 
 ROUNDS = 4
@@ -46,7 +46,7 @@ class PartitionBoard:
         self._weights[topic_partition] = self._weights.get(topic_partition, 0) + _weight(assignment)
 
     def take(self, tasks: int) -> list[Assignment]:
-        """The next job of a free task: objects of partitions that nobody has, and has from now on. Empty: there are none.
+        """The next job of a free task: objects of partitions that no task owns; it owns them from now on. Empty: there are none.
 
         Args:
             tasks: how many tasks are free, this one included.
@@ -64,7 +64,7 @@ class PartitionBoard:
         while free and (not topic_partitions or weight + self._weights[free[-1]] / 2 <= part):
             topic_partitions.append(free.pop())
             weight += self._weights[topic_partitions[-1]]
-        given = self._from(topic_partitions, min(MOST_BYTES, max(LEAST_BYTES, int(part / ROUNDS))))
+        given = self._from(topic_partitions, min(MAX_BYTES, max(LEAST_BYTES, int(part / ROUNDS))))
         self._taken.update(assignment.entry.topic_partition for assignment in given)
         return given
 
@@ -73,7 +73,7 @@ class PartitionBoard:
         heads = [(self._waiting[topic_partition][0][0], topic_partition) for topic_partition in topic_partitions]
         heapq.heapify(heads)
         given: list[Assignment] = []
-        while heads and len(given) < MOST_OBJECTS:
+        while heads and len(given) < MAX_OBJECTS:
             _, topic_partition = heads[0]
             queue = self._waiting[topic_partition]
             weight = _weight(queue[0][1])

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 SLICE_SECONDS = 0.1
 
-TELL_SECONDS = 20.0
+NOTICE_SECONDS = 20.0
 """How long Spark may keep us waiting before a line says so; it never says so itself."""
 
 REACH_SECONDS = 8.0
@@ -61,7 +61,7 @@ def spark_context(
 ) -> Iterator[SparkContext | None]:
     """The active context, which stays, or a new one, which is stopped at the end.
 
-    In a process that `spark-submit` started, the new one is as `spark-submit` was told. Speculation is off.
+    In a process that `spark-submit` started, the new one has the options of `spark-submit`. Speculation is off.
 
     Args:
         options: the section `[spark]`; an active context and `spark-submit` win over it.
@@ -112,10 +112,10 @@ def spark_context(
 
 
 def reach_master(master: str, *, seconds: float = REACH_SECONDS, stopping: threading.Event | None = None) -> None:
-    """Looks whether somebody listens at the master's address. Knows `spark://` and `k8s://`; says nothing of others.
+    """Check that the master's address accepts connections. Checks `spark://` and `k8s://` only.
 
     Raises:
-        SparkUnavailableError: nobody does, for so many seconds.
+        SparkUnavailableError: no connection within this many seconds.
     """
     places = _places(master)
     deadline = time.monotonic() + seconds
@@ -132,7 +132,7 @@ def reach_master(master: str, *, seconds: float = REACH_SECONDS, stopping: threa
                 return
         if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
             raise SparkUnavailableError(
-                f"[spark] master {master}: nobody answers there ({'; '.join(dict.fromkeys(reasons))}); start it, or correct "
+                f"[spark] master {master}: no answer ({'; '.join(dict.fromkeys(reasons))}); start it, or correct "
                 "the address"
             )
         time.sleep(0.2)
@@ -162,7 +162,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
 
     # pyspark imports pandas, only to look whether it is there
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what breaks with the JVM is told once, by us
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # errors of the JVM are reported once, by this package
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         require_java()
@@ -183,8 +183,8 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
         except SparkUnavailableError:
             raise
         except Exception as exc:
-            said = without_secrets(sentence(exc), options.conf)
-            raise ConfigError(f"[spark] no context at master {options.master}: {said}") from exc
+            reason = without_secrets(sentence(exc), options.conf)
+            raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
     if context is None or is_stopped(context):
         raise SparkUnavailableError(f"[spark] master {options.master}: does not answer, or has refused the application")
     # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is told elsewhere.
@@ -304,7 +304,7 @@ def wait_for(
         stopping: ends the waiting.
         what: is waited for; a line tells of it now and then.
         limit_seconds: how long it is waited for; None without end.
-        too_late: is given a result that nobody waits for any more.
+        too_late: called with a result that arrives after the wait has ended.
 
     Raises:
         SparkUnavailableError: the limit has passed.
@@ -321,7 +321,7 @@ def wait_for(
             if late:
                 raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for {what}, and none came")
             return None
-        if waited >= TELL_SECONDS:
+        if waited >= NOTICE_SECONDS:
             waited = 0.0
             log.warning("still waiting for %s", what)
     return awaited.result()

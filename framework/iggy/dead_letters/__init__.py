@@ -1,1 +1,1 @@
-"""The dead letter topic: how letters are written, read again and marked."""
+"""The dead letter topic: writing, reading and marking dead letters."""

@@ -1,4 +1,4 @@
-"""All dead letters of a source, and what became of them: for the commands, which look at the whole topic."""
+"""All dead letters of a source and their state, for the commands, which read the whole topic."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.errors import ConfigError, IggyTopicError
-from framework.iggy.dead_letters.topic import PARTITION, IggyDeadLetters, ReplayMarker, StoredLetter, read_letter
+from framework.iggy.dead_letters.topic import (
+    PARTITION,
+    IggyDeadLetters,
+    ReplayMarker,
+    StoredDeadLetter,
+    read_dead_letter,
+)
 from framework.iggy.reader import read_partition
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
@@ -19,53 +25,54 @@ if TYPE_CHECKING:
     from framework.offsets.reset import Reset
 
 
-def is_current(letter: StoredLetter, offsets: OffsetManager) -> bool:
-    """Whether a letter is about what its object's position is about: not of an earlier version, nor of before a reset.
+def is_current(letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
+    """Return whether a dead letter belongs to the object's present generation, not to an earlier version or reset.
 
-    An object without a position is done where the watermark stands for it; elsewhere it is read again, as after a reset.
+    An object without a position is done where the watermark covers it. Elsewhere it is read again, as
+    after a reset.
     """
-    key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_share(letter.share)
+    key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_split(letter.split_number)
     entry = offsets.get_entry(key)
     if entry is None:
         return offsets.watermark.time_of(letter.bucket, letter.key) > 0
     return letter.generation is None or entry.generation <= letter.generation
 
 
-AT_ONCE = 500
-"""Letters that one mark names."""
+BATCH_SIZE = 500
+"""Maximum number of dead letters that one marker names."""
 
 
 @attrs.frozen(kw_only=True)
-class Letters:
-    """What a dead letter topic holds of one source.
+class DeadLetterLog:
+    """The dead letters of one source.
 
     Attributes:
-        stored: every letter, in the order of the topic, without the records' bytes: those of all may not fit into memory.
-        replayed: offsets of those that were replayed, or whose objects were reset.
-        notes: of replays that had begun to send.
+        stored: all dead letters, in topic order, without the records' bytes, which may exceed the memory.
+        replayed: offsets of the dead letters that were replayed, or whose objects were reset.
+        notes: markers of replays that had begun to send.
     """
 
-    stored: Sequence[StoredLetter]
+    stored: Sequence[StoredDeadLetter]
     replayed: frozenset[int]
     notes: Sequence[ReplayMarker]
 
     @classmethod
-    def read(cls, connection: IggyConnection, config: SourceCommonConfig) -> Letters:
-        """Reads the topic to its end.
+    def read(cls, connection: IggyConnection, config: SourceCommonConfig) -> DeadLetterLog:
+        """Read the topic to its end.
 
         Args:
-            connection: an open one.
+            connection: an open connection.
             config: names the topic.
 
         Raises:
             ConfigError: no dead letter topic is configured.
-            IggyTopicError: it is missing.
+            IggyTopicError: the topic is missing.
         """
-        stored: list[StoredLetter] = []
+        stored: list[StoredDeadLetter] = []
         replayed: set[int] = set()
         notes: list[ReplayMarker] = []
         for found in _read(connection, config):
-            if isinstance(found, StoredLetter):
+            if isinstance(found, StoredDeadLetter):
                 stored.append(attrs.evolve(found, raw=b""))
             elif found.replayed:
                 replayed.update(found.letters)
@@ -74,18 +81,18 @@ class Letters:
         return cls(stored=stored, replayed=frozenset(replayed), notes=notes)
 
 
-def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredLetter | ReplayMarker]:
+def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredDeadLetter | ReplayMarker]:
     topic, stream = topic_of(config), config.iggy.stream
     if connection.get_topic(stream, topic) is None:
-        raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was left out yet')
+        raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was skipped yet')
     for message in read_partition(connection, stream, topic, PARTITION):
-        found = read_letter(message, config.source.name)
+        found = read_dead_letter(message, config.source.name)
         if found is not None:
             yield found
 
 
 def topic_of(config: SourceCommonConfig) -> str:
-    """The dead letter topic.
+    """Return the name of the dead letter topic.
 
     Raises:
         ConfigError: none is configured.
@@ -96,17 +103,17 @@ def topic_of(config: SourceCommonConfig) -> str:
     return topic
 
 
-def void_letters(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> int:
-    """Marks the open letters of objects that were reset; returns how many.
+def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> int:
+    """Mark the unreplayed dead letters of reset objects; return their number.
 
-    Those objects are read again from their first record, and leave letters again where they are still bad. An old letter that
-    was replayed beside that would send a record twice.
+    These objects are read again from their first record, and records that are still bad get new dead
+    letters. If an old dead letter could be replayed as well, its record would be sent twice.
     """
     box, topic = IggyDeadLetters.of(connection, config), config.errors.dead_letter_topic
     if box is None or topic is None or connection.get_topic(config.iggy.stream, topic) is None:
         return 0
-    letters = Letters.read(connection, config)
+    letters = DeadLetterLog.read(connection, config)
     void = [one for one in letters.stored if one.offset not in letters.replayed and reset.takes(one.key)]
-    for at in range(0, len(void), AT_ONCE):
-        box.replayed(void[at : at + AT_ONCE])
+    for at in range(0, len(void), BATCH_SIZE):
+        box.replayed(void[at : at + BATCH_SIZE])
     return len(void)

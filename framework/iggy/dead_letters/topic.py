@@ -1,13 +1,17 @@
-"""Dead letters as messages: how they are written, how they are read again, and the marks of what was sent again.
+"""Dead letters as messages: writing, reading, and the markers of replays.
 
-The topic has one partition; several writers share it. A message's id is deterministic, and never that of a record:
+The topic has one partition; several writers share it. A message's id is deterministic, and never the id
+of a record:
 
     bits 127..64   XXH3-64 of (source name, "dead letter" or "dead object", bucket, key, version, split size)
-    bits  63..40   share        bits 39..0   record number
+    bits  63..40   split        bits 39..0   record number
 
-The header `letter` says what a message is: `record`, `object` (its rest, from that record on), or of `dead-letter replay` a
-`note` (letters that are about to be sent again, and where the partitions end) and a `replayed` (those that were). Payload of a
-letter: the record's bytes, their beginning, or a short JSON when there are none; the header `payload` says which.
+The header `letter` gives the kind of a message. `record` and `object` are dead letters; `object` stands
+for the rest of an object, from that record on. `dead-letter replay` writes the other two: a `note` before
+it sends (which dead letters, and where the partitions end), and a `replayed` afterwards.
+
+The payload of a dead letter is the record's bytes, their beginning, or a short JSON when there are none.
+The header `payload` tells which.
 """
 
 from __future__ import annotations
@@ -18,19 +22,19 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 import orjson
 
-from framework.config.key_template import topic_name_mistake
+from framework.config.key_template import topic_name_error
 from framework.errors import IggyTopicError, UnknownOutcomeError
 from framework.iggy import wire
-from framework.iggy.headers import encode_headers, join_provenance, provenance, share_of
+from framework.iggy.headers import encode_headers, join_provenance, provenance, split_of
 from framework.iggy.topics import check_readable, ensure_topic
-from framework.model.message_ids import MAX_RECORD, MAX_SHARE, dead_letter_hash64
+from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, dead_letter_hash64
 from framework.model.objects import TopicPartition, length_only
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import StoredMessage, TopicInfo
-    from framework.model.splits import Share
+    from framework.model.splits import Split
     from framework.pipeline.dead_letters import DeadLetter
 
 PARTITION = 0
@@ -38,40 +42,41 @@ PARTITION = 0
 LETTER, NOTE_ID, MARK_ID = "letter", 1, 2
 
 ERROR_TEXT = 2000
-"""Characters of an error's sentence that are kept."""
+"""Maximum characters of an error's text that are kept."""
 
 _MAX_REQUEST_BYTES = 8_000_000
 _MOST_DIGITS = 18
 MAX_PARTITIONS = 1000
-"""Of one topic, in Iggy."""
+"""Maximum number of partitions of a topic in Iggy."""
 
 Kind = Literal["record", "object"]
 Payload = Literal["whole", "beginning", "none"]
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class StoredLetter:
-    """A dead letter as it lies in the topic.
+class StoredDeadLetter:
+    """A dead letter as stored in the topic.
 
     Attributes:
-        offset: its place.
-        message_id: its id; a letter that was stored again after it was replayed has the same one.
+        offset: its place in the topic.
+        message_id: its id; a dead letter that was stored again after its replay has the same id.
         timestamp_us: when it was stored, microseconds since 1970.
-        kind: about a record, or about the rest of an object.
-        bucket: the object's.
-        key: the object's.
-        version: the object's.
-        cut: which share; None when the object is read whole.
-        generation: of the position; None of letters that version 0.1 wrote.
-        record: the bad record; of an object the first one that is missing.
-        topic_partition: where the record would have gone.
-        error: the error's class.
-        text: its sentence.
-        byte_offset: where the record begins in the object, when that is known.
-        length: the record's bytes, when they are known.
-        format: under which it was read.
-        payload: what the message's payload is.
-        raw: the bytes of the record that are there; readers of many letters leave them in the topic (`raw_of`).
+        kind: whether it stands for a record, or for the rest of an object.
+        bucket: the object's bucket.
+        key: the object's key.
+        version: the object's version.
+        split: the split; None when the object is read whole.
+        generation: generation of the position; None in dead letters of version 0.1.
+        record: the bad record; for an object, the first missing record.
+        topic_partition: destination of the record.
+        error: class of the error.
+        text: message of the error.
+        byte_offset: where the record begins in the object, if known.
+        length: the record's length in bytes, if known.
+        format: the format with which it was read.
+        payload: which part of the record the message holds.
+        raw: the stored bytes of the record; readers of many dead letters leave them in the topic
+            (`raw_of`).
     """
 
     offset: int
@@ -81,7 +86,7 @@ class StoredLetter:
     bucket: str
     key: str
     version: str
-    cut: Share | None
+    split: Split | None
     generation: int | None
     record: int
     topic_partition: TopicPartition
@@ -95,26 +100,26 @@ class StoredLetter:
 
     @property
     def split_size(self) -> int:
-        """Bytes per share; 0 when the object is read whole."""
-        return self.cut.split_size if self.cut is not None else 0
+        """Bytes per split; 0 when the object is read whole."""
+        return self.split.split_size if self.split is not None else 0
 
     @property
-    def share(self) -> int:
-        """Which share; 0 when the object is read whole."""
-        return self.cut.number if self.cut is not None else 0
+    def split_number(self) -> int:
+        """Number of the split; 0 when the object is read whole."""
+        return self.split.number if self.split is not None else 0
 
 
 @attrs.frozen(kw_only=True, slots=True)
 class ReplayMarker:
-    """What a replay wrote about letters.
+    """A marker that a replay wrote.
 
     Attributes:
-        offset: its place.
-        replayed: whether they were sent again; else they are about to be.
-        letters: offsets of the letters.
-        ids: their ids.
-        objects: offsets of those that are about the rest of an object.
-        ends: partition -> the offset that its next message got, when that was written.
+        offset: its place in the topic.
+        replayed: whether the dead letters were sent again; otherwise they are about to be sent.
+        letters: offsets of the dead letters.
+        ids: their message ids.
+        objects: offsets of the dead letters that stand for the rest of an object.
+        ends: partition -> the offset of its next message, when the marker was written.
     """
 
     offset: int
@@ -126,14 +131,14 @@ class ReplayMarker:
 
 
 class IggyDeadLetters:
-    """Writes dead letters to one topic over one connection. One thread at a time.
+    """Writes dead letters to one topic over one connection. For one thread at a time.
 
     Args:
-        connection: an open one; it stays open.
-        stream: its name.
-        topic: its name; it exists.
-        source: the source's name.
-        max_bytes: of a record that a letter holds.
+        connection: an open connection; it stays open.
+        stream: name of the stream.
+        topic: name of an existing topic.
+        source: name of the source.
+        max_bytes: maximum bytes of a record that a dead letter holds.
         input_format: `[input] format`.
     """
 
@@ -156,7 +161,7 @@ class IggyDeadLetters:
 
     @classmethod
     def of(cls, connection: IggyConnection, config: SourceCommonConfig) -> IggyDeadLetters | None:
-        """The box that the configuration names; None when it names none."""
+        """Return a writer to the configured topic; None when none is configured."""
         topic = config.errors.dead_letter_topic
         if topic is None:
             return None
@@ -170,29 +175,29 @@ class IggyDeadLetters:
         )
 
     def send(self, letters: Sequence[DeadLetter]) -> None:
-        """Stores the letters, in order; returns when all are confirmed.
+        """Store dead letters, in order; return when all are confirmed.
 
         Raises:
-            UnknownOutcomeError, IggyUnavailableError: some may be stored: recover.
+            UnknownOutcomeError, IggyUnavailableError: some may be stored; recover.
         """
         self._send([self._segment(letter) for letter in letters])
 
-    def raw(self, letter: StoredLetter) -> bytes:
-        """The bytes of a letter's record; nothing when there are none."""
+    def raw(self, letter: StoredDeadLetter) -> bytes:
+        """Return the bytes of a dead letter's record; empty when it holds none."""
         return raw_of(self._connection, self._stream, self._topic, letter)
 
-    def note(self, letters: Sequence[StoredLetter], ends: Mapping[TopicPartition, int]) -> None:
-        """Says that these letters are about to be sent again behind these ends."""
+    def note(self, letters: Sequence[StoredDeadLetter], ends: Mapping[TopicPartition, int]) -> None:
+        """Record that these dead letters are about to be sent again, after these ends."""
         topic_partitions = [
             [topic_partition.topic, topic_partition.partition, end] for topic_partition, end in ends.items()
         ]
         self._mark("note", NOTE_ID, letters, {"ends": topic_partitions})
 
-    def replayed(self, letters: Sequence[StoredLetter]) -> None:
-        """Says that these letters were sent again."""
+    def replayed(self, letters: Sequence[StoredDeadLetter]) -> None:
+        """Record that these dead letters were sent again."""
         self._mark("replayed", MARK_ID, letters, {})
 
-    def _mark(self, kind: str, number: int, letters: Sequence[StoredLetter], more: Mapping[str, object]) -> None:
+    def _mark(self, kind: str, number: int, letters: Sequence[StoredDeadLetter], more: Mapping[str, object]) -> None:
         named = [[letter.offset, f"{letter.message_id:032x}", letter.kind] for letter in letters]
         body = {"letters": named, **more}
         headers = encode_headers({LETTER: kind, "source": self._source})
@@ -201,11 +206,11 @@ class IggyDeadLetters:
     def _segment(self, letter: DeadLetter) -> wire.Segment:
         kept = letter.raw[: self._max_bytes]
         body: Payload = "none" if not kept else "whole" if len(kept) == letter.length else "beginning"
-        native, cut, error = letter.native, letter.cut, letter.error
+        native, split, error = letter.native, letter.split, letter.error
         headers = {
             LETTER: "object" if letter.whole_object else "record",
             "source": self._source,
-            **provenance(native, share=cut),
+            **provenance(native, split=split),
             "generation": str(letter.generation),
             "record": str(letter.record_number),
             "topic": letter.topic_partition.topic,
@@ -217,7 +222,7 @@ class IggyDeadLetters:
             "format": self._format,
             "payload": body,
         }
-        split_size = cut.split_size if cut is not None else 0
+        split_size = split.split_size if split is not None else 0
         return wire.Segment(
             id_high=dead_letter_hash64(
                 self._source,
@@ -228,7 +233,7 @@ class IggyDeadLetters:
                 generation=letter.generation,
                 kind="dead object" if letter.whole_object else "dead letter",
             ),
-            share=cut.number if cut is not None else 0,
+            split_number=split.number if split is not None else 0,
             first_record=letter.record_number,
             payloads=[kept or b'{"payload":"none"}'],
             headers=encode_headers(headers),
@@ -244,17 +249,18 @@ class IggyDeadLetters:
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal, or a header, would take amiss."""
+    """Return the text without characters that a terminal or a header cannot show."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def ensure_dead_letter_topic(
     connection: IggyConnection, stream: str, topic: str, *, create: bool = True
 ) -> tuple[str, ...]:
-    """Makes the topic, or checks one that is there. Returns one sentence for each thing that may take letters from it.
+    """Create the topic, or check an existing one; return one warning per setting that can delete dead letters.
 
     Raises:
-        IggyTopicError: it is missing and `create` is off, has several partitions, or does not keep what it confirmed.
+        IggyTopicError: it is missing and `create` is off, has several partitions, or can lose confirmed
+            messages.
         PartitionDamagedError: the server has dead letters that it does not return.
     """
     info, warnings = ensure_topic(
@@ -265,7 +271,7 @@ def ensure_dead_letter_topic(
         create=create,
         advice="dead letters need a topic with exactly that; name another one",
     )
-    if not keeps_letters(info):
+    if not keeps_dead_letters(info):
         raise IggyTopicError(
             f'topic "{topic}" of stream "{stream}" may lose what it confirmed, and a dead letter must not be lost: name another '
             f"one with [errors] dead_letter_topic, and let the source make it, or make it with durability persisted and "
@@ -275,13 +281,13 @@ def ensure_dead_letter_topic(
     return warnings
 
 
-def keeps_letters(info: TopicInfo) -> bool:
-    """Whether a topic keeps everything that it has confirmed, also when the server is killed."""
+def keeps_dead_letters(info: TopicInfo) -> bool:
+    """Return whether a topic keeps every confirmed message, even when the server is killed."""
     return info.persisted and info.messages_required_to_save in {None, 1}
 
 
-def read_letter(message: StoredMessage, source: str) -> StoredLetter | ReplayMarker | None:
-    """What a message of the topic is; None for one of another source, or of others altogether."""
+def read_dead_letter(message: StoredMessage, source: str) -> StoredDeadLetter | ReplayMarker | None:
+    """Parse a message of the topic; None for a message of another source, or an unknown one."""
     headers = join_provenance(message.headers)
     kind = headers.get(LETTER)
     if headers.get("source") != source or kind is None:
@@ -289,13 +295,13 @@ def read_letter(message: StoredMessage, source: str) -> StoredLetter | ReplayMar
     try:
         if kind in {"note", "replayed"}:
             return _mark_of(message, replayed=kind == "replayed")
-        return _letter_of(message, headers, kind) if kind in {"record", "object"} else None
+        return _dead_letter_of(message, headers, kind) if kind in {"record", "object"} else None
     except (KeyError, TypeError, ValueError):
-        return None  # made by others under our names
+        return None  # written by another program under these names
 
 
-def raw_of(connection: IggyConnection, stream: str, topic: str, letter: StoredLetter) -> bytes:
-    """The bytes of a letter's record, read from the topic; nothing when it holds none, or is gone."""
+def raw_of(connection: IggyConnection, stream: str, topic: str, letter: StoredDeadLetter) -> bytes:
+    """Read the bytes of a dead letter's record from the topic; empty when it holds none, or is gone."""
     if letter.payload == "none":
         return b""
     found = connection.poll(stream, topic, PARTITION, offset=letter.offset, count=1)
@@ -315,12 +321,12 @@ def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
     )
 
 
-def _letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) -> StoredLetter:
+def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) -> StoredDeadLetter:
     body = headers["payload"]
-    cut, record = share_of(headers), _number(headers["record"])
-    if record > MAX_RECORD or (cut is not None and cut.number > MAX_SHARE):
+    split, record = split_of(headers), _number(headers["record"])
+    if record > MAX_RECORD or (split is not None and split.number > MAX_SPLIT):
         raise ValueError(record)
-    return StoredLetter(
+    return StoredDeadLetter(
         offset=message.offset,
         message_id=message.message_id,
         timestamp_us=message.timestamp_us,
@@ -328,7 +334,7 @@ def _letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) ->
         bucket=headers["bucket"],
         key=headers["key"],
         version=headers["version"],
-        cut=cut,
+        split=split,
         generation=_number(headers["generation"]) if "generation" in headers else None,
         record=record,
         topic_partition=_partition(headers["topic"], headers["partition"]),
@@ -343,7 +349,7 @@ def _letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) ->
 
 
 def _number(value: str | int) -> int:
-    """A number that this program may have written: anybody may write to the topic."""
+    """Parse a number that this program may have written. Not trusted: any client may write to the topic."""
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
         raise ValueError(text[:_MOST_DIGITS])
@@ -351,7 +357,7 @@ def _number(value: str | int) -> int:
 
 
 def _partition(topic: object, partition: str | int) -> TopicPartition:
-    if not isinstance(topic, str) or topic_name_mistake(topic) is not None:
+    if not isinstance(topic, str) or topic_name_error(topic) is not None:
         raise ValueError(topic)
     number = _number(partition)
     if number >= MAX_PARTITIONS:

@@ -44,7 +44,7 @@ class Header(NamedTuple):
     origin_timestamp: int
     length: int
     checksum: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants here
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is not used here
 
 
 def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> Header:

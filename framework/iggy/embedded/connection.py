@@ -106,7 +106,7 @@ class Connection:
             self._buffer = bytearray(size)
 
     def _limit_wait(self) -> None:
-        """Wait for a login only so long, and for ever after it."""
+        """Limit the wait for a login; after it there is no limit."""
         if self.trusted:
             self._login_until = 0.0
             self._peer.settimeout(None)

@@ -97,18 +97,18 @@ class EmbeddedServer:
         """
         server = cls(Path(path).absolute(), username, password)
         deadline = time.monotonic() + _READY_SECONDS
-        said = ""
+        output = ""
         while time.monotonic() < deadline:
             if server._join():
                 return server
-            code, said = server._launch(deadline, sync=sync)
+            code, output = server._launch(deadline, sync=sync)
             if code is None:
                 return server
             if code != _IN_USE:
-                raise EmbeddedServerError(f"The embedded server for {server.path} ended with code {code}: {said}")
+                raise EmbeddedServerError(f"The embedded server for {server.path} ended with code {code}: {output}")
             # Another process is just starting or ending it: look again in a moment.
             time.sleep(_RETRY_SECONDS)
-        raise server._too_late(said)
+        raise server._too_late(output)
 
     @property
     def owned(self) -> bool:
@@ -198,14 +198,14 @@ class EmbeddedServer:
                     stdout.close()
                     code = _wait_or_kill(process, seconds)
             stderr.seek(0)
-            said = stderr.read()[-_TAIL_BYTES:].decode("utf-8", "replace").strip() or "it said nothing"
+            output = stderr.read()[-_TAIL_BYTES:].decode("utf-8", "replace").strip() or "it said nothing"
             if late:
-                raise self._too_late(said)
-            return code, said
+                raise self._too_late(output)
+            return code, output
 
-    def _too_late(self, said: str) -> EmbeddedServerError:
+    def _too_late(self, output: str) -> EmbeddedServerError:
         return EmbeddedServerError(
-            f"The embedded server for {self.path} was not ready within {_READY_SECONDS:g} seconds: {said}"
+            f"The embedded server for {self.path} was not ready within {_READY_SECONDS:g} seconds: {output}"
         )
 
     def _join(self) -> bool:

@@ -1,4 +1,4 @@
-"""What the server says: one line each, in one write, so that threads do not mix theirs."""
+"""Messages of the server: one line in one write, so that lines of several threads do not mix."""
 
 from __future__ import annotations
 

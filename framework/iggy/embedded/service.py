@@ -159,7 +159,7 @@ class Service:
         signal.signal(signal.SIGINT, handle)
 
     def _make_private(self) -> None:
-        """Keep other users out of the folder: one who may write there could put links to files of ours in it."""
+        """Keep other users out of the folder: one who may write there could link to files of this user in it."""
         status = self.folder.stat()
         if status.st_uid != os.geteuid():
             raise PermissionError(
@@ -222,7 +222,7 @@ class Service:
                         owner.read()
 
     def _done(self, owner: _Owner) -> bool:
-        """Tell whether a server with an owner has nobody left to serve."""
+        """Return whether a server with an owner has no client left."""
         if not owner.gone:
             return False
         with self._connections_lock:
@@ -236,7 +236,7 @@ class Service:
         return not clients and time.monotonic() >= max(self._idle_since, owner.gone_at) + IDLE_SECONDS
 
     def _patience(self, owner: _Owner) -> float | None:
-        """Return how long to wait for an event before asking `_done` again; None is for ever."""
+        """Return how long to wait for an event before asking `_done` again; None means forever."""
         if not owner.gone:
             return None
         return _GRACE_SECONDS if owner.asked else _LOOK_SECONDS

@@ -11,7 +11,7 @@ The header identifies the record without unpacking the body:
     {"kind": "progress", "source": "orders", "epoch": 7, "writer": "5f3a...", "skipped": 3}
     {"kind": "snapshot", "source": "orders", "epoch": 7, "number": 2, "at": 4650, "part": 3, "last": true}
 
-The body of a snapshot part is JSON. Where the header says `"rows": true`, it is settled positions as they lie in
+The body of a snapshot part is JSON. Where the header says `"rows": true`, it is final positions as they lie in
 memory:
 
     length u32 | tables JSON, {} but in the first part | { rows u32 | bytes u32 | end of each row u32 | rows } ...
@@ -62,7 +62,7 @@ MAX_BODY_BYTES = 256 << 20
 
 MAX_GROUP_CHARACTERS = 60
 PART_CHUNKS = 2
-"""Chunks of settled positions per snapshot part: about 8,000 positions, 350 kB packed, a few hundredths of a second."""
+"""Chunks of final positions per snapshot part: about 8,000 positions, 350 kB packed, a few hundredths of a second."""
 
 PART_ENTRIES = 4000
 """Other positions per snapshot part."""
@@ -200,7 +200,7 @@ class ProgressItem:
 
     Attributes:
         object_hash: upper 64 bits of its message ids.
-        share: which split; 0 when the object is read whole.
+        split_number: which split; 0 when the object is read whole.
         saved: see `OffsetManagerEntry.records_saved`.
         sent: see `OffsetManagerEntry.records_done`.
         total: number of records; None until it is known.
@@ -211,7 +211,7 @@ class ProgressItem:
     """
 
     object_hash: int
-    share: int
+    split_number: int
     saved: int
     sent: int
     total: int | None
@@ -259,7 +259,7 @@ class SnapshotFooter:
         watermark: progress up to which objects without a position are done.
         selected: which objects are read.
         skipped: (microseconds since 1970, count) of what was skipped within the preceding hour.
-        past_given_up: whether partitions that are not known here may hold records of this source.
+        has_abandoned_partitions: whether partitions that are not known here may hold records of this source.
     """
 
     floor: int = 0
@@ -272,7 +272,7 @@ class SnapshotFooter:
     watermark: Watermark = attrs.field(factory=Watermark)
     selected: SelectedObjects | None = None
     skipped: Sequence[tuple[int, int]] = ()
-    past_given_up: bool = False
+    has_abandoned_partitions: bool = False
 
 
 # ---- messages
@@ -435,7 +435,7 @@ def encode_open(source: str, epoch: int, writer: str, openings: Iterable[Partiti
             *attrs.astuple(one.topic_partition),
             *attrs.astuple(one.topic),
             _anchor_out(one.anchor),
-            [[object_hash, share, count] for (object_hash, share), count in one.counts.items()],
+            [[object_hash, split_number, count] for (object_hash, split_number), count in one.counts.items()],
         ]
         for one in openings
     ]
@@ -451,7 +451,7 @@ def decode_open(message: LogMessage) -> list[PartitionOpening]:
                 topic_partition=TopicPartition(topic, partition),
                 topic=TopicIdentity(topic_id=topic_id, created_at=created_at),
                 anchor=_anchor_in(anchor),
-                counts={(object_hash, share): count for object_hash, share, count in counts},
+                counts={(object_hash, split_number): count for object_hash, split_number, count in counts},
             )
             for topic, partition, topic_id, created_at, anchor, counts in body["partitions"]
         ]
@@ -499,7 +499,7 @@ def decode_progress(message: LogMessage) -> Progress:
 
 
 def _item_out(item: ProgressItem) -> list[Any]:
-    row: list[Any] = [item.object_hash, item.share, item.saved, item.sent, item.total]
+    row: list[Any] = [item.object_hash, item.split_number, item.saved, item.sent, item.total]
     if item.failed or item.skipped or item.mark is not None or item.extra:
         mark = [item.mark.record, item.mark.byte] if item.mark is not None else None
         row += [item.failed, item.skipped, mark, dict(item.extra)]
@@ -507,11 +507,11 @@ def _item_out(item: ProgressItem) -> list[Any]:
 
 
 def _item_in(row: Sequence[Any]) -> ProgressItem:
-    object_hash, share, saved, sent, total, *rest = row
+    object_hash, split_number, saved, sent, total, *rest = row
     failed, skipped, mark, extra = rest or (False, 0, None, {})
     return ProgressItem(
         object_hash=object_hash,
-        share=share,
+        split_number=split_number,
         saved=saved,
         sent=sent,
         total=total,
@@ -544,7 +544,7 @@ def encode_snapshot(
         footer: everything else; goes into the last message.
         number: number of the snapshot in its epoch; together they tell the parts of different snapshots apart.
         at: offset in the log whose state the snapshot holds.
-        part_chunks: chunks of settled positions in one message.
+        part_chunks: chunks of final positions in one message.
     """
     header = {"kind": "snapshot", "source": source, "epoch": epoch, "number": number, "at": at}
     chunks, part = positions.chunks(), 0
@@ -575,7 +575,7 @@ def _entry_parts(entries: Iterable[OffsetManagerEntry], size: int) -> Iterator[d
 
 
 def _name(entry: OffsetManagerEntry) -> tuple[str, str, int]:
-    return entry.bucket, entry.key, entry.share
+    return entry.bucket, entry.key, entry.split_number
 
 
 def _rows_out(tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> bytes:
@@ -587,7 +587,7 @@ def _rows_out(tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> bytes:
 
 
 def decode_rows(part: LogMessage) -> tuple[dict[str, Any], list[RowChunk]]:
-    """Return a part's settled positions, and the tables that all parts refer to (empty but in the first part)."""
+    """Return a part's final positions, and the tables that all parts refer to (empty but in the first part)."""
     body = part.unpacked()
     with shape_of(part):
         (length,) = _COUNT.unpack_from(body)
@@ -630,7 +630,7 @@ def decode_footer(part: LogMessage) -> SnapshotFooter:
             watermark=watermark_in(row["watermark"]),
             selected=_selected_in(row["selected"]),
             skipped=[(at_us, count) for at_us, count in row["skipped"]],
-            past_given_up=row["past_given_up"],
+            has_abandoned_partitions=row["past_given_up"],
         )
 
 
@@ -650,7 +650,7 @@ def _footer_out(footer: SnapshotFooter) -> dict[str, Any]:
         "watermark": _watermark_out(footer.watermark),
         "selected": _selected_out(footer.selected) if footer.selected is not None else None,
         "skipped": [list(pair) for pair in footer.skipped],
-        "past_given_up": footer.past_given_up,
+        "past_given_up": footer.has_abandoned_partitions,
     }
 
 
@@ -664,7 +664,7 @@ def _watermark_out(watermark: Watermark) -> dict[str, Any]:
             prefix: [[one.after, one.until, one.time_ms] for one in ranges]
             for prefix, ranges in watermark.prefixes.items()
         },
-        "folded": dict(watermark.folded),
+        "folded": dict(watermark.compacted),
         "records": watermark.records,
     }
 
@@ -679,7 +679,7 @@ def watermark_in(row: Mapping[str, Any]) -> Watermark:
             prefix: tuple(CoveredRange(after, until, int(time_ms)) for after, until, time_ms in ranges)
             for prefix, ranges in row["prefixes"].items()
         },
-        folded={prefix: int(count) for prefix, count in row["folded"].items()},
+        compacted={prefix: int(count) for prefix, count in row["folded"].items()},
         records=int(row["records"]),
     )
 
@@ -702,7 +702,7 @@ def _listings_out(listings: Mapping[str, PastListing]) -> dict[str, Any]:
             "unordered": past.unordered,
         }
         if past.tail is not None:
-            row["tail"] = [past.tail.after, past.tail.whole_pass_ms, past.tail.selection]
+            row["tail"] = [past.tail.after, past.tail.whole_listing_ms, past.tail.selection]
     return rows
 
 
@@ -713,7 +713,7 @@ def listings_in(rows: Mapping[str, Any]) -> dict[str, PastListing]:
             of=row["of"],
             histogram=zip(row["keys"], row["counts"], strict=True),
             unordered=row["unordered"],
-            tail=TailMark(after=row["tail"][0], whole_pass_ms=row["tail"][1], selection=row["tail"][2])
+            tail=TailMark(after=row["tail"][0], whole_listing_ms=row["tail"][1], selection=row["tail"][2])
             if row.get("tail")
             else None,
         )
@@ -761,7 +761,7 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
         "depends_on": [options.setdefault(entry.numbering_options, len(options)) for entry in entries],
     }
     # columns that few entries fill: row number -> value
-    columns["share"] = {str(at): [e.share, e.split_size] for at, e in enumerate(entries) if e.split_size}
+    columns["share"] = {str(at): [e.split_number, e.split_size] for at, e in enumerate(entries) if e.split_size}
     columns["failed"] = {str(at): True for at, e in enumerate(entries) if e.failed}
     columns["skipped"] = {str(at): e.skipped for at, e in enumerate(entries) if e.skipped}
     columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
@@ -780,21 +780,21 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
 def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     columns = table["columns"]
     topic_partitions = [TopicPartition(topic, partition) for topic, partition in table["partitions"]]
-    marks, shares, extras = columns["mark"], columns["share"], columns["extra"]
+    marks, splits, extras = columns["mark"], columns["share"], columns["extra"]
     failed, skipped, first_ids, missing = (columns[name] for name in ("failed", "skipped", "first_ids", "missing"))
     accepted = columns["may_begin_again"]
     for at, row in enumerate(zip(*(columns[name] for name in _COLUMNS), strict=True)):
         bucket, key, version, modified, generation, saved, sent, total, topic_partition, numbering_options = row
         number = str(at)
         mark = marks.get(number) if marks else None
-        share, split_size = shares.get(number, (0, 0)) if shares else (0, 0)
+        split_number, split_size = splits.get(number, (0, 0)) if splits else (0, 0)
         yield OffsetManagerEntry(
             bucket=table["buckets"][bucket],
             key=key,
             version=version,
             generation=generation,
             modified_ms=modified,
-            share=share,
+            split_number=split_number,
             split_size=split_size,
             records_done=sent,
             records_saved=saved,

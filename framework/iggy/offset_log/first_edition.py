@@ -82,9 +82,9 @@ def _take_entries(rows: dict[OffsetManagerKey, _Row], body: Mapping[str, Any]) -
 def _newest(entries: Sequence[OffsetManagerEntry]) -> Iterator[OffsetManagerEntry]:
     """Yield the positions of an object's newest generation without gaps: version 0.1 began splits in any order."""
     newest = max(entries, key=lambda entry: (entry.generation, entry.split_size))
-    begun = {entry.share: entry for entry in entries if entry.is_of(newest)}
-    for share in range(1, max(begun) + 1) if newest.split_size else begun:
-        yield begun.get(share) or newest.another_split(share, newest.topic_partition)
+    begun = {entry.split_number: entry for entry in entries if entry.is_of(newest)}
+    for split_number in range(1, max(begun) + 1) if newest.split_size else begun:
+        yield begun.get(split_number) or newest.another_split(split_number, newest.topic_partition)
 
 
 def _take_rest(state: LogState, topics: dict[str, TopicIdentity], body: Mapping[str, Any]) -> None:
@@ -150,7 +150,7 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[_Row]:
     for at, row in enumerate(zip(*(columns[name] for name in names), strict=True)):
         bucket, key, version, modified, records, stage, topic_partition, numbering_options = row
         number = str(at)
-        share, split_size = few["share"].get(number, (0, 0))
+        split_number, split_size = few["share"].get(number, (0, 0))
         mark = few["mark"].get(number)
         generation = few["generation"].get(number, 0)
         finished = stage in {_DONE, _FAILED}
@@ -160,7 +160,7 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[_Row]:
             version=version,
             generation=generation + 1,
             modified_ms=modified,
-            share=share,
+            split_number=split_number,
             split_size=split_size,
             records_done=records,
             records_saved=records,

@@ -19,7 +19,7 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import IggyAuthError, IggyProtocolError, PositionError
-from framework.iggy.headers import join_provenance, share_of
+from framework.iggy.headers import join_provenance, split_of
 from framework.iggy.offset_log import first_edition
 from framework.iggy.offset_log.codec import PartitionOpening, TopicIdentity
 from framework.iggy.offset_log.state import LogState
@@ -46,7 +46,7 @@ WAYS_OUT = "To go on, and leave as done what was done: `offsets accept-data-loss
 
 
 class PartitionGoneError(PositionError):
-    """Messages of a partition were removed by hand; a `PositionError` that names the partition.
+    """Messages of a partition were removed by an operator; a `PositionError` that names the partition.
 
     Attributes:
         topic_partition: the partition whose messages are gone.
@@ -172,7 +172,7 @@ class PartitionReader:
             return False
         if known is not None and known != identity_of(info):
             raise PartitionGoneError(
-                f'topic "{topic_partition.topic}" of stream "{self._stream}" was made anew since source "{state.source}" last '
+                f'topic "{topic_partition.topic}" of stream "{self._stream}" was recreated since source "{state.source}" last '
                 f"ran, so what its positions call done is not there. {WAYS_OUT}",
                 topic_partition,
             )
@@ -208,7 +208,7 @@ class PartitionReader:
             PartitionGoneError: the log was lost.
         """
         topic = info.name
-        if self._state.past_given_up or any(
+        if self._state.has_abandoned_partitions or any(
             topic_partition.topic == topic for topic_partition in self._state.partitions
         ):
             return
@@ -261,10 +261,10 @@ class PartitionReader:
         bucket, key, version = names.get("bucket"), names.get("key"), names.get("version")
         if bucket is None or key is None or version is None:
             return False
-        cut = share_of(names)
+        cut = split_of(names)
         split_size = cut.split_size if cut is not None else 0
-        ours = object_hash64(self._state.source, bucket, key, version, split_size, generation=None)
-        return ours == parse_message_id(message.message_id).object_hash
+        own_hash = object_hash64(self._state.source, bucket, key, version, split_size, generation=None)
+        return own_hash == parse_message_id(message.message_id).object_hash
 
     def _check_anchor(self, topic_partition: TopicPartition, anchor: Anchor | None, info: TopicInfo) -> bool:
         """Check that the anchor's message is unchanged, or has expired and nothing after it is unknown.
@@ -313,7 +313,7 @@ class PartitionReader:
     def _as_left(self, topic_partition: TopicPartition) -> dict[OffsetManagerKey, OffsetManagerEntry]:
         """Return the positions of a partition that was left in order and lost only expired messages: they are valid."""
         return {
-            key: entry for key, entry in self._state.positions.unsettled() if entry.topic_partition == topic_partition
+            key: entry for key, entry in self._state.positions.pending() if entry.topic_partition == topic_partition
         }
 
     def check_first_edition(self, topic_partition: TopicPartition, *, accepted: bool) -> None:
@@ -336,7 +336,7 @@ class PartitionReader:
             if not message.headers and not accepted:
                 raise PositionError(
                     f"{self._place(topic_partition)} holds messages without headers behind what is saved. If they are "
-                    f"{self._sent_by_first()}. If they are somebody else's: `offsets accept-data-loss`"
+                    f"{self._sent_by_first()}. If another program sent them: `offsets accept-data-loss`"
                 )
 
     def _place(self, topic_partition: TopicPartition) -> str:
@@ -370,11 +370,11 @@ class PartitionReader:
             messages += 1
             last = anchor_of(message)
             parts = parse_message_id(message.message_id)
-            entry = self._state.find(parts.object_hash, parts.share)
+            entry = self._state.find(parts.object_hash, parts.split_number)
             if entry is not None and entry.topic_partition == topic_partition:
                 key = entry.get_manager_key()
                 count = max(parts.record, counts.get(key, entry.records_saved))
-                counts[key] = named[parts.object_hash, parts.share] = count
+                counts[key] = named[parts.object_hash, parts.split_number] = count
                 tail.append(TailItem(last, key, entry.generation, count))
             while tail and tail[0].anchor.offset <= last.offset - hold_back:
                 item = tail.popleft()
@@ -414,7 +414,7 @@ def anchor_of(message: StoredMessage) -> Anchor:
 
 def data_topics(connection: IggyConnection, stream: str, state: LogState) -> dict[str, TopicInfo | None]:
     """Return the current state of every data topic that the log names; None for a missing topic."""
-    topic_partitions = state.partitions | {entry.topic_partition for _, entry in state.positions.unsettled()}
+    topic_partitions = state.partitions | {entry.topic_partition for _, entry in state.positions.pending()}
     return {
         name: connection.get_topic(stream, name)
         for name in sorted({topic_partition.topic for topic_partition in topic_partitions})
@@ -443,31 +443,31 @@ def lost_partitions(
         return all(one.id != topic_partition.partition for one in info.partitions)
 
     lost = dict.fromkeys(filter(is_lost, opened), 0)
-    unsettled = state.positions.unsettled()
-    begun = {key.whole() for key, entry in unsettled if entry.records_done}
-    for key, entry in unsettled:
+    pending = state.positions.pending()
+    begun = {key.whole() for key, entry in pending if entry.records_done}
+    for key, entry in pending:
         if entry.topic_partition in lost or is_lost(entry.topic_partition):
             half_read = (
-                entry.topic_partition in opened or key.whole() in begun or _has_settled_split(state, key.whole(), entry)
+                entry.topic_partition in opened or key.whole() in begun or _has_final_split(state, key.whole(), entry)
             )
             lost[entry.topic_partition] = lost.get(entry.topic_partition, 0) + half_read
     return lost
 
 
-def _has_settled_split(state: LogState, whole: OffsetManagerKey, entry: OffsetManagerEntry) -> bool:
+def _has_final_split(state: LogState, whole: OffsetManagerKey, entry: OffsetManagerEntry) -> bool:
     if not entry.split_size:
         return False
-    splits = [state.positions.find(key) for key in (whole, *state.positions.shares_of(whole))]
-    return any(one is not None and one.settled for one in splits)
+    splits = [state.positions.find(key) for key in (whole, *state.positions.splits_of(whole))]
+    return any(one is not None and one.final for one in splits)
 
 
-def give_up_partitions(state: LogState, topic_partitions: Iterable[TopicPartition]) -> None:
+def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartition]) -> None:
     """Remove partitions from the state; their unsettled objects are read again from the start, on other partitions."""
     gone = set(topic_partitions)
     for topic_partition in gone:
         state.anchors.pop(topic_partition, None)
         state.topics.pop(topic_partition, None)
         state.closed.pop(topic_partition, None)
-    for key, entry in state.positions.unsettled():
+    for key, entry in state.positions.pending():
         if entry.topic_partition in gone:
             state.positions.remove_object(key.whole())

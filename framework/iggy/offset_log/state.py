@@ -53,7 +53,7 @@ class LogState:
         skipped: (microseconds since 1970 by the server's clock, count) of what was skipped.
         now_us: when the last record was stored.
         saved_us: when the last record about positions was stored.
-        past_given_up: whether partitions that are not known here may hold records of this source, as the operator
+        has_abandoned_partitions: whether partitions that are not known here may hold records of this source, as the operator
             accepted.
         first_edition: partitions that version 0.1 wrote, while the log is still in its format.
         snapshot_at: offset of the snapshot that was loaded; 0 without one.
@@ -74,7 +74,7 @@ class LogState:
     skipped: list[tuple[int, int]] = attrs.field(factory=list)
     now_us: int = 0
     saved_us: int = 0
-    past_given_up: bool = False
+    has_abandoned_partitions: bool = False
     first_edition: set[TopicPartition] = attrs.field(factory=set)
     snapshot_at: int = 0
     _keys: dict[tuple[int, int], OffsetManagerKey] = attrs.field(factory=dict, init=False, repr=False)
@@ -86,18 +86,18 @@ class LogState:
 
     def identity(self, entry: OffsetManagerEntry) -> tuple[int, int]:
         """Return a position's identity in messages and progress: object hash and split."""
-        return entry_hash64(self.source, entry), entry.share
+        return entry_hash64(self.source, entry), entry.split_number
 
-    def find(self, object_hash: int, share: int) -> OffsetManagerEntry | None:
-        """Return the position of that identity; None if it is settled or of another generation."""
-        key = self._keys.get((object_hash, share))
+    def find(self, object_hash: int, split_number: int) -> OffsetManagerEntry | None:
+        """Return the position of that identity; None if it is final or of another generation."""
+        key = self._keys.get((object_hash, split_number))
         entry = self.positions.find(key) if key is not None else None
-        return entry if entry is not None and self.identity(entry) == (object_hash, share) else None
+        return entry if entry is not None and self.identity(entry) == (object_hash, split_number) else None
 
     def replace(self, entry: OffsetManagerEntry) -> None:
         """Replace a position."""
         self.positions[entry.get_manager_key()] = entry
-        if entry.settled:
+        if entry.final:
             self._keys.pop(self.identity(entry), None)
 
     # ---- records
@@ -169,7 +169,7 @@ class LogState:
                 self.anchors[topic_partition] = opening.anchor
             else:
                 self.anchors.pop(topic_partition, None)
-        for _, entry in self.positions.unsettled():
+        for _, entry in self.positions.pending():
             found = by_partition.get(entry.topic_partition)
             if found is not None:
                 count = found.counts.get(self.identity(entry), entry.records_saved)
@@ -193,7 +193,7 @@ class LogState:
             }
         )
         for item in progress.items:
-            before = self.find(item.object_hash, item.share)
+            before = self.find(item.object_hash, item.split_number)
             if before is None or self.owners.get(before.topic_partition) != writer:
                 continue
             entry = attrs.evolve(
@@ -232,12 +232,12 @@ class LogState:
         self.watermark = footer.watermark
         self.selected = footer.selected
         self.skipped = list(footer.skipped)
-        self.past_given_up = footer.past_given_up
+        self.has_abandoned_partitions = footer.has_abandoned_partitions
         self.reindex()
 
     def reindex(self) -> None:
-        """Rebuild the index of `find` from the unsettled positions."""
-        self._keys = {self.identity(entry): key for key, entry in self.positions.unsettled()}
+        """Rebuild the index of `find` from the pending positions."""
+        self._keys = {self.identity(entry): key for key, entry in self.positions.pending()}
 
     def footer(self) -> SnapshotFooter:
         """Return everything apart from positions, for a snapshot."""
@@ -255,7 +255,7 @@ class LogState:
             watermark=self.watermark,
             selected=self.selected,
             skipped=list(self.skipped),
-            past_given_up=self.past_given_up,
+            has_abandoned_partitions=self.has_abandoned_partitions,
         )
 
     def skipped_lately(self) -> list[SkippedCount]:

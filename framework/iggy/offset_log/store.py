@@ -109,7 +109,7 @@ class LogOffsetStore(OffsetStore):
 def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:
     return ProgressItem(
         object_hash=entry_hash64(source, entry),
-        share=entry.share,
+        split_number=entry.split_number,
         saved=entry.records_saved,
         sent=entry.records_done,
         total=entry.total,

@@ -107,7 +107,7 @@ class ListingEngine:
         self._failure: BaseException | None = None
         self._over = False
         self.complete = False
-        self.stretch: KeyRange | None = None
+        self.key_range: KeyRange | None = None
         self._quiet = unordered  # the caller has already reported it
         self.unordered = unordered or not store.ordered
         self.counts = ListingCounts(serial=concurrency == 1 or self.unordered)
@@ -128,7 +128,7 @@ class ListingEngine:
                 self._shut()
                 return None
             if self._queue:
-                batch, self.stretch = self._queue.popleft()
+                batch, self.key_range = self._queue.popleft()
                 self._schedule()
                 self._work.notify()
                 return batch
@@ -263,7 +263,7 @@ class ListingEngine:
             self._count(page, calls)
             if objects:
                 self._remember(keys[: len(objects)])
-                self._hand_on(objects, KeyRange(task.after, until if result.exhausted else result.last_key))
+                self._pass_on(objects, KeyRange(task.after, until if result.exhausted else result.last_key))
             doubts, self._planner.disagreements = self._planner.disagreements, []
             # a documented order is not doubted because keys come and go between two calls
             return [] if self._store.order_is_documented else doubts
@@ -273,9 +273,9 @@ class ListingEngine:
         if page.server_time_ms is not None:
             self.server_time_ms = min(page.server_time_ms, self.server_time_ms or page.server_time_ms)
 
-    def _hand_on(self, objects: list[NativeObject], stretch: KeyRange | None) -> None:
+    def _pass_on(self, objects: list[NativeObject], key_range: KeyRange | None) -> None:
         self.counts.objects += len(objects)
-        self._queue.append((objects, stretch))
+        self._queue.append((objects, key_range))
         self._filled.notify()
 
     def _remember(self, keys: list[str]) -> None:
@@ -392,7 +392,7 @@ class ListingEngine:
                 if objects and not self._over:
                     in_order = rising and not again
                     until = last if page.continuation is not None else None
-                    self._hand_on(objects, KeyRange(max(before, self._after), until) if in_order else None)
+                    self._pass_on(objects, KeyRange(max(before, self._after), until) if in_order else None)
                 if page.continuation is None:
                     if whole:
                         self.unordered = not (rising and self._store.ordered)

@@ -30,7 +30,7 @@ LAST_SCRIPT = 0x1FFFF
 SCRIPT = 16
 """This many non-ASCII characters, or a majority, indicate a script with more characters to come, not accents."""
 
-MOST_SEEN = 256
+MAX_SEEN = 256
 """Maximum of characters distinguished per place; ASCII fits."""
 
 MAX_KEY_BYTES = 1024
@@ -87,7 +87,7 @@ class _Place:
         """Add a character that was not seen here; of hundreds of non-ASCII characters, every second is dropped."""
         self.seen.add(letter)
         self.refresh_at = 0
-        if len(self.seen) > MOST_SEEN:
+        if len(self.seen) > MAX_SEEN:
             rare = sorted(one for one in self.seen if one > "~")
             self.seen.difference_update(rare[1:-1:2])
 

@@ -71,7 +71,7 @@ class Listing(Protocol):
         """The store's clock at its first answer, milliseconds since 1970 UTC; None until known."""
 
     @property
-    def stretch(self) -> KeyRange | None:
+    def key_range(self) -> KeyRange | None:
         """The key range that the last returned page covers completely; None for an unordered store."""
 
     @property
@@ -197,9 +197,9 @@ class ParallelListing(Iterator[list[NativeObject]]):
         return self._engine.server_time_ms
 
     @property
-    def stretch(self) -> KeyRange | None:
+    def key_range(self) -> KeyRange | None:
         """The key range that the last returned page covers completely; None for an unordered store."""
-        return self._engine.stretch
+        return self._engine.key_range
 
     @property
     def unordered(self) -> bool:

@@ -9,7 +9,7 @@ import attrs
 from framework.storage.listing.histogram import PastPass
 from framework.storage.listing.keyspace import KeySpace, after_all, shared_length
 
-MOST_LOG = 400.0
+MAX_LOG = 400.0
 """Upper bound of logarithms of estimates, so that their exponential fits a float."""
 
 NARROWER = 1.5
@@ -102,4 +102,4 @@ class OpenRange:
 
     def _carried(self, space: KeySpace, log_density: float | None, until: str | None) -> float:
         size = space.log_size(self.after, until)
-        return 0.0 if size is None or log_density is None else math.exp(min(log_density + size, MOST_LOG))
+        return 0.0 if size is None or log_density is None else math.exp(min(log_density + size, MAX_LOG))

@@ -25,7 +25,7 @@ class Outcome(enum.Enum):
 
     STORE = "stored and confirmed"
     LOSE_ACK = "stored, the confirmation is lost"
-    LOSE_ALL = "neither stored nor confirmed, and nobody can tell"
+    LOSE_ALL = "neither stored nor confirmed, and the outcome is unknown"
     REFUSE = "not sent"
     STALL = "the confirmation comes later"
 
@@ -91,7 +91,7 @@ class MemoryProducer(Producer):
         self.sends.append((topic_partition, len(records)))
         last = records[-1]
         entry = [batch for batch in batches if batch.payloads][-1].entry
-        number = message_id(entry_hash64(self._source, entry), entry.share, last.record_number)
+        number = message_id(entry_hash64(self._source, entry), entry.split_number, last.record_number)
         return Acknowledgement(
             topic_partition=topic_partition,
             batches=batches,

@@ -34,7 +34,7 @@ _KEYS = ("a", "b/1", "b/2", "m", "z")
 """Few, so that they meet; and each may come late: before those that were read."""
 
 _STEPS = 18
-_MOST_IN_HAND = 20
+_MAX_IN_FLIGHT = 20
 SHORTEN_SECONDS = 4.0
 """How long a shorter history is looked for once one is found that breaks the law."""
 
@@ -117,7 +117,7 @@ class History(RuleBasedStateMachine):
         self.there: set[str] = set()
         self.steps: list[str] = []
         self.process: _Process | None = None
-        self.in_hand = 0  # records polled or sent at most; what really came depends on threads, and must not decide
+        self.in_flight = 0  # records polled or sent at most; what really came depends on threads, and must not decide
         self.on_its_way = False
 
     @initialize(counts=st.lists(st.integers(1, 8), min_size=2, max_size=3))
@@ -174,7 +174,7 @@ class History(RuleBasedStateMachine):
 
         self.act(f"delete {key}", delete)
 
-    @precondition(lambda self: self.in_hand < _MOST_IN_HAND)
+    @precondition(lambda self: self.in_flight < _MAX_IN_FLIGHT)
     @rule(records=st.integers(1, 12))
     def poll(self, records: int) -> None:
         """By a new process when none is at work."""
@@ -185,9 +185,9 @@ class History(RuleBasedStateMachine):
             self.process.poll(records)
 
         self.act(f"poll {records}", poll)
-        self.in_hand += records
+        self.in_flight += records
 
-    @precondition(lambda self: self.process is not None and self.in_hand)
+    @precondition(lambda self: self.process is not None and self.in_flight)
     @rule(batches=st.integers(1, 3))
     def send(self, batches: int) -> None:
         """What was polled, in its order."""
@@ -198,7 +198,7 @@ class History(RuleBasedStateMachine):
                     self.process.send()
 
         self.act(f"send {batches}", send)
-        self.in_hand, self.on_its_way = 0, True
+        self.in_flight, self.on_its_way = 0, True
 
     @precondition(lambda self: self.process is not None and self.on_its_way)
     @rule()
@@ -218,7 +218,7 @@ class History(RuleBasedStateMachine):
     def end_process(self, *, orderly: bool) -> None:
         """Ends the process at work, if there is one."""
         process, self.process = self.process, None
-        self.in_hand, self.on_its_way = 0, False
+        self.in_flight, self.on_its_way = 0, False
         if process is not None:
             (process.stop if orderly else process.die)()
 

@@ -24,9 +24,9 @@ _QUIET_SECONDS = 0.03
 _HANGS_SECONDS = 20.0
 
 
-@law("D3", "while nobody takes, no more is read than the queue holds and one batch")
+@law("D3", "while no batch is taken, no more is read than the queue holds and one batch")
 def bounded(rig: SourceRig, comparing: Comparing) -> None:
-    """Nobody polls; the reader must come to rest."""
+    """Without polls the reader must come to rest."""
     written = fill(rig)
     total = sum(map(len, written.values()))
     task = rig.open_task(batch_length=BATCH, queue_records=QUEUE)

@@ -1,4 +1,4 @@
-"""Laws of errors: what may pass is tried again within a budget, what a person must change is not."""
+"""Laws of errors: transient errors are retried within a budget, errors that a person must fix are not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _TIMES = 3
 
 
 @law(
-    "E1", "what may pass is tried again within the budget; what cannot pass is raised after one try", Capability.FAULTS
+    "E1",
+    "a transient error is retried within the budget; a permanent error is raised after one attempt",
+    Capability.FAULTS,
 )
 def retries(rig: SourceRig, comparing: Comparing) -> None:
     """Three failures of each kind at each call; failures without end; failures that a person must put right."""

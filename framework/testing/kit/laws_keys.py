@@ -8,7 +8,7 @@ from framework.testing.kit.crash import Bench, CrashPoint
 from framework.testing.kit.law import BATCH, Comparing, RigError, in_order, law
 from framework.testing.rig import Capability, SourceRig
 
-LONGEST_KEY_BYTES = 1024
+MAX_KEY_BYTES = 1024
 """Of S3 and of GCS."""
 
 DIFFICULT_KEYS = (
@@ -51,7 +51,7 @@ DIFFICULT_KEYS = (
     "beyond/\uff5e",
     "odd/\u2028\u00a0\ufeff\u200b",
     "left/\u202eright",
-    "long/" + "a" * (LONGEST_KEY_BYTES - 5),
+    "long/" + "a" * (MAX_KEY_BYTES - 5),
     "long/" + "\u00e9" * 509 + "x",
     "long/" + "\U0001f600" * 254 + "xyz",
 )

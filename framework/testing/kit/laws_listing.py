@@ -28,7 +28,7 @@ def _listed(iterator: AbstractSourceRecordIterator, after: str | None = None) ->
     return [native.key for native in iterator.get_native_item_stream(after)]
 
 
-@law("L1", "a pass shows every object once, whatever the size of a page")
+@law("L1", "a listing shows every object once, whatever the size of a page")
 def every_object_once(rig: SourceRig, comparing: Comparing) -> None:
     """Pages of 1, 2, 3, and more keys than the usual page has."""
     expected = list(fill(rig))
@@ -38,7 +38,7 @@ def every_object_once(rig: SourceRig, comparing: Comparing) -> None:
             taken = []
             while (assignment := iterator.feed.take()) is not None:
                 taken.append(assignment.native.key)
-            comparing.same(in_order(taken), expected, f"the objects of a pass, {options}")
+            comparing.same(in_order(taken), expected, f"the objects of a listing, {options}")
     more = [f"many/{number:05}" for number in range(rig.many_keys - len(expected))]
     rig.put_many(more, b"x")
     for options in _large_pages(rig):
@@ -81,7 +81,7 @@ _MARKS = ("a/", "a/empty", "a/d/", "a/d_$folder$", "ab/")
 _HIDDEN = ("a/_SUCCESS", "a/.part", "a/_temporary/0", "a/d/.hidden/x")
 
 
-@law("L3", "a prefix is plain text; folder marks, empty objects and hidden names are left out, and counted")
+@law("L3", "a prefix is plain text; folder marks, empty objects and hidden names are filtered, and counted")
 def prefixes_and_marks(rig: SourceRig, comparing: Comparing) -> None:
     """Nine objects, five marks and four hidden names; all, and below `a/`, with pages of every size."""
     data, marks, hidden = ([key for key in keys if not rig.cannot_hold(key)] for keys in (_DATA, _MARKS, _HIDDEN))
@@ -120,10 +120,10 @@ def _taken_below(
         expected = [key for key in data if key.startswith(prefix)]
         comparing.same(in_order(taken), in_order(expected), f"the objects to read below {prefix!r}, {options}")
         counts = iterator.feed_counts
-        left_out = sum(counts.left_out.values()) if counts is not None else 0
+        filtered = sum(counts.filtered.values()) if counts is not None else 0
         shown = [key for key in others if key in listed]
         comparing.that(
-            left_out == len(shown), f"{left_out} of the {len(shown)} that are no data were counted, {options}"
+            filtered == len(shown), f"{filtered} of the {len(shown)} that are no data were counted, {options}"
         )
     goes_on = len(options) > 1 and Capability.ORDER in rig.capabilities
     for after in in_order(expected) if goes_on else ():
@@ -159,7 +159,7 @@ def progress_or_error(rig: SourceRig, comparing: Comparing) -> None:
 def _list_for_a_while(
     iterator: AbstractSourceRecordIterator, limit: int
 ) -> tuple[list[str], BaseException | None, bool]:
-    """What a listing gives before it fails, ends, or is given up; in a thread, since a bad one never comes back."""
+    """What a listing gives before it fails, ends, or its time is over; in a thread, since a faulty listing may never return."""
     listed: list[str] = []
     errors: list[BaseException] = []
 
@@ -179,7 +179,7 @@ def _list_for_a_while(
 
 
 @law(
-    "L6", "n tasks share the objects without overlap or gap, and an object's partition depends on nothing but its name"
+    "L6", "n tasks divide the objects without overlap or gap, and an object's partition depends on nothing but its name"
 )
 def disjoint_and_complete(rig: SourceRig, comparing: Comparing) -> None:
     """Every n from 1 to 7; then again after the first objects are gone."""
@@ -187,11 +187,11 @@ def disjoint_and_complete(rig: SourceRig, comparing: Comparing) -> None:
     before = {topic_partitions: _partitions(rig, topic_partitions) for topic_partitions in range(1, 8)}
     for tasks, topic_partitions in before.items():
         comparing.same(list(topic_partitions), list(written), f"the objects of {tasks} tasks")
-        shares = [
+        parts = [
             [key for key, topic_partition in topic_partitions.items() if task_of(topic_partition, tasks) == task]
             for task in range(tasks)
         ]
-        comparing.same(in_order([key for share in shares for key in share]), list(written), f"shares of {tasks} tasks")
+        comparing.same(in_order([key for part in parts for key in part]), list(written), f"parts of {tasks} tasks")
         comparing.that(
             all(0 <= topic_partition.partition < tasks for topic_partition in topic_partitions.values()),
             f"partitions beyond the {tasks} partitions: {topic_partitions}",
@@ -218,12 +218,12 @@ def _partitions(rig: SourceRig, partitions: int) -> dict[str, TopicPartition]:
 
 def _read_shares(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]], tasks: int) -> None:
     """One listing, handed out to n tasks: together they read every record once."""
-    shares: list[HandedFeed] = [HandedFeed() for _ in range(tasks)]
+    parts: list[HandedFeed] = [HandedFeed() for _ in range(tasks)]
     with rig.open_iterator(partitions=tasks) as lister:
         while (assignment := lister.feed.take()) is not None:
-            shares[task_of(assignment.entry.topic_partition, tasks)].give([assignment])
+            parts[task_of(assignment.entry.topic_partition, tasks)].give([assignment])
     read: list[bytes] = []
-    for feed in shares:
+    for feed in parts:
         feed.close()
         task = rig.open_task(feed=feed, once=False, partitions=tasks)
         try:

@@ -85,7 +85,7 @@ def stored_form(rig: SourceRig, comparing: Comparing) -> None:
     for entry in [*entries, *(attrs.evolve(entry, skipped=2, missing_since_ms=7, first_ids=True) for entry in entries)]:
         key = entry.get_manager_key()
         comparing.that(
-            key == keys[entry.key], f"the key of {entry.key!r}: {key} in its position, {keys[entry.key]} in a pass"
+            key == keys[entry.key], f"the key of {entry.key!r}: {key} in its position, {keys[entry.key]} in a listing"
         )
         again = OffsetManagerKey.of(dict(reversed(json.loads(key.canonical()).items())))
         comparing.that(again == key, f"the key of {entry.key!r} when its parts come in another order: {again}")
@@ -144,7 +144,7 @@ def _in_its_own_store(rig: SourceRig, comparing: Comparing, entries: list[Offset
 
 
 def _sorted(entries: Sequence[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
-    return sorted(entries, key=lambda entry: (entry.bucket, entry.key, entry.share))
+    return sorted(entries, key=lambda entry: (entry.bucket, entry.key, entry.split_number))
 
 
 def _refusal(call: Callable[[], object]) -> SourceError | None:

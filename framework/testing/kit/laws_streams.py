@@ -19,7 +19,7 @@ from framework.testing.rig import Capability, SourceRig
 from framework.transformer import ObjectInput, ReadStream
 
 _SETTLE_SECONDS = 2.0
-"""What reading ahead may take to notice that nobody wants it any more."""
+"""Limit for prefetching to notice that its streams are not wanted any more."""
 
 
 @law("I4", "two iterators over one source do not disturb each other")

@@ -12,7 +12,7 @@ from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.model.splits import count_shares
+from framework.model.splits import count_splits
 from framework.testing.kit.law import BATCH, KEYS, Comparing, fill, law
 from framework.testing.kit.laws_iterator import drain
 from framework.testing.rig import Capability, SourceRig
@@ -87,10 +87,10 @@ def _skipping(iterator: AbstractSourceRecordIterator, native: NativeObject, skip
 
 @law(
     "T4",
-    "the shares of an object together are its records, each once and in order, and each share goes on where it was",
-    Capability.SHARES,
+    "the splits of an object together are its records, each once and in order, and each split resumes where it was",
+    Capability.SPLITS,
 )
-def shares_are_the_object(rig: SourceRig, comparing: Comparing) -> None:
+def splits_are_the_object(rig: SourceRig, comparing: Comparing) -> None:
     """The smallest object cut at every size there is, so that a cut falls on every byte; the others at a few."""
     written = fill(rig)
     with rig.open_iterator() as iterator:
@@ -100,12 +100,12 @@ def shares_are_the_object(rig: SourceRig, comparing: Comparing) -> None:
     smallest = min(split, key=lambda key: natives[key].size)
     for key in split:
         size = natives[key].size
-        sizes = range(4, size) if key == smallest else {1 + size // shares for shares in (2, 3, 5)}
+        sizes = range(4, size) if key == smallest else {1 + size // splits for splits in (2, 3, 5)}
         for split_size in sizes:
-            _shares_hold(rig, comparing, natives[key], split_size, written[key], resume=split_size % 7 == 0)
+            _splits_hold(rig, comparing, natives[key], split_size, written[key], resume=split_size % 7 == 0)
 
 
-def _shares_hold(
+def _splits_hold(
     rig: SourceRig,
     comparing: Comparing,
     native: NativeObject,
@@ -114,25 +114,25 @@ def _shares_hold(
     *,
     resume: bool,
 ) -> None:
-    shares = range(1, count_shares(native.size, split_size) + 1)
+    splits = range(1, count_splits(native.size, split_size) + 1)
     whole = OffsetManagerEntry.start(native, TopicPartition("any", 0))
-    entries = [attrs.evolve(whole, share=share, split_size=split_size) for share in shares]
-    batches = _read_shares(rig, native, entries)
-    place = f"{native.key!r} in shares of {split_size} bytes"
+    entries = [attrs.evolve(whole, split_number=split_number, split_size=split_size) for split_number in splits]
+    batches = _read_splits(rig, native, entries)
+    place = f"{native.key!r} in splits of {split_size} bytes"
     comparing.same([payload for batch in batches for payload in batch.payloads], records, place)
     for batch in batches if resume else ():
         rest = [
             payload
             for later in batches
-            if later.entry.share == batch.entry.share and later.first_record > batch.last_record
+            if later.entry.split_number == batch.entry.split_number and later.first_record > batch.last_record
             for payload in later.payloads
         ]
-        again = _read_shares(rig, native, [batch.entry])
-        place_again = f"{place}, share {batch.entry.share} after its record {batch.entry.records_done}"
+        again = _read_splits(rig, native, [batch.entry])
+        place_again = f"{place}, split {batch.entry.split_number} after its record {batch.entry.records_done}"
         comparing.same([payload for one in again for payload in one.payloads], rest, place_again)
 
 
-def _read_shares(rig: SourceRig, native: NativeObject, entries: Sequence[OffsetManagerEntry]) -> list[RecordBatch]:
+def _read_splits(rig: SourceRig, native: NativeObject, entries: Sequence[OffsetManagerEntry]) -> list[RecordBatch]:
     feed = HandedFeed([Assignment(native=native, entry=entry) for entry in entries], closed=True)
     with rig.open_iterator(feed=feed, batch_length=BATCH // 2) as iterator:
         return drain(iterator)

@@ -24,7 +24,7 @@ from framework.errors import FatalError
 from framework.testing.servers.ports import free_port
 
 READY_SECONDS = 60.0
-MOST_VOLUMES = 800
+MAX_VOLUMES = 800
 VOLUMES_A_BUCKET = 2
 """SeaweedFS gives each bucket seven volumes of its own at the first write, and fails when they run out: three buckets with
 the usual limit of 20. Volumes are files that grow, so a high limit costs nothing."""
@@ -90,7 +90,7 @@ class SeaweedFs:
         command = [
             binary, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             f"-master.port={master}", "-master.peers=none", "-master.volumeSizeLimitMB=256", "-master.telemetry=false",
-            f"-volume.port={volume}", f"-volume.max={MOST_VOLUMES}", "-volume.minFreeSpace=64MiB",
+            f"-volume.port={volume}", f"-volume.max={MAX_VOLUMES}", "-volume.minFreeSpace=64MiB",
             "-volume.preStopSeconds=0", f"-filer.port={filer}",
             "-s3", f"-s3.port={s3}", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
         ]  # fmt: skip

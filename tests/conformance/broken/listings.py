@@ -53,9 +53,9 @@ class PartitionByPlaceInListing(WithIterator):
             selection, partitions = feed._selection, self.config.iggy.partitions
 
             class Dealing:
-                def begin_pass(self):
+                def begin_listing(self):
                     self.dealt = -1
-                    selection.begin_pass()
+                    selection.begin_listing()
 
                 def partition_for(self, native, *, started=False):
                     topic_partition = selection.partition_for(native, started=started)
@@ -66,8 +66,8 @@ class PartitionByPlaceInListing(WithIterator):
                         else TopicPartition(topic_partition.topic, self.dealt % partitions)
                     )
 
-                def left_out(self):
-                    return selection.left_out()
+                def filtered(self):
+                    return selection.filtered()
 
             feed._selection = Dealing()
             return feed

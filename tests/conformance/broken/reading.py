@@ -4,7 +4,7 @@ import attrs
 
 from framework.errors import SourceError, TruncatedObjectError
 from framework.iterator.object_store import StoreRecordIterator
-from framework.model.splits import Share
+from framework.model.splits import Split
 from framework.testing.fakes.memory_rig import MemoryRig
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.transformer import PayloadBatch, ReadStream
@@ -105,11 +105,11 @@ class TakesTheNextSharesLine(WithTransformer):
     """T4: a line that begins exactly where the next share does is taken by both."""
 
     class wrapping(Wrapping):  # noqa: N801
-        def read_split(self, source, share, **arguments):
-            yield from super().read_split(source, GreedyShare(share.number, share.split_size), **arguments)
+        def read_split(self, source, split, **arguments):
+            yield from super().read_split(source, GreedySplit(split.number, split.split_size), **arguments)
 
 
-class GreedyShare(Share):
+class GreedySplit(Split):
     @property
     def end(self):
         return super().end + 1

@@ -33,8 +33,8 @@ class Wrapping(Transformer):
     def can_split(self, key):
         return self.inner.can_split(key)
 
-    def read_split(self, source, share, *, skip=0, mark=None, limits=None):
-        yield from self.inner.read_split(source, share, skip=skip, mark=mark, limits=limits)
+    def read_split(self, source, split, *, skip=0, mark=None, limits=None):
+        yield from self.inner.read_split(source, split, skip=skip, mark=mark, limits=limits)
 
 
 class WithTransformer(MemoryRig):

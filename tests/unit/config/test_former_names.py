@@ -27,7 +27,10 @@ FORMER = {
     "s3": {**STORE, "role_duration_seconds": ("role_duration", "2h")},
     "gcs": STORE,
     "input": {"fetch_ahead": ("prefetch_objects", 5), "fetch_ahead_bytes": ("prefetch_bytes", "2MiB")},
-    "discovery": {"late_arrival_window": ("allowed_lateness", "forever")},
+    "discovery": {
+        "late_arrival_window": ("allowed_lateness", "forever"),
+        "full_pass_interval": ("full_listing_interval", "2h"),
+    },
     "errors": {"max_skipped": ("max_bad_records", 7), "max_skipped_per_hour": ("max_bad_records_per_hour", 8)},
 }
 """Section -> former name -> the name, and a value that is not the default."""

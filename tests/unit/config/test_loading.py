@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework.config.loading import ConfigWarning, load_config, nearest, structure
 from framework.config.option import Bytes, Moment, Seconds, option, options_of
-from framework.config.values import SubstitutedText, ValueMistake, parse_duration, parse_moment, parse_size
+from framework.config.values import InvalidValueError, SubstitutedText, parse_duration, parse_moment, parse_size
 from framework.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ class Store:
     low: int = option(0, doc="Low.")
     high: int = option(9, doc="High.")
 
-    def mistakes(self):
+    def validate_options(self):
         if self.low > self.high:
             yield "low: must not be above high"
         if self.password == "letmein":
@@ -48,7 +48,7 @@ class Root:
     store: Store
     other: Other = attrs.field(factory=Other)
 
-    def mistakes(self):
+    def validate_options(self):
         if self.other.target is None:
             yield "[other] target: missing"
         if self.other.target == self.store.bucket:
@@ -278,7 +278,7 @@ def test_any_text_is_a_value_or_a_mistake(text):
         for value in (text, SubstitutedText(text)):
             try:
                 parse(value)
-            except ValueMistake:
+            except InvalidValueError:
                 continue
 
 

@@ -5,9 +5,9 @@ import threading
 import attrs
 import pytest
 
-from framework.discovery.feed import LIST_SHARE, Assignment, HandedFeed, ListingFeed
+from framework.discovery.feed import REST_FACTOR, Assignment, HandedFeed, ListingFeed
 from framework.discovery.splitting import Cutter
-from framework.discovery.stale_listing import MOST_PASSES, NOT_GIVEN
+from framework.discovery.stale_listing import MAX_LISTINGS, NOT_GIVEN
 from framework.errors import ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject, ObjectState, TopicPartition
@@ -39,11 +39,11 @@ class Everything:
     """A selection that leaves out what begins with `-` and cannot route what begins with `?`."""
 
     def __init__(self):
-        self.passes = 0
+        self.listings = 0
         self.left = 0
 
-    def begin_pass(self):
-        self.passes += 1
+    def begin_listing(self):
+        self.listings += 1
         self.left = 0
 
     def partition_for(self, native, *, started=False):
@@ -54,7 +54,7 @@ class Everything:
             return None
         return PARTITION
 
-    def left_out(self):
+    def filtered(self):
         return {"minus": self.left} if self.left else {}
 
 
@@ -106,7 +106,7 @@ class Rig:
 def test_a_pass_hands_out_every_object_once_in_order():
     rig = Rig(native("a"), native("b"), native("c"))
     assert rig.keys() == ["a", "b", "c"]
-    assert rig.feed.counts.passes == 1
+    assert rig.feed.counts.listings == 1
     assert (rig.feed.counts.listed, rig.feed.counts.total_chosen_bytes) == (3, 30)
 
 
@@ -167,8 +167,8 @@ def test_the_wait_is_the_poll_interval_or_ten_times_the_listing_and_a_long_one_i
     slow = Rig(native("a"), native("b"))
     slow.list_seconds = 2.0
     slow.keys()
-    assert slow.feed.seconds_until_due == LIST_SHARE * 4.0
-    assert LIST_SHARE == 10
+    assert slow.feed.seconds_until_due == REST_FACTOR * 4.0
+    assert REST_FACTOR == 10
     assert caplog.messages == [
         "the listing took 4.0 seconds, so that the next one begins in 40: new objects are found then"
     ]
@@ -181,10 +181,10 @@ def test_what_a_listing_waited_for_without_asking_the_store_makes_no_wait_longer
     rig.feed.take()
     idle[0] += 2.0
     rig.take_all()
-    assert rig.feed.seconds_until_due == LIST_SHARE * 4.0
+    assert rig.feed.seconds_until_due == REST_FACTOR * 4.0
     assert rig.feed.counts.list_seconds == 4.0
     assert rig.next_pass() == []
-    assert rig.feed.seconds_until_due == LIST_SHARE * 6.0
+    assert rig.feed.seconds_until_due == REST_FACTOR * 6.0
 
 
 def test_time_that_the_reader_takes_between_two_objects_is_no_time_of_the_listing():
@@ -275,7 +275,7 @@ def test_an_object_that_comes_back_again_and_again_is_asked_for_at_growing_pause
     rig = Rig(native("a"), native("b"), once=True, tolerant=tolerant)
     pauses = []
     rig.done(native("b"))
-    for _ in range(MOST_PASSES):
+    for _ in range(MAX_LISTINGS):
         taken = rig.feed.take()
         assert taken.native.key == "a"
         if not late:
@@ -290,7 +290,7 @@ def test_an_object_that_comes_back_again_and_again_is_asked_for_at_growing_pause
     if tolerant:
         assert rig.keys() == []
         assert rig.feed.finished
-        assert rig.feed.counts.left_out == {NOT_GIVEN: 1}
+        assert rig.feed.counts.filtered == {NOT_GIVEN: 1}
     else:
         with pytest.raises(
             ObjectChangedError, match=r"8 times the store said .* v1 again: it does not give what it lists"
@@ -300,7 +300,7 @@ def test_an_object_that_comes_back_again_and_again_is_asked_for_at_growing_pause
 
 def test_one_that_is_overwritten_again_and_again_is_read_without_a_pause():
     rig = Rig(native("a", "v0"), once=True)
-    for number in range(1, 3 * MOST_PASSES):
+    for number in range(1, 3 * MAX_LISTINGS):
         taken = rig.feed.take()
         rig.objects[0] = native("a", f"v{number}", modified_ms=number)
         rig.feed.release(taken)
@@ -311,7 +311,7 @@ def test_one_that_is_overwritten_again_and_again_is_read_without_a_pause():
 
 def test_shares_of_one_object_that_come_back_count_once_a_pass():
     rig = Rig(native("a", size=25), cutter=splitting(), once=True)
-    for _ in range(MOST_PASSES - 1):
+    for _ in range(MAX_LISTINGS - 1):
         for taken in rig.take_all():
             rig.feed.release(taken)
         rig.clock.advance(rig.feed.seconds_until_due)
@@ -336,10 +336,10 @@ def test_an_object_that_was_gone_and_is_back_is_read():
 def test_what_is_left_out_is_counted_for_each_pass():
     rig = Rig(native("-a"), native("b"), native("-c"))
     assert rig.keys() == ["b"]
-    assert rig.feed.counts.left_out == {"minus": 2}
+    assert rig.feed.counts.filtered == {"minus": 2}
     rig.objects = [native("-a")]
     rig.next_pass()
-    assert rig.feed.counts.left_out == {"minus": 1}
+    assert rig.feed.counts.filtered == {"minus": 1}
     assert (rig.feed.counts.chosen, rig.feed.counts.total_chosen) == (0, 1)
 
 
@@ -348,7 +348,7 @@ def test_a_name_without_a_partition_stops_or_is_counted():
         Rig(native("?a")).feed.take()
     tolerant = Rig(native("?a"), native("b"), tolerant=True)
     assert tolerant.keys() == ["b"]
-    assert tolerant.feed.counts.left_out == {"name without a partition": 1}
+    assert tolerant.feed.counts.filtered == {"name without a partition": 1}
 
 
 def test_a_listing_that_broke_is_no_complete_pass():
@@ -357,7 +357,7 @@ def test_a_listing_that_broke_is_no_complete_pass():
     with pytest.raises(StoreUnavailableError):
         rig.feed.take()
     assert not rig.feed.finished
-    assert rig.feed.counts.passes == 0
+    assert rig.feed.counts.listings == 0
     rig.objects = [native("a"), native("b")]
     assert rig.keys() == ["b"]
     assert rig.feed.finished
@@ -428,10 +428,10 @@ def begun_under_other_options(records, *, splits=0, accepted=False):
     start = attrs.evolve(OffsetManagerEntry.start(native("a"), PARTITION, theirs), may_begin_again=accepted)
     if splits:
         offsets.add_entries(
-            attrs.evolve(start, share=share, split_size=4, topic_partition=partition_of(share))
-            for share in range(1, splits + 1)
+            attrs.evolve(start, split_number=split_number, split_size=4, topic_partition=partition_of(split_number))
+            for split_number in range(1, splits + 1)
         )
-        start = offsets.get_entry(OffsetManagerKey.of_object("b", "a").of_share(splits))
+        start = offsets.get_entry(OffsetManagerKey.of_object("b", "a").of_split(splits))
     else:
         offsets.add_entry(start)
     if records:
@@ -461,7 +461,7 @@ def test_an_object_of_which_nothing_was_sent_or_when_that_is_accepted_begins_ane
         (2, ours, 0)
     }
     assert len(taken) == (-(-10 // split_size) if split_size else 1)
-    assert sorted(offsets.entries(), key=lambda one: one.share) == [one.entry for one in taken]
+    assert sorted(offsets.entries(), key=lambda one: one.split_number) == [one.entry for one in taken]
 
 
 def test_what_is_finished_depends_on_nothing_any_more():
@@ -484,22 +484,24 @@ def test_memory_for_what_was_handed_out_does_not_grow_with_the_passes():
         for assignment in rig.take_all():
             rig.done(assignment.native)
         rig.clock.advance(5)
-    assert len(rig.feed._in_hand) <= 10_001
+    assert len(rig.feed._in_flight) <= 10_001
 
 
 # ---- shares of split objects
 
 
-def partition_of(share, partitions=3):
-    return TopicPartition("t", (share - 1) % partitions)
+def partition_of(split_number, partitions=3):
+    return TopicPartition("t", (split_number - 1) % partitions)
 
 
 def splitting(size=10, partitions=3):
     return Cutter(split_size=size, partitions=partitions, can_split=lambda key: not key.endswith(".gz"))
 
 
-def shares_of(assignments):
-    return [(one.native.key, one.entry.share, one.entry.split_size, one.entry.topic_partition) for one in assignments]
+def splits_of(assignments):
+    return [
+        (one.native.key, one.entry.split_number, one.entry.split_size, one.entry.topic_partition) for one in assignments
+    ]
 
 
 def finish(rig, assignment, records=3):
@@ -511,9 +513,9 @@ def test_a_large_object_is_handed_out_share_by_share_each_in_a_partition_of_its_
         native("a", size=9), native("b", size=31), native("c.gz", size=99), native("d", size=10), cutter=splitting()
     )
     taken = rig.take_all()
-    assert shares_of(taken) == [
+    assert splits_of(taken) == [
         ("a", 0, 0, PARTITION),
-        *[("b", share, 10, partition_of(share)) for share in (1, 2, 3, 4)],
+        *[("b", split_number, 10, partition_of(split_number)) for split_number in (1, 2, 3, 4)],
         ("c.gz", 0, 0, PARTITION),
         ("d", 0, 0, PARTITION),
     ]
@@ -545,7 +547,7 @@ def test_an_object_begun_in_shares_keeps_its_cut(size):
     again = Rig(
         native("a", size=45), cutter=splitting(size) if size else Cutter(partitions=3), offsets=offsets
     ).take_all()
-    assert shares_of(again) == [("a", share, 10, partition_of(share)) for share in (1, 3, 4, 5)]
+    assert splits_of(again) == [("a", split_number, 10, partition_of(split_number)) for split_number in (1, 3, 4, 5)]
     assert [one.entry.records_done for one in again] == [2, 0, 2, 0]
 
 
@@ -553,7 +555,7 @@ def test_an_object_begun_in_shares_keeps_its_cut(size):
 def test_an_object_begun_whole_stays_whole(state):
     rig = Rig(native("a", size=45), cutter=splitting())
     rig.done(native("a", size=45), state=state)
-    assert shares_of(rig.take_all()) == ([("a", 0, 0, PARTITION)] if state is ObjectState.READING else [])
+    assert splits_of(rig.take_all()) == ([("a", 0, 0, PARTITION)] if state is ObjectState.READING else [])
 
 
 def test_all_shares_of_a_new_version_are_of_the_next_generation():
@@ -563,13 +565,13 @@ def test_all_shares_of_a_new_version_are_of_the_next_generation():
     rig.objects = [native("a", "v2", size=35)]
     rig.clock.advance(5)
     taken = rig.take_all()
-    assert [(one.entry.share, one.entry.generation, one.entry.records_done) for one in taken] == [
-        (share, 2, 0) for share in (1, 2, 3, 4)
+    assert [(one.entry.split_number, one.entry.generation, one.entry.records_done) for one in taken] == [
+        (split_number, 2, 0) for split_number in (1, 2, 3, 4)
     ]
     # of another process: they have begun, and do not begin a second time
     finish(rig, taken[2])
     other = Rig(native("a", "v2", size=35), cutter=splitting(), offsets=rig.offsets)
-    assert [(one.entry.share, one.entry.generation) for one in other.take_all()] == [(1, 2), (2, 2), (4, 2)]
+    assert [(one.entry.split_number, one.entry.generation) for one in other.take_all()] == [(1, 2), (2, 2), (4, 2)]
 
 
 def test_a_version_that_comes_back_is_read_in_all_its_shares():
@@ -578,7 +580,7 @@ def test_a_version_that_comes_back_is_read_in_all_its_shares():
         rig.objects = [native("a", version, size=25)]
         rig.clock.advance(5)
         taken = rig.take_all()
-        assert [one.entry.share for one in taken] == [1, 2, 3]
+        assert [one.entry.split_number for one in taken] == [1, 2, 3]
         for one in taken:
             finish(rig, one)
     assert {one.entry.generation for one in taken} == {3}
@@ -628,7 +630,7 @@ def test_a_share_read_with_other_options_refuses_the_whole_object():
 
 def test_too_many_shares_are_an_error_that_names_the_option():
     rig = Rig(native("a", size=3 << 24), cutter=splitting(2))
-    with pytest.raises(ObjectError, match=r"25,165,824 shares.*split_size"):
+    with pytest.raises(ObjectError, match=r"25,165,824 splits.*split_size"):
         rig.take_all()
     assert Rig(native("a", size=3 << 24), native("b"), cutter=splitting(2), tolerant=True).keys() == ["b"] * 5
 
@@ -638,7 +640,7 @@ def test_memory_for_what_was_handed_out_does_not_grow_within_a_pass():
     most = 0
     for _ in range(5_000):
         rig.done(rig.feed.take().native)
-        most = max(most, len(rig.feed._in_hand))
+        most = max(most, len(rig.feed._in_flight))
     assert most <= 1000
     assert rig.take_all() == []
 
@@ -651,7 +653,7 @@ def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypat
         taken = rig.feed.take().native
         if taken.key not in held:
             rig.done(taken)
-    assert len(rig.feed._in_hand) < 20
+    assert len(rig.feed._in_flight) < 20
     assert rig.next_pass() == []
     rig.objects = [native(key, "v2") for key in held]
     assert rig.next_pass() == []

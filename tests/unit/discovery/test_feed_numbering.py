@@ -130,13 +130,13 @@ def test_a_start_under_other_options_names_the_command_that_helps(format, half):
 
 
 class Everything:
-    def begin_pass(self):
+    def begin_listing(self):
         pass
 
     def partition_for(self, native, *, started=False):
         return TopicPartition("t", 0)
 
-    def left_out(self):
+    def filtered(self):
         return {}
 
 

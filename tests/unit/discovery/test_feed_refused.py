@@ -16,13 +16,13 @@ from framework.offsets.manager import OffsetManager
 class Refusing:
     """Every name is wrong."""
 
-    def begin_pass(self):
+    def begin_listing(self):
         pass
 
     def partition_for(self, native, *, started=False):
         raise ObjectError("its name makes the topic '17'", location=native.location)
 
-    def left_out(self):
+    def filtered(self):
         return {}
 
 
@@ -30,7 +30,7 @@ def natives(count, version="v"):
     return [NativeObject(scheme="s3", bucket="b", key=f"17/{at}", size=1, version=version) for at in range(count)]
 
 
-def passes(listed, *, tolerant=True):
+def listings(listed, *, tolerant=True):
     """A feed after so many passes, each over what `listed` holds of it."""
     pages = iter(listed)
     feed = ListingFeed(
@@ -48,24 +48,24 @@ def passes(listed, *, tolerant=True):
 
 
 def test_a_refused_object_is_told_once_and_counted_in_each_pass(caplog):
-    feed = passes([natives(3)] * 4)
-    assert feed.counts.passes == 4
-    assert feed.counts.left_out == {"name without a partition": 3}
+    feed = listings([natives(3)] * 4)
+    assert feed.counts.listings == 4
+    assert feed.counts.filtered == {"name without a partition": 3}
     assert len(caplog.messages) == 3
     caplog.clear()
-    passes([natives(1), natives(1, version="w")])
+    listings([natives(1), natives(1, version="w")])
     assert len(caplog.messages) == 2
 
 
 def test_of_very_many_the_first_are_told(caplog, monkeypatch):
-    monkeypatch.setattr(feeds, "MOST_SAID", 5)
+    monkeypatch.setattr(feeds, "MAX_LOGGED", 5)
     with caplog.at_level(logging.WARNING):
-        feed = passes([natives(100)] * 3)
+        feed = listings([natives(100)] * 3)
     assert len(caplog.messages) == 6
     assert "without a line of their own" in caplog.messages[-1]
-    assert feed.counts.left_out == {"name without a partition": 100}
+    assert feed.counts.filtered == {"name without a partition": 100}
 
 
 def test_without_tolerance_it_ends_the_run():
     with pytest.raises(ObjectError, match="17"):
-        passes([natives(1)], tolerant=False)
+        listings([natives(1)], tolerant=False)

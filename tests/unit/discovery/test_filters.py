@@ -13,7 +13,7 @@ from framework.config.globs import compile_globs
 from framework.config.key_template import NameMatch
 from framework.config.loading import structure
 from framework.config.sections import SourceCommonConfig
-from framework.discovery.filters import LeftOut, RoutedSelection, Selector, log_prefixes, table_log
+from framework.discovery.filters import FilterReason, RoutedSelection, Selector, log_prefixes, table_log
 from framework.discovery.routing import Router
 from framework.errors import ConfigError
 from framework.model.objects import NativeObject, TopicPartition
@@ -68,9 +68,9 @@ def test_without_filters_every_object_is_read():
 
 def test_empty_objects_and_folder_marks_are_told_apart():
     assert decide(selector(), "a", "a/", "a_$folder$", size=0) == [
-        LeftOut.EMPTY,
-        LeftOut.FOLDER_MARK,
-        LeftOut.FOLDER_MARK,
+        FilterReason.EMPTY,
+        FilterReason.FOLDER_MARK,
+        FilterReason.FOLDER_MARK,
     ]
     assert decide(selector(), "a/") == [NameMatch()], "a name with a slash at its end may hold data"
 
@@ -85,32 +85,32 @@ def test_empty_objects_and_folder_marks_are_told_apart():
     ],
 )  # fmt: skip
 def test_hidden_names(key, hidden):
-    assert decide(selector(), key) == [LeftOut.HIDDEN if hidden else NameMatch()]
+    assert decide(selector(), key) == [FilterReason.HIDDEN if hidden else NameMatch()]
     assert decide(selector(ignore_hidden=False), key) == [NameMatch()]
 
 
 def test_hidden_parts_that_the_prefix_names_do_not_count():
     keys = ["_raw/a", "_raw/_a", "_raw/b/.c"]
-    assert decide(selector(prefixes=["_raw/"]), *keys) == [NameMatch(), LeftOut.HIDDEN, LeftOut.HIDDEN]
-    assert decide(selector(prefixes=["_ra"]), *keys) == [NameMatch(), LeftOut.HIDDEN, LeftOut.HIDDEN]
-    assert decide(selector(prefixes=["a/_"]), "a/_x", "a/_x/_y") == [NameMatch(), LeftOut.HIDDEN]
-    assert decide(selector(prefixes=["a/", "a/_b/"]), "a/_b/c", "a/_c/d") == [NameMatch(), LeftOut.HIDDEN]
+    assert decide(selector(prefixes=["_raw/"]), *keys) == [NameMatch(), FilterReason.HIDDEN, FilterReason.HIDDEN]
+    assert decide(selector(prefixes=["_ra"]), *keys) == [NameMatch(), FilterReason.HIDDEN, FilterReason.HIDDEN]
+    assert decide(selector(prefixes=["a/_"]), "a/_x", "a/_x/_y") == [NameMatch(), FilterReason.HIDDEN]
+    assert decide(selector(prefixes=["a/", "a/_b/"]), "a/_b/c", "a/_c/d") == [NameMatch(), FilterReason.HIDDEN]
 
 
 def test_the_template_and_the_globs():
     chooser = selector(template="{{topic}}/{{partition}}.jsonl", exclude=["x/*"], include=["**/[0-4].jsonl"])
     assert decide(chooser, "a/1.jsonl", "a/b", "x/1.jsonl", "a/7.jsonl") == [
         NameMatch("a", 1),
-        LeftOut.NOT_MATCHED,
-        LeftOut.EXCLUDED,
-        LeftOut.NOT_INCLUDED,
+        FilterReason.NOT_MATCHED,
+        FilterReason.EXCLUDED,
+        FilterReason.NOT_INCLUDED,
     ]
     assert {reason: n for reason, n in chooser.counts.items() if n} == {
-        LeftOut.NOT_MATCHED: 1,
-        LeftOut.EXCLUDED: 1,
-        LeftOut.NOT_INCLUDED: 1,
+        FilterReason.NOT_MATCHED: 1,
+        FilterReason.EXCLUDED: 1,
+        FilterReason.NOT_INCLUDED: 1,
     }
-    chooser.begin_pass()
+    chooser.begin_listing()
     assert not any(chooser.counts.values())
 
 
@@ -225,13 +225,13 @@ def test_any_text_is_a_glob_or_named_as_none(glob, key):
 def test_times_are_inclusive_and_by_the_given_clock():
     now_ms = int(NOW * 1000)
     chooser = selector(modified_after="now", min_age=0)
-    assert chooser.decide(native("a", modified_ms=now_ms - 1)) is LeftOut.TOO_OLD
+    assert chooser.decide(native("a", modified_ms=now_ms - 1)) is FilterReason.TOO_OLD
     assert chooser.decide(native("a", modified_ms=now_ms)) == NameMatch()
     chooser = selector(min_age="10s")
-    assert chooser.decide(native("a", modified_ms=now_ms - 9_999)) is LeftOut.TOO_YOUNG
+    assert chooser.decide(native("a", modified_ms=now_ms - 9_999)) is FilterReason.TOO_YOUNG
     assert chooser.decide(native("a", modified_ms=now_ms - 10_000)) == NameMatch()
     chooser = selector(modified_after="2024-06-01")
-    assert chooser.decide(native("a", modified_ms=now_ms - 1)) is LeftOut.TOO_OLD
+    assert chooser.decide(native("a", modified_ms=now_ms - 1)) is FilterReason.TOO_OLD
     assert chooser.decide(native("a", modified_ms=now_ms)) == NameMatch()
 
 
@@ -239,10 +239,10 @@ def test_ages_are_measured_from_the_beginning_of_a_pass():
     clock = [NOW]
     chooser = Selector(config(min_age="10s"), lambda: clock[0])
     young = native("a", modified_ms=int(NOW * 1000))
-    assert chooser.decide(young) is LeftOut.TOO_YOUNG
+    assert chooser.decide(young) is FilterReason.TOO_YOUNG
     clock[0] += 10
-    assert chooser.decide(young) is LeftOut.TOO_YOUNG
-    chooser.begin_pass()
+    assert chooser.decide(young) is FilterReason.TOO_YOUNG
+    chooser.begin_listing()
     assert chooser.decide(young) == NameMatch()
 
 
@@ -308,7 +308,7 @@ def test_logs_that_were_looked_up_before_refuse_the_first_file():
         "u/metadata/",
     )
     chooser.remember_logs(["t/metadata/v1.metadata.json", "t/metadata/snap.avro"])
-    chooser.begin_pass()
+    chooser.begin_listing()
     with pytest.raises(ConfigError, match="Iceberg"):
         decide(chooser, "t/data/a.parquet")
 
@@ -323,11 +323,11 @@ def test_a_bucket_of_left_out_tables_costs_bounded_memory():
 def test_selection_and_route_in_one():
     conf = config(template="{{topic}}/{{key}}")
     chosen = RoutedSelection(Selector(conf), Router(conf))
-    chosen.begin_pass()
+    chosen.begin_listing()
     assert isinstance(chosen.partition_for(native("a/b")), TopicPartition)
     assert chosen.partition_for(native("b")) is None
     assert chosen.partition_for(native("a/_b")) is None
-    assert chosen.left_out() == {"hidden": 1, "not matched by the template": 1}
+    assert chosen.filtered() == {"hidden": 1, "not matched by the template": 1}
 
 
 def test_a_log_that_comes_after_files_of_other_folders_is_noticed_all_the_same():

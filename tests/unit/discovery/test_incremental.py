@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.discovery.deferred import MOST_PUT_OFF, PutOff
+from framework.discovery.deferred import MAX_DEFERRED, DeferredKeys
 from framework.discovery.incremental import HOLD_SECONDS, Tail, TailFeed, just_before
 from framework.errors import ListingError
 from framework.model.objects import ObjectState, TopicPartition
@@ -24,18 +24,18 @@ class Everything:
 
     def __init__(self):
         self.young = set()
-        self.put_off = lambda key: None
+        self.deferred = lambda key: None
 
-    def begin_pass(self):
+    def begin_listing(self):
         pass
 
     def partition_for(self, one, *, started=False):
         if one.key in self.young and not started:
-            self.put_off(one.key)
+            self.deferred(one.key)
             return None
         return TopicPartition("t", 0)
 
-    def left_out(self):
+    def filtered(self):
         return {}
 
 
@@ -61,7 +61,7 @@ class Source:
             prefixes=self.prefixes,
             base=self.base,
             lookback_keys=self.lookback,
-            full_pass_interval=INTERVAL,
+            full_listing_interval=INTERVAL,
             min_age=self.min_age,
             selection=self.selection,
             offsets=self.offsets,
@@ -70,7 +70,7 @@ class Source:
             list_behind=self.list_behind,
             clock=self.clock,
         )
-        self.chosen.put_off = tail.put_off.add
+        self.chosen.deferred = tail.deferred.add
         self.feed = TailFeed(
             tail,
             selection=self.chosen,
@@ -90,10 +90,10 @@ class Source:
         """A pass, after some time: what it listed."""
         self.clock.sleep(max(seconds, self.feed.seconds_until_due))
         self.listed = []
-        passes = self.feed.counts.passes
+        listings = self.feed.counts.listings
         while (assignment := self.feed.take()) is not None:
             self.hands[assignment.native.key] = assignment
-        assert self.feed.counts.passes == passes + 1
+        assert self.feed.counts.listings == listings + 1
         return self.listed
 
     def finish(self, *keys, state=ObjectState.DONE):
@@ -116,7 +116,7 @@ def numbered(*numbers):
 HUNDRED = numbered(*range(100))
 
 
-def settled(**options):
+def final(**options):
     """A source whose first pass is over and done."""
     source = Source(HUNDRED, **options)
     assert source.go() == HUNDRED
@@ -128,7 +128,7 @@ def settled(**options):
 
 
 def test_after_a_whole_pass_only_the_look_back_is_listed_until_the_next_is_due():
-    source = settled()
+    source = final()
     for _ in range(5):
         assert source.go() == HUNDRED[-3:]
     assert source.go(INTERVAL) == HUNDRED
@@ -136,7 +136,7 @@ def test_after_a_whole_pass_only_the_look_back_is_listed_until_the_next_is_due()
 
 
 def test_new_keys_move_the_look_back_on():
-    source = settled()
+    source = final()
     source.versions.update(dict.fromkeys(numbered(100, 101), 1))
     assert source.go() == numbered(97, 98, 99, 100, 101)
     assert sorted(source.hands) == numbered(100, 101)
@@ -153,7 +153,7 @@ def test_a_bucket_of_fewer_keys_than_the_look_back_is_listed_whole():
 
 
 def test_without_a_look_back_nothing_known_is_listed():
-    source = settled(lookback=0)
+    source = final(lookback=0)
     assert source.go() == []
     source.versions["0100"] = 1
     assert source.go() == ["0100"]
@@ -161,7 +161,7 @@ def test_without_a_look_back_nothing_known_is_listed():
 
 
 def test_keys_that_are_deleted_do_not_lead_it_back_for_ever():
-    source = settled()
+    source = final()
     for key in HUNDRED[-2:]:
         del source.versions[key]
     assert source.go() == numbered(97)
@@ -194,7 +194,7 @@ def test_a_pass_that_took_long_does_not_hold_up_the_short_ones():
 
 
 def test_a_late_key_in_the_look_back_comes_at_once_and_one_below_it_with_the_next_whole_pass():
-    source = settled()
+    source = final()
     source.versions.update({"0098x": 1, "0050x": 1})
     source.go()
     assert list(source.hands) == ["0098x"]
@@ -291,7 +291,7 @@ def test_objects_that_are_too_young_are_looked_at_again_in_each_pass_until_they_
 
 
 def test_a_pass_that_broke_is_made_again():
-    source = settled()
+    source = final()
     whole = source.list_behind
 
     def breaks(starts):
@@ -330,7 +330,7 @@ def test_nothing_before_the_place_where_listings_begin():
 
 
 def test_a_restart_goes_on_where_everything_before_was_finished():
-    source = settled()
+    source = final()
     source.go()
     source.offsets.flush()
     source.start()
@@ -354,7 +354,7 @@ def test_a_restart_begins_before_the_lowest_unfinished_object():
     assert source.go() == HUNDRED[-3:]
 
 
-def test_a_restart_begins_before_what_was_put_off():
+def test_a_restart_begins_before_the_deferred_objects():
     source = Source(HUNDRED)
     source.chosen.young = {"0030"}
     source.go()
@@ -369,7 +369,7 @@ def test_a_restart_begins_before_what_was_put_off():
 
 @pytest.mark.parametrize("change", ["selection", "prefixes", "late", "clock"])
 def test_a_restart_under_other_circumstances_begins_with_a_whole_pass(change):
-    source = settled()
+    source = final()
     source.go()
     source.offsets.flush()
     if change == "selection":
@@ -386,7 +386,7 @@ def test_a_restart_under_other_circumstances_begins_with_a_whole_pass(change):
 
 
 def test_a_position_of_an_unfinished_object_counts_also_when_it_came_after_the_place_was_kept():
-    source = settled()
+    source = final()
     source.go()
     source.offsets.flush()
     source.versions["0005"] = 2
@@ -463,11 +463,11 @@ def test_few_keys_lie_between():
 
 
 def test_of_many_objects_put_off_the_lowest_are_known():
-    put_off = PutOff(60, FakeClock())
-    for number in range(5 * MOST_PUT_OFF):
-        put_off.add(f"{number:05}")
-    assert len(put_off.waiting()) < 2 * MOST_PUT_OFF
-    assert set(numbered_long(MOST_PUT_OFF)) <= set(put_off.waited_for())
+    deferred = DeferredKeys(60, FakeClock())
+    for number in range(5 * MAX_DEFERRED):
+        deferred.add(f"{number:05}")
+    assert len(deferred.waiting()) < 2 * MAX_DEFERRED
+    assert set(numbered_long(MAX_DEFERRED)) <= set(deferred.waited_for())
 
 
 def numbered_long(count):

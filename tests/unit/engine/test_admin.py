@@ -86,7 +86,7 @@ def test_what_was_sent_and_not_saved_before_a_reset_does_not_count_after_it(choi
         source = Source(COUNTS, partitions=1)
         make_forgetful(source)
         source.live()
-        assert all(not entry.settled for entry in source.entries.values())
+        assert all(not entry.final for entry in source.entries.values())
         by_hand(source, choice)
         source.server.lose_tail("kit", "records", 0, min(lost, len(source.messages())))
         before = source.payloads()
@@ -184,12 +184,14 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     source.live()
     connection = source.server.connect()
     session = Session.begin(connection, source.bench.config)
-    left = PastListing(of="x", histogram=[("b", 3)], tail=TailMark(after="z", whole_pass_ms=5, selection="all"))
+    left = PastListing(of="x", histogram=[("b", 3)], tail=TailMark(after="z", whole_listing_ms=5, selection="all"))
     for prefix in ("", "a", "b"):
         session.offsets.note_listing(prefix, left)
     session.offsets.note_skipped(4)
     session.save()
-    session.offsets.watermark = Watermark(bucket="bucket", prefixes={"": (CoveredRange("", None, 99),)}, folded={"": 2})
+    session.offsets.watermark = Watermark(
+        bucket="bucket", prefixes={"": (CoveredRange("", None, 99),)}, compacted={"": 2}
+    )
     session.write_snapshot()
     connection.close()
 
@@ -200,13 +202,13 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     assert state.watermark.covers("bucket", "c", 5)
     bare = attrs.evolve(left, tail=None)
     assert {prefix: state.listings[prefix] for prefix in ("", "a", "b")} == {"": bare, "a": left, "b": bare}
-    assert ([count for _, count in state.skipped], state.past_given_up) == ([], False)
+    assert ([count for _, count in state.skipped], state.has_abandoned_partitions) == ([], False)
 
     by_hand(source, Reset())
     state = loaded(source.server)
     assert (bool(state.watermark), len(state.positions), state.anchors, state.topics) == (False, 0, {}, {})
     assert state.listings["a"] == bare
-    assert (state.skipped, state.past_given_up, state.positions.floor) == ([], True, 1)
+    assert (state.skipped, state.has_abandoned_partitions, state.positions.floor) == ([], True, 1)
     assert state.selected is None or not state.selected.changes_accepted
 
 
@@ -289,11 +291,11 @@ def test_objects_half_read_in_a_partition_that_is_gone_begin_once_more_elsewhere
         half = [
             entry
             for entry in loaded(source.server).positions.view()
-            if not entry.settled and entry.topic_partition.partition
+            if not entry.final and entry.topic_partition.partition
         ]
         if half and source.messages(1):
             break
-    kept = [entry.key for entry in loaded(source.server).positions.view() if entry.settled]
+    kept = [entry.key for entry in loaded(source.server).positions.view() if entry.final]
     source.server._streams["kit"]["records"].partitions.pop()
     there = source.payloads()
     fewer = Source({}, rig=source.rig, server=source.server, partitions=1)

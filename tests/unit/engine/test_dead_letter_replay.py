@@ -4,13 +4,13 @@ import collections
 
 import pytest
 
-from framework.cli.letter_choice import LetterChoice
-from framework.cli.letters import chosen
+from framework.cli.dead_letter_choice import DeadLetterChoice
+from framework.cli.dead_letters import chosen
 from framework.engine.admin import reset_positions
-from framework.engine.dead_letter_replay import LetterReplay
+from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.session import Session
 from framework.errors import ConfigError, IggyTopicError, SourceRunningError
-from framework.iggy.dead_letters.log import Letters, is_current
+from framework.iggy.dead_letters.log import DeadLetterLog, is_current
 from framework.iggy.headers import REPLAY_HEADER
 from framework.iggy.offset_log import codec, epochs
 from framework.model.message_ids import dead_letter_hash64, message_id
@@ -34,17 +34,17 @@ def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
     counts = None
     try:
         session = Session.begin(connection, config)
-        letters = Letters.read(connection, config)
+        letters = DeadLetterLog.read(connection, config)
         waiting = [
             x
-            for x in chosen(letters.stored, choice or LetterChoice())
+            for x in chosen(letters.stored, choice or DeadLetterChoice())
             if x.offset not in letters.replayed and is_current(x, session.offsets)
         ]
         iterator = task.get_iterator(SourceContext(config=config, offsets=session.offsets))
         iterator.look_up = lambda native: next(
             (one for one in iterator.get_native_item_stream(None) if one.key == native.key), None
         )
-        counts = LetterReplay(session, iterator, may_be_lost=may_be_lost).run(waiting, letters.notes)
+        counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(waiting, letters.notes)
     except CrashError:
         pass
     finally:
@@ -56,12 +56,12 @@ def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
 
 def open_letters(source):
     connection = source.server.connect()
-    letters = Letters.read(connection, source.config)
+    letters = DeadLetterLog.read(connection, source.config)
     connection.close()
     return [letter for letter in letters.stored if letter.offset not in letters.replayed]
 
 
-def waiting_letters(source):
+def waiting_dead_letters(source):
     """Those that a replay would take, each once: what repeats has the same id."""
     connection = source.server.connect()
     offsets = Session.begin(connection, source.config).offsets
@@ -228,7 +228,7 @@ def test_letters_of_a_source_that_was_killed_wait_until_it_has_gone_beyond_their
 
 
 def test_letters_that_were_stored_twice_are_sent_once(monkeypatch):
-    monkeypatch.setattr("framework.engine.dead_letter_replay.AT_ONCE", 2)
+    monkeypatch.setattr("framework.engine.dead_letter_replay.BATCH_SIZE", 2)
     source = usual()
     source.live()
     connection = source.server.connect()
@@ -258,13 +258,13 @@ def test_an_object_that_was_given_up_is_opened_again_whatever_its_topic_may_forg
     source = rest_given_up()
     source.live()
     source.server.set_option("kit", "records", "messages_required_to_save", 1024)
-    counts, _ = replay(source, choice=LetterChoice(key="a"))
+    counts, _ = replay(source, choice=DeadLetterChoice(key="a"))
     assert counts.reopened == 1
 
 
 @pytest.mark.parametrize("how", ["overwritten", "reset"])
 def test_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
-    monkeypatch.setattr("framework.engine.admin.void_letters", lambda *_: 0)  # killed behind the snapshot
+    monkeypatch.setattr("framework.engine.admin.void_dead_letters", lambda *_: 0)  # killed behind the snapshot
     source = usual()
     source.live()
     old = {letter.offset for letter in open_letters(source) if letter.key == "d"}
@@ -278,7 +278,7 @@ def test_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
     before = source.payloads()
     new = {letter.offset for letter in open_letters(source) if letter.key == "d"} - old
     assert new
-    counts, _ = replay(source, choice=LetterChoice(key="d"), validate=False)
+    counts, _ = replay(source, choice=DeadLetterChoice(key="d"), validate=False)
     assert counts.sent == len(new)
     assert sum(source.payloads().values()) == sum(before.values()) + len(new)
     assert {letter.offset for letter in open_letters(source) if letter.key == "d"} == old
@@ -287,7 +287,7 @@ def test_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
 def test_an_object_that_was_given_up_goes_on_where_it_was():
     source = rest_given_up()
     source.live()
-    counts, _ = replay(source, choice=LetterChoice(key="a"))
+    counts, _ = replay(source, choice=DeadLetterChoice(key="a"))
     assert (counts.sent, counts.reopened) == (0, 1)
     source.live(tolerance="skip_record")
     entry = source.entries["a", 0]
@@ -301,7 +301,7 @@ def test_an_object_that_fails_again_after_its_replay_leaves_a_letter_again():
     source = rest_given_up()
     source.live()
     for times in (2, 3):
-        replay(source, choice=LetterChoice(key="a"))
+        replay(source, choice=DeadLetterChoice(key="a"))
         source.live()
         assert [(x.key, x.record) for x in source.stored()].count(("a", 7)) == times
         assert sorted((x.key, x.record) for x in open_letters(source)) == [("a", 7), ("b", 1)]
@@ -324,7 +324,7 @@ def test_killed_at_any_event_a_given_up_object_goes_on_once():
         assert source.payloads() == source.records + collections.Counter(
             [*lines("a", 1, first=8), *lines("b", 1, first=2)]
         )
-        assert sorted((x.key, x.record) for x in waiting_letters(source)) == [("a", 7), ("b", 1)]
+        assert sorted((x.key, x.record) for x in waiting_dead_letters(source)) == [("a", 7), ("b", 1)]
 
 
 def test_shares_are_replayed_in_their_partitions():
@@ -357,18 +357,18 @@ def test_letters_are_chosen_by_key_prefix_kind_number_and_time():
     source = usual()
     source.live()
     letters = source.stored()
-    assert {x.key for x in chosen(letters, LetterChoice(key="a"))} == {"a"}
-    assert {x.key for x in chosen(letters, LetterChoice(prefix="d"))} == {"d"}
-    assert chosen(letters, LetterChoice(kind="ObjectError")) == []
-    assert len(chosen(letters, LetterChoice(kind="RecordError"))) == len(letters)
-    assert [x.offset for x in chosen(letters, LetterChoice(letter=3))] == [3]
+    assert {x.key for x in chosen(letters, DeadLetterChoice(key="a"))} == {"a"}
+    assert {x.key for x in chosen(letters, DeadLetterChoice(prefix="d"))} == {"d"}
+    assert chosen(letters, DeadLetterChoice(kind="ObjectError")) == []
+    assert len(chosen(letters, DeadLetterChoice(kind="RecordError"))) == len(letters)
+    assert [x.offset for x in chosen(letters, DeadLetterChoice(letter=3))] == [3]
     latest = letters[-1].timestamp_us / 1e6
-    assert chosen(letters, LetterChoice(since="1s"), now=latest + 5) == []
-    assert len(chosen(letters, LetterChoice(since="2 h"), now=latest + 5)) == len(letters)
-    assert len(chosen(letters, LetterChoice(since="2020-01-01"))) == len(letters)
-    assert chosen(letters, LetterChoice(since="2099-01-01T00:00+01:00")) == []
+    assert chosen(letters, DeadLetterChoice(since="1s"), now=latest + 5) == []
+    assert len(chosen(letters, DeadLetterChoice(since="2 h"), now=latest + 5)) == len(letters)
+    assert len(chosen(letters, DeadLetterChoice(since="2020-01-01"))) == len(letters)
+    assert chosen(letters, DeadLetterChoice(since="2099-01-01T00:00+01:00")) == []
     with pytest.raises(ConfigError, match="--since yesterday"):
-        chosen(letters, LetterChoice(since="yesterday"))
+        chosen(letters, DeadLetterChoice(since="yesterday"))
 
 
 @pytest.mark.parametrize("headers", ["provenance", "none"])
@@ -395,7 +395,7 @@ def test_letters_of_objects_that_were_reset_are_void_and_come_again():
     assert {x.key for x in open_letters(source)} == {"b", "d"}
     source.live(at=40)  # read again, killed in between, and read on
     source.live()
-    again = [(x.key, x.record) for x in waiting_letters(source) if x.key == "a"]
+    again = [(x.key, x.record) for x in waiting_dead_letters(source) if x.key == "a"]
     assert sorted(again) == sorted((key, number) for key, number, _ in source.letters if key == "a")
     assert all(count == (2 if b'"object":"a"' in line else 1) for line, count in source.payloads().items())
     replay(source, validate=False)
@@ -432,7 +432,7 @@ def in_the_log(source):
 @pytest.mark.parametrize("then", ["a start", "the command again", "a replay", "a killed start"])
 def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_letters(then, monkeypatch):
     """The letters of a reset are marked after its snapshot: without the rest, old ones and new ones would both be replayed."""
-    monkeypatch.setattr("framework.iggy.dead_letters.log.AT_ONCE", 3)
+    monkeypatch.setattr("framework.iggy.dead_letters.log.BATCH_SIZE", 3)
     source = usual_and_many()
     source.live()
     events = reset(source)
@@ -450,9 +450,9 @@ def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_letters(
         elif then == "a killed start":
             source.live(at=1 + at % 5)
         assert not (new and then == "the command again" and open_letters(source))
-        assert not (new and then in ("the command again", "a replay") and waiting_letters(source))
+        assert not (new and then in ("the command again", "a replay") and waiting_dead_letters(source))
         source.live()
-        waiting = collections.Counter((x.key, x.record) for x in waiting_letters(source))
+        waiting = collections.Counter((x.key, x.record) for x in waiting_dead_letters(source))
         assert waiting == ({} if then == "a replay" and not new else {(k, n): 1 for k, n, _ in source.letters})
         replay(source, validate=False)
         sent = collections.Counter(message.payload for message in marked(source))

@@ -30,9 +30,9 @@ class Leader:
         with self.changed:
             return self.changed.wait_for(check, 10)
 
-    def settle(self, *assignments):
+    def complete(self, *assignments):
         for one in assignments:
-            assert self.discovery.settle(one.entry) is one
+            assert self.discovery.complete(one.entry) is one
 
     def close(self):
         self.discovery.end()
@@ -57,10 +57,10 @@ def test_it_is_finished_when_everything_is_settled(lead):
     leader = lead(store_of(a=1, b=2, c=3))
     taken = leader.take(3)
     assert keys(taken) == ["a", "b", "c"]
-    leader.settle(*taken[:2])
+    leader.complete(*taken[:2])
     assert leader.wait(lambda: leader.discovery.idle)
     assert not leader.discovery.finished
-    leader.settle(taken[2])
+    leader.complete(taken[2])
     assert leader.discovery.finished
     assert leader.discovery.counts.listed == 3
 
@@ -68,9 +68,9 @@ def test_it_is_finished_when_everything_is_settled(lead):
 def test_settling_what_is_not_out_says_so(lead):
     leader = lead(store_of(a=1))
     [one] = leader.take(1)
-    assert leader.discovery.settle(attrs.evolve(one.entry, generation=2)) is None  # of another version, say
-    assert leader.discovery.settle(one.entry.advanced(1)) is one  # as it is when it is finished
-    assert leader.discovery.settle(one.entry) is None
+    assert leader.discovery.complete(attrs.evolve(one.entry, generation=2)) is None  # of another version, say
+    assert leader.discovery.complete(one.entry.advanced(1)) is one  # as it is when it is finished
+    assert leader.discovery.complete(one.entry) is None
 
 
 def test_no_more_are_out_than_allowed(lead):
@@ -78,7 +78,7 @@ def test_no_more_are_out_than_allowed(lead):
     first = leader.take(2)
     assert leader.wait(lambda: leader.discovery.idle)
     assert leader.discovery.take() == []
-    leader.settle(first[0])
+    leader.complete(first[0])
     assert keys(leader.take(1)) == ["c"]
 
 
@@ -86,7 +86,7 @@ def test_what_comes_back_is_found_by_another_pass(lead):
     store = store_of(a=1, b=1)
     leader = lead(store)
     one, two = leader.take(2)
-    leader.settle(two)
+    leader.complete(two)
     leader.discovery.release(one, gone=False)
     assert not leader.discovery.finished
     assert keys(leader.take(1)) == ["a"]

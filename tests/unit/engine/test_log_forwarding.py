@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from framework.engine.log_forwarding import TRACE, Said, Teller
+from framework.engine.log_forwarding import TRACE, LogForwarder, LogLine
 from framework.pipeline.sender import OBJECTS_LOGGER
 
 
@@ -14,7 +14,7 @@ def told():
     """(a logger as in a task's process, what was told)."""
     heard = []
     log = logging.Logger("framework.of_a_task")  # noqa: LOG001 - one that nobody else hears
-    log.addHandler(Teller(heard.append))
+    log.addHandler(LogForwarder(heard.append))
     return log, heard
 
 
@@ -24,11 +24,11 @@ def test_warnings_are_told_and_nothing_less(told):
     log.warning("skipped %d of %s", 3, "100%")
     log.error("and this")
     name = "framework.of_a_task"
-    assert heard == [Said(name, logging.WARNING, "skipped 3 of 100%"), Said(name, logging.ERROR, "and this")]
+    assert heard == [LogLine(name, logging.WARNING, "skipped 3 of 100%"), LogLine(name, logging.ERROR, "and this")]
 
 
 def test_they_are_repeated_under_their_own_name(caplog):
-    pickle.loads(pickle.dumps(Said("framework.of_a_task", logging.WARNING, "3 of 100%"))).repeat()
+    pickle.loads(pickle.dumps(LogLine("framework.of_a_task", logging.WARNING, "3 of 100%"))).repeat()
     (record,) = caplog.records
     assert (record.name, record.levelname, record.getMessage()) == ("framework.of_a_task", "WARNING", "3 of 100%")
 
@@ -56,6 +56,6 @@ def test_fields_travel_too(told, caplog):
 def test_lines_about_objects_are_told_although_they_are_no_warnings():
     heard = []
     log = logging.Logger(OBJECTS_LOGGER)  # noqa: LOG001 - one that nobody else hears
-    log.addHandler(Teller(heard.append))
+    log.addHandler(LogForwarder(heard.append))
     log.info("object done", extra={"key": "a"})
-    assert heard == [Said(OBJECTS_LOGGER, logging.INFO, "object done", {"key": "a"})]
+    assert heard == [LogLine(OBJECTS_LOGGER, logging.INFO, "object done", {"key": "a"})]

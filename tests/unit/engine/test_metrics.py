@@ -35,7 +35,7 @@ def scrape(port):
 def numbered():
     names = [field.name for field in attrs.fields(Progress) if field.type in {"int", "float"}]
     numbers = {name: 1000 + at for at, name in enumerate(names)}
-    return Progress(**numbers, left_out={"hidden": 3, "too old": 1}, kinds={"RecordError": 5})
+    return Progress(**numbers, filtered={"hidden": 3, "too old": 1}, kinds={"RecordError": 5})
 
 
 def test_a_scrape_gives_every_figure_as_it_is_now():

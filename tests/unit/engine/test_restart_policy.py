@@ -12,7 +12,7 @@ from framework.engine.restart_policy import (
     FRUITLESS_RECOVERIES,
     RECONNECT_PAUSES,
     RECONNECT_SECONDS,
-    Patience,
+    RestartPolicy,
     WorkDone,
 )
 from framework.errors import FatalError, IggyUnavailableError, UnknownOutcomeError
@@ -30,18 +30,18 @@ class Run:
     idle: bool = False
     now: float = 0.0
     stored: int = 0
-    patience: Patience = attrs.field(init=False)
+    policy: RestartPolicy = attrs.field(init=False)
 
     def __attrs_post_init__(self):
-        self.patience = Patience(lambda: WorkDone(self.count, self.idle), clock=lambda: self.now)
+        self.policy = RestartPolicy(lambda: WorkDone(self.count, self.idle), clock=lambda: self.now)
 
     def epoch(self, *, records=0, unseen=0, idle=False):
         """An epoch that confirms so many records, of which `unseen` are only found by the next recovery, and breaks."""
-        self.patience.connected(self.stored)
+        self.policy.connected(self.stored)
         self.count += records - unseen
         self.stored += records
         self.idle = idle
-        return self.patience.broke(LOST)
+        return self.policy.broke(LOST)
 
 
 def test_work_that_gets_no_further_is_given_up_with_its_cause():
@@ -77,34 +77,34 @@ def test_it_is_given_up_exactly_when_so_many_in_a_row_brought_nothing(fruits):
 
 def test_a_server_that_stays_away_is_waited_for_some_minutes_with_growing_pauses():
     run = Run()
-    run.patience.connected(0)
-    run.patience.broke(AWAY)
+    run.policy.connected(0)
+    run.policy.broke(AWAY)
     pauses = []
     while run.now <= RECONNECT_SECONDS:
-        pauses.append(run.patience.broke(AWAY))
+        pauses.append(run.policy.broke(AWAY))
         run.now += pauses[-1]
     assert pauses[: len(RECONNECT_PAUSES)] == list(RECONNECT_PAUSES)
     assert set(pauses[len(RECONNECT_PAUSES) :]) == {RECONNECT_PAUSES[-1]}
     with pytest.raises(IggyUnavailableError) as caught:
-        run.patience.broke(AWAY)
+        run.policy.broke(AWAY)
     assert caught.value is AWAY
 
 
 def test_a_server_that_came_back_is_waited_for_as_long_the_next_time():
     run = Run()
     for _ in range(3):
-        run.patience.connected(run.stored)
+        run.policy.connected(run.stored)
         run.stored += 1
-        assert run.patience.broke(AWAY) == RECONNECT_PAUSES[0]
+        assert run.policy.broke(AWAY) == RECONNECT_PAUSES[0]
         run.now += RECONNECT_SECONDS - 1
-        assert run.patience.broke(AWAY) == RECONNECT_PAUSES[0]
+        assert run.policy.broke(AWAY) == RECONNECT_PAUSES[0]
 
 
 def given_up_after(run):
     """The seconds until a server that does not answer is given up, and the error."""
     while True:
         try:
-            run.now += run.patience.broke(AWAY)
+            run.now += run.policy.broke(AWAY)
         except IggyUnavailableError as error:
             return run.now, error
 
@@ -124,11 +124,11 @@ def test_a_call_that_took_longer_than_that_is_the_last_one():
 def test_a_server_that_answered_is_waited_for_as_long_in_a_first_recovery_as_later():
     run = Run()
     run.now = FIRST_ANSWER_SECONDS - 1
-    run.patience.answered = True
+    run.policy.answered = True
     seconds, error = given_up_after(run)
     assert seconds > RECONNECT_SECONDS
     assert error is AWAY
-    assert not run.patience.began
+    assert not run.policy.began
 
 
 def test_the_reporter_tells_what_got_further_and_whether_there_was_anything_to_do():
@@ -140,8 +140,10 @@ def test_the_reporter_tells_what_got_further_and_whether_there_was_anything_to_d
         return reporter.work_done()
 
     assert epoch(TaskStatistics(), FeedCounts(total_chosen=2)) == WorkDone(0, idle=False)
-    assert epoch(TaskStatistics(records=7, objects=1), FeedCounts(total_chosen=2, passes=1)) == WorkDone(8, idle=False)
-    assert epoch(TaskStatistics(objects=2), FeedCounts(total_chosen=2, passes=1)) == WorkDone(10, idle=True)
+    assert epoch(TaskStatistics(records=7, objects=1), FeedCounts(total_chosen=2, listings=1)) == WorkDone(
+        8, idle=False
+    )
+    assert epoch(TaskStatistics(objects=2), FeedCounts(total_chosen=2, listings=1)) == WorkDone(10, idle=True)
     reporter.recovered()
     assert not reporter.work_done().idle
     assert epoch(TaskStatistics(), FeedCounts()) == WorkDone(10, idle=False)

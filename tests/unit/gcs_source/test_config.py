@@ -69,7 +69,7 @@ def test_all_mistakes_come_at_once_and_none_shows_a_secret():
     mistakes = check(config(bucket="", prefix="/x", customer_key="c2hvcnQ=", proxy="ftp://u:geheim@p"))
     assert len(mistakes) == 3
     assert not any("geheim" in one or "c2hvcnQ" in one for one in mistakes)
-    assert list(config(bucket="").mistakes()) == check(config(bucket=""))
+    assert list(config(bucket="").validate_options()) == check(config(bucket=""))
 
 
 def test_secrets_do_not_show_in_a_repr():

@@ -11,11 +11,11 @@ from framework.iggy.headers import (
     encode_headers,
     join_provenance,
     provenance,
-    share_of,
     split_headers,
+    split_of,
 )
 from framework.model.objects import NativeObject
-from framework.model.splits import Share
+from framework.model.splits import Split
 
 
 def parse_block(block):
@@ -91,15 +91,15 @@ def test_headers_of_others_do_no_harm():
 def test_share_is_there_when_split():
     native = NativeObject(bucket="b", key="k", size=1, version="v")
     assert provenance(native) == {"bucket": "b", "key": "k", "version": "v"}
-    split = provenance(native, share=Share(12, 1 << 26))
+    split = provenance(native, split=Split(12, 1 << 26))
     assert split["share"] == "12/67108864"
-    assert share_of(split) == Share(12, 1 << 26)
-    assert share_of(provenance(native)) is None
+    assert split_of(split) == Split(12, 1 << 26)
+    assert split_of(provenance(native)) is None
 
 
 @pytest.mark.parametrize("value", ["", "3", "0/5", "3/0", "-1/5", "3/5 ", "3/5/7", "x/y", "\u0663/5", "3/" + "9" * 30])
 def test_a_share_that_is_none_of_ours_is_none(value):
-    assert share_of({"share": value}) is None
+    assert split_of({"share": value}) is None
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5, 8, 9, 14])

@@ -284,7 +284,7 @@ def test_shares_are_in_ids_and_headers(connection):
     producer = IggyProducer(connection, stream="lake", source="orders")
     whole = batch(9, [b"a"])
     future = producer.send(
-        PARTITION, [attrs.evolve(whole, entry=attrs.evolve(whole.entry, share=3, split_size=1 << 20))]
+        PARTITION, [attrs.evolve(whole, entry=attrs.evolve(whole.entry, split_number=3, split_size=1 << 20))]
     )
     connection.confirm(0, 0)
     object_hash = object_hash64("orders", "lake", "a/b.jsonl", "v1", 1 << 20)

@@ -47,7 +47,7 @@ segments = st.lists(
     st.builds(
         Segment,
         id_high=st.integers(0, 2**64 - 1),
-        share=st.integers(0, 2**24 - 1),
+        split_number=st.integers(0, 2**24 - 1),
         first_record=st.integers(1, 2**40 - 100),
         payloads=st.lists(st.binary(min_size=1, max_size=40), max_size=7),
         headers=st.binary(max_size=30),
@@ -59,7 +59,7 @@ segments = st.lists(
 
 def expected(many):
     return [
-        (one.id_high << 64 | one.share << 40 | number, payload, one.headers)
+        (one.id_high << 64 | one.split_number << 40 | number, payload, one.headers)
         for one in many
         for number, payload in enumerate(one.payloads, one.first_record)
     ]

@@ -578,4 +578,4 @@ def test_a_listing_by_somebody_else_that_was_cut_short_is_no_whole_pass(over):
     iterator.lister = lambda request: list_parallel(store, prefix=request.prefix, policy=iterator.policy, stop=stopped)
     with pytest.raises(TaskClosedError, match="while listing"):
         drain(iterator)
-    assert iterator.feed_counts.passes == 0
+    assert iterator.feed_counts.listings == 0

@@ -52,19 +52,19 @@ class AskedStore(MemoryStore):
         return written
 
 
-def shares_in_order(batches):
+def splits_in_order(batches):
     """The payloads of one object, share after share."""
     found = {}
     for batch in batches:
-        found.setdefault(batch.entry.share, []).extend(batch.payloads)
-    return [payload for share in sorted(found) for payload in found[share]]
+        found.setdefault(batch.entry.split_number, []).extend(batch.payloads)
+    return [payload for split_number in sorted(found) for payload in found[split_number]]
 
 
 def test_each_share_is_one_request_for_its_bytes_and_the_rest_of_its_last_line(over):
     store = AskedStore()
     written = store.put_lines("a", 8000)
     size = sum(len(one) + 1 for one in written)
-    assert shares_in_order(drain(over(store, split_size=100_000))) == written
+    assert splits_in_order(drain(over(store, split_size=100_000))) == written
     count = -(-size // 100_000)
     expected = [(max(0, k * 100_000 - 1), (k + 1) * 100_000 + TAIL_BYTES) for k in range(count)]
     expected = [(start, end if end < size else None) for start, end in expected]
@@ -85,9 +85,11 @@ def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_and_right(ov
     store.put("a.jsonl", gzip.compress(b"\n".join(written)))
     assert store.list_page().objects[0].size > 3 * SPLIT
     batches = drain(over(store, compression="auto"))
-    assert shares_in_order(batches) == written
-    assert {batch.entry.share for batch in batches if batch.payloads} == {1}
-    assert all(batch.entry.finished and not batch.entry.records_done for batch in batches if batch.entry.share > 1)
+    assert splits_in_order(batches) == written
+    assert {batch.entry.split_number for batch in batches if batch.payloads} == {1}
+    assert all(
+        batch.entry.finished and not batch.entry.records_done for batch in batches if batch.entry.split_number > 1
+    )
 
 
 def test_records_one_by_one_say_which_share_they_are_of(over):
@@ -95,9 +97,9 @@ def test_records_one_by_one_say_which_share_they_are_of(over):
     written = store.put_lines("a", 200)
     records = list(over(store))
     assert [record.payload for record in records] == written
-    assert [record.share for record in records] == sorted(record.share for record in records)
-    assert records[-1].share > 2
-    assert [record.record_number for record in records].count(1) == records[-1].share
+    assert [record.split_number for record in records] == sorted(record.split_number for record in records)
+    assert records[-1].split_number > 2
+    assert [record.record_number for record in records].count(1) == records[-1].split_number
 
 
 def test_an_object_cut_at_any_byte_is_an_error_that_names_it(over):
@@ -115,7 +117,7 @@ def test_an_object_cut_at_any_byte_is_an_error_that_names_it(over):
 
         with pytest.raises(TruncatedObjectError, match="memory://bucket/a"):
             read_all()
-        found = shares_in_order(read)
+        found = splits_in_order(read)
         assert found == written[: len(found)]
         iterator.close()
 
@@ -135,7 +137,7 @@ def test_a_share_goes_on_from_its_mark(over):
     store.asked.clear()
     rest = drain(over(store, offsets))
     assert any(start == read[-1].entry.mark.byte for start, _ in store.asked)
-    assert shares_in_order([*read, *rest]) == written
+    assert splits_in_order([*read, *rest]) == written
 
 
 def test_an_object_overwritten_while_its_shares_are_read_is_read_whole_in_its_new_version(over):
@@ -153,6 +155,6 @@ def test_an_object_overwritten_while_its_shares_are_read_is_read_whole_in_its_ne
             commit(offsets, [batch])
     assert iterator.statistics.changed > 1
     new = [batch for batch in batches if batch.native.version != first.native.version]
-    assert shares_in_order(new) == written
+    assert splits_in_order(new) == written
     assert payloads(new)["a"] == written
     assert {batch.entry.generation for batch in new} == {2}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from framework.model.message_ids import (
     MAX_RECORD,
-    MAX_SHARE,
+    MAX_SPLIT,
     MessageId,
     dead_letter_hash64,
     entry_hash64,
@@ -66,15 +66,15 @@ def test_a_name_that_is_no_unicode_has_a_hash_of_its_own():
     assert object_hash64("s", "b", "\udcff", "v") != object_hash64("s", "b", "\udcfe", "v")
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(0, MAX_SHARE), st.integers(0, MAX_RECORD))
-def test_the_parts_come_back(object_hash, share, record):
-    made = message_id(object_hash, share, record)
+@given(st.integers(0, 2**64 - 1), st.integers(0, MAX_SPLIT), st.integers(0, MAX_RECORD))
+def test_the_parts_come_back(object_hash, split_number, record):
+    made = message_id(object_hash, split_number, record)
     assert 0 <= made < 2**128
-    assert parse_message_id(made) == MessageId(object_hash, share, record)
+    assert parse_message_id(made) == MessageId(object_hash, split_number, record)
 
 
 @pytest.mark.parametrize(
-    "parts", [(2**64, 0, 1), (-1, 0, 1), (1, MAX_SHARE + 1, 1), (1, 0, MAX_RECORD + 1), (1, -1, 1)]
+    "parts", [(2**64, 0, 1), (-1, 0, 1), (1, MAX_SPLIT + 1, 1), (1, 0, MAX_RECORD + 1), (1, -1, 1)]
 )
 def test_a_part_that_does_not_fit_is_refused(parts):
     with pytest.raises(ValueError, match="no message id"):

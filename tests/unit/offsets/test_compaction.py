@@ -45,9 +45,9 @@ def act(leader, step):
     kind, number, _ = step
     if kind == "take":
         leader.take()
-    elif kind == "send" and leader.in_hand:
+    elif kind == "send" and leader.in_flight:
         leader.send(number)
-    elif kind == "back" and leader.in_hand:
+    elif kind == "back" and leader.in_flight:
         leader.give_back(number)
     elif kind == "pass":
         leader.finish_all()
@@ -103,8 +103,8 @@ def test_the_same_is_read_as_without_a_watermark(order, happened, documented, he
     compacting.quiet()
     compacting.compact()
     there = {one.split("@")[0] for one in wanted(store)}
-    unsaved = {entry.key for entry in compacting.offsets.entries() if not entry.settled}
-    left = [entry for entry in compacting.offsets.entries() if entry.settled]
+    unsaved = {entry.key for entry in compacting.offsets.entries() if not entry.final}
+    left = [entry for entry in compacting.offsets.entries() if entry.final]
     assert left == []
     assert len(compacting.watermark) == len(prefixes)
     assert {key for key in unsaved if key not in there} <= {KEYS[number] for _, number, _ in happened}
@@ -180,10 +180,10 @@ def test_no_order_that_a_store_may_have_hides_an_object_from_a_start_in_mid_list
     one = leader(store, list_concurrency=concurrency)
     for _ in range(chance.randrange(len(names) + 2)):
         one.take()
-        if one.in_hand and chance.random() < 0.1:
+        if one.in_flight and chance.random() < 0.1:
             one.give_back(0)
-        while len(one.in_hand) > chance.choice([0, 0, 2]):
-            one.send(chance.randrange(len(one.in_hand)))
+        while len(one.in_flight) > chance.choice([0, 0, 2]):
+            one.send(chance.randrange(len(one.in_flight)))
         if chance.random() < 0.3:
             one.compact()
         if chance.random() < 0.1:
@@ -426,7 +426,7 @@ def test_it_rises_page_by_page_also_over_what_is_still_read():
     one = leader(store)
     for _ in range(14):
         one.take()
-    slow = one.in_hand.pop(4)  # of the second page, which has three objects
+    slow = one.in_flight.pop(4)  # of the second page, which has three objects
     one.finish_all()
     one.compact()
     assert ranges(one) == [("", "k11")]
@@ -461,7 +461,7 @@ def test_a_version_that_waits_for_an_older_one_in_hand_is_not_hidden():
         pass
     one.take()
     one.save()
-    del one.in_hand[:]
+    del one.in_flight[:]
     one.compact()
     one.start()
     one.quiet()
@@ -477,7 +477,7 @@ def test_what_is_archived_and_waited_for_is_not_hidden(half):
         one.take()
     if half:
         one.send(1)
-    one.feed.release(attrs.evolve(one.in_hand.pop(1), archived=True), gone=True)
+    one.feed.release(attrs.evolve(one.in_flight.pop(1), archived=True), gone=True)
     one.finish_all()
     assert one.take() is None
     one.compact()
@@ -529,14 +529,14 @@ def test_the_splits_of_an_object_go_together():
     data = b"".join(b'{"n":%d}\n' % number for number in range(400))
     store.put("a", data, modified_ms=store.now_ms - 60_000)
     one = leader(store, split_size=1024)
-    shares = []
+    splits = []
     while one.take() is not None:
-        shares = [assignment.entry.share for assignment in one.in_hand]
-    assert shares == [1, 2, 3, 4, 0]
+        splits = [assignment.entry.split_number for assignment in one.in_flight]
+    assert splits == [1, 2, 3, 4, 0]
     one.send(0)
     one.send(0)
     one.compact()
-    assert sorted(entry.share for entry in one.offsets.entries()) == [0, 1, 2, 3, 4], "one of them is done"
+    assert sorted(entry.split_number for entry in one.offsets.entries()) == [0, 1, 2, 3, 4], "one of them is done"
     one.finish_all()
     one.quiet()
     one.compact()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.offsets.listing_hints import MOST_BYTES, SMALL_PAGES, differs_notably, shortened, worth_keeping
+from framework.offsets.listing_hints import MAX_BYTES, SMALL_PAGES, differs_notably, shortened, worth_keeping
 from tests.support.listing import BUCKETS, simulate
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
@@ -20,7 +20,7 @@ def test_what_is_kept_is_small_and_serves_the_next_pass_as_well_as_the_whole(nam
     keys = BUCKETS[name](50 * 600)
     first = simulate(keys, 16, page_size=50)
     kept = worth_keeping(first.histogram, 50)
-    assert len(zlib.compress(repr(kept).encode())) < 1.5 * MOST_BYTES
+    assert len(zlib.compress(repr(kept).encode())) < 1.5 * MAX_BYTES
     assert sum(count for _, count in kept) == len(keys)
     second = simulate(keys, 16, page_size=50, histogram=kept)
     assert second.calls_per_page <= 1.02

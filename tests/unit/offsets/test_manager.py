@@ -41,7 +41,7 @@ def ended(records, **more):
     return entry(records, total=records, **more)
 
 
-def settled(records, **more):
+def final(records, **more):
     return ended(records, records_saved=records, **more)
 
 
@@ -74,7 +74,7 @@ def any_entry(draw):
     records = draw(counts)
     total = draw(st.none() | st.integers(records, 9))
     mark = draw(st.none() | st.builds(ResumePoint, st.integers(0, records), st.integers(0, 99)))
-    share = draw(st.integers(0, 3))
+    split_number = draw(st.integers(0, 3))
     return entry(
         records,
         generation=draw(st.integers(1, 1 << 40)),
@@ -82,8 +82,8 @@ def any_entry(draw):
         total=total,
         failed=total is not None and draw(st.booleans()),
         skipped=draw(st.integers(0, records)),
-        share=share,
-        split_size=8 if share else 0,
+        split_number=split_number,
+        split_size=8 if split_number else 0,
         mark=mark,
         numbering_options=draw(st.sampled_from(["", canonical_options({"format": "jsonl"})])),
         first_ids=draw(st.booleans()),
@@ -95,17 +95,17 @@ def any_entry(draw):
 
 @given(any_entry())
 def test_what_is_settled_is_finished_and_what_is_finished_is_done_or_has_failed(position):
-    assert position.finished or not position.settled
+    assert position.finished or not position.final
     assert position.finished == (position.state is not ObjectState.READING)
     assert position.done == (position.state is ObjectState.DONE)
     assert position.finished == (position.records_done == position.total)
-    assert position.settled == (position.records_saved == position.total)
+    assert position.final == (position.records_saved == position.total)
 
 
 def test_an_end_that_is_sent_and_could_still_be_lost_is_finished_and_not_settled():
     position = entry(4, records_saved=3).advanced(6, state=ObjectState.DONE)
     assert (position.total, position.records_done, position.records_saved) == (6, 6, 3)
-    assert (position.finished, position.settled) == (True, False)
+    assert (position.finished, position.final) == (True, False)
 
 
 def test_a_position_whose_tail_was_lost_goes_on_where_the_topic_ends_and_keeps_its_total():
@@ -154,17 +154,17 @@ def test_the_short_way_to_an_objects_key_gives_the_same_key():
 
 
 def test_share_1_goes_by_the_objects_key_and_every_other_share_by_its_own():
-    def key_of(share):
-        return entry(share=share, split_size=8 if share else 0).get_manager_key()
+    def key_of(split_number):
+        return entry(split_number=split_number, split_size=8 if split_number else 0).get_manager_key()
 
     assert key_of(0) == key_of(1) == KEY
     assert key_of(12).canonical() == '{"bucket":"b","key":"k","share":"12"}'
-    assert key_of(12) == KEY.of_share(12) != key_of(2)
+    assert key_of(12) == KEY.of_split(12) != key_of(2)
     assert key_of(12).whole() == key_of(1).whole() == KEY
 
 
 def test_a_share_knows_its_bytes():
-    sizes = [entry(share=share, split_size=4).bytes_of(NATIVE) for share in (1, 2, 3)]
+    sizes = [entry(split_number=split_number, split_size=4).bytes_of(NATIVE) for split_number in (1, 2, 3)]
     assert sizes == [4, 4, 1]
     assert entry().bytes_of(NATIVE) == NATIVE.size == 9
 
@@ -218,7 +218,7 @@ def test_positions_pickle():
 
 
 def splits_of(count, **more):
-    return [entry(share=share, split_size=8, **more) for share in range(1, count + 1)]
+    return [entry(split_number=split_number, split_size=8, **more) for split_number in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
@@ -226,16 +226,16 @@ def test_a_version_that_begins_takes_the_place_of_every_split_of_the_one_before(
     positions = position_map(splits_of(3))
     highest = [begin_in(positions, one) for one in splits_of(after, generation=7, version="v2")]
     assert highest == [1, *[0] * (after - 1)]
-    assert sorted(one.share for one in positions.values()) == list(range(1, after + 1))
+    assert sorted(one.split_number for one in positions.values()) == list(range(1, after + 1))
     assert {one.version for one in positions.values()} == {"v2"}
 
 
 def test_one_version_whole_and_split_do_not_mix():
     positions = position_map(splits_of(2))
     begin_in(positions, entry(generation=2))
-    assert [(one.share, one.split_size) for one in positions.values()] == [(0, 0)]
+    assert [(one.split_number, one.split_size) for one in positions.values()] == [(0, 0)]
     begin_in(positions, splits_of(1, generation=3)[0])
-    assert [(one.share, one.split_size) for one in positions.values()] == [(1, 8)]
+    assert [(one.split_number, one.split_size) for one in positions.values()] == [(1, 8)]
 
 
 def test_another_object_is_left_alone():
@@ -395,7 +395,7 @@ def test_an_end_without_records_is_committed_without_a_message(hold_back):
     manager.open_partition(PARTITION, PartitionState(hold_back=hold_back))
     end = attrs.evolve(batch(ended(0), 0), payloads=())
     manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(end,), anchor=None))
-    assert manager.get_entry(KEY).settled  # nothing of it can be lost
+    assert manager.get_entry(KEY).final  # nothing of it can be lost
 
 
 def test_a_position_made_with_other_options_is_refused_with_the_way_out():
@@ -419,7 +419,7 @@ def test_what_begins_is_stored_by_one_append_and_only_once():
     assert manager.dirty
     manager.store_begun()
     manager.store_begun()
-    assert [[(one.key, one.share) for one in saved.begun] for saved in store.saved] == [
+    assert [[(one.key, one.split_number) for one in saved.begun] for saved in store.saved] == [
         [("k", 0), ("split", 1), ("split", 2), ("split", 3)]
     ]
     assert not manager.dirty
@@ -819,7 +819,7 @@ def test_a_worker_forgets_what_is_settled_and_saved_and_nothing_else():
     manager.commit(acknowledge(batch(unsafe, 2), offset=1, topic_partition=TopicPartition("t", 1)))
     delta = manager.flush()
     manager.commit(acknowledge(batch(entry(3, key="open")), offset=4))
-    manager.forget_settled(delta.entries)
+    manager.forget_final(delta.entries)
     assert sorted(one.key for one in manager.entries()) == ["open", "unsafe"]
 
 
@@ -861,7 +861,7 @@ def test_no_generation_is_ever_used_twice_for_one_object(some):
             manager.remove_entry(key)
         elif change == "compact":
             manager.compact()
-            assert not any(one.settled for one in manager.entries() if not one.split_size)
+            assert not any(one.final for one in manager.entries() if not one.split_size)
         else:
             manager.tracker.open(0)
             for moment in (1_000_000, 2_000_000):

@@ -46,9 +46,9 @@ extras = st.dictionaries(
 totals = st.none() | numbers
 
 
-def entries_of(bucket, key, share=0):
+def entries_of(bucket, key, split_number=0):
     """Anything that is well formed; half of them settled as most are, at one count."""
-    return st.tuples(any_counts_of(bucket, key, share), st.booleans()).map(
+    return st.tuples(any_counts_of(bucket, key, split_number), st.booleans()).map(
         lambda one: (
             attrs.evolve(one[0], records_saved=one[0].records_done, total=one[0].records_done, mark=None)
             if one[1]
@@ -57,7 +57,7 @@ def entries_of(bucket, key, share=0):
     )
 
 
-def any_counts_of(bucket, key, share):
+def any_counts_of(bucket, key, split_number):
     return st.builds(
         OffsetManagerEntry,
         bucket=st.just(bucket),
@@ -65,8 +65,8 @@ def any_counts_of(bucket, key, share):
         version=versions,
         generation=st.integers(0, 2),
         modified_ms=st.one_of(st.integers(0, 9), numbers),
-        share=st.just(share),
-        split_size=st.just(64 if share else 0),
+        split_number=st.just(split_number),
+        split_size=st.just(64 if split_number else 0),
         records_done=numbers,
         records_saved=numbers,
         total=totals,
@@ -146,12 +146,12 @@ class AgainstADict(RuleBasedStateMachine):
         for key, entry in self.model.items():
             assert key in self.packed
             assert exact(self.packed[key]) == exact(entry)
-            whole = entry.settled and not entry.split_size
-            assert self.packed.settled_version(key) == (entry.version if whole else None)
+            whole = entry.final and not entry.split_size
+            assert self.packed.final_version(key) == (entry.version if whole else None)
         assert {key: exact(entry) for key, entry in self.packed.items()} == {
             key: exact(entry) for key, entry in self.model.items()
         }
-        assert dict(self.packed.unsettled()) == {key: one for key, one in self.model.items() if not one.settled}
+        assert dict(self.packed.pending()) == {key: one for key, one in self.model.items() if not one.final}
 
     @invariant()
     def views_show_their_own_moment(self):
@@ -218,7 +218,7 @@ SAMPLES = {
     "version": f"{ETAG}@1700000000123",
     "generation": 3,
     "modified_ms": 1_700_000_000_123,
-    "share": 2,
+    "split_number": 2,
     "split_size": 1 << 20,
     "records_done": 41,
     "records_saved": 40,
@@ -277,7 +277,7 @@ EVERY_FORM = [stored_by_properties, stored_as_a_beginning, stored_in_a_snapshot,
 def test_every_field_of_a_position_survives(stored, field):
     assert field in SAMPLES, f"a new field of positions, {field}: give it a sample, and a place in every stored form"
     plain = OffsetManagerEntry(bucket="b", key="k", version="v", topic_partition=PARTITION, total=0)
-    cut = {"share": 1, "split_size": 64} if field in ("share", "split_size") else {}
+    cut = {"split_number": 1, "split_size": 64} if field in ("split_number", "split_size") else {}
     entry = attrs.evolve(plain, **{**cut, field: SAMPLES[field]})
     assert getattr(entry, field) != getattr(plain, field)
     assert exact(stored(entry)) == exact(entry)
@@ -309,7 +309,7 @@ def test_a_field_of_the_future_is_kept_without_a_change_here(more):
 @given(any_entry)
 def test_what_a_source_changes_in_the_extras_it_was_given_changes_nothing_kept(entry):
     positions = position_map([entry])
-    if entry.settled:
+    if entry.final:
         positions[entry.get_manager_key()].extra["more"] = 1
     assert exact(positions[entry.get_manager_key()]) == exact(entry)
 
@@ -421,7 +421,7 @@ def test_threads_that_read_commit_and_look_see_whole_positions():
             if len(keys) != len(set(keys)) or len(keys) != len(entries):
                 failures.append(keys)
             entry = manager.get_entry(OffsetManagerKey.of_object("b", chance.choice(objects)))
-            if entry is not None and entry.settled and entry.records_done != int(entry.key[2:]):
+            if entry is not None and entry.final and entry.records_done != int(entry.key[2:]):
                 failures.append(entry)
 
     threads = [threading.Thread(target=finish, args=(number,)) for number in range(3)]
@@ -432,15 +432,20 @@ def test_threads_that_read_commit_and_look_see_whole_positions():
         thread.join()
     assert not failures
     assert sorted(entry.key for entry in manager.entries()) == sorted(objects)
-    assert all(manager.settled_version(OffsetManagerKey.of_object("b", key)) == "v" for key in objects)
+    assert all(manager.final_version(OffsetManagerKey.of_object("b", key)) == "v" for key in objects)
 
 
 # ---- compaction
 
 
-def a_split(key, share, *, modified_ms=5, split_size=4, generation=1, **more):
+def a_split(key, split_number, *, modified_ms=5, split_size=4, generation=1, **more):
     return attrs.evolve(
-        done(key, 3), modified_ms=modified_ms, share=share, split_size=split_size, generation=generation, **more
+        done(key, 3),
+        modified_ms=modified_ms,
+        split_number=split_number,
+        split_size=split_size,
+        generation=generation,
+        **more,
     )
 
 
@@ -500,7 +505,7 @@ def test_what_is_done_for_good_and_older_is_compacted_and_nothing_else(rows, tim
     gone = {
         key: one
         for key, one in kept.items()
-        if one.bucket == "b" and one.settled and one.done and 0 < one.modified_ms < time_ms
+        if one.bucket == "b" and one.final and one.done and 0 < one.modified_ms < time_ms
     }
     assert {one.get_manager_key(): one for one in positions.view()} == {
         key: one for key, one in kept.items() if key not in gone
@@ -521,7 +526,7 @@ def test_what_is_removed_takes_its_splits_with_it_and_leaves_its_generation(rows
     for key, generation, splits in rows:
         positions.remove_object(OffsetManagerKey.of_object("b", key))
         model[key] = generation
-        many = [a_split(key, share, generation=generation) for share in range(1, splits + 1)]
+        many = [a_split(key, split_number, generation=generation) for split_number in range(1, splits + 1)]
         for one in many or [attrs.evolve(done(key), generation=generation)]:
             positions[one.get_manager_key()] = one
     floor = positions.floor
@@ -536,5 +541,5 @@ def test_what_is_removed_takes_its_splits_with_it_and_leaves_its_generation(rows
 def test_the_splits_behind_the_first_are_found_without_a_search():
     positions = position_map([a_split("k", 1, **READING), a_split("k", 2), a_split("k", 3, **READING), a_split("l", 2)])
     key = OffsetManagerKey.of_object("b", "k")
-    assert positions.shares_of(key) == [key.of_share(2), key.of_share(3)]
-    assert positions.shares_of(OffsetManagerKey.of_object("b", "m")) == []
+    assert positions.splits_of(key) == [key.of_split(2), key.of_split(3)]
+    assert positions.splits_of(OffsetManagerKey.of_object("b", "m")) == []

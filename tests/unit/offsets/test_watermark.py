@@ -23,42 +23,42 @@ def stretches(draw):
     return CoveredRange(after, until, draw(TIMES))
 
 
-def raised(all_stretches, prefix=""):
+def raised(all_ranges, prefix=""):
     mark = Watermark(bucket="b")
-    for one in all_stretches:
+    for one in all_ranges:
         mark = mark.raised(prefix, [one])
     return mark
 
 
-def oracle(all_stretches, key):
+def oracle(all_ranges, key):
     """The latest time of any stretch that holds the key."""
-    inside = (s for s in all_stretches if s.after < key and (s.until is None or key <= s.until))
+    inside = (s for s in all_ranges if s.after < key and (s.until is None or key <= s.until))
     return max((s.time_ms for s in inside), default=0)
 
 
 @given(st.lists(stretches(), max_size=8), st.lists(KEYS, max_size=12))
-def test_a_key_has_the_latest_time_of_all_stretches_that_hold_it(all_stretches, keys):
-    mark = raised(all_stretches)
-    ends = [end for s in all_stretches for end in (s.after, s.until) if end is not None]
+def test_a_key_has_the_latest_time_of_all_stretches_that_hold_it(all_ranges, keys):
+    mark = raised(all_ranges)
+    ends = [end for s in all_ranges for end in (s.after, s.until) if end is not None]
     for key in [*keys, *ends, *(end + "\0" for end in ends)]:
-        assert mark.time_of("b", key) == (oracle(all_stretches, key) if key else 0), key
+        assert mark.time_of("b", key) == (oracle(all_ranges, key) if key else 0), key
         assert mark.time_of("other", key) == 0
 
 
 @given(st.lists(stretches(), max_size=8), st.randoms())
-def test_the_order_of_raising_does_not_matter_nor_does_raising_at_once(all_stretches, random):
-    shuffled = list(all_stretches)
+def test_the_order_of_raising_does_not_matter_nor_does_raising_at_once(all_ranges, random):
+    shuffled = list(all_ranges)
     random.shuffle(shuffled)
-    one_by_one = raised(all_stretches)
+    one_by_one = raised(all_ranges)
     assert raised(shuffled) == one_by_one
-    assert one_by_one.raised("", all_stretches) == one_by_one
-    apart = Watermark(bucket="b").raised("", all_stretches)
+    assert one_by_one.raised("", all_ranges) == one_by_one
+    apart = Watermark(bucket="b").raised("", all_ranges)
     assert [apart.time_of("b", key) for key in "abé"] == [one_by_one.time_of("b", key) for key in "abé"]
 
 
 @given(st.lists(stretches(), max_size=8))
-def test_ranges_are_in_order_disjoint_and_as_few_as_can_be(all_stretches):
-    ranges = raised(all_stretches).prefixes.get("", ())
+def test_ranges_are_in_order_disjoint_and_as_few_as_can_be(all_ranges):
+    ranges = raised(all_ranges).prefixes.get("", ())
     for left, right in itertools.pairwise(ranges):
         assert left.until is not None
         assert left.until <= right.after
@@ -67,8 +67,8 @@ def test_ranges_are_in_order_disjoint_and_as_few_as_can_be(all_stretches):
 
 
 @given(st.lists(stretches(), max_size=6), KEYS.filter(bool), st.booleans(), st.lists(KEYS.filter(bool), max_size=12))
-def test_what_is_opened_is_new_and_nothing_else(all_stretches, names, exactly, keys):
-    before = raised(all_stretches)
+def test_what_is_opened_is_new_and_nothing_else(all_ranges, names, exactly, keys):
+    before = raised(all_ranges)
     after = before.opened(names, exactly=exactly)
     near = [names, names + "a", names + "\0", names[:-1], names + "\U0010ffff", *keys]
     for key in filter(None, near):
@@ -92,7 +92,7 @@ def test_prefixes_have_ranges_of_their_own():
 
 
 def test_where_there_would_be_too_many_ranges_none_is_raised_and_none_lowered(monkeypatch):
-    monkeypatch.setattr(module, "MOST_RANGES", 3)
+    monkeypatch.setattr(module, "MAX_RANGES", 3)
     many = [CoveredRange(key, key + "5", 1) for key in "abcdefg"]
     mark = raised(many)
     assert len(mark) == 3
@@ -114,8 +114,8 @@ def stored(mark):
 
 
 @given(st.lists(stretches(), max_size=5), st.integers(0, 9))
-def test_it_is_stored_with_a_snapshot_and_comes_back(all_stretches, count):
-    mark = raised(all_stretches).with_folded({"": count}, 3 * count)
+def test_it_is_stored_with_a_snapshot_and_comes_back(all_ranges, count):
+    mark = raised(all_ranges).with_compacted({"": count}, 3 * count)
     assert stored(mark) == mark
 
 

@@ -23,9 +23,9 @@ from framework.errors import (
 from framework.iggy.dead_letters.topic import (
     IggyDeadLetters,
     ReplayMarker,
-    StoredLetter,
+    StoredDeadLetter,
     ensure_dead_letter_topic,
-    read_letter,
+    read_dead_letter,
 )
 from framework.iggy.headers import join_provenance
 from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
@@ -80,7 +80,7 @@ class Source:
         bench = Bench(self.rig, server=self.server, **given)
         self.server = bench.server
         try:
-            self.entries = {(entry.key, entry.share): entry for entry in bench.live(crash)}
+            self.entries = {(entry.key, entry.split_number): entry for entry in bench.live(crash)}
         finally:
             self.config = bench.config
         return crash
@@ -88,8 +88,8 @@ class Source:
     def stored(self):
         return [
             letter
-            for letter in (read_letter(message, "kit") for message in self.server.messages("kit", DEAD))
-            if isinstance(letter, StoredLetter)
+            for letter in (read_dead_letter(message, "kit") for message in self.server.messages("kit", DEAD))
+            if isinstance(letter, StoredDeadLetter)
         ]
 
     def payloads(self):
@@ -134,7 +134,7 @@ def test_a_letter_says_where_what_and_why():
         "events/a",
         entry.version,
     )
-    assert (letter.record, letter.cut, letter.topic_partition) == (2, None, entry.topic_partition)
+    assert (letter.record, letter.split, letter.topic_partition) == (2, None, entry.topic_partition)
     assert letter.byte_offset == len(lines("events/a", 1)[0]) + 1
     assert (letter.error, letter.format, letter.payload) == ("RecordError", "jsonl", "whole")
     assert letter.length == len(letter.raw) == len(message.payload)
@@ -198,10 +198,10 @@ def test_letters_of_other_sources_and_garbage_are_nobodys():
     source = usual()
     source.live()
     message = source.server.messages("kit", DEAD)[0]
-    assert read_letter(message, "kit") is not None
-    assert read_letter(message, "other") is None
+    assert read_dead_letter(message, "kit") is not None
+    assert read_dead_letter(message, "other") is None
     source.server.store("kit", DEAD, 0, [(1, b"x", {}), (2, b"x", {"letter": "record", "source": "kit"})])
-    assert all(read_letter(one, "kit") is None for one in source.server.messages("kit", DEAD)[-2:])
+    assert all(read_dead_letter(one, "kit") is None for one in source.server.messages("kit", DEAD)[-2:])
     source.live()
     source.check()
 
@@ -305,15 +305,15 @@ def test_shares_leave_their_letters():
     whole = split()
     events = len(whole.live().events)
     assert whole.payloads() == whole.records
-    expected = collections.Counter((x.key, x.share, x.record) for x in whole.stored())
+    expected = collections.Counter((x.key, x.split_number, x.record) for x in whole.stored())
     assert len(expected) == 10
-    assert len({share for _, share, _ in expected}) > 3
+    assert len({split_number for _, split_number, _ in expected}) > 3
     for at in range(1, events + 1, 3):
         source = split()
         source.live(at)
         source.live()
         assert source.payloads() == source.records
-        assert {(x.key, x.share, x.record) for x in source.stored()} == expected.keys()
+        assert {(x.key, x.split_number, x.record) for x in source.stored()} == expected.keys()
         assert len({x.message_id for x in source.stored()}) == len(expected)
 
 
@@ -563,7 +563,7 @@ def test_marks_name_letters_by_place_and_id():
     box = IggyDeadLetters.of(connection, source.config)
     box.note(letters, {TopicPartition("records", 1): 7})
     box.replayed(letters)
-    note, replayed = (read_letter(message, "kit") for message in source.server.messages("kit", DEAD)[-2:])
+    note, replayed = (read_dead_letter(message, "kit") for message in source.server.messages("kit", DEAD)[-2:])
     assert isinstance(note, ReplayMarker)
     assert (note.replayed, replayed.replayed) == (False, True)
     assert note.ends == {TopicPartition("records", 1): 7}

@@ -31,7 +31,7 @@ def test_a_listed_archive_class_costs_no_request_and_is_counted_by_name(storage_
     store = archived_store(storage_class)
     iterator = iterator_over(store, once=True)
     assert payloads(drain(iterator)) == {"a": lines("a", 3), "z": lines("z", 2)}
-    assert iterator.feed.counts.left_out == {f"archived ({storage_class})": 1}
+    assert iterator.feed.counts.filtered == {f"archived ({storage_class})": 1}
     assert store.count("open", "cold") == 0
     assert iterator.finished
 
@@ -45,7 +45,7 @@ def test_a_class_that_only_a_read_tells_is_left_out_by_name_whatever_the_toleran
     assert {key: some for key, some in payloads(batches).items() if some} == {"a": lines("a", 3), "z": lines("z", 2)}
     (left,) = [batch for batch in batches if batch.native.key == "cold"]
     assert left.entry.state is ObjectState.FAILED
-    assert "storage class INTELLIGENT_TIERING" in str(left.given_up.error)
+    assert "storage class INTELLIGENT_TIERING" in str(left.failure.error)
     assert iterator.statistics.kinds == {"ObjectArchivedError": 1}
     assert "INTELLIGENT_TIERING" in caplog.text
 

@@ -50,7 +50,7 @@ class Kept(MemoryOffsetStore):
         if self.failures:
             self.failures -= 1
             raise StoreUnavailableError("away")
-        self.begun.update((entry.key, entry.share, entry.generation) for entry in delta.begun)
+        self.begun.update((entry.key, entry.split_number, entry.generation) for entry in delta.begun)
         MemoryOffsetStore.save(self, delta)
 
     def save(self, delta):
@@ -148,7 +148,7 @@ def test_objects_without_records_are_done_without_a_message():
     with Run(store) as run:
         run.pipeline.run()
         (entry,) = run.kept.load()
-        assert (entry.key, entry.records_done, entry.settled, run.producer.sends) == ("blank", 0, True, [])
+        assert (entry.key, entry.records_done, entry.final, run.producer.sends) == ("blank", 0, True, [])
 
 
 def test_batches_of_one_partition_travel_together_up_to_the_limit():
@@ -311,7 +311,7 @@ def test_positions_that_cannot_be_saved_are_no_success():
 # ---- skipped records
 
 
-class Letters:
+class DeadLetterLog:
     """A dead letter topic that knows what had been sent when a letter was stored."""
 
     def __init__(self):
@@ -329,7 +329,7 @@ def good_and_bad(store, key, kinds):
 
 
 def test_a_letter_is_confirmed_before_anything_that_stands_behind_its_record_is_sent():
-    store, letters = MemoryStore(), Letters()
+    store, letters = MemoryStore(), DeadLetterLog()
     good_and_bad(store, "a", "+--+-++-")
     with Run(store, tolerance="skip_record", batch_length=1, letters=letters) as run:
         run.kept.left_out = {2, 3, 5, 8}
@@ -354,7 +354,7 @@ def test_a_letter_is_confirmed_before_anything_that_stands_behind_its_record_is_
 
 
 def test_when_a_letter_may_not_be_stored_nothing_behind_its_record_is_sent_or_saved():
-    store, letters = MemoryStore(), Letters()
+    store, letters = MemoryStore(), DeadLetterLog()
     good_and_bad(store, "a", "++-++")
     with Run(store, tolerance="skip_record", batch_length=2, linger_time=5, letters=letters) as run:
         run.kept.left_out = {3}
@@ -370,7 +370,7 @@ def test_a_letter_of_a_trailing_bad_record_repeats_after_a_crash_with_the_same_g
     store, kept, told = MemoryStore(), Kept(), []
     good_and_bad(store, "a", "++-")
     for _ in range(2):
-        letters = Letters()
+        letters = DeadLetterLog()
         with Run(store, tolerance="skip_record", kept=kept, letters=letters, commit_interval=60) as run:
             kept.left_out = {3}
             flush = run.pipeline._flush
@@ -392,7 +392,7 @@ class TopicPartitions(MemoryProducer):
 
     def send(self, topic_partition, batches):
         for batch in batches:
-            assert (batch.native.key, batch.entry.share, batch.entry.generation) in self.kept.begun
+            assert (batch.native.key, batch.entry.split_number, batch.entry.generation) in self.kept.begun
         return super().send(topic_partition, batches)
 
 

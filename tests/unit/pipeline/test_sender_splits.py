@@ -9,12 +9,12 @@ from framework.discovery.feed import Assignment, HandedFeed
 from framework.discovery.routing import object_partition_number
 from framework.discovery.splitting import Cutter
 from framework.engine.session import Session
-from framework.iggy.headers import share_of
+from framework.iggy.headers import split_of
 from framework.model.batches import RecordBatch
 from framework.model.message_ids import parse_message_id
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.model.splits import count_shares
+from framework.model.splits import count_splits
 from framework.pipeline.sender import Pipeline
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint
@@ -61,7 +61,7 @@ class Source:
         given = {name: value for name, value in {**self.options, **options}.items() if value is not None}
         bench = Bench(self.rig, server=self.server, **given)
         self.server = bench.server
-        self.entries = {(entry.key, entry.share): entry for entry in bench.live(crash)}
+        self.entries = {(entry.key, entry.split_number): entry for entry in bench.live(crash)}
         self.config = bench.config
         return crash
 
@@ -96,16 +96,16 @@ def test_shares_go_to_all_partitions_and_are_in_order_in_each():
     source = Source({"big": 60}, partitions=3)
     source.live()
     source.check()
-    shares, partitions = collections.defaultdict(list), collections.defaultdict(set)
+    splits, partitions = collections.defaultdict(list), collections.defaultdict(set)
     for partition, message in source.messages():
         parts = parse_message_id(message.message_id)
-        cut = share_of(message.headers)
-        assert (cut.number, cut.split_size) == (parts.share, SPLIT)
-        shares[parts.share].append((parts.record, message.payload))
-        partitions[parts.share].add(partition)
-    together = [record for share in sorted(shares) for record in shares[share]]
+        cut = split_of(message.headers)
+        assert (cut.number, cut.split_size) == (parts.split_number, SPLIT)
+        splits[parts.split_number].append((parts.record, message.payload))
+        partitions[parts.split_number].add(partition)
+    together = [record for split_number in sorted(splits) for record in splits[split_number]]
     assert [payload for _, payload in together] == source.expected["big"]
-    assert all([number for number, _ in some] == list(range(1, len(some) + 1)) for some in shares.values())
+    assert all([number for number, _ in some] == list(range(1, len(some) + 1)) for some in splits.values())
     assert all(len(some) == 1 for some in partitions.values())
     used = collections.Counter(next(iter(some)) for some in partitions.values())
     assert set(used) == {0, 1, 2}
@@ -114,7 +114,7 @@ def test_shares_go_to_all_partitions_and_are_in_order_in_each():
 def test_an_object_not_larger_than_a_share_is_not_split():
     source = Source({"small": 2})
     source.live()
-    assert {parse_message_id(message.message_id).share for _, message in source.messages()} == {0}
+    assert {parse_message_id(message.message_id).split_number for _, message in source.messages()} == {0}
     assert set(source.entries) == {("small", 0)}
 
 
@@ -227,8 +227,8 @@ def begin_big(source, *, split_size=SPLIT):
     cutter = Cutter(partitions=source.config.iggy.partitions)
     begun = (
         [
-            attrs.evolve(entry, share=share, topic_partition=cutter.topic_partition(own, share))
-            for share in range(1, count_shares(native.size, split_size) + 1)
+            attrs.evolve(entry, split_number=split_number, topic_partition=cutter.topic_partition(own, split_number))
+            for split_number in range(1, count_splits(native.size, split_size) + 1)
         ]
         if split_size
         else [entry]
@@ -238,7 +238,7 @@ def begin_big(source, *, split_size=SPLIT):
     return session, native, begun
 
 
-def some_shares(source, numbers):
+def some_splits(source, numbers):
     """It sends some splits, and saves what it has sent."""
     session, native, begun = begin_big(source)
     feed = HandedFeed([Assignment(native=native, entry=begun[number - 1]) for number in numbers], closed=True)
@@ -252,14 +252,15 @@ def some_shares(source, numbers):
 def test_a_version_of_which_only_a_later_share_was_begun_keeps_its_cut():
     source = Source({"big": 17})
     source.live(1)
-    some_shares(source, [6, 7])
+    some_splits(source, [6, 7])
     assert 0 < len(source.payloads()) < 17
     source.live(split_size=4096)
     source.check()
     assert {entry.split_size for entry in source.entries.values()} == {SPLIT}
     first = object_partition_number("bucket", "big", 3)
     assert all(
-        entry.topic_partition.partition == (first + share - 1) % 3 for (_, share), entry in source.entries.items()
+        entry.topic_partition.partition == (first + split_number - 1) % 3
+        for (_, split_number), entry in source.entries.items()
     )
 
 
@@ -268,7 +269,7 @@ def test_so_does_a_later_version_of_a_finished_object(first):
     source = Source({"big": 17})
     source.live(split_size=first)
     source.put("big", 21, version=2)
-    some_shares(source, [2, 4])
+    some_splits(source, [2, 4])
     source.live(split_size=4096)
     assert source.payloads() & source.once() == source.once()
     assert max(source.payloads().values()) == 1
@@ -384,13 +385,13 @@ def test_a_share_that_fails_does_not_hold_the_others_up():
     bad = [*lines[:6], b"-", *lines[6:]]
     source.rig.store.put("a", b"\n".join(bad))
     source.live()
-    states = {share: entry.state for (_, share), entry in source.entries.items()}
-    (failed,) = [share for share, state in states.items() if state is ObjectState.FAILED]
+    states = {split_number: entry.state for (_, split_number), entry in source.entries.items()}
+    (failed,) = [split_number for split_number, state in states.items() if state is ObjectState.FAILED]
     begin, offsets = 0, []
     for line in bad:
         offsets.append(begin // SPLIT + 1)
         begin += len(line) + 1
-    lost = [line for line, share in zip(bad[7:], offsets[7:], strict=True) if share == failed]
+    lost = [line for line, split_number in zip(bad[7:], offsets[7:], strict=True) if split_number == failed]
     assert failed == offsets[6]
     assert source.payloads() == source.once() - collections.Counter(lost)
     source.rig.store.calls.clear()

@@ -93,7 +93,7 @@ def test_a_mistake_is_one_sentence_that_begins_with_its_option(bad, option, word
 def test_several_mistakes_come_at_once():
     mistakes = check(config(bucket="", access_key_id="A", endpoint="x", role_external_id="y"))
     assert len(mistakes) == 4
-    assert list(config(bucket="", access_key_id="A", endpoint="x", role_external_id="y").mistakes()) == mistakes
+    assert list(config(bucket="", access_key_id="A", endpoint="x", role_external_id="y").validate_options()) == mistakes
 
 
 def test_no_secret_stands_in_a_repr_or_a_mistake():

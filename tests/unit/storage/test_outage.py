@@ -239,10 +239,10 @@ def test_one_object_that_is_denied_is_one_failed_object(over, tolerance):
     iterator = over(store, Clock(), tolerance=tolerance)
     found = drain(iterator)
     assert payloads(found) == {"a": lines("a", 2), "b": [], "c": lines("c", 2)}
-    (failed,) = [batch for batch in found if batch.given_up]
+    (failed,) = [batch for batch in found if batch.failure]
     assert failed.entry.state is ObjectState.FAILED
-    assert type(failed.given_up.error) is ObjectDeniedError
-    assert str(failed.given_up.error) == "memory://bucket/b: not allowed"
+    assert type(failed.failure.error) is ObjectDeniedError
+    assert str(failed.failure.error) == "memory://bucket/b: not allowed"
     assert iterator.statistics.kinds == {"ObjectDeniedError": 1}
     assert iterator.statistics.failed == 1
 

@@ -66,7 +66,7 @@ def content(size):
     return bytes(range(251)) * (size // 251) + b"\0" * (size % 251)
 
 
-def settled(fetch, *, least=0):
+def final(fetch, *, least=0):
     """Waits until the threads have read what they may, and so much at the least."""
     budget = fetch._budget
     seen = None
@@ -95,7 +95,7 @@ def test_all_streams_together_hold_no_more_than_the_budget(ahead):
     sources = [Watched(content(4 * CHUNK_BYTES)) for _ in range(5)]
     fetch = ahead(objects=5, max_bytes=limit)
     fetched = [fetch.fetch(source, 0) for source in sources]
-    assert settled(fetch, least=CHUNK_BYTES) <= limit
+    assert final(fetch, least=CHUNK_BYTES) <= limit
     for source, one in zip(sources, fetched, strict=True):
         stream = one.open(0)
         assert len(read_all(stream)) == source.size
@@ -121,7 +121,7 @@ def test_a_small_object_takes_no_more_of_the_budget_than_it_has(ahead):
     fetch = ahead(objects=3, max_bytes=CHUNK_BYTES)
     for _ in range(3):
         fetch.fetch(Watched(b"x" * 10), 0)
-    assert settled(fetch) <= 33
+    assert final(fetch) <= 33
 
 
 def test_what_fails_fails_after_what_came_before(ahead):
@@ -157,7 +157,7 @@ def test_closing_gives_the_bytes_and_the_connection_back_and_may_be_done_twice(a
     source = Watched(content(4 * CHUNK_BYTES))
     fetch = ahead(max_bytes=2 * CHUNK_BYTES)
     fetched = fetch.fetch(source, 0)
-    settled(fetch)
+    final(fetch)
     fetched.close()
     fetched.close()
     fetch.close()

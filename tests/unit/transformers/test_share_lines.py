@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from framework.errors import RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.splits import TAIL_BYTES, Share, count_shares
+from framework.model.splits import TAIL_BYTES, Split, count_splits
 from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK, Dribble
 from tests.unit.transformers.test_lines import flat
@@ -19,7 +19,7 @@ MAX = 9
 
 def expected(data, split_size, max_bytes=MAX):
     """Share -> what it holds, by a look at every line from the object's first byte on."""
-    shares = {number: [] for number in range(1, count_shares(len(data), split_size) + 1)}
+    splits = {number: [] for number in range(1, count_splits(len(data), split_size) + 1)}
     begin = 0
     while begin < len(data):
         end = data.find(b"\n", begin)
@@ -27,9 +27,9 @@ def expected(data, split_size, max_bytes=MAX):
         if begin == 0:
             line = line.removeprefix(BOM)
         if line.strip():
-            shares[begin // split_size + 1].append(line if len(line) <= max_bytes else RecordTooLargeError)
+            splits[begin // split_size + 1].append(line if len(line) <= max_bytes else RecordTooLargeError)
         begin = len(data) if end < 0 else end + 1
-    return shares
+    return splits
 
 
 def text(**options):
@@ -38,8 +38,8 @@ def text(**options):
     )
 
 
-def read(source, share, transformer=None, **more):
-    return flat((transformer or text()).read_split(source, share, **more))
+def read(source, split, transformer=None, **more):
+    return flat((transformer or text()).read_split(source, split, **more))
 
 
 def numbered(values, first=1):
@@ -65,36 +65,36 @@ limits = st.builds(BatchLimits, records=st.integers(1, 5), size_bytes=st.integer
 def test_each_share_has_the_lines_that_begin_in_it(data, split_size, limit, step):
     source = Dribble(data, step=step)
     for number, records in expected(data, split_size).items():
-        assert read(source, Share(number, split_size), limits=limit) == numbered(records)
+        assert read(source, Split(number, split_size), limits=limit) == numbered(records)
 
 
 @given(objects, st.integers(1, 70))
 def test_all_shares_together_are_the_object(data, split_size):
     transformer, source = text(), BytesInput(data)
     whole = [value for _, value in flat(transformer.read(source))]
-    shares = [Share(number, split_size) for number in range(1, count_shares(len(data), split_size) + 1)]
-    assert [value for share in shares for _, value in read(source, share)] == whole
+    splits = [Split(number, split_size) for number in range(1, count_splits(len(data), split_size) + 1)]
+    assert [value for split in splits for _, value in read(source, split)] == whole
 
 
 @given(objects, split_sizes, limits, st.data())
 def test_a_share_goes_on_at_any_record_and_from_any_mark(data, split_size, limit, choice):
     transformer, source = text(), BytesInput(data)
-    share = Share(choice.draw(st.integers(1, count_shares(len(data), split_size))), split_size)
-    records = expected(data, split_size)[share.number]
+    split = Split(choice.draw(st.integers(1, count_splits(len(data), split_size))), split_size)
+    records = expected(data, split_size)[split.number]
     marks = [
-        run.mark for run in transformer.read_split(source, share, limits=limit) if not isinstance(run, SkippedRecord)
+        run.mark for run in transformer.read_split(source, split, limits=limit) if not isinstance(run, SkippedRecord)
     ]
     skip = choice.draw(st.integers(0, len(records) + 1))
     # also marks that are of no use here, because they lie behind what is to be skipped
     mark = choice.draw(st.sampled_from([None, *filter(None, marks)]))
-    assert read(source, share, skip=skip, mark=mark, limits=limit) == numbered(records[skip:], skip + 1)
+    assert read(source, split, skip=skip, mark=mark, limits=limit) == numbered(records[skip:], skip + 1)
 
 
 @given(objects, st.integers(1, 70))
 def test_marks_are_bytes_of_the_object_and_lines_begin_there(data, split_size):
     source = BytesInput(data)
     for number, records in expected(data, split_size).items():
-        for run in text().read_split(source, Share(number, split_size), limits=BatchLimits(records=1)):
+        for run in text().read_split(source, Split(number, split_size), limits=BatchLimits(records=1)):
             mark = None if isinstance(run, SkippedRecord) else run.mark
             if mark is not None:
                 assert mark.byte in {0, len(BOM)} or data[mark.byte - 1 : mark.byte] == b"\n"
@@ -132,38 +132,38 @@ S = 1 << 20
 
 def test_a_share_asks_for_its_bytes_once_and_no_more_than_it_needs():
     source = Watched(b'{"a":"0123456789"}\n' * (3 * S // 19))
-    assert len(read(source, Share(2, S), text(format="jsonl", max_record_bytes=100))) == pytest.approx(S / 19, abs=1)
+    assert len(read(source, Split(2, S), text(format="jsonl", max_record_bytes=100))) == pytest.approx(S / 19, abs=1)
     assert source.asked == [(S - 1, 2 * S + TAIL_BYTES)]
 
 
 def test_a_share_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lines_end():
     source = Watched(b"x" * 5 * S + b"\nlast")
-    assert read(source, Share(2, S)) == []
+    assert read(source, Split(2, S)) == []
     assert source.read_bytes <= S + TAIL_BYTES + 1
     assert source.asked == [(S - 1, 2 * S + TAIL_BYTES)]
-    assert read(source, Share(6, S)) == [(1, b"last")]
+    assert read(source, Split(6, S)) == [(1, b"last")]
 
 
 def test_a_line_longer_than_a_share_is_read_to_its_end_with_few_requests():
     line = b"x" * (9 * S)
     source = Watched(b"first\n" + line + b"\nlast\n")
-    assert read(source, Share(1, S), text(max_record_bytes=64_000_000)) == [(1, b"first"), (2, line)]
+    assert read(source, Split(1, S), text(max_record_bytes=64_000_000)) == [(1, b"first"), (2, line)]
     assert len(source.asked) < 12
     assert [end for _, end in source.asked[:-1]] == [start for start, _ in source.asked[1:]]
 
 
 def test_a_line_that_is_too_long_is_reported_once_by_the_share_in_which_it_begins():
     data = b"ab\n" + b"x" * 40 + b"\ncd\n"
-    found = {number: read(BytesInput(data), Share(number, 8)) for number in range(1, count_shares(len(data), 8) + 1)}
+    found = {number: read(BytesInput(data), Split(number, 8)) for number in range(1, count_splits(len(data), 8) + 1)}
     assert found == {1: [(1, b"ab"), (2, RecordTooLargeError)], 2: [], 3: [], 4: [], 5: [], 6: [(1, b"cd")]}
-    (error,) = [run.error for run in text().read_split(BytesInput(data), Share(1, 8)) if isinstance(run, SkippedRecord)]
+    (error,) = [run.error for run in text().read_split(BytesInput(data), Split(1, 8)) if isinstance(run, SkippedRecord)]
     assert error.byte_offset == 3
 
 
 def test_a_bad_line_says_which_share_and_which_byte_of_the_object():
     data = b'{"a":1}\n' * 4 + b"oops\n" + b'{"a":1}\n'
     transformer = text(format="jsonl")
-    found = [run for run in transformer.read_split(BytesInput(data), Share(3, 16)) if isinstance(run, SkippedRecord)]
+    found = [run for run in transformer.read_split(BytesInput(data), Split(3, 16)) if isinstance(run, SkippedRecord)]
     (bad,) = found
     assert isinstance(bad.error, RecordError)
     assert (bad.record_number, bad.error.byte_offset) == (1, 32)
@@ -199,12 +199,12 @@ def test_what_can_be_split_is_decided_by_options_and_key(options, key, can):
 
 def test_a_format_that_reads_objects_whole_says_so():
     with pytest.raises(NotImplementedError, match=r"csv reads memory://memory whole, not share 2"):
-        make_transformer(InputOptions(format="csv")).read_split(BytesInput(b"a,b\n"), Share(2, 2))
+        make_transformer(InputOptions(format="csv")).read_split(BytesInput(b"a,b\n"), Split(2, 2))
 
 
 def test_the_format_by_name_reads_shares_too():
     source = BytesInput(b'{"a":1}\n{"a":2}\n', "x.jsonl")
-    assert read(source, Share(2, 8), make_transformer(InputOptions(format="auto"))) == [(1, b'{"a":2}')]
+    assert read(source, Split(2, 8), make_transformer(InputOptions(format="auto"))) == [(1, b'{"a":2}')]
 
 
 # ---- packed after all
@@ -216,26 +216,26 @@ def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_by_share_1(p
     lines = [b"%d" % number for number in range(1000)]
     data = PACK[packing](b"\n".join(lines))
     transformer = text(compression="auto")
-    shares = range(1, count_shares(len(data), split_size) + 1)
+    splits = range(1, count_splits(len(data), split_size) + 1)
     assert transformer.can_split("data.txt")
-    assert read(BytesInput(data, "data.txt"), Share(1, split_size), transformer) == numbered(lines)
-    for number in [*shares[1:5], *shares[-2:]][: len(shares) - 1]:
-        assert read(BytesInput(data, "data.txt"), Share(number, split_size), transformer) == []
+    assert read(BytesInput(data, "data.txt"), Split(1, split_size), transformer) == numbered(lines)
+    for number in [*splits[1:5], *splits[-2:]][: len(splits) - 1]:
+        assert read(BytesInput(data, "data.txt"), Split(number, split_size), transformer) == []
 
 
 def test_a_packed_object_resumes_in_share_1():
     lines = [b"%d" % number for number in range(1000)]
     source = BytesInput(PACK["gzip"](b"\n".join(lines)), "data.txt")
-    assert read(source, Share(1, 100), text(compression="auto"), skip=990) == numbered(lines[990:], 991)
+    assert read(source, Split(1, 100), text(compression="auto"), skip=990) == numbered(lines[990:], 991)
 
 
 def test_with_compression_none_nothing_is_asked_about_the_objects_beginning():
     data = PACK["gzip"](b"\n".join(b"%d" % number for number in range(1000)))
     source = Watched(data)
-    read(source, Share(2, 100), text(compression="none"))
+    read(source, Split(2, 100), text(compression="none"))
     assert source.asked[0] == (99, len(data))
     assert (0, 10) not in source.asked
-    read(source, Share(2, 100), text(compression="auto"))
+    read(source, Split(2, 100), text(compression="auto"))
     assert source.asked[-1] == (0, 10)
 
 
@@ -263,10 +263,10 @@ def test_an_object_that_is_shorter_than_listed_is_an_error_for_the_share_that_mi
 
     source = Short(b"0123456\n" * 40)
     with pytest.raises(TruncatedObjectError):
-        read(source, Share(3, 128))
+        read(source, Split(3, 128))
 
 
 def test_a_mark_behind_the_shares_last_line_means_that_nothing_is_left():
     data = b"aaaa\nbbbb\ncccc\n"
-    assert read(BytesInput(data), Share(1, 4), skip=1, mark=ResumePoint(1, 5)) == []
-    assert read(BytesInput(data), Share(3, 6), skip=1, mark=ResumePoint(1, 15)) == []
+    assert read(BytesInput(data), Split(1, 4), skip=1, mark=ResumePoint(1, 5)) == []
+    assert read(BytesInput(data), Split(3, 6), skip=1, mark=ResumePoint(1, 15)) == []

@@ -220,7 +220,7 @@ def test_rows_that_name_no_object_to_read_are_left_out_and_counted(rig, store):
         ]
     )
     assert list(rig.open(prefixes=("in/",)).read()) == ["in/now"]
-    assert rig.counts.left_out == {
+    assert rig.counts.filtered == {
         "delete marker": 1,
         "not the latest version": 2,
         "outside the prefix": 1,
@@ -236,7 +236,7 @@ def test_filters_and_the_start_key_hold_for_a_list_too(rig, store):
     task = MemorySourceTask(store, buckets=[rig.reports], start_key="a.jsonl")
     rig.iterator = iterator_over(store, task=task, include=["*.jsonl"], exclude=["c*"], **rig.options)
     assert list(rig.read()) == ["b.jsonl"]
-    assert rig.counts.left_out == {"outside the prefix": 2, "not included": 1, "excluded": 1}
+    assert rig.counts.filtered == {"outside the prefix": 2, "not included": 1, "excluded": 1}
 
 
 def test_an_object_that_the_list_names_twice_is_read_once(rig, store):
@@ -458,10 +458,10 @@ def test_a_missing_object_is_left_out_and_named(rig, store, caplog):
     rig.write("".join(f"missing-{number}\n" for number in range(20)) + "a\n")
     assert list(rig.open(once=True).read()) == ["a"]
     assert rig.iterator.finished
-    assert rig.counts.left_out == {"missing": 20}
-    named = [line for line in caplog.messages if "there is no such object" in line]
+    assert rig.counts.filtered == {"missing": 20}
+    named = [line for line in caplog.messages if "the object does not exist" in line]
     assert len(named) == 5
-    assert named[0].startswith("memory://lake/missing-0: left out")
+    assert named[0].startswith("memory://lake/missing-0: skipped")
 
 
 def test_an_inventory_that_names_what_is_gone_ends(rig, store):
@@ -487,8 +487,8 @@ def test_a_list_that_was_not_rewritten_costs_one_look(rig, store):
         assert rig.next_pass() == {}
         assert rig.requests() == {}
         assert rig.list_requests() == {"stat": 1}
-    assert rig.counts.passes == 4
-    assert rig.counts.left_out == {"missing": 1}  # what the last look at the whole list showed
+    assert rig.counts.listings == 4
+    assert rig.counts.filtered == {"missing": 1}  # what the last look at the whole list showed
 
 
 def test_a_file_that_was_not_rewritten_costs_one_look(rig, store, tmp_path):
@@ -646,7 +646,7 @@ def test_an_object_overwritten_in_the_middle_of_its_reading_goes_on_as_its_new_v
 
 
 def test_when_too_many_rows_are_wrong_none_is_believed(rig, store, monkeypatch):
-    monkeypatch.setattr("framework.discovery.key_list.resolver.MOST_REMEMBERED", 4)
+    monkeypatch.setattr("framework.discovery.key_list.resolver.MAX_REMEMBERED", 4)
     natives = [put_lines(store, f"{number:02d}", 2) for number in range(30)]
     right, wrong = natives[:10], natives[10:]
     rig.inventory([line_of(native) for native in natives], parts=1)
@@ -691,7 +691,7 @@ def test_of_a_split_object_one_finished_share_is_not_all(rig, store):
     rig.write("a\n")
     rig.open(split_size=1024, prefetch_objects=1)
     first = rig.iterator.next_batch()
-    assert first.entry.share == 1
+    assert first.entry.split_number == 1
     commit(rig.offsets, [first])
     assert first.entry.finished
     found = rig.open(split_size=1024, keys_recheck=False).read()
@@ -722,7 +722,7 @@ def test_what_is_too_young_is_looked_at_again_though_the_list_is_the_same(rig, s
     rig.open(min_age=60)
     rig.iterator.store_clock = lambda: now[0]
     assert rig.read() == {}
-    assert rig.counts.left_out == {"too young": 1}
+    assert rig.counts.filtered == {"too young": 1}
     now[0] += 100
     assert rig.next_pass() == {"a": [b"{}"]}
 
@@ -883,14 +883,14 @@ def test_what_waits_for_another_version_or_is_too_young_is_looked_at_alone(rig, 
     assert rig.next_pass() == {}
     assert rig.requests() == {"stat": 5}
     assert rig.list_requests() == {"stat": 1}
-    assert rig.counts.left_out == {"too young": 5}
+    assert rig.counts.filtered == {"too young": 5}
     now[0] += 100
     assert len(rig.next_pass()) == 5
-    assert rig.counts.left_out == {}
+    assert rig.counts.filtered == {}
 
 
 def test_when_too_much_waits_the_whole_list_is_read_again(rig, store, monkeypatch):
-    monkeypatch.setattr("framework.discovery.key_list.resolver.MOST_REMEMBERED", 2)
+    monkeypatch.setattr("framework.discovery.key_list.resolver.MAX_REMEMBERED", 2)
     now = [FIRST_TIME_MS / 1000 + 10.0]
     natives = [store.put(f"{number}", b"{}\n", modified_ms=FIRST_TIME_MS + number) for number in range(5)]
     rig.inventory([line_of(native) for native in natives])

@@ -67,7 +67,7 @@ def test_a_failure_after_a_stop_is_nobodys():
 
 
 def test_what_is_waited_for_is_told(monkeypatch, caplog):
-    monkeypatch.setattr(session, "TELL_SECONDS", 0.0)
+    monkeypatch.setattr(session, "NOTICE_SECONDS", 0.0)
     monkeypatch.setattr(session, "SLICE_SECONDS", 0.001)
     told = threading.Event()
     caplog.handler.addFilter(lambda record: told.set() or True)

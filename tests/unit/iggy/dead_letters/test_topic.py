@@ -7,7 +7,12 @@ import pytest
 
 from framework.errors import RecordError
 from framework.iggy import topics
-from framework.iggy.dead_letters.topic import IggyDeadLetters, StoredLetter, ensure_dead_letter_topic, read_letter
+from framework.iggy.dead_letters.topic import (
+    IggyDeadLetters,
+    StoredDeadLetter,
+    ensure_dead_letter_topic,
+    read_dead_letter,
+)
 from framework.iggy.topics import PartitionDamagedError
 from framework.model.objects import NativeObject, TopicPartition
 from framework.pipeline.dead_letters import DeadLetter
@@ -24,7 +29,7 @@ def server():
         native = NativeObject(scheme="s3", bucket="b", key="k", size=1, version="v")
         letter = DeadLetter(
             native=native,
-            cut=None,
+            split=None,
             record_number=7,
             whole_object=False,
             topic_partition=TopicPartition("t", 1),
@@ -59,15 +64,15 @@ def server():
 )
 def test_letters_that_this_program_cannot_have_written_are_passed_over(server, forged):
     message = server.messages("kit", DEAD)[0]
-    letter = read_letter(message, "kit")
-    assert isinstance(letter, StoredLetter)
+    letter = read_dead_letter(message, "kit")
+    assert isinstance(letter, StoredDeadLetter)
     assert (letter.record, letter.topic_partition, letter.byte_offset, letter.length) == (
         7,
         TopicPartition("t", 1),
         3,
         1,
     )
-    assert read_letter(attrs.evolve(message, headers={**message.headers, **forged}), "kit") is None
+    assert read_dead_letter(attrs.evolve(message, headers={**message.headers, **forged}), "kit") is None
 
 
 @pytest.mark.parametrize(
@@ -87,8 +92,8 @@ def test_letters_that_this_program_cannot_have_written_are_passed_over(server, f
 def test_notes_that_this_program_cannot_have_written_are_passed_over(server, body):
     for message in server.messages("kit", DEAD)[1:]:
         good = b'{"letters":[[5,"0a","object"]],"ends":[["t",0,4]]}'
-        assert read_letter(attrs.evolve(message, payload=good), "kit") is not None
-        assert read_letter(attrs.evolve(message, payload=body), "kit") is None
+        assert read_dead_letter(attrs.evolve(message, payload=good), "kit") is not None
+        assert read_dead_letter(attrs.evolve(message, payload=body), "kit") is None
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["damaged", "late"])

@@ -64,7 +64,7 @@ entries = st.builds(
 )
 cuts = st.tuples(st.integers(1, 2**24 - 1), st.integers(1, 2**53))
 entries = st.one_of(
-    entries, st.builds(lambda entry, cut: attrs.evolve(entry, share=cut[0], split_size=cut[1]), entries, cuts)
+    entries, st.builds(lambda entry, cut: attrs.evolve(entry, split_number=cut[0], split_size=cut[1]), entries, cuts)
 )
 claims = st.builds(
     Claim,
@@ -92,7 +92,7 @@ listings = st.dictionaries(
         of=text,
         histogram=st.lists(st.tuples(text, numbers), max_size=3),
         unordered=st.booleans(),
-        tail=st.none() | st.builds(TailMark, after=text, whole_pass_ms=numbers, selection=text),
+        tail=st.none() | st.builds(TailMark, after=text, whole_listing_ms=numbers, selection=text),
     ),
     max_size=2,
 )
@@ -106,7 +106,7 @@ openings = st.builds(
 items = st.builds(
     ProgressItem,
     object_hash=hashes,
-    share=splits,
+    split_number=splits,
     saved=numbers,
     sent=numbers,
     total=totals,
@@ -133,7 +133,7 @@ watermarks = st.builds(
         st.lists(st.builds(CoveredRange, text, st.none() | text, numbers), min_size=1, max_size=3).map(tuple),
         max_size=2,
     ),
-    folded=st.dictionaries(text, numbers, max_size=2),
+    compacted=st.dictionaries(text, numbers, max_size=2),
     records=numbers,
 )
 footers = st.builds(
@@ -148,7 +148,7 @@ footers = st.builds(
     watermark=watermarks,
     selected=st.none() | selections,
     skipped=st.lists(st.tuples(numbers, numbers), max_size=3),
-    past_given_up=st.booleans(),
+    has_abandoned_partitions=st.booleans(),
 )
 
 
@@ -231,7 +231,7 @@ def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, foot
     assert names == [(number, at, part) for part in range(1, len(parts) + 1)]
     assert [bool(part.header.get("last")) for part in parts] == [*[False] * (len(parts) - 1), True]
     assert codec.decode_footer(parts[-1]) == footer
-    by_name = lambda entry: (entry.bucket, entry.key, entry.share)  # noqa: E731
+    by_name = lambda entry: (entry.bucket, entry.key, entry.split_number)  # noqa: E731
     assert sorted(as_read(parts).view(), key=by_name) == sorted(view, key=by_name)
     for part in parts:
         if not part.header.get("rows"):
@@ -277,7 +277,7 @@ def test_a_position_in_a_large_snapshot_takes_some_bytes_and_a_progress_some_doz
     view = position_map(entry(f"folder/{number:06}", records_saved=1, total=1) for number in range(5000)).view()
     assert sum(map(len, codec.encode_snapshot("s", 1, view, SnapshotFooter(), number=1, at=0))) < 20 * 5000
     random = [int.from_bytes(hashlib.md5(b"%d" % number).digest()[:8], "big") for number in range(1000)]
-    plain = Progress(items=[ProgressItem(object_hash=one, share=0, saved=9, sent=9, total=9) for one in random])
+    plain = Progress(items=[ProgressItem(object_hash=one, split_number=0, saved=9, sent=9, total=9) for one in random])
     assert len(codec.encode_progress("s", 1, "w", plain)) < 20 * 1000
 
 
@@ -342,7 +342,7 @@ EVERY_RECORD = {
         1,
         "w",
         Progress(
-            items=[ProgressItem(object_hash=1, share=0, saved=1, sent=2, total=None)],
+            items=[ProgressItem(object_hash=1, split_number=0, saved=1, sent=2, total=None)],
             anchors={TopicPartition("t", 0): AN_ANCHOR},
         ),
     ),
@@ -490,7 +490,7 @@ def test_the_layout_of_a_message_is_the_documented_one():
 
 def test_what_is_seldom_takes_no_room_in_progress():
     payload = codec.encode_progress(
-        "s", 1, "w", Progress(items=[ProgressItem(object_hash=5, share=0, saved=1, sent=2, total=3)])
+        "s", 1, "w", Progress(items=[ProgressItem(object_hash=5, split_number=0, saved=1, sent=2, total=3)])
     )
     assert payload == framed(
         b'{"kind":"progress","source":"s","epoch":1,"writer":"w"}', b'{"items":[[5,0,1,2,3]],"anchors":[]}'

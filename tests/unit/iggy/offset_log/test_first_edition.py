@@ -126,8 +126,8 @@ def test_what_was_begun_keeps_its_old_ids_and_what_begins_has_new_ones():
     ):
         old = object_hash64("kit", "bucket", key, version, split_size, generation=None)
         assert {one.object_hash for one in found[key, version]} == {old}
-        for share, numbers in records_of.items():
-            mine = [one.record for one in found[key, version] if one.share == share]
+        for split_number, numbers in records_of.items():
+            mine = [one.record for one in found[key, version] if one.split_number == split_number]
             assert mine == list(numbers or range(1, len(mine) + 1))
             assert mine
     new = object_hash64("kit", "bucket", "next", "v7")
@@ -256,7 +256,7 @@ def test_messages_without_headers_behind_what_is_saved_are_somebody_elses_when_a
     connection.close()
     before = source.server.messages("kit", LOG)
     with pytest.raises(
-        PositionError, match=rf"without headers.*{WAY_OUT}.*somebody else's: `offsets accept-data-loss`"
+        PositionError, match=rf"without headers.*{WAY_OUT}.*another program sent them: `offsets accept-data-loss`"
     ):
         source.live()
     assert source.server.messages("kit", LOG) == before

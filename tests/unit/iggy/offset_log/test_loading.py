@@ -138,7 +138,7 @@ def progress(*entries, epoch=1, writer="w", **values):
     items = [
         ProgressItem(
             object_hash=entry_hash64("kit", entry),
-            share=entry.share,
+            split_number=entry.split_number,
             saved=entry.records_saved,
             sent=entry.records_done,
             total=entry.total,

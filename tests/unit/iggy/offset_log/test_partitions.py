@@ -15,7 +15,7 @@ from framework.iggy.offset_log.partitions import (
     LAST_MESSAGES,
     PartitionGoneError,
     PartitionReader,
-    give_up_partitions,
+    abandon_partitions,
     hold_back_of,
     lost_partitions,
     mark_of,
@@ -93,8 +93,8 @@ def named(found):
     return {key.canonical(): count for key, count in found.items()}
 
 
-def key(name, share=0):
-    return OffsetManagerKey.of_object("bucket", name).of_share(share)
+def key(name, split_number=0):
+    return OffsetManagerKey.of_object("bucket", name).of_split(split_number)
 
 
 # ---- a partition that the log does not know
@@ -134,7 +134,7 @@ SAID = r'topic "records" of stream "kit" was written by source "kit", and its of
 @pytest.mark.parametrize("partition", [0, 1])
 def test_records_of_a_log_that_is_lost_are_noticed_by_their_headers(partition, behind, split):
     rig = Rig()
-    entry = position("a", first_ids=True, **({"share": 2, "split_size": 1024} if split else {}))
+    entry = position("a", first_ids=True, **({"split_number": 2, "split_size": 1024} if split else {}))
     headers = ours(**({"share": "2/1024"} if split else {}))
     rig.send(entry, 1, headers=headers, partition=partition)
     rig.others(behind, partition=partition)
@@ -180,9 +180,9 @@ def test_a_topic_that_the_log_knows_or_that_a_person_vouched_for_is_not_looked_a
     rig.state.topics[TopicPartition("other", 0)] = TopicIdentity(topic_id=1, created_at=1)
     with pytest.raises(PartitionGoneError, match=SAID):
         check(rig)
-    rig.state.past_given_up = True
+    rig.state.has_abandoned_partitions = True
     check(rig)
-    rig.state.past_given_up = False
+    rig.state.has_abandoned_partitions = False
     rig.known()
     check(rig)
 
@@ -281,7 +281,7 @@ def test_a_topic_made_anew_is_a_persons_hand():
     for change in ({"topic_id": 99}, {"created_at": 99}):
         rig = anchored()
         rig.state.topics[PARTITION] = attrs.evolve(rig.state.topics[PARTITION], **change)
-        with pytest.raises(PartitionGoneError, match=rf'topic "records" of stream "kit" was made anew.*{WAYS_OUT}'):
+        with pytest.raises(PartitionGoneError, match=rf'topic "records" of stream "kit" was recreated.*{WAYS_OUT}'):
             rig.read()
 
 
@@ -337,7 +337,7 @@ def test_a_partition_that_was_opened_empty_is_read_from_its_first_message():
 
 def test_messages_of_positions_are_counted_and_those_of_nobody_are_not():
     rig = Rig().known()
-    a, split = position("a", 2), position("b", 1, share=3, split_size=1024)
+    a, split = position("a", 2), position("b", 1, split_number=3, split_size=1024)
     later, elsewhere = position("c", version="v2", generation=2), position("d", partition=1)
     done = position("e", 4, total=4)
     rig.begin(a, split, later, elsewhere, done)
@@ -345,7 +345,7 @@ def test_messages_of_positions_are_counted_and_those_of_nobody_are_not():
     for entry, numbers in (
         (a, (2, 3, 4)),
         (split, (1,)),
-        (attrs.evolve(split, share=2), (7,)),
+        (attrs.evolve(split, split_number=2), (7,)),
         (position("c"), (1, 2)),  # of an earlier generation
         (later, (1,)),
         (elsewhere, (1,)),
@@ -524,8 +524,8 @@ def test_a_topic_that_was_never_made_is_lost_beyond_the_partitions_that_it_will_
 def test_a_split_for_a_partition_that_nobody_opened_is_half_read_when_another_split_is(done, total):
     rig, away = Rig().known(), TopicPartition("records", 2)
     rig.begin(
-        position("s", done, total=total, share=1, split_size=1024),
-        position("s", share=2, split_size=1024, partition=2),
+        position("s", done, total=total, split_number=1, split_size=1024),
+        position("s", split_number=2, split_size=1024, partition=2),
     )
     assert lost_partitions(rig.state, infos(rig), 4) == {away: 1}
 
@@ -535,9 +535,12 @@ def test_what_is_given_up_with_a_partition_begins_again_above_its_generation():
     other = TopicPartition("records", 1)
     rig.state.anchors[other] = Anchor(6, 6)
     rig.state.closed = {PARTITION: 5, other: 6}
-    splits = [position("s", share=share, split_size=1024, partition=share - 1, generation=4) for share in (1, 2)]
+    splits = [
+        position("s", split_number=split_number, split_size=1024, partition=split_number - 1, generation=4)
+        for split_number in (1, 2)
+    ]
     rig.begin(position("a", generation=9), position("b", partition=1), *splits, position("d", 3, total=3))
-    give_up_partitions(rig.state, [PARTITION])
+    abandon_partitions(rig.state, [PARTITION])
     assert {entry.key for entry in rig.state.positions.view()} == {"b", "d"}
     assert rig.state.positions.floor == 9
     assert rig.state.partitions == rig.state.closed.keys() == {other}
@@ -752,7 +755,7 @@ def test_a_partition_that_is_gone_with_objects_half_read_stops_the_start():
         half = [
             entry
             for entry in loaded(source.server).positions.view()
-            if entry.topic_partition.partition == 1 and not entry.settled
+            if entry.topic_partition.partition == 1 and not entry.final
         ]
         if half:
             break

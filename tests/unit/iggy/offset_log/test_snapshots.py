@@ -80,7 +80,7 @@ class Leader:
     def save(self, *entries, total=1):
         done = [attrs.evolve(entry, records_done=1, records_saved=1, total=total) for entry in entries]
         items = [
-            ProgressItem(object_hash=entry_hash64("kit", entry), share=0, saved=1, sent=1, total=total)
+            ProgressItem(object_hash=entry_hash64("kit", entry), split_number=0, saved=1, sent=1, total=total)
             for entry in done
         ]
         self.log.append(codec.encode_progress("kit", 1, "w", Progress(items=items)))
@@ -90,7 +90,7 @@ class Leader:
     def work(self, rounds=1, count=1):
         for _ in range(rounds):
             self.begin(count)
-            self.save(*(entry for _, entry in self.positions.unsettled()))
+            self.save(*(entry for _, entry in self.positions.pending()))
             self.follow()
             self.writer.advance()
 
@@ -269,7 +269,7 @@ def test_what_others_appended_is_in_the_state_before_it_is_taken():
     other = log_over(leader.server.connect())
     items = [
         ProgressItem(
-            object_hash=entry_hash64("kit", position(f"folder/{name_of(0)}")), share=0, saved=3, sent=4, total=5
+            object_hash=entry_hash64("kit", position(f"folder/{name_of(0)}")), split_number=0, saved=3, sent=4, total=5
         )
     ]
     other.append(codec.encode_progress("kit", 1, "w", Progress(items=items)))
@@ -449,7 +449,7 @@ def test_what_a_listing_left_is_there_after_a_restart_and_the_last_one_wins():
     left = PastListing(
         of="memory://bucket",
         histogram=[("b", 3), ("c", 20)],
-        tail=TailMark(after="a", whole_pass_ms=5, selection="all"),
+        tail=TailMark(after="a", whole_listing_ms=5, selection="all"),
     )
     server = MemoryIggy()
     session = session_of(server)

@@ -18,7 +18,7 @@ def test_progress_of_the_owner_changes_every_count_and_nothing_else():
     state.owners[before.topic_partition] = "owner"
     item = ProgressItem(
         object_hash=OF_A,
-        share=before.share,
+        split_number=before.split_number,
         saved=3,
         sent=5,
         total=9,
@@ -30,14 +30,14 @@ def test_progress_of_the_owner_changes_every_count_and_nothing_else():
         before, records_saved=3, records_done=5, total=9, failed=True, skipped=2, mark=None, extra={"row": 7}
     )
     assert state.advance(Progress(items=[item]), "another") == []
-    assert state.find(OF_A, before.share) == before
+    assert state.find(OF_A, before.split_number) == before
     assert state.advance(Progress(items=[item]), "owner") == [(before, after)]
-    assert state.find(OF_A, before.share) == after
+    assert state.find(OF_A, before.split_number) == after
 
 
 def test_another_split_has_read_nothing_whatever_the_first_one_has():
     fresh = position("a")
     read = attrs.evolve(fresh, records_saved=3, records_done=5, total=5, failed=True, skipped=2, extra={"row": 7})
     assert read.another_split(4, TopicPartition("records", 2)) == attrs.evolve(
-        fresh, share=4, topic_partition=TopicPartition("records", 2)
+        fresh, split_number=4, topic_partition=TopicPartition("records", 2)
     )

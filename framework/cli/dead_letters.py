@@ -1,4 +1,4 @@
-"""What `dead-letter show` and `replay` do: the letters of a source, chosen, listed, sent again."""
+"""The commands `dead-letter show` and `replay`: select, list and send again the dead letters of a source."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from framework.cli.output import json_text, printable
 from framework.cli.run import reached, read_config
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
-from framework.iggy.dead_letters.log import Letters, is_current, topic_of
-from framework.iggy.dead_letters.topic import StoredLetter, raw_of
+from framework.iggy.dead_letters.log import DeadLetterLog, is_current, topic_of
+from framework.iggy.dead_letters.topic import StoredDeadLetter, raw_of
 from framework.model.text import counted
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
-    from framework.cli.letter_choice import LetterChoice
+    from framework.cli.dead_letter_choice import DeadLetterChoice
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
@@ -28,11 +28,13 @@ _SINCE = re.compile(r"([0-9]+)\s*(s|m|h|d)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def chosen(letters: Iterable[StoredLetter], choice: LetterChoice, *, now: float | None = None) -> list[StoredLetter]:
-    """The letters that a command is about.
+def chosen(
+    letters: Iterable[StoredDeadLetter], choice: DeadLetterChoice, *, now: float | None = None
+) -> list[StoredDeadLetter]:
+    """Return the dead letters that a command selects.
 
     Raises:
-        ConfigError: `--since` is no time.
+        ConfigError: `--since` is not a time.
     """
     since_us = _since_us(choice.since, time.time() if now is None else now)
     return [
@@ -61,26 +63,26 @@ def _since_us(text: str | None, now: float) -> float:
     return moment.timestamp() * 1e6
 
 
-def show_letters(
+def show_dead_letters(
     task_class: type[AbstractSourceTask],
     path: Path,
-    choice: LetterChoice,
+    choice: DeadLetterChoice,
     *,
     with_replayed: bool,
     limit: int,
     as_json: bool,
     payload: Path | None,
 ) -> int:
-    """Writes the letters to stdout, a table or JSON lines.
+    """Write dead letters to stdout, as a table or JSON lines.
 
     Raises:
-        ConfigError: mistakes in the file or the options; `--payload` for more or less than one letter.
-        IggyTopicError: no such topic.
+        ConfigError: mistakes in the file or the options; `--payload` without exactly one dead letter.
+        IggyTopicError: the topic is missing.
     """
     config = read_config(task_class, path)
     topic_of(config)
     with reached(config) as connection:
-        letters = Letters.read(connection, config)
+        letters = DeadLetterLog.read(connection, config)
         found = chosen(letters.stored, choice)
         if not with_replayed and choice.letter is None:
             found = [letter for letter in found if letter.offset not in letters.replayed]
@@ -97,8 +99,8 @@ def show_letters(
     return 0
 
 
-def as_line(letter: StoredLetter, *, replayed: bool) -> dict[str, Any]:
-    """One letter as the object that `show --json` writes."""
+def as_line(letter: StoredDeadLetter, *, replayed: bool) -> dict[str, Any]:
+    """Return a dead letter as `show --json` writes it."""
     return {
         "letter": letter.offset,
         "stored_us": letter.timestamp_us,
@@ -106,7 +108,7 @@ def as_line(letter: StoredLetter, *, replayed: bool) -> dict[str, Any]:
         "bucket": letter.bucket,
         "key": letter.key,
         "version": letter.version,
-        **({"share": letter.share, "split_size": letter.split_size} if letter.cut is not None else {}),
+        **({"share": letter.split_number, "split_size": letter.split_size} if letter.split is not None else {}),
         "record": letter.record,
         "byte_offset": letter.byte_offset,
         "error": letter.error,
@@ -121,22 +123,20 @@ def as_line(letter: StoredLetter, *, replayed: bool) -> dict[str, Any]:
 
 
 def _write_payload(
-    connection: IggyConnection, config: SourceCommonConfig, found: Sequence[StoredLetter], path: Path
+    connection: IggyConnection, config: SourceCommonConfig, found: Sequence[StoredDeadLetter], path: Path
 ) -> int:
     if len(found) != 1:
         raise ConfigError(
-            f"--payload writes one letter's bytes, and {len(found):,} were chosen: choose one with --letter"
+            f"--payload writes the bytes of one dead letter, and {len(found):,} were selected: select one with --letter"
         )
     raw = raw_of(connection, config.iggy.stream, topic_of(config), found[0])
     if not raw:
-        raise ConfigError(
-            f"letter {found[0].offset} holds no bytes: its record could not be told from what is around it"
-        )
+        raise ConfigError(f"dead letter {found[0].offset} holds no bytes: the bounds of its record are unknown")
     path.write_bytes(raw)
     return 0
 
 
-def _write_table(found: Sequence[StoredLetter], replayed: frozenset[int]) -> None:
+def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) -> None:
     rows = [("letter", "stored (UTC)", "bytes", "replayed", "error", "place")]
     for letter in found:
         stored = datetime.fromtimestamp(letter.timestamp_us / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
@@ -156,57 +156,62 @@ def _write_table(found: Sequence[StoredLetter], replayed: frozenset[int]) -> Non
         sys.stdout.write(f"{line}\n")
         if at:
             sys.stdout.write(f"    {printable(found[at - 1].text)}\n")
-    sys.stdout.write(f"{counted(len(found), 'letter')}\n")
+    sys.stdout.write(f"{counted(len(found), 'dead letter')}\n")
 
 
-def _where(letter: StoredLetter) -> str:
-    share = f", share {letter.share}" if letter.cut is not None else ""
+def _where(letter: StoredDeadLetter) -> str:
+    split = f", split {letter.split_number}" if letter.split is not None else ""
     byte = f" (byte {letter.byte_offset})" if letter.byte_offset is not None else ""
     rest = "from record" if letter.kind == "object" else "record"
-    return f"{letter.bucket}/{letter.key}{share}, {rest} {letter.record}{byte}" + (
+    return f"{letter.bucket}/{letter.key}{split}, {rest} {letter.record}{byte}" + (
         " on" if letter.kind == "object" else ""
     )
 
 
-def replay_letters(
-    task_class: type[AbstractSourceTask], path: Path, choice: LetterChoice, *, dry_run: bool, may_be_lost: bool = False
+def replay_dead_letters(
+    task_class: type[AbstractSourceTask],
+    path: Path,
+    choice: DeadLetterChoice,
+    *,
+    dry_run: bool,
+    may_be_lost: bool = False,
 ) -> int:
-    """Sends what is open and chosen again; returns 3 when some of it is still bad.
+    """Replay the selected dead letters; return 3 when some records are still bad.
 
     Raises:
         ConfigError: mistakes in the file.
-        SourceRunningError: the source, or another replay, is at work.
-        SourceError: what the store or Iggy says.
+        SourceRunningError: the source, or another replay, is running.
+        SourceError: the error of the store or of Iggy.
     """
-    from framework.engine.dead_letter_replay import LetterReplay  # noqa: PLC0415
+    from framework.engine.dead_letter_replay import DeadLetterReplay  # noqa: PLC0415
     from framework.engine.session import Session  # noqa: PLC0415
 
     config = read_config(task_class, path)
     topic_of(config)
     with reached(config) as connection:
         if dry_run:
-            letters = Letters.read(connection, config)
+            letters = DeadLetterLog.read(connection, config)
             found = [letter for letter in chosen(letters.stored, choice) if letter.offset not in letters.replayed]
             _write_table(found, frozenset())
             return 0
         session = Session.begin(connection, config)
-        letters = Letters.read(connection, config)  # after the fence: nobody adds to them now
+        letters = DeadLetterLog.read(connection, config)  # after the fence: no process adds to them now
         found = [
             letter
             for letter in chosen(letters.stored, choice)
             if letter.offset not in letters.replayed and is_current(letter, session.offsets)
         ]
         with iterator_of(task_class, SourceContext(config=config, offsets=session.offsets)) as iterator:
-            counts = LetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, letters.notes)
+            counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, letters.notes)
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
-        lines[0] += f", {counts.found:,} of them by an earlier replay that did not come to its end"
+        lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
     if counts.reopened:
         objects = counted(counts.reopened, "object")
-        lines.append(f"the next run goes on with {objects}, from where reading was given up")
+        lines.append(f"the next run continues {objects} from where they failed")
     lines += [f"{count:,} still failing: {sentence}" for sentence, count in counts.bad.items()]
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return EXIT_PERSON if counts.stayed else EXIT_DONE
 
 
-__all__ = ["as_line", "chosen", "replay_letters", "show_letters"]
+__all__ = ["as_line", "chosen", "replay_dead_letters", "show_dead_letters"]
