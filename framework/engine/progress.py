@@ -68,11 +68,6 @@ class Progress(TaskStatistics):
         return self.objects - self.failed
 
     @property
-    def skipped_objects(self) -> int:
-        """Number of objects whose rest was skipped, or that were deleted before they were read."""
-        return self.failed + self.vanished
-
-    @property
     def lag_objects(self) -> int:
         """Number of objects that were found and are not finished."""
         return max(0, self.objects_total - self.objects_done)

@@ -46,7 +46,8 @@ def test_a_scrape_gives_every_figure_as_it_is_now():
         assert seen["iggy_source_records_total", (source,)] == progress.records
         assert seen["iggy_source_objects_total", (source,)] == progress.objects - progress.failed
         assert seen["iggy_source_skipped_total", (source, ("what", "record"))] == progress.skipped
-        assert seen["iggy_source_skipped_total", (source, ("what", "object"))] == progress.failed + progress.vanished
+        assert seen["iggy_source_skipped_total", (source, ("what", "object"))] == progress.failed
+        assert seen["iggy_source_vanished_objects_total", (source,)] == progress.vanished
         assert seen["iggy_source_up", (source, ("target", "store"))] == 0
         assert seen["iggy_source_up", (source, ("target", "iggy"))] == 0
         assert seen["iggy_source_queue_bytes", (source,)] == progress.queue_bytes
