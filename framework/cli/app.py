@@ -1,6 +1,7 @@
-"""The program: options, commands, exit codes. Every source's `__main__` calls `run`.
+"""The program: options, commands, exit codes. The `__main__` of each source calls `run`.
 
-Exit codes: 0 done, 1 try again, 2 configuration, 3 a person must act; `framework.errors` knows the code of each error.
+Exit codes: 0 done, 1 try again, 2 configuration, 3 a person must act. `framework.errors` has the code of
+each error.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def run(
     *,
     demo: Callable[..., int] | None = None,
 ) -> int:
-    """Runs the program and returns its exit code. One sentence on stderr tells of a failure, never a traceback.
+    """Run the program and return its exit code. A failure is one sentence on stderr, never a traceback.
 
-    A run whose configuration says `[log] format = "json"` tells it as a JSON line.
+    With `[log] format = "json"` in the configuration, a run reports the failure as a JSON line.
 
     Args:
-        program: how it was called, `s3_source`.
+        program: its name, `s3_source`.
         task_class: the source.
         arguments: by default those of the process.
         demo: the command `demo`, for a source that has one.
@@ -148,7 +149,7 @@ class _ErrorReporter:
     def show_warning(
         self, otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: object
     ) -> None:
-        """Writes a former name as a line, without the line of code that Python adds; gives other warnings to `otherwise`."""
+        """Write a former-name warning as a line, without Python's line of code; pass others to `otherwise`."""
         from framework.config.loading import ConfigWarning  # noqa: PLC0415 - only for a warning
 
         if issubclass(category, ConfigWarning):
@@ -157,11 +158,11 @@ class _ErrorReporter:
             otherwise(message, category, *place)
 
     def warn(self, text: str) -> None:
-        """Writes a warning."""
+        """Write a warning."""
         self._write(logging.WARNING, text)
 
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
-        """Writes the last line. `shown`: the text for people, when it has several lines."""
+        """Write the last line. `shown`: the text for people, when it has several lines."""
         self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
     def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
@@ -180,7 +181,7 @@ class _ErrorReporter:
 def make_app(
     program: str, task_class: type[AbstractSourceTask], *, demo: Callable[..., int] | None = None
 ) -> typer.Typer:
-    """The commands of one source."""
+    """Return the commands of a source."""
     app = typer.Typer(
         name=program,
         help="Reads cloud storage and writes every record to Apache Iggy, once and in order.",
