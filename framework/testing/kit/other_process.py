@@ -44,7 +44,7 @@ class TaskPlan:
 
 
 class ElsewhereError(Exception):
-    """The other process failed; the message is the end of what it said."""
+    """The other process failed; the message is the end of its output."""
 
 
 def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
