@@ -93,6 +93,7 @@ def run(
     return code if isinstance(code, int) else EXIT_DONE
 
 
+FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
 OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
 
@@ -227,7 +228,7 @@ def make_app(
             bool,
             typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
         ] = False,
-        afresh: Annotated[bool, typer.Option("--afresh", hidden=True, callback=_warn_of_afresh)] = False,
+        former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True, callback=_warn_of_former)] = False,
         list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
         get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = GET_PRICE,
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
@@ -241,7 +242,7 @@ def make_app(
             task_class,
             _required(config or context.obj.config),
             prices=prices,
-            ignore_offsets=ignore_offsets or afresh,
+            ignore_offsets=ignore_offsets or former,
             as_json=json,
         )
 
@@ -290,9 +291,9 @@ def make_app(
     return app
 
 
-def _warn_of_afresh(context: typer.Context, given: bool) -> bool:
+def _warn_of_former(context: typer.Context, given: bool) -> bool:
     if given:
-        context.obj.warn("plan --afresh: now called plan --ignore-offsets")
+        context.obj.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")
     return given
 
 

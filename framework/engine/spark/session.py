@@ -96,7 +96,7 @@ def spark_context(
         yield active
         return
     # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
-    # also leaves SIGINT alone, which is ours.
+    # also leaves SIGINT alone, which this program handles.
     made = wait_for(
         lambda: _make(options, name, stopping),
         stopping,
@@ -190,7 +190,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
             raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
     if context is None or is_stopped(context):
         raise SparkUnavailableError(f"[spark] master {options.master}: does not answer, or has refused the application")
-    # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is told elsewhere.
+    # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is reported elsewhere.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
     try:
         check_speculation(context)
@@ -227,7 +227,7 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
     conf = SparkConf().setMaster(options.master).setAppName(name)
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
     conf.set("spark.speculation", "false")
-    # A task that is lost is ours to recover: another attempt of Spark's could only say so, as soon as a core is free for it.
+    # The driver recovers lost tasks: another attempt of Spark's could only say so, as soon as a core is free for it.
     conf.set("spark.task.maxFailures", "1")
     if is_local(options.master):
         # Without it the driver deserialises what any process of the machine sends to its port. Spark makes a secret of its own
@@ -236,7 +236,7 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
         conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
     for key, value in options.conf.items():
         conf.set(key, value)
-    # the user's own options stand behind ours, and win
+    # the user's options follow these, and take precedence
     return conf.set(JAVA_OPTIONS, f"{log_option()} {options.conf.get(JAVA_OPTIONS, '')}".strip())
 
 

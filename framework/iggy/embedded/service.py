@@ -92,7 +92,7 @@ class Service:
         self._lock_fd = -1
 
     def run(self, host: str, port: int, *, owner_fd: int | None = None) -> None:
-        """Serve until told to end.
+        """Serve until it is stopped.
 
         Args:
             host: A loopback address.

@@ -183,7 +183,7 @@ class PartitionOpening:
     Attributes:
         topic_partition: the partition.
         topic: its topic's identity.
-        anchor: the message up to which saved counts account for everything; None when no message of ours was ever
+        anchor: the message up to which saved counts account for everything; None when no message of this source was ever
             saved.
         counts: (object hash, split) -> records found, for positions with more records in the partition than saved.
     """

@@ -2,8 +2,8 @@
 
     anchor still there? -> messages after it -> counts -> hold back what a crash could take -> an `open` record
 
-Positions are never created here. A message of ours is stored after the `begin` of its position. So a message without a
-position is not ours, or of an earlier generation.
+Positions are never created here. A message of this source is stored after the `begin` of its position. So a message without a
+position is foreign, or of an earlier generation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ USUAL_MESSAGES_REQUIRED_TO_SAVE = 1024
 """Assumed for a topic that does not report its setting."""
 
 LAST_MESSAGES = 16
-"""Number of messages searched for a message of ours at the end of a partition that the log does not know."""
+"""Number of messages searched for a message of this source at the end of a partition that the log does not know."""
 
 WAYS_OUT = "To go on, and leave as done what was done: `offsets accept-data-loss`. To read everything again: `offsets reset --all`"
 
@@ -247,7 +247,7 @@ class PartitionReader:
         )
 
     def _ours_at_the_end(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a message at the end is ours by its headers, as version 0.1 wrote them: it left no mark."""
+        """Return whether a message at the end is from this source by its headers, as version 0.1 wrote them: it left no mark."""
         for message in self._connection.poll(
             self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=LAST_MESSAGES
         ):
@@ -304,7 +304,7 @@ class PartitionReader:
         if left_at is None or left_at >= end:
             raise PartitionGoneError(
                 f"{place}: messages {at + 1} to {first - 1} expired before it was known what of them is of source "
-                f'"{self._state.source}": what was sent there cannot be told any more. To send again what is not known to be '
+                f'"{self._state.source}": the records sent there are unknown now. To send again what is not known to be '
                 f"there: `offsets accept-data-loss`",
                 topic_partition,
             )
@@ -317,11 +317,11 @@ class PartitionReader:
         }
 
     def check_first_edition(self, topic_partition: TopicPartition, *, accepted: bool) -> None:
-        """Check that no message after an anchor of version 0.1 can be ours: its object may have no position.
+        """Check that no message after an anchor of version 0.1 can be from this source: its object may have no position.
 
         Args:
             topic_partition: an existing partition.
-            accepted: whether the operator confirmed that messages without headers are not ours.
+            accepted: whether the operator confirmed that messages without headers are foreign.
 
         Raises:
             PositionError: such a message exists.
@@ -462,7 +462,7 @@ def _has_final_split(state: LogState, whole: OffsetManagerKey, entry: OffsetMana
 
 
 def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartition]) -> None:
-    """Remove partitions from the state; their unsettled objects are read again from the start, on other partitions."""
+    """Remove partitions from the state; their pending objects are read again from the start, on other partitions."""
     gone = set(topic_partitions)
     for topic_partition in gone:
         state.anchors.pop(topic_partition, None)
