@@ -187,7 +187,7 @@ def _new_folder(folder: Path) -> CheckResult:
     """Check the embedded server's folder, which a run would create."""
     import os  # noqa: PLC0415
 
-    parent = next(one for one in folder.absolute().parents if one.exists())
+    parent = next(ancestor for ancestor in folder.absolute().parents if ancestor.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         detail = f"[iggy] url: {folder} cannot be made, {parent} is not writable"
         return CheckResult("iggy", ok=False, detail=detail)

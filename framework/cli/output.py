@@ -227,7 +227,7 @@ def printable(text: str) -> str:
     r"""Return the text with control characters as `\n`, `\x1b`: keys may contain them, and terminals obey them."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def error_text(error: BaseException) -> str:
@@ -253,7 +253,7 @@ def json_text(value: object, *, indent: bool = False) -> str:
         text = json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":"))
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 class _OneSentence:

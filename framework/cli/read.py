@@ -43,7 +43,7 @@ def read_records(
         info = connection.get_topic(config.iggy.stream, name)
         if info is None:
             raise IggyTopicError(f'there is no topic "{name}" in stream "{config.iggy.stream}": run the source first')
-        partitions = [one.id for one in info.partitions]
+        partitions = [found.id for found in info.partitions]
         if partition is not None and partition not in partitions:
             raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(partitions) - 1}, no {partition}')
         chosen = partitions if partition is None else [partition]

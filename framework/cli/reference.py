@@ -82,7 +82,7 @@ def section_text(name: str, cls: type) -> str:
     """Return one section of the page: its purpose, and a table of its options."""
     lines = [f"## `[{name}]`", "", inspect.cleandoc(cls.__doc__ or ""), ""]
     lines += ["| option | type | default | meaning |", "| --- | --- | --- | --- |"]
-    lines += [_row(option) for option in sorted(options_of(cls), key=lambda one: not one.required)]
+    lines += [_row(option) for option in sorted(options_of(cls), key=lambda item: not item.required)]
     return "\n".join([*lines, ""])
 
 

@@ -131,8 +131,8 @@ def _weeks(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     before_month = pa.array([date(2013, month, 1).timetuple().tm_yday - 1 for month in range(1, 13)])
     day = pc.add(pc.take(before_month, pc.subtract(table["month"], 1)), table["day"])
     week = pc.add(pc.divide(pc.subtract(day, 1), 7), 1)
-    for one in pc.unique(week).to_pylist():
-        yield one, table.filter(pc.equal(week, one))
+    for number in pc.unique(week).to_pylist():
+        yield number, table.filter(pc.equal(week, number))
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -88,7 +88,7 @@ def connected(iggy: EmbeddedServer) -> Iterator[IggyConnection]:
 def held(connection: IggyConnection, name: str) -> dict[int, int]:
     """Return partition -> messages, as the server counts them; empty without the topic."""
     info = connection.get_topic(STREAM, topic_of(name))
-    return {} if info is None else {one.id: one.messages_count for one in info.partitions}
+    return {} if info is None else {each.id: each.messages_count for each in info.partitions}
 
 
 def count(demo: Demo, iggy: EmbeddedServer) -> bool:
@@ -125,7 +125,7 @@ def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
     say("", "A record of each topic: where it came from, and what Iggy stores")
     with connected(iggy) as connection:
         for name in FORMATS:
-            partition = next(one for one, size in held(connection, name).items() if size)
+            partition = next(number for number, size in held(connection, name).items() if size)
             messages = read_partition(connection, STREAM, topic_of(name), partition)
             message = next(messages)
             origin = join_provenance(message.headers)

@@ -135,7 +135,7 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
         server = _fill(demo, starting, files)
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, server)
-        if not _run_sources(demo, iggy, {one.format: len(one.files) for one in files}):
+        if not _run_sources(demo, iggy, {prepared.format: len(prepared.files) for prepared in files}):
             say(
                 "",
                 "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
@@ -179,9 +179,11 @@ def _prepare(demo: Demo) -> list[Prepared]:
     return [load(demo.objects, name) for name in FORMATS]
 
 
-def _say_prepared(one: Prepared) -> None:
-    what = _WHAT[one.format]
-    say(f"   {one.format + '/':<9} {len(one.files):>3} objects  {one.size_bytes / 1e6:>5.1f} MB   {what}")
+def _say_prepared(prepared: Prepared) -> None:
+    what = _WHAT[prepared.format]
+    say(
+        f"   {prepared.format + '/':<9} {len(prepared.files):>3} objects  {prepared.size_bytes / 1e6:>5.1f} MB   {what}"
+    )
 
 
 @contextlib.contextmanager
@@ -246,7 +248,7 @@ def _fill(demo: Demo, starting: Future[Any], files: list[Prepared]) -> Any:
     store = demo.store
     say("", f"2. A bucket: a local {store.title} server ({store.server_title}) holds them")
     server = starting.result()
-    keys = {f"{one.format}/{file.name}": file for one in files for file in one.files}
+    keys = {f"{prepared.format}/{file.name}": file for prepared in files for file in prepared.files}
     sent = store.fill(server, keys)
     say(
         f'   bucket "{BUCKET}" at {server.endpoint}: {len(keys)} objects, '

@@ -95,7 +95,7 @@ def seconds_asked(wave: Sequence[RangeListed]) -> float:
     With differing clocks the result is longer, never shorter than a machine's own time.
     """
     total, here = 0.0, 0.0
-    for began, ended in sorted((one.asked_at, one.answered_at) for one in wave):
+    for began, ended in sorted((listed.asked_at, listed.answered_at) for listed in wave):
         total += max(0.0, ended - max(began, here))
         here = max(here, ended)
     return total
@@ -107,11 +107,11 @@ def packed(objects: Sequence[NativeObject]) -> bytes:
     columns = (
         first.scheme,
         first.bucket,
-        [one.key for one in objects],
-        [one.size for one in objects],
-        [one.version for one in objects],
-        [one.modified_ms for one in objects],
-        [one.storage_class for one in objects],
+        [native.key for native in objects],
+        [native.size for native in objects],
+        [native.version for native in objects],
+        [native.modified_ms for native in objects],
+        [native.storage_class for native in objects],
     )
     return zstandard.compress(pickle.dumps(columns, protocol=5), 1)
 

@@ -132,7 +132,7 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
         while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
             on_driver.append(packed(page))
     pages = [context.parallelize(on_driver, max(1, len(on_driver)))]
-    pages += [listed.flatMap(lambda one: one.pages) for listed in kept]
+    pages += [listed.flatMap(lambda page_set: page_set.pages) for listed in kept]
     chosen = context.union(pages).mapPartitions(choice.of)
     if config.discovery.mode != "keys":
         return chosen

@@ -149,8 +149,8 @@ def _places(master: str) -> list[tuple[str, int]]:
     rest = rest.removeprefix("https://").removeprefix("http://").partition("/")[0]
     default = 7077 if kind == "spark" else 443
     places = []
-    for one in rest.split(","):
-        found = urlsplit(f"//{one}")
+    for address in rest.split(","):
+        found = urlsplit(f"//{address}")
         try:
             port = found.port
         except ValueError:

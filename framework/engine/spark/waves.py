@@ -136,7 +136,7 @@ class Waves:
 
         def end() -> list[RangeListed]:
             listed = work()
-            throttled = sum(one.throttled for one in listed)
+            throttled = sum(range_listed.throttled for range_listed in listed)
             calls, self._leave = self._leave, 0
             for _ in range(calls):
                 self._pace.give_back(1, succeeded=not throttled)

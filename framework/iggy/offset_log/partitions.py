@@ -142,7 +142,7 @@ class PartitionReader:
             anchor = self._safe_end(topic_partition, hold_back_of(info))
         opening = PartitionOpening(topic_partition=topic_partition, topic=identity_of(info), anchor=anchor)
         known = self._as_left(topic_partition) if expired else None
-        end = next(one for one in info.partitions if one.id == topic_partition.partition)
+        end = next(partition for partition in info.partitions if partition.id == topic_partition.partition)
         for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
             found = self._replay(topic_partition, opening, hold_back_of(info), known)
             last = found.state.last.offset if found.state.last is not None else -1
@@ -212,7 +212,7 @@ class PartitionReader:
             topic_partition.topic == topic for topic_partition in self._state.partitions
         ):
             return
-        topic_partitions = [TopicPartition(topic, one.id) for one in info.partitions]
+        topic_partitions = [TopicPartition(topic, partition.id) for partition in info.partitions]
         if topic_partitions and (self.is_marked(topic) or any(map(self._ours_at_the_end, topic_partitions))):
             raise self._log_lost(topic_partitions[0])
 
@@ -288,7 +288,7 @@ class PartitionReader:
                 f"restored from elsewhere. {WAYS_OUT}",
                 topic_partition,
             )
-        partition = next(one for one in info.partitions if one.id == topic_partition.partition)
+        partition = next(candidate for candidate in info.partitions if candidate.id == topic_partition.partition)
         end = partition.current_offset + 1 if partition.messages_count or partition.current_offset else 0
         first = found[0].offset if found else end
         if first <= at:
@@ -403,7 +403,7 @@ def check_first_edition(connection: IggyConnection, stream: str, state: LogState
     reader = PartitionReader(connection, stream, state)
     for topic_partition in sorted(state.first_edition):
         info = connection.get_topic(stream, topic_partition.topic)
-        if info is not None and any(one.id == topic_partition.partition for one in info.partitions):
+        if info is not None and any(partition.id == topic_partition.partition for partition in info.partitions):
             reader.check_first_edition(topic_partition, accepted=accepted)
 
 
@@ -440,7 +440,7 @@ def lost_partitions(
         info = topics.get(topic_partition.topic)
         if info is None:
             return topic_partition in opened or topic_partition.partition >= partitions
-        return all(one.id != topic_partition.partition for one in info.partitions)
+        return all(partition.id != topic_partition.partition for partition in info.partitions)
 
     lost = dict.fromkeys(filter(is_lost, opened), 0)
     pending = state.positions.pending()
@@ -458,7 +458,7 @@ def _has_final_split(state: LogState, whole: OffsetManagerKey, entry: OffsetMana
     if not entry.split_size:
         return False
     splits = [state.positions.find(key) for key in (whole, *state.positions.splits_of(whole))]
-    return any(one is not None and one.final for one in splits)
+    return any(split is not None and split.final for split in splits)
 
 
 def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartition]) -> None:
