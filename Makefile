@@ -32,7 +32,7 @@ lint: ## style, types, words, and who may import whom
 	@$(RUN) -m ruff format --check --quiet . || { echo "error: run ruff format on what is listed above" >&2; exit 1; }
 	@$(RUN) -m mypy --no-error-summary
 	@$(RUN) -m codespell_lib README.md CHANGELOG.md SECURITY.md docs examples framework transformers s3_source gcs_source benchmarks scripts
-	@$(RUN) -m codespell_lib -D docs/development/vocabulary.txt README.md SECURITY.md docs/README.md docs/glossary.md docs/guides docs/tutorials docs/concepts docs/development
+	@$(RUN) -m codespell_lib -D docs/development/vocabulary.txt README.md SECURITY.md docs/README.md docs/glossary.md docs/guides docs/tutorials docs/concepts docs/development examples framework transformers s3_source gcs_source benchmarks scripts
 	@said=$$($(RUN) -c 'from importlinter.cli import lint_imports_command as run; run()') || { echo "$$said" >&2; exit 1; }
 	@echo "lint: style, types, words and imports are as they should be"
 

@@ -3,7 +3,7 @@
     ours    the engine of the program, one task, from the listing to the last saved position
     bare    the official client's loop; the decoder's loop; a pool of boto3 GETs
 
-The functions here run in those processes. What they need is loaded at their first round, which nobody counts.
+The functions here run in those processes. What they need is loaded at their first round, which is not counted.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _HOMES = {"GcsConfig": "gcs_source.config", "GcsStore": "gcs_source.client"}
 
 
 def __getattr__(name: str) -> object:
-    """Loads a public name from its module when it is first asked for."""
+    """Load a public name from its module on first access."""
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

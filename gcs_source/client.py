@@ -435,7 +435,7 @@ def _session(client: Any, config: GcsConfig) -> Any:
     session = client._http  # noqa: SLF001 - the library's own modules use it the same way
 
     class Adapter(HTTPAdapter):
-        """With keep-alive: a firewall drops a connection that is silent for long, and tells nobody."""
+        """With keep-alive: a firewall drops a connection that is silent for long, and notifies neither side."""
 
         @override
         def init_poolmanager(self, *args: Any, **more: Any) -> None:

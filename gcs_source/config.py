@@ -1,4 +1,4 @@
-"""Section `[gcs]` of the configuration: every option of the GCS source, with its default, range and meaning."""
+"""Section `[gcs]` of the configuration: all options of the GCS source."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ _SHORTEST_BUCKET, _MAX_BUCKET = 3, 222
 
 @attrs.frozen(kw_only=True)
 class GcsConfig(BucketConfig):
-    """What to read, where it lies, with which identity, and how patiently.
+    """What to read, from where, with which identity, and how often to retry.
 
-    Identity: `anonymous`, else `credentials_file`, else the application default of the Google libraries (the environment's
-    GOOGLE_APPLICATION_CREDENTIALS, what gcloud left, the machine's or pod's own, workload identity). With `impersonate` that
-    identity is used to get the tokens of another service account, which renew themselves.
+    Identity: `anonymous`, else `credentials_file`, else the application default of the Google libraries
+    (the environment's GOOGLE_APPLICATION_CREDENTIALS, gcloud's credentials, the machine's or pod's own,
+    workload identity). With `impersonate`, that identity gets tokens of another service account, which
+    are renewed automatically.
     """
 
     scheme: ClassVar[str] = "gs"
 
     bucket: str = option(doc="Name of the bucket.")
-    project: str = option("", doc="Project for what has to name one; empty = the identity's. A bucket needs none.")
+    project: str = option("", doc="Project for calls that require one; empty = the identity's. A bucket requires none.")
     endpoint: str = option(
         "",
-        doc="Address of another server that speaks GCS, with its scheme; empty = STORAGE_EMULATOR_HOST, else Google.",
+        doc="Address of another server with the GCS protocol, with its scheme; empty = STORAGE_EMULATOR_HOST,"
+        " else Google.",
     )
     credentials_file: str = option(
         "", doc="Path of a JSON file: a service account's key, or a configuration of workload identity."
@@ -44,23 +46,23 @@ class GcsConfig(BucketConfig):
     impersonate: str = option(
         "", doc="Address of a service account to act as: `reader@project.iam.gserviceaccount.com`."
     )
-    anonymous: bool = option(default=False, doc="Sends requests without an identity: for public buckets.")
+    anonymous: bool = option(default=False, doc="Send requests without an identity: for public buckets.")
     user_project: str = option("", doc="Project that pays for requests to a requester-pays bucket.")
     customer_key: str = option(
-        "", secret=True, doc="Key of objects encrypted with a key of one's own (CSEK, AES256): 32 bytes in base64."
+        "", secret=True, doc="Customer-supplied key of encrypted objects (CSEK, AES256): 32 bytes in base64."
     )
     page_size: int = option(1000, minimum=1, maximum=LARGEST_PAGE, doc="Keys in one page of a listing.")
 
     def validate_options(self) -> Iterator[str]:
-        """What `check` finds; the loader of the file calls this."""
+        """Yield the errors that `check` finds."""
         yield from check(self)
 
 
 def check(config: GcsConfig) -> list[str]:
-    """Every mistake that two or more options make together, or that one makes in its form; empty when there is none.
+    """Return all errors of combined options, or of an option's form; empty without errors.
 
-    Each sentence begins with the option's name. Ranges of single options are checked when the file is read. No I/O; never a
-    secret in a sentence.
+    Each begins with the option's name. Ranges of single options are checked when the file is read. No
+    I/O; no error contains a secret.
     """
     mistakes = [*_names(config), *address_errors(endpoint=config.endpoint, proxy=config.proxy), *_identity(config)]
     if config.customer_key and _key_bytes(config.customer_key) is None:
@@ -69,10 +71,10 @@ def check(config: GcsConfig) -> list[str]:
 
 
 def customer_key(config: GcsConfig) -> bytes:
-    """The 32 bytes of the customer's key; empty without one.
+    """Return the 32 bytes of the customer's key; empty without one.
 
     Raises:
-        ValueError: it is not the base64 form of 32 bytes; `check` says so beforehand.
+        ValueError: it is not the base64 form of 32 bytes; `check` reports this earlier.
     """
     if not config.customer_key:
         return b""

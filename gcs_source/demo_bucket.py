@@ -1,4 +1,4 @@
-"""Puts the demo's files into a bucket. The source itself never writes to a bucket: this is not a part of it."""
+"""Uploads the demo's files into a bucket. Not part of the source, which never writes to a bucket."""
 
 from __future__ import annotations
 

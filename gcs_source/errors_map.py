@@ -1,8 +1,8 @@
-"""Every failure of the Google libraries and of GCS -> the errors of `framework.errors`.
+"""Translation of all errors of the Google libraries and of GCS into `framework.errors`.
 
-Exceptions are told apart by the names of their classes, not by the classes: this module imports no vendor library, and
-works with versions of them that know more or fewer. A reason that GCS sends is looked up first, then the HTTP status, then
-the exception's class.
+Exceptions are recognized by the names of their classes: this module imports no vendor library, and works
+with versions that have more or fewer classes. A reason that GCS sends is looked up first, then the HTTP
+status, then the exception's class.
 """
 
 from __future__ import annotations
@@ -156,11 +156,11 @@ _NOT_OPEN = "it is not open to everybody, or does not exist; leave gcs.anonymous
 
 @attrs.frozen(kw_only=True)
 class Failed(StoreCall):
-    """What failed: for the message. Operations go by the names of permissions: `objects.get`.
+    """The failed operation, for the message. Operations have the names of permissions: `objects.get`.
 
     Attributes:
         anonymous: whether the request had no identity.
-        media: whether it asked for an object's bytes, which are refused in plain text.
+        media: whether it requested an object's bytes, which are refused in plain text.
     """
 
     scheme: ClassVar[str] = "gs"
@@ -182,10 +182,10 @@ class _Answer(msgspec.Struct):
 
 
 def translate(error: BaseException, failed: Failed) -> SourceError:
-    """The error of the framework for one of Google's libraries, requests, urllib3 or the socket below. Raise it `from error`.
+    """Return the framework's error for an exception of a library or the socket. Raise it `from error`.
 
-    Errors of the framework come back as they are. The message names the place, what the library said, and what to do; never
-    a credential or the query of an address.
+    Errors of the framework are returned unchanged. The message names the place, the text of the library,
+    and advice; never a credential or the query of an address.
     """
     if isinstance(error, SourceError):
         return error
@@ -200,13 +200,13 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
 
 
 def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Failed) -> SourceError:
-    """The error for an answer of GCS.
+    """Return the error for an answer of GCS.
 
     Args:
-        status: of HTTP.
+        status: HTTP status.
         body: JSON with an `error`; or text, from a media request or a proxy.
         headers: looked up in lower case.
-        failed: the place.
+        failed: the operation.
     """
     reason, answer_text, document = _read(body)
     meant = next((meant for words, meant in WORDS.items() if words in answer_text.lower()), reason)
@@ -229,7 +229,7 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
 
 
 def _read(body: bytes) -> tuple[str, str, bool]:
-    """(reason, words, whether it is a document of the JSON API)."""
+    """Return (reason, message, whether it is a document of the JSON API)."""
     try:
         answer = msgspec.json.decode(body, type=_Answer).error
     except msgspec.DecodeError:
@@ -238,14 +238,15 @@ def _read(body: bytes) -> tuple[str, str, bool]:
 
 
 def _is_googles(headers: Mapping[str, str]) -> bool:
-    """Every answer of Google's storage has this field, also what is no JSON: a read is refused in plain text."""
+    """Return whether Google's storage sent the answer: its answers have this field, even in plain text."""
     return headers.get("x-guploader-uploadid") is not None
 
 
 def _needs_document(status: int, failed: Failed) -> bool:
-    """Whether a refusal of that status means something only when the store itself made it.
+    """Return whether a refusal of that status only counts when the store itself sent it.
 
-    An ingress whose route is being reloaded answers "404 page not found" to everything: that is no news of an object.
+    An ingress whose route is being reloaded answers "404 page not found" to every request, which says
+    nothing about an object.
     """
     if failed.media and status == 404:  # noqa: PLR2004  # the description of the object tells: see `GcsStore._refused`
         return False

@@ -1,4 +1,4 @@
-"""The iterator of the GCS source: a store's iterator over one bucket."""
+"""The iterator of the GCS source."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from framework.iterator.object_store import StoreRecordIterator
 
 
 class GcsSourceRecordIterator(StoreRecordIterator):
-    """Records of the objects of a bucket. All it needs comes from `StoreRecordIterator` and `GcsStore`."""
+    """Records of the objects of a bucket; see `StoreRecordIterator` and `GcsStore`."""

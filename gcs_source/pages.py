@@ -1,7 +1,8 @@
-"""One answer of the listing (JSON API, Objects: list) -> a `ListPage`. All that is read from a listing is read here.
+"""Parses answers of listings (JSON API, Objects: list) into `ListPage`; the only place that reads listings.
 
-The library's own way makes an object of some forty properties for every key. Here the fields that are used are asked for
-(`FIELDS`), and decoded into the values of the framework straight away (measured by `benchmarks/listing_cpu.py`).
+The library creates an object of some forty properties for every key. Here only the needed fields are
+requested (`FIELDS`), and decoded directly into values of the framework (measured by
+`benchmarks/listing_cpu.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ FIELDS = f"nextPageToken,items({ITEM_FIELDS})"
 
 
 class Item(msgspec.Struct, rename="camel"):
-    """One object, as the store describes it: https://cloud.google.com/storage/docs/json_api/v1/objects#resource."""
+    """An object in a listing: https://cloud.google.com/storage/docs/json_api/v1/objects#resource."""
 
     name: str
     generation: str
@@ -45,21 +46,22 @@ _decode_item = msgspec.json.Decoder(Item).decode
 
 
 def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: str = "", most: int = 5000) -> ListPage:
-    """The page in the body of an answer.
+    """Parse the body of an answer.
 
     Args:
         body: JSON.
-        headers: of the answer, looked up in lower case.
-        bucket: its name.
-        after: left out when it is the first key: the store's `startOffset` is inclusive.
-        most: at most so many objects; what is above it is left to the next call.
+        headers: headers of the answer, looked up in lower case.
+        bucket: name of the bucket.
+        after: dropped when it is the first key: the store's `startOffset` is inclusive.
+        most: maximum number of objects; the rest is left to the next call.
 
     Returns:
-        The page; its continuation goes by the last key, or by the store's token where no key came with it: see `resume`.
+        The page; its continuation is the last key, or the store's token for a page without keys: see
+            `resume`.
 
     Raises:
-        StoreUnavailableError: the body is cut short, or no listing.
-        ListingError: the objects are of a zonal bucket.
+        StoreUnavailableError: the body is truncated, or not a listing.
+        ListingError: the objects belong to a zonal bucket.
     """
     try:
         page = _decode_page(body)
@@ -78,10 +80,10 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
 
 
 def offsets(after: str, until: str | None) -> dict[str, str]:
-    """The parameters for the keys `after .. until`, both inclusive; a few behind may be shown too.
+    """Return the parameters for the keys `after .. until`, both inclusive; a few later keys may be listed too.
 
-    `endOffset` is exclusive. A space behind the key makes it inclusive; what lies between begins with the key and a control
-    character, and is left out by who asks. No offset may be longer than a key can be.
+    `endOffset` is exclusive. A space appended to the key makes it inclusive. Keys in between begin with
+    the key and a control character, and the caller drops them. No offset may be longer than a key can be.
     """
     asked = {"startOffset": after} if after else {}
     if until is not None and len(until.encode()) < MAX_KEY_BYTES:
@@ -90,7 +92,7 @@ def offsets(after: str, until: str | None) -> dict[str, str]:
 
 
 def resume(continuation: str | None, after: str) -> tuple[str, str]:
-    """(key to go on after, token of the store) for the next request; empty = none. A token decides, where there is one."""
+    """Return (key to continue after, token of the store) for the next request; empty = none. A token takes precedence."""
     if continuation is None:
         return after, ""
     if continuation[0] == _BY_KEY:
@@ -100,10 +102,10 @@ def resume(continuation: str | None, after: str) -> tuple[str, str]:
 
 
 def parse_object(body: bytes, bucket: str) -> NativeObject:
-    """One object's description.
+    """Parse the description of an object.
 
     Raises:
-        StoreUnavailableError: the body is cut short, or no description.
+        StoreUnavailableError: the body is truncated, or not a description.
     """
     try:
         return _native(_decode_item(body), bucket)

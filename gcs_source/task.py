@@ -1,4 +1,4 @@
-"""The task of the GCS source: its configuration, and its store."""
+"""The task of the GCS source: its configuration and its store."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class GcsSourceConfig(SourceCommonConfig):
-    """The configuration of the GCS source: what sources have in common, and `[gcs]`."""
+    """The configuration of the GCS source: the common sections, and `[gcs]`."""
 
     gcs: GcsConfig
 
 
 class GcsSourceTask(StoreSourceTask):
-    """Reads one bucket of Google Cloud Storage."""
+    """Reads a bucket of Google Cloud Storage."""
 
     config_class = GcsSourceConfig
     section = "gcs"
@@ -45,8 +45,8 @@ class GcsSourceTask(StoreSourceTask):
         return attrs.evolve(config, bucket=bucket, customer_key="")
 
     def make_credentials(self) -> Credentials | None:
-        """Credentials of one's own, which no option of `[gcs]` can name; None takes what is configured.
+        """Return custom credentials that no option of `[gcs]` covers; None uses the configured ones.
 
-        A subclass may replace it. Called once for each bucket and process, when the store is made.
+        Overridable. Called once per bucket and process, when the store is created.
         """
         return None

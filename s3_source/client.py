@@ -391,7 +391,7 @@ class S3Store(ObjectStore):
             credentials = self._session.get_credentials()
             if credentials is None:
                 raise NoCredentialsError
-            # Frozen anew for every request: keys of a role renew themselves.
+            # Frozen again for every request: keys of a role renew themselves.
             S3SigV4Auth(credentials.get_frozen_credentials(), pattern.service, pattern.region).add_auth(request)
         prepared = request.prepare()
         if encoding is not None:  # not signed: caches and Google change it on the way

@@ -1,4 +1,4 @@
-"""Section `[s3]` of the configuration: every option of the S3 source, with its default, range and meaning."""
+"""Section `[s3]` of the configuration: all options of the S3 source."""
 
 from __future__ import annotations
 
@@ -20,59 +20,61 @@ ROLE_SECONDS = (900, 43_200)
 
 @attrs.frozen(kw_only=True)
 class S3Config(BucketConfig):
-    """What to read, where it lies, with which identity, and how patiently.
+    """What to read, from where, with which identity, and how often to retry.
 
-    Identity: the first that is set of `anonymous`, `access_key_id` with `secret_access_key`, `profile`; otherwise the
-    default chain of the AWS libraries (environment, shared files, container, instance). With `role_arn` that identity
-    is used to assume the role, whose temporary keys renew themselves.
+    Identity: the first that is set of `anonymous`, `access_key_id` with `secret_access_key`, `profile`;
+    otherwise the default chain of the AWS libraries (environment, shared files, container, instance).
+    With `role_arn`, that identity assumes the role, whose temporary keys are renewed automatically.
     """
 
     scheme: ClassVar[str] = "s3"
 
     bucket: str = option(doc="Name of the bucket, or the ARN of an access point.")
     region: str = option("", doc="Region of the bucket; empty = environment or profile, else us-east-1.")
-    endpoint: str = option("", doc="Address of another store that speaks S3, with its scheme: `http://localhost:8333`.")
+    endpoint: str = option(
+        "", doc="Address of another store with the S3 protocol, with its scheme: `http://localhost:8333`."
+    )
     addressing_style: str = option(
         "auto",
         choices=("auto", "path", "virtual"),
-        doc="Where the bucket's name goes: path or host. auto = path with `endpoint`, else as AWS wants it.",
+        doc="Place of the bucket's name: path or host. auto = path with `endpoint`, else the default of AWS.",
     )
     access_key_id: str = option("", secret=True, doc="Static access key; goes with `secret_access_key`.")
     secret_access_key: str = option("", secret=True, doc="Secret of the static access key.")
     session_token: str = option("", secret=True, doc="Token of temporary static keys.")
     profile: str = option("", doc="Name of a profile of the shared AWS configuration files.")
-    anonymous: bool = option(default=False, doc="Sends unsigned requests: for public buckets.")
+    anonymous: bool = option(default=False, doc="Send unsigned requests: for public buckets.")
     expected_bucket_owner: str = option(
         "", doc="Account that must own the bucket, 12 digits. With another owner every request is denied."
     )
-    requester_pays: bool = option(default=False, doc="Accepts the costs of requests to a requester-pays bucket.")
+    requester_pays: bool = option(default=False, doc="Accept the costs of requests to a requester-pays bucket.")
     sse_customer_key: str = option(
-        "", secret=True, doc="Key of objects encrypted with a key of one's own (SSE-C, AES256): 32 bytes in base64."
+        "", secret=True, doc="Customer-provided key of encrypted objects (SSE-C, AES256): 32 bytes in base64."
     )
     role_arn: str = option("", doc="ARN of a role to assume.")
     role_session_name: str = option(
-        "", doc="Name of the role's session, as it stands in audit logs; empty = iggy-s3-source."
+        "", doc="Name of the role's session, visible in audit logs; empty = iggy-s3-source."
     )
-    role_external_id: str = option("", doc="External id that the role's trust policy asks for.")
+    role_external_id: str = option("", doc="External id that the role's trust policy requires.")
     role_duration: Seconds = option(
         3600,
         minimum=ROLE_SECONDS[0],
         maximum=ROLE_SECONDS[1],
-        doc="Life of the role's temporary keys; they renew themselves.",
+        doc="Lifetime of the role's temporary keys, which are renewed automatically.",
         former_names={"role_duration_seconds": ""},
     )
     sts_endpoint: str = option("", doc="Address of the token service, with its scheme; empty = the region's.")
 
     def validate_options(self) -> Iterator[str]:
-        """What `check` finds; the loader of the file calls this."""
+        """Yield the errors that `check` finds."""
         yield from check(self)
 
 
 def check(config: S3Config) -> list[str]:
-    """Every mistake that two or more options make together, or that one makes in its form; empty when there is none.
+    """Return all errors of combined options, or of an option's form; empty without errors.
 
-    Each sentence begins with the option's name. Ranges and choices of single options are checked when the file is read.
-    No I/O; never a secret in a sentence.
+    Each begins with the option's name. Ranges and choices of single options are checked when the file is
+    read. No I/O; no error contains a secret.
     """
     addresses = address_errors(endpoint=config.endpoint, sts_endpoint=config.sts_endpoint, proxy=config.proxy)
     mistakes = [*_names(config), *addresses, *_identity(config), *_role(config)]
@@ -85,10 +87,10 @@ def check(config: S3Config) -> list[str]:
 
 
 def sse_customer_key(config: S3Config) -> bytes:
-    """The 32 bytes of the SSE-C key; empty without one.
+    """Return the 32 bytes of the SSE-C key; empty without one.
 
     Raises:
-        ValueError: it is not the base64 form of 32 bytes; `check` says so beforehand.
+        ValueError: it is not the base64 form of 32 bytes; `check` reports this earlier.
     """
     if not config.sse_customer_key:
         return b""

@@ -1,8 +1,8 @@
-"""Every failure of the AWS libraries and of S3 -> the errors of `framework.errors`.
+"""Translation of all errors of the AWS libraries and of S3 into `framework.errors`.
 
-Exceptions are told apart by the names of their classes, not by the classes: this module imports no vendor library, and
-works with versions of them that know more or fewer. A code that S3 sends is looked up first, then the HTTP status, then
-the exception's class. A test walks through every class of `botocore.exceptions`.
+Exceptions are recognized by the names of their classes: this module imports no vendor library, and works
+with versions that have more or fewer classes. A code that S3 sends is looked up first, then the HTTP
+status, then the exception's class. A test covers every class of `botocore.exceptions`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from framework.storage.error_messages import NO_DOCUMENT, StoreCall, innermost, 
 _Kind = type[SourceError]
 
 MAKING = "CreateClient"
-"""The operation that is none: what fails then is the configuration."""
+"""Pseudo-operation of creating the client: its failures are configuration errors."""
 
 
 def _codes(kind: _Kind, text: str) -> dict[str, _Kind]:
@@ -151,11 +151,11 @@ _ACTIONS = {"GetObject": "s3:GetObject", "HeadObject": "s3:GetObject", "AssumeRo
 
 @attrs.frozen(kw_only=True)
 class Failed(StoreCall):
-    """What failed: for the message. Operations go by S3's names: `GetObject`.
+    """The failed operation, for the message. Operations have S3's names: `GetObject`.
 
     Attributes:
-        role_arn: the role to assume, when there is one.
-        owner: the account that must own the bucket, when one is configured.
+        role_arn: the role to assume, if any.
+        owner: the account that must own the bucket, if configured.
     """
 
     scheme: ClassVar[str] = "s3"
@@ -164,10 +164,10 @@ class Failed(StoreCall):
 
 
 def translate(error: BaseException, failed: Failed) -> SourceError:
-    """The error of the framework for one of boto3, botocore, urllib3 or the socket below. Raise it `from error`.
+    """Return the framework's error for an exception of boto3, botocore, urllib3 or the socket. Raise it `from error`.
 
-    Errors of the framework come back as they are. The message names the place, what S3 or the library said, and what to
-    do; never a credential or the query of an address.
+    Errors of the framework are returned unchanged. The message names the place, the text of S3 or the
+    library, and advice; never a credential or the query of an address.
     """
     if isinstance(error, SourceError):
         return error
@@ -212,16 +212,17 @@ def from_code(
     retry_after: str | None = None,
     signed: bool = True,
 ) -> SourceError:
-    """The error for an answer of S3.
+    """Return the error for an answer of S3.
 
     Args:
-        code: S3's own code; empty or the status when the answer was no document of S3's.
-        status: of HTTP.
-        failed: the place.
-        said: S3's sentence, already free of secrets.
-        region: the bucket's region, when the answer tells it.
+        code: S3's code; empty, or the status, when the answer was not an S3 document.
+        status: HTTP status.
+        failed: the operation.
+        said: S3's message, already without secrets.
+        region: the bucket's region, if the answer contains it.
         retry_after: the header of that name.
-        signed: whether the head has a field of S3's. All that tells its answer to a HEAD from a proxy's: it has no body.
+        signed: whether the headers contain an S3 field: the only difference between an answer of S3 to a
+            HEAD, which has no body, and an answer of a proxy.
     """
     foreign = _is_foreign(code, status, failed, signed=signed)
     kind = StoreUnavailableError if foreign else _code_kind(code, status, failed, said)
@@ -258,9 +259,10 @@ def from_code(
 
 
 def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool:
-    """Whether a refusal is none of S3's own: S3 names a code, save in its answer to a HEAD.
+    """Return whether a refusal is not from S3 itself: S3 sends a code, except in answers to a HEAD.
 
-    An ingress whose route is being reloaded answers "404 page not found" to everything: that is no news of an object.
+    An ingress whose route is being reloaded answers "404 page not found" to every request, which says
+    nothing about an object.
     """
     if signed if failed.operation.startswith("Head") else code not in ("", str(status)):
         return False

@@ -1,4 +1,4 @@
-"""The iterator of the S3 source: a store's iterator over one bucket."""
+"""The iterator of the S3 source."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from framework.iterator.object_store import StoreRecordIterator
 
 
 class S3SourceRecordIterator(StoreRecordIterator):
-    """Records of the objects of a bucket. All it needs comes from `StoreRecordIterator` and `S3Store`."""
+    """Records of the objects of a bucket; see `StoreRecordIterator` and `S3Store`."""

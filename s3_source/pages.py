@@ -1,9 +1,10 @@
-"""One answer of ListObjectsV2 -> a `ListPage`. All that is read from a listing is read here.
+"""Parses answers of ListObjectsV2 into `ListPage`; the only place that reads listings.
 
-botocore's own parser walks the service's model for every key: about 16,000 keys per CPU second. It is kept for everything
-else; for this one answer the client hands the body over, and it is read here: by `s3_source.plain_items` where it is written
-as usual, which takes a seventeenth of the time, else by the standard library's XML parser, which takes a seventh (measured by
-`benchmarks/listing_cpu.py`). The layout is that of the S3 API reference, ListObjectsV2, with `encoding-type=url`.
+botocore's own parser walks the service's model for every key: about 16,000 keys per CPU second. It is
+kept for all other answers; for this one the client passes the body here. `s3_source.plain_items` reads
+the usual form in a seventeenth of that time, the standard library's XML parser any other form in a
+seventh (measured by `benchmarks/listing_cpu.py`). The layout is that of the S3 API reference,
+ListObjectsV2, with `encoding-type=url`.
 """
 
 from __future__ import annotations
@@ -25,28 +26,29 @@ from framework.store import ListPage
 from s3_source.plain_items import PlainItems, plain_items
 
 ROUNDING_MS = 1000
-"""A listing may show milliseconds, and the head of an answer shows seconds, rounded either way."""
+"""Tolerance of times: a listing may have milliseconds, an answer's headers have seconds, rounded either way."""
 
 REPLACEMENT = "\ufffd"
-"""In a key: a byte that is no UTF-8, or what a server that ignores `encoding-type=url` writes where XML takes no character."""
+"""In a key: a byte that is not UTF-8, or the substitute for invalid XML of a server that ignores `encoding-type=url`.
+"""
 
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 _START_AFTER = re.compile(rb"<(?:\w+:)?StartAfter>[^<]*</(?:\w+:)?StartAfter>")
 
 EMPTY_ANSWER = b"<ListBucketResult/>"
-"""What botocore's parser is given in place of the body."""
+"""Body for botocore's parser, instead of the real one."""
 
 
 def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage:
-    """The page in the body of an answer that was asked for with `encoding-type=url`.
+    """Parse the body of an answer to a request with `encoding-type=url`.
 
-    Keys are decoded once, and only when the answer says that they are encoded. The plus sign stands for a space, as in
-    botocore: S3 sends `+` for a space and `%2B` for a plus.
+    Keys are decoded once, and only when the answer says that they are encoded. The plus sign means a
+    space, as in botocore: S3 sends `+` for a space and `%2B` for a plus.
 
     Raises:
-        ListingError: more is promised but not how to get there.
-        StoreUnavailableError: the body is cut short, or no listing.
+        ListingError: there are more pages, but no continuation.
+        StoreUnavailableError: the body is truncated, or not a listing.
     """
     try:
         plain = plain_items(body)
@@ -78,7 +80,7 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
 
 
 def _fields_of(body: bytes) -> tuple[dict[str, str], list[Element]]:
-    """What a page says of itself, and its items. By local names: a gateway may leave a namespace out, or add one."""
+    """Return a page's own fields, and its items. By local names: a gateway may omit a namespace, or add one."""
     try:
         root = fromstring(body)  # noqa: S314 - see the import
     except ParseError:
@@ -107,10 +109,10 @@ def _local(tag: str) -> str:
 
 
 def _truth(text: str) -> bool:
-    """A boolean of XML.
+    """Parse a boolean of XML.
 
     Raises:
-        ValueError: it is none. A missing one must not end a listing in its middle.
+        ValueError: it is invalid. A missing one must not end a listing in its middle.
     """
     word = text.strip().lower()
     if word not in _TRUTH:
@@ -119,7 +121,7 @@ def _truth(text: str) -> bool:
 
 
 def _check_count(key_count: str | None, found: int) -> None:
-    """Compares what a page announces with what it shows.
+    """Compare a page's announced count with its objects.
 
     Raises:
         ValueError: they differ.
@@ -149,7 +151,7 @@ def _plain_objects(items: PlainItems, bucket: str, *, encoded: bool) -> list[Nat
 
 
 def _object(item: Element, bucket: str, *, encoded: bool) -> NativeObject:
-    """The same from an item of any form that XML allows."""
+    """Parse an item in any form that XML allows."""
     fields = {_local(part.tag): part.text or "" for part in item}
     key = fields["Key"]
     if encoded and ("%" in key or "+" in key):
@@ -167,22 +169,23 @@ def _object(item: Element, bucket: str, *, encoded: bool) -> NativeObject:
 
 
 def version_of(etag: str, modified_ms: int) -> str:
-    """What tells two contents under one key apart. The same bytes put again have the same ETag and are a new version."""
+    """Return the version of an object's content. The same bytes stored again have the same ETag and are a new version."""
     return f"{bare_etag(etag)}@{modified_ms}"
 
 
 def bare_etag(etag: str) -> str:
-    """An ETag without quotes and without the mark of a weak one."""
+    """Return an ETag without quotes and without the weak prefix."""
     return etag.removeprefix("W/").strip('"')
 
 
 def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -> None:
-    """Compares an answer with what was listed, for stores that ignore conditions, and for objects listed without an ETag.
+    """Compare an answer with the listed object, for stores that ignore conditions, and objects listed without an ETag.
 
     Raises:
         ObjectChangedError: they differ.
-        ObjectError: the answer is another form of the object: a weak ETag says so, and so does an encoding where no length is
-            announced. With the listed length the bytes are the stored ones, whatever their encoding.
+        ObjectError: the answer is another form of the object: it has a weak ETag, or an encoding without
+            an announced length. With the listed length the bytes are the stored ones, whatever their
+            encoding.
     """
     answer_etag = headers.get("etag") or ""
     encoding = headers.get("content-encoding") or "identity"
@@ -202,7 +205,7 @@ def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -
 
 
 def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
-    """The checksum of the whole object in the head of an answer; None when there is none of a kind that is compared."""
+    """Return the checksum of the whole object in an answer's headers; None without one of a supported kind."""
     if (headers.get("x-amz-checksum-type") or "FULL_OBJECT") != "FULL_OBJECT":
         return None
     for name in ("crc64nvme", "crc32c", "crc32"):
@@ -213,7 +216,7 @@ def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
 
 
 def condition_of(headers: Mapping[str, str]) -> dict[str, str]:
-    """The condition that keeps the next request at the version of this answer; empty when it tells none."""
+    """Return the condition that restricts the next request to the version of this answer; empty without a version."""
     etag = headers.get("etag") or ""
     if etag and not etag.startswith("W/"):  # a weak one never matches
         return {"If-Match": f'"{bare_etag(etag)}"'}

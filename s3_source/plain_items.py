@@ -1,10 +1,11 @@
-"""The items of a page as stores write them -> columns of text, by one pattern over the whole run of them.
+"""Parses the items of a page in the usual form with one pattern, into columns of text.
 
-An XML parser makes an element for each of the five to eight values of a key, which costs more than all else that is done
-for that key. So the usual page is read by a pattern, and only the usual one: no attributes, no spaces between elements, plain
-ASCII, no entity but a quote around an ETag, and in every item the same order of elements as in the first. The pattern has to
-match every byte from the first `<Contents>` to the last `</Contents>`; what is around them goes through the XML parser, with
-one empty item in their place. Any other page is left to that parser whole.
+An XML parser creates an element for each of the five to eight values of a key, which costs more than all
+other work for that key. So a pattern reads the usual form, and only that form: no attributes, no spaces
+between elements, plain ASCII, no entity but a quote around an ETag, and the same order of elements in
+every item. The pattern must match every byte from the first `<Contents>` to the last `</Contents>`. The
+rest goes through the XML parser, with one empty item in their place. Any other page goes to that parser
+as a whole.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import attrs
 _OPEN, _CLOSE, _MARK = b"<Contents>", b"</Contents>", b"<Contents/>"
 
 _TEXT = "[ -%'-;=?-~]"
-"""A character that stands for itself: printable ASCII without `&`, `<` and `>`."""
+"""A literal character: printable ASCII without `&`, `<` and `>`."""
 
 _QUOTE = '(?:&quot;|&#34;|")?'
 
@@ -29,7 +30,7 @@ _READ = {
     "Size": "<Size>([0-9]+)</Size>",
     "StorageClass": f"(?:<StorageClass>({_TEXT}*)</StorageClass>)?",
 }
-"""What is read of an item, and how it is written. ETags and storage classes may be missing."""
+"""Elements of an item that are read, and their form. ETags and storage classes may be missing."""
 
 _NEEDED = ("Key", "LastModified", "Size")
 
@@ -38,7 +39,7 @@ _SKIPPED = (
     f"|<Generation>{_TEXT}*</Generation>|<MetaGeneration>{_TEXT}*</MetaGeneration>"
     f"|<Owner>(?:<ID>{_TEXT}*</ID>|<DisplayName>{_TEXT}*</DisplayName>|<ID/>|<DisplayName/>)*</Owner>)*"
 )
-"""What else stores put into an item; in some and not in others of one page, as the checksums are of newer objects only."""
+"""Other elements of an item; they may occur in some items of a page only, as checksums do for newer objects."""
 
 _NAMES = re.compile(rf"<({'|'.join(_READ)})>".encode())
 
@@ -48,7 +49,8 @@ class PlainItems:
     """The items of one page, a column for each element, and the page without them.
 
     Attributes:
-        rest: the page with one empty `Contents` where they were. They count only if the XML parser finds it there.
+        rest: the page with one empty `Contents` in their place. They count only if the XML parser finds
+            it there.
         keys: as written, encoded or not.
         times: last-modified, as written.
         sizes: digits.
@@ -65,7 +67,7 @@ class PlainItems:
 
 
 def plain_items(body: bytes) -> PlainItems | None:
-    """The items of a page; None when there is none, or when any of it is written in another way."""
+    """Return the items of a page; None without items, or when any of them has another form."""
     first, last = body.find(_OPEN), body.rfind(_CLOSE) + len(_CLOSE)
     if not 0 <= first < last or b"<!" in body[:first]:  # a DOCTYPE may give texts another meaning
         return None
@@ -94,5 +96,5 @@ def plain_items(body: bytes) -> PlainItems | None:
 
 @lru_cache(maxsize=256)  # there are no more orders than that
 def _pattern(order: tuple[str, ...]) -> re.Pattern[str]:
-    """An item whose elements come in that order; a group for each of them."""
+    """Return the pattern of an item with elements in that order; a group for each of them."""
     return re.compile(f"<Contents>{_SKIPPED}{''.join(_READ[name] + _SKIPPED for name in order)}</Contents>")

@@ -1,4 +1,4 @@
-"""The task of the S3 source: its configuration, and its store."""
+"""The task of the S3 source: its configuration and its store."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class S3SourceConfig(SourceCommonConfig):
-    """The configuration of the S3 source: what sources have in common, and `[s3]`."""
+    """The configuration of the S3 source: the common sections, and `[s3]`."""
 
     s3: S3Config
 
 
 class S3SourceTask(StoreSourceTask):
-    """Reads one bucket of S3, or of a store that speaks its protocol."""
+    """Reads a bucket of S3, or of a store with its protocol."""
 
     config_class = S3SourceConfig
     section = "s3"
@@ -45,8 +45,8 @@ class S3SourceTask(StoreSourceTask):
         return attrs.evolve(config, bucket=bucket, sse_customer_key="")
 
     def make_session(self) -> Session | None:
-        """A boto3 session of one's own, for credentials that no option of `[s3]` can name; None takes what is configured.
+        """Return a custom boto3 session, for credentials that no option of `[s3]` covers; None uses the configured ones.
 
-        A subclass may replace it. Called once for each bucket and process, when the store is made.
+        Overridable. Called once per bucket and process, when the store is created.
         """
         return None

@@ -3,7 +3,7 @@
 The standard library's reader in strict mode decides what a row is (RFC 4180, any delimiter and quote): a line end may
 stand inside quotes, a quote inside quotes is doubled. Text is UTF-8. An empty line is no record. A row with too many or
 too few fields, with bytes that are not UTF-8, or with something between a closing quote and the delimiter is a bad
-record. Where such a row, or a line that is too long, leaves a quote open, nobody can tell where the next row begins, and
+record. Where such a row, or a line that is too long, leaves a quote open, the begin of the next row is unknown, and
 the object ends there. Rows can only be told apart from the start, so there are no marks; skipped rows are parsed but not encoded.
 """
 

@@ -88,7 +88,7 @@ class ShareLines(UnpackedStream):
 
 
 class _Part(ObjectInput):
-    """An object of which first the bytes up to `end` are asked for, and more only as somebody goes on reading."""
+    """An object of which first the bytes up to `end` are asked for, and more only as reading goes on."""
 
     def __init__(self, source: ObjectInput, split: Split, end: int) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""The command line: one module for each command, and what they share."""
+"""The command line: a module per command, and their common parts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def main(task_class: type[AbstractSourceTask], program: str | None = None) -> NoReturn:
-    """Runs the program of a source, with all its commands, and ends the process with its exit code.
+    """Run the program of a source, with all its commands, and end the process with its exit code.
 
     Args:
         task_class: the source.
-        program: what it calls itself; by default its class in lower case.
+        program: its name in messages; by default the class name in lower case.
     """
     leave(run(program or task_class.__name__.lower(), task_class))
 

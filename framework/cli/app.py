@@ -1,6 +1,7 @@
-"""The program: options, commands, exit codes. Every source's `__main__` calls `run`.
+"""The program: options, commands, exit codes. The `__main__` of each source calls `run`.
 
-Exit codes: 0 done, 1 try again, 2 configuration, 3 a person must act; `framework.errors` knows the code of each error.
+Exit codes: 0 done, 1 try again, 2 configuration, 3 a person must act. `framework.errors` has the code of
+each error.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ def run(
     *,
     demo: Callable[..., int] | None = None,
 ) -> int:
-    """Runs the program and returns its exit code. One sentence on stderr tells of a failure, never a traceback.
+    """Run the program and return its exit code. A failure is one sentence on stderr, never a traceback.
 
-    A run whose configuration says `[log] format = "json"` tells it as a JSON line.
+    With `[log] format = "json"` in the configuration, a run reports the failure as a JSON line.
 
     Args:
-        program: how it was called, `s3_source`.
+        program: its name, `s3_source`.
         task_class: the source.
         arguments: by default those of the process.
         demo: the command `demo`, for a source that has one.
@@ -92,6 +93,7 @@ def run(
     return code if isinstance(code, int) else EXIT_DONE
 
 
+FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
 OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
 
@@ -148,7 +150,7 @@ class _ErrorReporter:
     def show_warning(
         self, otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: object
     ) -> None:
-        """Writes a former name as a line, without the line of code that Python adds; gives other warnings to `otherwise`."""
+        """Write a former-name warning as a line, without Python's line of code; pass others to `otherwise`."""
         from framework.config.loading import ConfigWarning  # noqa: PLC0415 - only for a warning
 
         if issubclass(category, ConfigWarning):
@@ -157,11 +159,11 @@ class _ErrorReporter:
             otherwise(message, category, *place)
 
     def warn(self, text: str) -> None:
-        """Writes a warning."""
+        """Write a warning."""
         self._write(logging.WARNING, text)
 
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
-        """Writes the last line. `shown`: the text for people, when it has several lines."""
+        """Write the last line. `shown`: the text for people, when it has several lines."""
         self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
     def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
@@ -180,7 +182,7 @@ class _ErrorReporter:
 def make_app(
     program: str, task_class: type[AbstractSourceTask], *, demo: Callable[..., int] | None = None
 ) -> typer.Typer:
-    """The commands of one source."""
+    """Return the commands of a source."""
     app = typer.Typer(
         name=program,
         help="Reads cloud storage and writes every record to Apache Iggy, once and in order.",
@@ -226,7 +228,7 @@ def make_app(
             bool,
             typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
         ] = False,
-        afresh: Annotated[bool, typer.Option("--afresh", hidden=True, callback=_warn_of_afresh)] = False,
+        former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True, callback=_warn_of_former)] = False,
         list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
         get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = GET_PRICE,
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
@@ -240,7 +242,7 @@ def make_app(
             task_class,
             _required(config or context.obj.config),
             prices=prices,
-            ignore_offsets=ignore_offsets or afresh,
+            ignore_offsets=ignore_offsets or former,
             as_json=json,
         )
 
@@ -289,9 +291,9 @@ def make_app(
     return app
 
 
-def _warn_of_afresh(context: typer.Context, given: bool) -> bool:
+def _warn_of_former(context: typer.Context, given: bool) -> bool:
     if given:
-        context.obj.warn("plan --afresh: now called plan --ignore-offsets")
+        context.obj.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")
     return given
 
 

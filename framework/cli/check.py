@@ -1,6 +1,6 @@
-"""The command `check`: is everything ready? One line for each thing, and what to do where it is not.
+"""The command `check`: one line per prerequisite of a run, with advice where it is not met.
 
-It fails where a run would, with the code that a run would end with. It sends and makes nothing.
+It fails where a run would fail, with the same exit code. It sends and creates nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 LOOKED_AT = 1000
-"""So many objects of the listing are decided about, and ten times as many while none is chosen."""
+"""Number of listed objects to filter, and ten times as many while all are filtered."""
 
 PASSING = frozenset(
     {
@@ -40,11 +40,11 @@ PASSING = frozenset(
         FilterReason.DEEP_ARCHIVE,
     }
 )
-"""Reasons that say nothing against the configuration: what comes later may be chosen."""
+"""Filter reasons that do not indicate a wrong configuration: later objects may be selected."""
 
 
 def check_source(task_class: type[AbstractSourceTask], path: Path) -> int:
-    """Writes one line for each check to stdout; returns 0 when all are well, else the code that a run would end with.
+    """Write one line per check to stdout; return 0 when all pass, else the exit code that a run would have.
 
     Raises:
         ConfigError: mistakes in the file.
@@ -69,7 +69,7 @@ def _write(result: CheckResult) -> None:
 
 
 def _engine(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
-    """Java, Spark's master and its executors; nothing for the local engine."""
+    """Check Java, Spark's master and its executors; nothing for the local engine."""
     if config.runner.engine != "spark":
         yield CheckResult("engine", ok=True, detail=f"local, {counted(config.runner.tasks_max or 1, 'task')}")
         return
@@ -123,7 +123,7 @@ def _store(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> 
 
 
 def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckResult:
-    """What the filters leave of the beginning of the listing."""
+    """Check that the filters select objects from the beginning of the listing."""
     from framework.discovery.filters import RoutedSelection, Selector  # noqa: PLC0415
 
     unfit: Counter[str] = Counter()
@@ -184,10 +184,10 @@ def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
 
 
 def _new_folder(folder: Path) -> CheckResult:
-    """The embedded server's folder, which a run would make."""
+    """Check the embedded server's folder, which a run would create."""
     import os  # noqa: PLC0415
 
-    parent = next(one for one in folder.absolute().parents if one.exists())
+    parent = next(ancestor for ancestor in folder.absolute().parents if ancestor.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         detail = f"[iggy] url: {folder} cannot be made, {parent} is not writable"
         return CheckResult("iggy", ok=False, detail=detail)

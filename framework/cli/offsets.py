@@ -1,4 +1,4 @@
-"""The commands of the group `offsets`: their options; `framework.cli.positions` does the work."""
+"""Options of the commands in the group `offsets`; see `framework.cli.positions`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What a command writes while it runs: log lines, plain or JSON, and on a terminal a progress bar below them.
+"""Output of a running command: log lines, plain or JSON, and on a terminal a progress bar below them.
 
     with Output(format="auto", level="info") as output:
         output.update(Progress(objects_done=3, objects_total=40))
 
-Lines and bar go to stderr; stdout is left to results. Lines appear above the bar, never through it. Where there is no
-bar, how far the run is becomes a line of its own every few seconds, when something changed.
+Lines and bar go to stderr; stdout is for results. Lines appear above the bar, never through it. Without a
+bar, the progress is logged as a line every few seconds, when it changed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 OWN_LOGGERS = ("framework", "transformers", "s3_source", "gcs_source")
-"""Follow the configured level; all other packages speak from warnings on."""
+"""Loggers that follow the configured level; all other packages log warnings and above."""
 
 _LINE_EVERY_SECONDS = 10.0
 _BAR_REFRESHES_PER_SECOND = 8
@@ -45,14 +45,14 @@ log = logging.getLogger(__name__)
 
 
 class Output:
-    """Takes over logging and the terminal while it is open. A context manager; one at a time in a process.
+    """Takes over logging and the terminal while it is open. A context manager; one at a time per process.
 
     Args:
         format: `auto` (bar and plain lines on a terminal, plain lines elsewhere), `plain` or `json`.
-        level: least important kind of line: `debug`, `info`, `warning`, `error`.
-        stream: where lines and bar go; stderr by default.
-        terminal: whether the stream is a terminal; found out by default.
-        clock: seconds that only go forward.
+        level: minimum level of lines: `debug`, `info`, `warning`, `error`.
+        stream: destination of lines and bar; stderr by default.
+        terminal: whether the stream is a terminal; detected by default.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Output:
         self.close()
 
     def close(self) -> None:
-        """Leaves the bar as it stands and gives logging back. May be called twice."""
+        """Leave the bar as it is and restore logging. Idempotent."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -101,7 +101,7 @@ class Output:
             undo()
 
     def update(self, progress: Progress) -> None:
-        """Shows how far the run is. Cheap; call it as often as there is something new, from one thread."""
+        """Show the progress. Cheap; call it on every change, from one thread."""
         now = self._clock()
         self._rate.add(now, progress)
         self._last = progress
@@ -112,7 +112,7 @@ class Output:
             self._write_line(progress)
 
     def say(self, text: str) -> None:
-        """Writes a line of the result to stdout, above the bar when both are on the terminal."""
+        """Write a line of the result to stdout, above the bar when both are on the terminal."""
         if self._bar is not None and self._console is not None and sys.stdout.isatty():
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
@@ -175,9 +175,9 @@ class Output:
 
 
 class PlainFormatter(logging.Formatter):
-    """`2024-05-31T12:00:00.123Z INFO    message  name=value`: one line a record, whatever its text holds.
+    """`2024-05-31T12:00:00.123Z INFO    message  name=value`: one line per record, whatever its text contains.
 
-    Of an exception it has class and message; its trace goes to a file, which the line names.
+    For an exception it has class and message; the traceback goes to a file, which the line names.
     """
 
     @override
@@ -192,7 +192,7 @@ class PlainFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time` (UTC), `level`, `logger`, `message`, and the fields given as `extra`.
+    """One JSON object per line: `time` (UTC), `level`, `logger`, `message`, and the fields passed as `extra`.
 
     With an exception also `error`, its class, and `traceback`.
     """
@@ -216,7 +216,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict[str, Any]) -> str:
-    """The trace of a record, of this process or of another one's; it is taken out of the fields."""
+    """Return a record's traceback, from this process or another; it is removed from the fields."""
     trace_text = str(fields.pop(TRACE, ""))
     return traces.scrub(
         formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else trace_text
@@ -224,14 +224,14 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters written as `\n`, `\x1b`: keys may hold them, and terminals obey them."""
+    r"""Return the text with control characters as `\n`, `\x1b`: keys may contain them, and terminals obey them."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def error_text(error: BaseException) -> str:
-    """What failed, for people: one line, and one more for each of several mistakes, whatever keys stand in them."""
+    """Return the error for people: one line, and a further line for each of several mistakes."""
     mistakes = error.mistakes if isinstance(error, ConfigError) else ()
     if len(mistakes) < 2:  # noqa: PLR2004
         return printable(str(error))
@@ -253,14 +253,14 @@ def json_text(value: object, *, indent: bool = False) -> str:
         text = json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":"))
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 class _OneSentence:
-    """A line that cannot be written ends nothing, and is one sentence where logging would print a trace."""
+    """Logs a failure to write a line as one sentence, where logging would print a traceback."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Called by `emit` while the error is being handled."""
+        """Handle a failed write; `emit` calls it while the error is being handled."""
         error = sys.exc_info()[1]
         with contextlib.suppress(Exception):
             what = f"{type(error).__name__}: {printable(str(error))}"
@@ -287,7 +287,7 @@ class _ConsoleHandler(_OneSentence, logging.Handler):
 
 
 def _figures(progress: Progress) -> tuple[int, ...]:
-    """What is worth a new line when it changes; an idle source lists again and again, and that is no news."""
+    """Return the figures whose change is worth a new line; the listings of an idle source are not."""
     return (progress.objects_done, progress.bytes_done, progress.records, progress.skipped, progress.failed)
 
 
@@ -320,7 +320,7 @@ def _take_over_logging(handler: logging.Handler, level: int) -> list[Callable[[]
 
 
 def _log_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
-    """A warning as a line: the message, without the line of code that logging's own capture adds."""
+    """Log a warning as a line: the message, without Python's line of code."""
     name = "" if issubclass(category, ConfigWarning) else f"{category.__name__}: "
     log.warning("%s%s", name, message)
 
@@ -334,7 +334,7 @@ def _log_thread_error(args: threading.ExceptHookArgs) -> None:
 
 
 def _log_unraisable(args: sys.UnraisableHookArgs) -> None:
-    """The same for what cannot be raised anywhere."""
+    """Log an exception that cannot be raised anywhere."""
     if args.exc_value is not None:
         text = args.err_msg or "an error that cannot be caught"
         log.warning("%s", text, exc_info=(args.exc_type, args.exc_value, args.exc_traceback))

@@ -1,4 +1,4 @@
-"""The commands `plan` and `status`: what would be read, and how far the source is."""
+"""The commands `plan` and `status`: the objects that a run would read, and the progress of the source."""
 
 from __future__ import annotations
 

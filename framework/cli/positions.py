@@ -1,4 +1,4 @@
-"""Positions shown, exported, reset and accepted: what the commands of the group `offsets` do."""
+"""The commands of the group `offsets`: show, export, reset and accept positions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 def show_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset | None, *, as_json: bool) -> int:
-    """Writes counts, or the chosen positions, to stdout. Reads only; the source may run meanwhile.
+    """Write counts, or the selected positions, to stdout. Reads only; the source may be running.
 
     Raises:
         ConfigError: mistakes in the file.
-        SourceError: no connection; a log that cannot be read.
+        SourceError: no connection, or an unreadable log.
     """
     found = read_log(task_class, path)
     entries = sorted(_chosen(found, choice), key=_place) if choice is not None else None
@@ -47,7 +47,7 @@ def show_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset
 
 
 def export_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset | None) -> int:
-    """Writes the positions as JSON lines, in no order.
+    """Write the positions as JSON lines, in no particular order.
 
     Raises:
         ConfigError, SourceError: as `show_offsets`.
@@ -60,11 +60,11 @@ def export_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Res
 
 
 def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset, *, yes: bool, dry_run: bool) -> int:
-    """Says what will be sent again, asks, and forgets the positions.
+    """Show what will be sent again, ask for confirmation, and delete the positions.
 
     Raises:
         ConfigError: mistakes in the file; no terminal to ask on, and no --yes.
-        SourceRunningError: the source is at work.
+        SourceRunningError: the source is running.
         SourceError: as `show_offsets`.
     """
     config = read_config(task_class, path)
@@ -92,7 +92,7 @@ def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Rese
 
 
 def accept_topics(task_class: type[AbstractSourceTask], path: Path, *, yes: bool) -> int:
-    """Takes the topics as they are and keeps what positions call done.
+    """Accept the topics as they are; finished objects stay done.
 
     Raises:
         ConfigError, SourceRunningError, SourceError: as `reset_offsets`.
@@ -109,7 +109,7 @@ def accept_topics(task_class: type[AbstractSourceTask], path: Path, *, yes: bool
 
 
 def read_log(task_class: type[AbstractSourceTask], path: Path) -> Inspection:
-    """The log of the source that a file describes."""
+    """Return the offsets log of the source that a file describes."""
     config = read_config(task_class, path)
     with reached(config) as connection:
         return inspect(connection, config)
@@ -133,7 +133,7 @@ def _count(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int]:
 
 
 def as_row(entry: OffsetManagerEntry) -> dict[str, Any]:
-    """One position as `export` writes it; docs/guides/positions-by-hand.md explains each field."""
+    """Return a position as `export` writes it; docs/guides/positions-by-hand.md explains each field."""
     row = {"bucket": entry.bucket, "key": entry.key, **entry.get_properties()}
     if entry.numbering_options:
         row["depends_on"] = orjson.loads(entry.numbering_options)
@@ -141,7 +141,7 @@ def as_row(entry: OffsetManagerEntry) -> dict[str, Any]:
 
 
 def summary(found: Inspection) -> dict[str, Any]:
-    """Counts by state and partition, as `show --json` writes them."""
+    """Return counts by state and partition, as `show --json` writes them."""
     states: Counter[str] = Counter()
     topic_partitions: dict[str, Counter[str]] = defaultdict(Counter)
     for entry in found.entries.view():
@@ -170,7 +170,7 @@ def summary(found: Inspection) -> dict[str, Any]:
 
 
 def summary_lines(found: Inspection) -> Iterator[str]:
-    """The same as a table for people."""
+    """Yield the counts as a table for people."""
     counts = summary(found)
     yield f'source "{found.source}", positions in topic "{found.topic}", epoch {found.epoch}'
     yield f"{'topic_partition':<32} {'done':>12} {'reading':>12} {'failed':>12} {'records':>16}"
@@ -200,12 +200,12 @@ def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
 
 
 def moment(milliseconds: int) -> str:
-    """A time as text, UTC."""
+    """Return a time as text, UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _confirmed(question: str, *, yes: bool, dry_run: bool = False) -> bool:
-    """Asks, unless the answer was given. `dry_run`: the command has that option."""
+    """Ask for confirmation, unless it was given. `dry_run`: the command has that option."""
     if yes:
         return True
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""What requests and bytes of a store cost: options of the command `plan`."""
+"""Costs of requests and bytes of a store: options of the command `plan`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ if TYPE_CHECKING:
 LIST_PRICE = 0.005
 GET_PRICE = 0.0004
 TRANSFER_PRICE = 0.0
-"""Amazon S3 Standard in us-east-1, to a machine in the same region. Other regions, classes and stores cost otherwise."""
+"""Amazon S3 Standard in us-east-1, to a machine in the same region. Other regions, classes and stores have other prices.
+"""
 
 _GIGABYTE = 1e9
 
 
 @attrs.frozen(kw_only=True)
 class Prices:
-    """In US dollars.
+    """Prices in US dollars.
 
     Attributes:
-        list_per_1000: of 1,000 LIST requests.
-        get_per_1000: of 1,000 GET requests.
-        transfer_per_gb: of 1,000,000,000 bytes that are read.
+        list_per_1000: for 1,000 LIST requests.
+        get_per_1000: for 1,000 GET requests.
+        transfer_per_gb: for 1,000,000,000 bytes read.
     """
 
     list_per_1000: float = LIST_PRICE

@@ -1,4 +1,4 @@
-"""How far a run is, as one line of text with speed and time left."""
+"""The progress of a run as one line of text, with speed and time left."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _MINUTE, _HOUR = 60, 3600
 
 
 class Rate:
-    """Speed over the last ten seconds, from the values as they come."""
+    """Speed over the last ten seconds of values."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int]] = deque()
 
     def add(self, now: float, progress: Progress) -> None:
-        """Takes a value.
+        """Add a value.
 
         Args:
-            now: seconds of a clock that only goes forward.
+            now: monotonic seconds.
             progress: the value.
         """
         seen = self._seen
@@ -32,12 +32,12 @@ class Rate:
 
     @property
     def records_per_second(self) -> float:
-        """0 until two values came."""
+        """Records per second; 0 before the second value."""
         return self._per_second(1)
 
     @property
     def bytes_per_second(self) -> float:
-        """0 until two values came."""
+        """Bytes per second; 0 before the second value."""
         return self._per_second(2)
 
     def _per_second(self, index: int) -> float:
@@ -49,7 +49,7 @@ class Rate:
 
 
 def seconds_left(progress: Progress, rate: Rate) -> float | None:
-    """By bytes, which a listing tells in advance; None while total or speed are not known."""
+    """Return the time left, by bytes, which a listing shows in advance; None while total or speed are unknown."""
     speed = rate.bytes_per_second
     if not progress.bytes_total or speed <= 0:
         return None

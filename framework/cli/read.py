@@ -1,4 +1,4 @@
-"""The command `read`: what a topic holds, one JSON line a record."""
+"""The command `read`: the records of a topic, one JSON line each."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 def read_records(
     task_class: type[AbstractSourceTask], path: Path, *, topic: str, partition: int | None, offset: int, limit: int
 ) -> int:
-    """Writes the records to stdout, partition after partition, each from `offset` to its end as it is now.
+    """Write the records to stdout, partition after partition, each from `offset` to its present end.
 
-    A line: `{"topic", "partition", "offset", "id", "timestamp_us", "bucket", "key", "version", "record", "payload"}`, with `share`
-    and `split_size` when the object was split; a payload that is no JSON is a string, and bytes that are no UTF-8 are
-    `"payload_base64"`.
+    A line: `{"topic", "partition", "offset", "id", "timestamp_us", "bucket", "key", "version", "record",
+    "payload"}`, with `share` and `split_size` when the object was split. A payload that is not JSON is a
+    string; bytes that are not UTF-8 are `"payload_base64"`.
 
     Raises:
         ConfigError: mistakes in the file; no topic to read.
-        IggyTopicError: no such topic or partition.
+        IggyTopicError: the topic or partition is missing.
     """
     from framework.discovery.routing import Router  # noqa: PLC0415
     from framework.iggy.reader import read_topic  # noqa: PLC0415
@@ -43,7 +43,7 @@ def read_records(
         info = connection.get_topic(config.iggy.stream, name)
         if info is None:
             raise IggyTopicError(f'there is no topic "{name}" in stream "{config.iggy.stream}": run the source first')
-        partitions = [one.id for one in info.partitions]
+        partitions = [found.id for found in info.partitions]
         if partition is not None and partition not in partitions:
             raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(partitions) - 1}, no {partition}')
         chosen = partitions if partition is None else [partition]
@@ -73,7 +73,7 @@ def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int
 
 
 def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:
-    """One message as the object that `read` writes."""
+    """Return a message as `read` writes it."""
     from framework.iggy.headers import join_provenance, split_of  # noqa: PLC0415
     from framework.model.message_ids import parse_message_id  # noqa: PLC0415
 

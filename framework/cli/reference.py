@@ -1,9 +1,9 @@
-"""The page docs/reference/configuration.md, written from the options themselves.
+"""Generates the page docs/reference/configuration.md from the options themselves.
 
     python -m framework.cli.reference --write      writes the page
     python -m framework.cli.reference              prints it
 
-A test fails when the page is not what this module gives.
+A test fails when the page differs from this module's output.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ topic = "orders"
 
 
 def reference_page() -> str:
-    """The whole page, in Markdown."""
+    """Return the whole page, in Markdown."""
     sections = dict(sections_of(SourceCommonConfig))
     ordered: dict[str, type] = {"source": sections.pop("source")}
     for name, path in STORE_SECTIONS.items():
@@ -79,10 +79,10 @@ def _metrics_text() -> str:
 
 
 def section_text(name: str, cls: type) -> str:
-    """One section of the page: what it is for, and a table of its options."""
+    """Return one section of the page: its purpose, and a table of its options."""
     lines = [f"## `[{name}]`", "", inspect.cleandoc(cls.__doc__ or ""), ""]
     lines += ["| option | type | default | meaning |", "| --- | --- | --- | --- |"]
-    lines += [_row(option) for option in sorted(options_of(cls), key=lambda one: not one.required)]
+    lines += [_row(option) for option in sorted(options_of(cls), key=lambda item: not item.required)]
     return "\n".join([*lines, ""])
 
 
@@ -137,7 +137,7 @@ def _meaning(option: Option) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the page, or writes it."""
+    """Print the page, or write it."""
     parser = argparse.ArgumentParser("python -m framework.cli.reference", description="The options, as a page.")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     if parser.parse_args(arguments).write:

@@ -1,4 +1,4 @@
-"""The command without a name: runs the source, until it is stopped or once."""
+"""The program without a command: runs the source, continuously or once."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TAKEN_OVER_SECONDS = 5.0
-"""How long the port of an instance that was taken over is waited for: it ends within that time."""
+"""Maximum wait for the port of an instance that was taken over: it ends within that time."""
 
 
 def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommonConfig:
-    """The configuration in a file, checked in full, the format included.
+    """Return the configuration in a file, fully checked, including the format.
 
     Raises:
-        ConfigError: every mistake, each with its place.
+        ConfigError: all mistakes, each with its place.
     """
     from framework.config.formats import make_transformer  # noqa: PLC0415 - formats are found when they are used
 
@@ -67,7 +67,7 @@ def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommo
 
 
 def is_new(config: SourceCommonConfig) -> bool:
-    """Whether nothing can have been read yet: the folder of the embedded server is not there."""
+    """Return whether nothing can have been read yet: the folder of the embedded server does not exist."""
     from framework.engine.session import IggyTarget  # noqa: PLC0415 - loads the door to Iggy
 
     return IggyTarget(config).missing_folder is not None
@@ -75,11 +75,11 @@ def is_new(config: SourceCommonConfig) -> bool:
 
 @contextlib.contextmanager
 def reached(config: SourceCommonConfig) -> Iterator[IggyConnection]:
-    """A connection for a command that looks at what is there. It makes nothing, also not the embedded server's folder.
+    """Yield a connection for a read-only command. It creates nothing, not even the embedded server's folder.
 
     Raises:
-        IggyTopicError: the folder is not there.
-        SourceError: what connecting raises.
+        IggyTopicError: the folder does not exist.
+        SourceError: the connection fails.
     """
     from framework.engine.session import IggyTarget  # noqa: PLC0415 - loads the door to Iggy
 
@@ -91,7 +91,7 @@ def reached(config: SourceCommonConfig) -> Iterator[IggyConnection]:
 
 
 def wants_json(path: Path) -> bool:
-    """Whether a file asks for a log of JSON lines; also of a file with mistakes, which are told that way, too."""
+    """Return whether a file asks for a log of JSON lines; works for a file with mistakes, which are then JSON too."""
     try:
         found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except (OSError, ValueError):  # the loader says what is wrong
@@ -101,11 +101,11 @@ def wants_json(path: Path) -> bool:
 
 
 def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool, take_over: bool = False) -> int:
-    """Runs a source; returns 0 when it ended as asked, and 1 when `--once` was interrupted.
+    """Run a source; return 0 when it ended as requested, and 1 when `--once` was interrupted.
 
     Raises:
         ConfigError: mistakes in the file.
-        SourceError: what ended the run.
+        SourceError: the error that ended the run.
     """
     config = read_config(task_class, path)
     limit_arenas()
@@ -125,7 +125,7 @@ def run_engine(
     once: bool,
     take_over: bool = False,
 ) -> Progress:
-    """Runs the configured engine below an output that is open; returns the figures of the run."""
+    """Run the configured engine below an open output; return the figures of the run."""
     engine_class = _engine_class(config)
     watch = EmptyWatch(config)
 
@@ -168,7 +168,7 @@ def _engine_class(config: SourceCommonConfig) -> type[LocalEngine]:
 
 
 def require_pyspark() -> None:
-    """Looks whether the engine "spark" is installed.
+    """Check that the engine "spark" is installed.
 
     Raises:
         FatalError: it is not.
@@ -281,10 +281,10 @@ class _Metrics:
         self._server: MetricsServer | None = None
 
     def start(self, engine: LocalEngine) -> None:
-        """Listens, if an address is configured; once.
+        """Open the port, if an address is configured; once.
 
         Raises:
-            ConfigError: the address cannot be listened at.
+            ConfigError: the address cannot be used.
         """
         place = self._config.metrics.host_and_port()
         if place is None or self._server is not None:

@@ -1,8 +1,9 @@
-"""Where the trace of an unexpected error goes: into a file of the machine, never to the terminal or the log.
+"""Tracebacks of unexpected errors: kept in a file of the machine, never on the terminal or in the log.
 
     /tmp/iggy-cloud-sources-1000/error-20260731T120000-4711.txt
 
-One file a process, and the newest twenty of a user: a supervisor that restarts endlessly does not fill the disk.
+One file per process, and the newest twenty of a user: a supervisor that restarts endlessly does not fill
+the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _name: str | None = None
 
 
 def folder() -> Path:
-    """The folder of this user's traces; `TMPDIR` moves it."""
+    """Return the folder of this user's traces; `TMPDIR` moves it."""
     user = os.getuid() if hasattr(os, "getuid") else "all"
     return Path(tempfile.gettempdir()) / f"iggy-cloud-sources-{user}"
 
@@ -43,7 +44,7 @@ def scrub(text: str) -> str:
 
 
 def keep(trace: str) -> str:
-    """Writes a trace down; returns where it is, as the end of a sentence: `the trace is in FILE`. Never raises."""
+    """Store a traceback; return its place as the end of a sentence: `the trace is in FILE`. Never raises."""
     try:
         return f"the trace is in {_write(scrub(trace))}"
     except OSError as exc:

@@ -103,9 +103,9 @@ def bucket_errors(config: BucketConfig, bucket: str) -> Iterator[str]:
         yield f"bucket: give the bare name, not an address ({bucket.partition('://')[2].partition('/')[0]!r})"
     if config.prefix and config.prefixes:
         yield "prefix, prefixes: give one of them"
-    for one in (config.prefix, *config.prefixes):
-        if one.startswith(f"{config.scheme}://{bucket}"):
-            yield f"prefix: {one!r} is an address; give what follows the bucket's name"
+    for prefix in (config.prefix, *config.prefixes):
+        if prefix.startswith(f"{config.scheme}://{bucket}"):
+            yield f"prefix: {prefix!r} is an address; give what follows the bucket's name"
     for first, second in itertools.pairwise(sorted(config.prefixes)):
         if second.startswith(first):
             yield f"prefixes: {second!r} lies within {first!r}; its objects would be read twice"

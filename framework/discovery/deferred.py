@@ -38,7 +38,7 @@ class DeferredKeys:
             self._fresh.add(key)
             if len(self._since) >= 2 * MAX_DEFERRED:
                 kept = set(nsmallest(MAX_DEFERRED, self._since))
-                self._since = {one: since for one, since in self._since.items() if one in kept}
+                self._since = {key: since for key, since in self._since.items() if key in kept}
                 self._waiting &= kept
                 self._fresh &= kept
 

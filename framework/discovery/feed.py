@@ -319,7 +319,11 @@ class ListingFeed(ObjectFeed):
         except ObjectError as error:
             return self._refuse(native, error)
         tracker.seen_open(key, native)
-        return (self._assign(native, one) for one in entries if not one.finished and one.split_number not in in_flight)
+        return (
+            self._assign(native, entry)
+            for entry in entries
+            if not entry.finished and entry.split_number not in in_flight
+        )
 
     def _refuse(self, native: NativeObject, error: ObjectError) -> Iterator[Assignment]:
         if not self._tolerant:
@@ -367,8 +371,8 @@ class ListingFeed(ObjectFeed):
                     entries += self._begin_rest(native, entries)
             if in_flight or all(entry.numbering_options in {"", self._numbering_options} for entry in entries):
                 return entries
-            begun = any(one.records_done or one.finished for one in entries)
-            if begun and not any(one.may_begin_again and not one.finished for one in entries):
+            begun = any(entry.records_done or entry.finished for entry in entries)
+            if begun and not any(entry.may_begin_again and not entry.finished for entry in entries):
                 for entry in entries:
                     if not entry.finished:
                         check_numbering(entry, self._numbering_options, native.location)

@@ -156,7 +156,7 @@ class Tail:
         for native in stream:
             key = native.key
             if not key.startswith(prefix.name):
-                prefix = next((one for one in self._prefixes if key.startswith(one.name)), prefix)
+                prefix = next((candidate for candidate in self._prefixes if key.startswith(candidate.name)), prefix)
             if key > prefix.floor:
                 prefix.top.append(key)
                 if len(prefix.top) >= 2 * self._kept_keys:

@@ -1,13 +1,13 @@
 """Replay of dead letters: the command `dead-letter replay`.
 
-    claim, fence, load -> open letters -> [note where the partitions end -> send, marked -> confirmed -> mark the letters]
+    claim, fence, load -> unreplayed dead letters -> [note where the partitions end -> send, marked -> confirmed -> mark them]
 
 A replay has its own epoch, so it never runs beside its source. It is repeatable: if it was killed, the next replay
-searches the partitions for letters that were sent but not marked. It starts at the ends that the killed replay had
+searches the partitions for dead letters that were sent but not marked. It starts at the ends that the killed replay had
 noted before it sent. Replayed records have their own ids: no recovery takes them for records of their objects. They
 have no position either, so they are not sent to a topic that may lose them.
 
-A letter about a record sends that record. A letter about the rest of an object sends nothing: it reopens the object's
+A dead letter about a record sends that record. A dead letter about the rest of an object sends nothing: it reopens the object's
 position, and the next run resumes where the object failed.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH_SIZE = 500
-"""Letters between two marks."""
+"""Dead letters between two marks."""
 
 BATCH_BYTES = 8 << 20
 
@@ -59,7 +59,7 @@ class ReplayCounts:
         sent: records sent.
         found: records that an earlier, killed replay had already sent.
         reopened: objects that the next start resumes.
-        bad: letters that remain: error message -> count.
+        bad: dead letters that remain: error message -> count.
     """
 
     sent: int = 0
@@ -69,7 +69,7 @@ class ReplayCounts:
 
     @property
     def stayed(self) -> int:
-        """Number of letters that remain."""
+        """Number of dead letters that remain."""
         return sum(self.bad.values())
 
 
@@ -105,10 +105,10 @@ class DeadLetterReplay:
         self.counts = ReplayCounts()
 
     def run(self, letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> ReplayCounts:
-        """Replay letters, and mark them.
+        """Replay dead letters, and mark them.
 
         Args:
-            letters: letters that are not replayed yet.
+            letters: dead letters that are not replayed yet.
             notes: every marker of earlier replays.
 
         Raises:
@@ -128,13 +128,13 @@ class DeadLetterReplay:
         return self.counts
 
     def _has_place(self, letter: StoredDeadLetter) -> bool:
-        """Return whether records may go where the letter says: any program with access can write letters."""
+        """Return whether records may go where the dead letter says: any program with access can write dead letters."""
         topic_partition, partitions = letter.topic_partition, self._session.config.iggy.partitions
         if topic_partition.topic not in self._refusals:
             self._refusals[topic_partition.topic] = self._refusal(topic_partition.topic)
         refusal = self._refusals[topic_partition.topic]
         if refusal is None and topic_partition.partition >= partitions:
-            refusal = f"has {partitions} partitions, and the letter names partition {topic_partition.partition}"
+            refusal = f"has {partitions} partitions, and the dead letter names partition {topic_partition.partition}"
         if refusal is not None:
             self._stays(RecordError(f'topic "{topic_partition.topic}" {refusal}'))
         return refusal is None
@@ -157,8 +157,10 @@ class DeadLetterReplay:
         return False
 
     def _reopen(self, letters: Sequence[StoredDeadLetter]) -> None:
-        """Reopen positions before marking: a letter that was only marked would never be replayed."""
-        places = {(one.bucket, one.key, one.split_number, one.version, one.record - 1) for one in letters}
+        """Reopen positions before marking: a dead letter that was only marked would never be replayed."""
+        places = {
+            (letter.bucket, letter.key, letter.split_number, letter.version, letter.record - 1) for letter in letters
+        }
         self.counts.reopened = reopen_objects(
             self._session,
             lambda entry: (entry.bucket, entry.key, entry.split_number, entry.version, entry.records_done) in places,
@@ -166,10 +168,10 @@ class DeadLetterReplay:
         for at in range(0, len(letters), BATCH_SIZE):
             self._box.replayed(letters[at : at + BATCH_SIZE])
 
-    # ---- letters that an earlier replay had sent
+    # ---- dead letters that an earlier replay had sent
 
     def _found(self, letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> list[StoredDeadLetter]:
-        """Mark the letters that an earlier, killed replay had sent; return the others."""
+        """Mark the dead letters that an earlier, killed replay had sent; return the others."""
         by_offset = {letter.offset: letter for letter in letters}
         suspects: set[int] = set()
         since: dict[TopicPartition, int] = {}
@@ -193,7 +195,7 @@ class DeadLetterReplay:
         return [letter for letter in letters if self._id(letter) not in found]
 
     def _id(self, letter: StoredDeadLetter) -> int:
-        """Return the id of the message that replays the letter."""
+        """Return the id of the message that replays the dead letter."""
         of_object = dead_letter_hash64(
             self._source,
             letter.bucket,
@@ -209,7 +211,7 @@ class DeadLetterReplay:
 
     def _remade(self, letters: Iterable[StoredDeadLetter]) -> Iterator[_Remade]:
         """Yield the records that can be read now, object by object."""
-        by_object = sorted(letters, key=lambda one: (*_object_of(one), one.record, one.offset))
+        by_object = sorted(letters, key=lambda letter: (*_object_of(letter), letter.record, letter.offset))
         for (bucket, key, version, *_), group in itertools.groupby(by_object, key=_object_of):
             wanted = list(group)
             native = self._as_it_was(bucket, key, version)
@@ -226,7 +228,7 @@ class DeadLetterReplay:
         self.counts.bad[error.message] = self.counts.bad.get(error.message, 0) + 1
 
     def _as_it_was(self, bucket: str, key: str, version: str) -> NativeObject | None:
-        """Return the letters' object; None when it is gone, or is another version."""
+        """Return the dead letters' object; None when it is gone, or is another version."""
         native = self._iterator.look_up(NativeObject(bucket=bucket, key=key, size=0, version=version))
         return native if native is not None and native.version == version else None
 
@@ -238,7 +240,7 @@ class DeadLetterReplay:
         raw = self._box.raw(letter) if letter.payload == "whole" else b""
         if not raw:
             reason = read.message if read is not None else "its object is gone, or there in another version"
-            raise RecordError(f"{reason}, and the letter does not hold the whole record")
+            raise RecordError(f"{reason}, and the dead letter does not hold the whole record")
         return self._iterator.transformer.decode_record(raw, key=letter.key)
 
     def _from_object(
@@ -265,7 +267,7 @@ class DeadLetterReplay:
                         found[number] = bytes(run.payloads[number - run.first_record])
                 if len(found) == len(wanted):
                     break
-        except ObjectError as error:  # covers the remaining records: only the letters' own bytes are left for them
+        except ObjectError as error:  # covers the remaining records: only the dead letters' own bytes are left for them
             for number in wanted - found.keys():
                 found[number] = error
         finally:
@@ -275,31 +277,35 @@ class DeadLetterReplay:
     # ---- sending
 
     def _groups(self, remade: Iterable[_Remade]) -> Iterator[list[_Remade]]:
-        """Yield groups to send between two marks. Letters with the same id are adjacent, and stay together."""
+        """Yield groups to send between two marks. Dead letters with the same id are adjacent, and stay together."""
         group: list[_Remade] = []
         size = 0
-        for one in remade:
+        for remade_record in remade:
             full = len(group) >= BATCH_SIZE or size >= BATCH_BYTES
-            if full and self._id(one.letter) != self._id(group[-1].letter):
+            if full and self._id(remade_record.letter) != self._id(group[-1].letter):
                 yield group
                 group, size = [], 0
-            group.append(one)
-            size += len(one.payload)
+            group.append(remade_record)
+            size += len(remade_record.payload)
         if group:
             yield group
 
     def _send(self, group: Sequence[_Remade]) -> None:
-        """Note the ends, send, mark. Letters with the same id are one record, which is sent once."""
-        topic_partitions = sorted({one.letter.topic_partition for one in group})
+        """Note the ends, send, mark. Dead letters with the same id are one record, which is sent once."""
+        topic_partitions = sorted({remade_record.letter.topic_partition for remade_record in group})
         for topic_partition in topic_partitions:
             self._open(topic_partition)
-        letters = [one.letter for one in group]
+        letters = [remade_record.letter for remade_record in group]
         self._box.note(letters, {topic_partition: self._ends[topic_partition] for topic_partition in topic_partitions})
         for topic_partition in topic_partitions:
-            noted = {self._id(one.letter): one for one in group if one.letter.topic_partition == topic_partition}
-            segments = [self._segment(one) for one in noted.values()]
-            for some in wire.cut_segments(segments, BATCH_BYTES):
-                body = wire.encode_send(self._stream, topic_partition.topic, topic_partition.partition, some)
+            noted = {
+                self._id(remade_record.letter): remade_record
+                for remade_record in group
+                if remade_record.letter.topic_partition == topic_partition
+            }
+            segments = [self._segment(remade_record) for remade_record in noted.values()]
+            for part in wire.cut_segments(segments, BATCH_BYTES):
+                body = wire.encode_send(self._stream, topic_partition.topic, topic_partition.partition, part)
                 self._session.connection.send_raw(self._stream, topic_partition.topic, topic_partition.partition, body)
             self.counts.sent += len(noted)
         self._box.replayed(letters)
@@ -320,8 +326,8 @@ class DeadLetterReplay:
         )
         self._ends[topic_partition] = last[-1].offset + 1 if last else 0
 
-    def _segment(self, one: _Remade) -> wire.Segment:
-        letter = one.letter
+    def _segment(self, remade: _Remade) -> wire.Segment:
+        letter = remade.letter
         native = NativeObject(bucket=letter.bucket, key=letter.key, size=0, version=letter.version)
         headers = provenance(native, split=letter.split) if self._provenance else {}
         number = self._id(letter)
@@ -329,7 +335,7 @@ class DeadLetterReplay:
             id_high=number >> 64,
             split_number=letter.split_number,
             first_record=letter.record,
-            payloads=[one.payload],
+            payloads=[remade.payload],
             headers=encode_headers({**headers, REPLAY_HEADER: "1"}),
         )
 

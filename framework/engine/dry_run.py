@@ -120,7 +120,7 @@ class _Tally:
     def add(self, assignment: Assignment, prefixes: Sequence[str]) -> None:
         native, entry, size = assignment.native, assignment.entry, assignment.bytes_left
         self.begun += entry.records_done > 0
-        configured = [one for one in prefixes if native.key.startswith(one)]
+        configured = [prefix for prefix in prefixes if native.key.startswith(prefix)]
         names = (
             ending_of(native.key),
             str(entry.topic_partition),

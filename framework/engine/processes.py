@@ -132,7 +132,9 @@ class ProcessGroup:
                 discovery.end()
                 self._end_workers(orderly=not stopping.is_set() and not self._failed())
                 reporter.unwatch()
-        failure = self._failure or next((one.failure for one in self._workers if one.failure is not None), None)
+        failure = self._failure or next(
+            (worker.failure for worker in self._workers if worker.failure is not None), None
+        )
         if failure is not None:
             raise failure
 

@@ -216,12 +216,12 @@ class PartitionOpener:
         ]
         if not found:
             return
-        openings = [one.opening for one in found]
+        openings = [opened.opening for opened in found]
         self._log.append(codec.encode_open(self._log.source, self._epoch, self._writer, openings))
         with self._offsets.lock:
             self._state.open(openings, self._writer)
-            for one in found:
-                self._take(one)
+            for opened in found:
+                self._take(opened)
 
     def check(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Check saved messages in partitions that are not open here: workers open them, or they need no writer.
@@ -496,8 +496,8 @@ class Session:
     def skipped_lately(self) -> list[SkippedCount]:
         """Return what was skipped within the last hour, with ages as of now, for a task that begins now."""
         passed = time.monotonic() - self._began
-        counts = (SkippedCount(one.seconds_ago + passed, one.count) for one in self.offsets.skipped_lately)
-        return [one for one in counts if one.seconds_ago < HOUR_SECONDS]
+        counts = (SkippedCount(skips.seconds_ago + passed, skips.count) for skips in self.offsets.skipped_lately)
+        return [skips for skips in counts if skips.seconds_ago < HOUR_SECONDS]
 
     def producer(self) -> IggyProducer:
         """Return a producer for the data topics, over this session's connection."""

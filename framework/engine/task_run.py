@@ -49,7 +49,7 @@ class WorkerPlan:
         anchors: the worker's partitions and their anchors.
         topics: partitions that were ever opened, and their topics.
         closed: partitions that were left in order; see `LogState.closed`.
-        entries: the unsettled positions of these partitions.
+        entries: the pending positions of these partitions.
         partitions: partitions that an earlier worker of this epoch may have written.
         skipped_lately: what earlier runs skipped within the last hour.
         once: whether the run ends after one complete listing; a store outage then ends it.

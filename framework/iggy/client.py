@@ -87,7 +87,7 @@ class IggyConnection:
         """Connects and logs in.
 
         Raises:
-            IggyUnavailableError: nobody answers at the address within the limit.
+            IggyUnavailableError: no answer at the address within the limit.
             IggyAuthError: wrong user, password or token.
             IggyProtocolError: the server speaks another version.
             ConfigError: an `embedded:` address, which has to be started first.

@@ -419,9 +419,9 @@ class OffsetManager:
         """Return the offset of the last message of each partition that this process writes."""
         with self.lock:
             return {
-                topic_partition: one.last.offset
-                for topic_partition, one in self._partitions.items()
-                if one.last is not None
+                topic_partition: state.last.offset
+                for topic_partition, state in self._partitions.items()
+                if state.last is not None
             }
 
     def is_open(self, topic_partition: TopicPartition) -> bool:

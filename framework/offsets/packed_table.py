@@ -368,8 +368,8 @@ class FinishedView:
     def chunks(self) -> Iterator[RowChunk]:
         """Yield the live rows in chunks of a block's size, except pickled rows, which have no stored form."""
         rows = itertools.filterfalse(self._codec.is_pickled, self.rows())
-        while some := list(itertools.islice(rows, 1 << self._block_bits)):
-            yield RowChunk(b"".join(some), array("I", itertools.accumulate(map(len, some))).tobytes())
+        while chunk_rows := list(itertools.islice(rows, 1 << self._block_bits)):
+            yield RowChunk(b"".join(chunk_rows), array("I", itertools.accumulate(map(len, chunk_rows))).tobytes())
 
     def others(self) -> Iterator[OffsetManagerEntry]:
         """Return the entries of the pickled rows."""

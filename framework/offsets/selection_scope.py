@@ -52,7 +52,7 @@ class SelectedObjects:
         if changed and watermark.objects and not before.changes_accepted:
             raise PositionError(
                 f"{', '.join(changed)} changed since positions of {watermark.objects:,} finished objects were compacted, so it "
-                f"cannot be told any more which objects are new. Set it back; or run `offsets accept-data-loss`, and what is "
+                f"is unknown now which objects are new. Set it back; or run `offsets accept-data-loss`, and what is "
                 f"selected now is read, also what was finished long ago; or give the source another [source] name"
             )
 

@@ -129,7 +129,7 @@ class Watermark:
         first = key_before(names)
         last: str | None = names if exactly else _last_of(names)
         prefixes = {
-            prefix: tuple(part for one in ranges for part in _without(one, first, last))
+            prefix: tuple(part for covered in ranges for part in _without(covered, first, last))
             for prefix, ranges in self.prefixes.items()
         }
         return attrs.evolve(self, prefixes={prefix: ranges for prefix, ranges in prefixes.items() if ranges})
@@ -138,12 +138,12 @@ class Watermark:
 def joined(ranges: Iterable[CoveredRange]) -> list[CoveredRange]:
     """Merge adjacent ranges of the same time; the input is sorted."""
     result: list[CoveredRange] = []
-    for one in ranges:
+    for covered in ranges:
         last = result[-1] if result else None
-        if last is not None and last.time_ms == one.time_ms and last.until == one.after:
-            result[-1] = attrs.evolve(last, until=one.until)
+        if last is not None and last.time_ms == covered.time_ms and last.until == covered.after:
+            result[-1] = attrs.evolve(last, until=covered.until)
         else:
-            result.append(one)
+            result.append(covered)
     return result
 
 
@@ -158,19 +158,19 @@ def _raised(ranges: Sequence[CoveredRange], key_range: CoveredRange) -> Ranges:
     after, until, time_ms = key_range.after, key_range.until, key_range.time_ms
     result: list[CoveredRange] = []
     here = after  # the range is placed up to here
-    for one in ranges:
-        if (one.until is not None and one.until <= after) or (until is not None and one.after >= until):
-            result.append(one)
+    for covered in ranges:
+        if (covered.until is not None and covered.until <= after) or (until is not None and covered.after >= until):
+            result.append(covered)
             continue
-        end = _lower(one.until, until)
-        if one.after < after:
-            result.append(CoveredRange(one.after, after, one.time_ms))
-        elif here < one.after:
-            result.append(CoveredRange(here, one.after, time_ms))
-        result.append(CoveredRange(max(one.after, after), end, max(one.time_ms, time_ms)))
-        if end != one.until:
+        end = _lower(covered.until, until)
+        if covered.after < after:
+            result.append(CoveredRange(covered.after, after, covered.time_ms))
+        elif here < covered.after:
+            result.append(CoveredRange(here, covered.after, time_ms))
+        result.append(CoveredRange(max(covered.after, after), end, max(covered.time_ms, time_ms)))
+        if end != covered.until:
             assert end is not None
-            result.append(CoveredRange(end, one.until, one.time_ms))
+            result.append(CoveredRange(end, covered.until, covered.time_ms))
         if end is None:
             return tuple(joined(sorted(result, key=_after)))
         here = end
@@ -179,14 +179,14 @@ def _raised(ranges: Sequence[CoveredRange], key_range: CoveredRange) -> Ranges:
     return tuple(joined(sorted(result, key=_after)))
 
 
-def _without(one: CoveredRange, first: str, last: str | None) -> Iterator[CoveredRange]:
+def _without(covered: CoveredRange, first: str, last: str | None) -> Iterator[CoveredRange]:
     """Yield the parts of a range that remain without the keys `first < key <= last`."""
-    before = _lower(one.until, first)
-    if before is not None and one.after < before:
-        yield CoveredRange(one.after, before, one.time_ms)
-    behind = None if last is None else max(one.after, last)
-    if behind is not None and (one.until is None or behind < one.until):
-        yield CoveredRange(behind, one.until, one.time_ms)
+    before = _lower(covered.until, first)
+    if before is not None and covered.after < before:
+        yield CoveredRange(covered.after, before, covered.time_ms)
+    behind = None if last is None else max(covered.after, last)
+    if behind is not None and (covered.until is None or behind < covered.until):
+        yield CoveredRange(behind, covered.until, covered.time_ms)
 
 
 def key_before(key: str) -> str:

@@ -1,4 +1,4 @@
-"""A clock that moves only when a test moves it, and a pause that takes no time."""
+"""A clock that only a test moves, and a pause that takes no time."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import threading
 
 
 class FakeClock:
-    """A clock that only moves by `advance`. Call it for the time; threads may share it.
+    """A clock that only moves by `advance` and `wait`. Call it for the time; threads may share it.
 
         clock = FakeClock()
         policy = RetryPolicy(clock=clock, wait=clock.wait, rand=lambda: 0.0)
 
     Args:
         start: the first time.
-        step: seconds that each look at the clock takes; 0 stands still.
+        step: seconds added at each call; 0 adds none.
 
     Attributes:
-        waits: what `wait` was asked for, in order.
+        waits: the arguments of `wait`, in order.
     """
 
     def __init__(self, start: float = 1000.0, *, step: float = 0.0) -> None:
@@ -26,18 +26,18 @@ class FakeClock:
         self.waits: list[float] = []
 
     def __call__(self) -> float:
-        """The time now."""
+        """Return the time."""
         with self._lock:
             self._now += self._step
             return self._now
 
     def advance(self, seconds: float) -> None:
-        """Moves the time on."""
+        """Move the time forward."""
         with self._lock:
             self._now += seconds
 
     def wait(self, seconds: float, stop: threading.Event | None = None) -> None:
-        """A pause that moves the time instead of waiting; none when `stop` is set. Fits `RetryPolicy.wait`."""
+        """Move the time instead of waiting; do nothing when `stop` is set. Fits `RetryPolicy.wait`."""
         if stop is not None and stop.is_set():
             return
         with self._lock:
@@ -45,5 +45,5 @@ class FakeClock:
             self._now += seconds
 
     def sleep(self, seconds: float) -> None:
-        """The same, for what takes a plain `time.sleep`."""
+        """Move the time, as a plain `time.sleep`."""
         self.wait(seconds)

@@ -1,12 +1,12 @@
-"""An HTTP server that forwards to a store and breaks what it is told to break: for tests of resuming and retrying.
+"""An HTTP proxy that forwards to a store and injects faults: for tests of resuming and retrying.
 
     with FaultProxy("http://127.0.0.1:8333") as proxy:
         proxy.add(Fault(cut_at=1000, method="GET", path="/bucket/key", times=2))
         ...                                # point the store's `endpoint` at proxy.endpoint
         assert len(proxy.requests) == 3
 
-The client signs for the proxy's address, and the address is passed on as it came, so signatures hold. Loopback only,
-plain HTTP, one thread for each connection. Faults are tried in the order they were added in; the first that matches acts.
+The client signs for the proxy's address, which is forwarded unchanged, so signatures are valid. Loopback
+only, plain HTTP, one thread per connection. Faults are tried in the order of `add`; the first match acts.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ UPSTREAM_SECONDS = 30.0
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """What goes wrong with some requests.
+    """A fault of some requests.
 
     Attributes:
         method: only this method; empty = any.
-        path: a regular expression that is searched in path and query as they are sent.
-        skip: so many matching requests pass unharmed first.
-        times: then so many are hit; None = all.
-        every: of those only every n-th, the first one included: 5 hits one call in five.
-        delay_seconds: waits before answering. May be combined with every other fault.
-        status: answers this by itself, with `body` and `headers`; the store does not see the request.
-        body: of that answer.
-        headers: of that answer, or set on the store's.
-        drop: headers taken out of the store's answer, in lower case.
-        cut_at: ends the connection in an orderly way after so many bytes of the body.
-        reset_at: breaks the connection (RST) after so many bytes of the body.
-        refuse: breaks the connection before any answer.
-        longer_by: announces so many bytes more than come; negative = fewer than come.
-        repeat: answers what the first matching request was answered, whatever is asked.
-        drop_request: headers taken out of the request, in lower case: a store that ignores them.
-        change: makes another body of the store's.
+        path: a regular expression that is searched in path and query as sent.
+        skip: number of matching requests to let through first.
+        times: number of requests to hit after that; None = all.
+        every: hit only every n-th of them, beginning with the first: 5 hits one call in five.
+        delay_seconds: wait before answering. Can be combined with every other fault.
+        status: answer this, with `body` and `headers`, without the store.
+        body: body of that answer.
+        headers: headers of that answer, or set on the store's answer.
+        drop: headers to remove from the store's answer, in lower case.
+        cut_at: close the connection in order after this many bytes of the body.
+        reset_at: reset the connection (RST) after this many bytes of the body.
+        refuse: reset the connection before any answer.
+        longer_by: announce this many bytes more than are sent; negative = fewer.
+        repeat: repeat the answer to the first matching request.
+        drop_request: headers to remove from the request, in lower case: a store that ignores them.
+        change: replaces the body of the store's answer.
     """
 
     method: str = ""
@@ -75,7 +75,7 @@ class Fault:
 
 @attrs.frozen(kw_only=True)
 class SeenRequest:
-    """A request that came in.
+    """A received request.
 
     Attributes:
         method: as sent.
@@ -96,7 +96,7 @@ class _Rule:
 
 
 class FaultProxy:
-    """Forwards to `target` and does what its faults say. Starts when made; `close` may be called twice.
+    """Forwards to `target` and injects its faults. Started on creation; `close` is idempotent.
 
     Args:
         target: the store's address, `http://host:port`.
@@ -123,28 +123,28 @@ class FaultProxy:
 
     @property
     def endpoint(self) -> str:
-        """Where clients must go."""
+        """Address for clients."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def requests(self) -> list[SeenRequest]:
-        """All requests that came in so far."""
+        """All requests received so far."""
         with self._lock:
             return list(self._requests)
 
     def add(self, fault: Fault) -> None:
-        """From now on; counting begins here."""
+        """Add a fault; it counts requests from now on."""
         with self._lock:
             self._rules.append(_Rule(fault))
 
     def clear(self) -> None:
-        """No faults, and no requests remembered."""
+        """Remove all faults and recorded requests."""
         with self._lock:
             self._rules.clear()
             self._requests.clear()
 
     def close(self) -> None:
-        """Ends all connections and gives the port back."""
+        """Close all connections and free the port."""
         if self._closed:
             return
         self._closed = True
@@ -165,7 +165,7 @@ class FaultProxy:
         self.close()
 
     def note(self, request: SeenRequest) -> _Rule | None:
-        """Remembers a request; the rule that acts on it, if any."""
+        """Record a request; return the rule that acts on it, if any."""
         with self._lock:
             self._requests.append(request)
             for rule in self._rules:
@@ -182,11 +182,11 @@ class FaultProxy:
         return None
 
     def usual(self, request: SeenRequest) -> Fault:  # noqa: ARG002 - for subclasses
-        """What becomes of a request that no fault hits: it is forwarded. A subclass may answer some by itself."""
+        """Handle a request without a fault: forward it. A subclass may answer some requests itself."""
         return Fault()
 
     def track(self, one: socket.socket, *, connected: bool) -> None:
-        """Remembers a connection, to end it on close."""
+        """Register a connection, to close it at the end."""
         with self._lock:
             (self._sockets.add if connected else self._sockets.discard)(one)
             if connected and self._closed:  # it came in while the others were ended; `close` waits for its thread
@@ -200,7 +200,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
     @override
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no news here."""
+        """Ignore clients that disconnected."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -224,10 +224,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
     def forward(self) -> None:
-        """Any request."""
+        """Handle any request."""
         sent = self.rfile.read(int(self.headers.get("content-length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = SeenRequest(method=self.command, path=self.path, headers=headers)
@@ -289,7 +289,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _break(self) -> None:
-        """Ends the connection with a reset: closing with a linger of zero seconds."""
+        """Reset the connection: close it with a linger time of zero."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
         with contextlib.suppress(OSError):

@@ -22,11 +22,11 @@ DEFAULTS: Mapping[str, object] = {
     "commit_interval": 0.01,
     "prefetch_objects": 3,
 }
-"""What tests need: a name for everything that has to have one, and waits that are short."""
+"""Defaults of tests: a name for each required option, and short waits."""
 
 
 def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) -> dict[str, dict[str, object]]:
-    """Sections and options, as a TOML file holds them. A name that several sections have belongs to the first.
+    """Return sections and options, as in a TOML file. A name in several sections belongs to the first.
 
     Raises:
         KeyError: no section has an option of that name.
@@ -42,7 +42,7 @@ def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) 
 
 
 def source_config(root: type[C] = SourceCommonConfig, **options: Any) -> C:  # type: ignore[assignment]
-    """A checked configuration: these options over `DEFAULTS`.
+    """Return a checked configuration: these options over `DEFAULTS`.
 
     Raises:
         KeyError: no section has an option of that name.
@@ -61,4 +61,5 @@ def source_config(root: type[C] = SourceCommonConfig, **options: Any) -> C:  # t
 
 
 _made: dict[tuple[type[SourceCommonConfig], tuple[tuple[str, object], ...]], SourceCommonConfig] = {}
-"""The last configuration: it is frozen, and reading it takes longer than a whole life on the store in memory."""
+"""Cache of the last configuration: it is frozen, and loading it takes longer than a whole run on the store in memory.
+"""

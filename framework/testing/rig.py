@@ -1,4 +1,4 @@
-r"""What the conformance kit must be able to do with a source: a rig, written by the source's author.
+r"""Rigs: operations on a source and its bucket that the conformance kit needs, written by the source's author.
 
     class FolderRig(SourceRig):
         def __init__(self, folder): self.folder = folder
@@ -7,7 +7,7 @@ r"""What the conformance kit must be able to do with a source: a rig, written by
         def encode(self, records): return b"".join(record + b"\n" for record in records)
         def make_task(self, options): return FolderTask(), source_config(FolderConfig, path=self.folder, **options)
 
-One rig is one bucket, empty at first; every check gets a fresh one.
+A rig is one bucket, empty at first; every check gets a new one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from framework.testing.clock import FakeClock
 
 
 class Capability(str, enum.Enum):
-    """What a rig can do beyond the least. A check that needs one that is missing is skipped, and says so."""
+    """Optional capabilities of a rig. A check without its capability is skipped, with a note."""
 
     PAGES = "listing in pages of a given size (option page_size)"
     ORDER = "listing in the order of the keys' bytes, so that a listing can go on behind a key"
@@ -48,7 +48,7 @@ class Capability(str, enum.Enum):
 
 
 class Fault(str, enum.Enum):
-    """How a call to the store fails."""
+    """Kinds of failing calls to the store."""
 
     THROTTLED = "throttled"
     UNAVAILABLE = "server error"
@@ -58,7 +58,7 @@ class Fault(str, enum.Enum):
 
 
 class Stuck(str, enum.Enum):
-    """How a listing stands still."""
+    """Kinds of listings without progress."""
 
     SAME_PAGE = "every page is the first one"
     SAME_PLACE = "an empty page names itself as the next one"
@@ -67,13 +67,14 @@ class Stuck(str, enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class VendorError:
-    """One error of a vendor's library or service.
+    """An error of a vendor's library or service.
 
     Attributes:
         name: its code or class, for messages.
-        error: the exception as the library raises it; with the rig's `secrets` in it where the real one may hold some.
-        kind: what it must become at least, `RetriableError` for instance.
-        about_object: whether it can be about one object; the others are of the bucket or the account.
+        error: the exception as the library raises it; with the rig's `secrets` in it where the real one
+            may contain some.
+        kind: its required class, for example `RetriableError`.
+        about_object: whether it can concern a single object; others concern the bucket or the account.
     """
 
     name: str
@@ -83,20 +84,21 @@ class VendorError:
 
 
 class SourceRig(abc.ABC):
-    """One source over one fresh bucket.
+    """One source over one new bucket.
 
     Attributes:
-        capabilities: what the rig can do beyond the abstract methods.
-        counts: records in each object that the checks write. At least two objects and three records in each; the kit
-            refuses numbers that divide each other or the sizes it uses, since they hide errors at edges.
-        many_keys: objects for the check of a listing of more than one real page.
-        largest_page: the largest page_size that the source takes.
-        crash_pairs: how many pairs of crashes the law of two crashes tries, chosen by the seed.
-        examples: how many histories the machine of law H1 plays; fewer for a slow store.
-        secrets: texts that no message of an error and no repr may hold: keys, tokens, signed addresses.
-        stop_seconds: what a stop may take.
-        clock: the clock of the source's retry policy, when it is a fake one: then its budget is checked.
-        budget_seconds: of that policy.
+        capabilities: capabilities beyond the abstract methods.
+        counts: records in each object that the checks write. At least two objects and three records each.
+            The kit rejects numbers that divide each other or its sizes, because they hide errors at
+            boundaries.
+        many_keys: objects for the check of a listing with several real pages.
+        largest_page: the largest page_size of the source.
+        crash_pairs: number of crash pairs that the law of two crashes tries, chosen by the seed.
+        examples: number of histories of law H1; fewer for a slow store.
+        secrets: texts that no error message and no repr may contain: keys, tokens, signed addresses.
+        stop_seconds: maximum duration of a stop.
+        clock: the clock of the source's retry policy, when it is a fake: then its budget is checked.
+        budget_seconds: budget of that policy.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
@@ -112,94 +114,94 @@ class SourceRig(abc.ABC):
 
     @abc.abstractmethod
     def put(self, key: str, data: bytes) -> None:
-        """Writes an object behind the source's back; an existing one becomes a new version."""
+        """Write an object, without the source; an existing object gets a new version."""
 
     def put_many(self, keys: Sequence[str], data: bytes) -> None:
-        """Writes the same bytes under many keys; for a rig that can do so faster than one by one."""
+        """Write the same bytes under many keys; override it where that can be faster."""
         for key in keys:
             self.put(key, data)
 
     @abc.abstractmethod
     def delete(self, key: str) -> None:
-        """Removes an object behind the source's back."""
+        """Delete an object, without the source."""
 
     @abc.abstractmethod
     def encode(self, records: Sequence[bytes]) -> bytes:
-        """An object that holds these records. Written without the help of the code that reads them.
+        """Return an object with these records, encoded without the code that reads them.
 
-        What the format allows between records (blank lines, several blocks) should be there.
+        It should contain everything that the format allows between records (blank lines, several blocks).
         """
 
     @abc.abstractmethod
     def make_task(self, options: dict[str, Any]) -> tuple[AbstractSourceTask, SourceCommonConfig]:
-        """A new task that is not started, and the configuration to start it with.
+        """Return a new task, not started, and the configuration to start it with.
 
         Args:
-            options: flat names over those of the source itself, see `framework.testing.options.source_config`; with
-                `Capability.PAGES` also `page_size`.
+            options: flat names over those of the source itself, see
+                `framework.testing.options.source_config`; with `Capability.PAGES` also `page_size`.
         """
 
     def cannot_hold(self, key: str) -> str:
-        """Why the store cannot hold an object of that key; empty when it can. Such keys are skipped, and named."""
+        """Return why the store cannot hold an object of that key; empty when it can. Such keys are skipped, and named."""
         del key
         return ""
 
     def offset_store(self) -> OffsetStore:
-        """A new, empty store of positions; for a source that brings its own."""
+        """Return a new, empty store of positions; for a source that has its own."""
         return MemoryOffsetStore()
 
     def reopen(self, store: OffsetStore) -> OffsetStore:
-        """`Capability.POSITIONS`: another store over what was saved in this one, as after a restart."""
+        """`Capability.POSITIONS`: return another store over the saved data of this one, as after a restart."""
         raise NotImplementedError
 
     def spoil(self, store: OffsetStore) -> None:
-        """`Capability.POSITIONS`: what was saved is of a later version of the layout now, which no reader knows yet."""
+        """`Capability.POSITIONS`: change the saved data to a later, unknown version of the layout."""
         raise NotImplementedError
 
     def make_records(self, key: str, count: int) -> list[bytes]:
-        """Records for an object; for a format that cannot hold any JSON object."""
+        """Return records for an object; for a format that cannot hold every JSON object."""
         return [b'{"object":"%s","n":%d}' % (key.encode(), number) for number in range(1, count + 1)]
 
     def difficult_records(self) -> list[bytes]:
-        """Records that a codec may get wrong."""
+        """Return records that a codec may get wrong."""
         texts = ["", " ", "é", "\u2028", "\U0001f600", "\\", '"', "a" * 300, "null", "\u0001"]
         escaped = [text.replace("\\", "\\\\").replace('"', '\\"').replace("\u0001", "\\u0001") for text in texts]
         return ['{{"n":{},"text":"{}"}}'.format(n, text).encode() for n, text in enumerate(escaped)]  # noqa: UP032
 
     def cut(self, key: str, at: int | None) -> None:
-        """`Capability.CUT`: every stream of that object ends at this byte; None puts it right again."""
+        """`Capability.CUT`: end every stream of that object at this byte; None restores it."""
         raise NotImplementedError
 
     def fail(self, call: str, fault: Fault, times: int | None) -> None:
-        """`Capability.FAULTS`: the next calls of `list`, `open` or `read` fail so; None = all. Counting begins again."""
+        """`Capability.FAULTS`: fail the next calls of `list`, `open` or `read`; None = all. Resets the counts."""
         raise NotImplementedError
 
     def tries(self, call: str) -> int:
-        """`Capability.FAULTS`: how often that call was made since `fail`."""
+        """`Capability.FAULTS`: return the number of these calls since `fail`."""
         raise NotImplementedError
 
     def stick(self, how: Stuck | None) -> None:
-        """`Capability.STUCK`: every listing stands still so from now on; None puts it right again."""
+        """`Capability.STUCK`: stop the progress of every listing from now on; None restores it."""
         raise NotImplementedError
 
     def open_handles(self) -> int:
-        """`Capability.HANDLES`: files, sockets or streams over objects that are open now."""
+        """`Capability.HANDLES`: return the number of open files, sockets or streams over objects."""
         raise NotImplementedError
 
     def vendor_errors(self) -> Iterable[VendorError]:
-        """`Capability.VENDOR_ERRORS`: every error that the vendor's library and service are known to raise."""
+        """`Capability.VENDOR_ERRORS`: return every known error of the vendor's library and service."""
         raise NotImplementedError
 
     def translate(self, error: BaseException, key: str) -> SourceError:
-        """`Capability.VENDOR_ERRORS`: what the source raises for it; `key` is empty for a call about the bucket."""
+        """`Capability.VENDOR_ERRORS`: return the source's error for it; `key` is empty for a call about the bucket."""
         raise NotImplementedError
 
     def task_maker(self) -> Callable[[], AbstractSourceTask]:
-        """`Capability.PROCESSES`: what makes a task, and can be pickled; the task's class as a rule."""
+        """`Capability.PROCESSES`: return a picklable factory of tasks, usually the task's class."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027 - most rigs hold nothing
-        """Gives back what the rig holds. May be called twice."""
+        """Release the rig's resources. Idempotent."""
 
     # ---- what the checks use
 
@@ -212,7 +214,7 @@ class SourceRig(abc.ABC):
         feed: ObjectFeed | None = None,
         **options: Any,
     ) -> AbstractSourceTask:
-        """A started task over the positions of a store. Override it for a source that must know its producer."""
+        """Yield a started task over the positions of a store. Override it for a source that must know its producer."""
         del producer
         task, config = self.make_task(options)
         offsets = OffsetManager(offset_store)
@@ -229,7 +231,7 @@ class SourceRig(abc.ABC):
         feed: ObjectFeed | None = None,
         **options: Any,
     ) -> Iterator[AbstractSourceRecordIterator]:
-        """The iterator of a task that is not started, closed at the end."""
+        """Yield the iterator of a task that is not started; it is closed at the end."""
         task, config = self.make_task(options)
         offsets = OffsetManager(offset_store)
         offsets.populate_offset_manager()

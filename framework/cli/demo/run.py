@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 class Engine(str, enum.Enum):
-    """What the sources of the demo run on."""
+    """Engine of the demo's sources."""
 
     SPARK = "spark"
     LOCAL = "local"
@@ -59,7 +59,7 @@ class Engine(str, enum.Enum):
 
 EXIT_FAILED = 1
 EXIT_STOPPED = 0
-"""Stopped as asked, like any run."""
+"""Exit code of a stop, as of any run."""
 
 _CONFIG = """\
 # One of the four sources of the demo. Rewritten by each run of the demo, since the store's port changes.
@@ -92,7 +92,7 @@ _WHAT = {
 
 
 def demo_command(store: DemoStore) -> Callable[..., int]:
-    """The command `demo` of a store's source."""
+    """Return the command `demo` of a store's source."""
 
     def demo(
         folder: Annotated[Path, typer.Option(help="Where everything is kept.")] = store.folder,
@@ -105,7 +105,7 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
             Engine | None, typer.Option(help="What the sources run on; without Java the default is local.")
         ] = None,
     ) -> int:
-        """Shows it all on this machine: real flights go from a local server into a small Iggy server."""
+        """Run a demo on this machine: real flights go from a local server into a small Iggy server."""
         try:
             with _interrupted_by_sigterm(), _alone_in(folder):
                 chosen = engine.value if engine is not None else _default_engine()
@@ -135,7 +135,7 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
         server = _fill(demo, starting, files)
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, server)
-        if not _run_sources(demo, iggy, {one.format: len(one.files) for one in files}):
+        if not _run_sources(demo, iggy, {prepared.format: len(prepared.files) for prepared in files}):
             say(
                 "",
                 "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
@@ -179,14 +179,16 @@ def _prepare(demo: Demo) -> list[Prepared]:
     return [load(demo.objects, name) for name in FORMATS]
 
 
-def _say_prepared(one: Prepared) -> None:
-    what = _WHAT[one.format]
-    say(f"   {one.format + '/':<9} {len(one.files):>3} objects  {one.size_bytes / 1e6:>5.1f} MB   {what}")
+def _say_prepared(prepared: Prepared) -> None:
+    what = _WHAT[prepared.format]
+    say(
+        f"   {prepared.format + '/':<9} {len(prepared.files):>3} objects  {prepared.size_bytes / 1e6:>5.1f} MB   {what}"
+    )
 
 
 @contextlib.contextmanager
 def _started_meanwhile(demo: Demo) -> Iterator[Future[Any]]:
-    """The store's server may take some seconds to start: it does so while the objects are prepared."""
+    """Start the store's server while the objects are prepared: that may take some seconds."""
     home = demo.server.absolute()
     mark = demo.store.command_line_mark(home)
     _end_server(mark)  # a demo that was killed has left one behind
@@ -202,9 +204,9 @@ def _started_meanwhile(demo: Demo) -> Iterator[Future[Any]]:
 
 
 def _end_server(mark: str) -> None:
-    """Ends the store's server of this folder, if there is one, at once: SeaweedFS takes 15 seconds to end by itself.
+    """Kill the store's server of this folder, if there is one: SeaweedFS takes 15 seconds to end by itself.
 
-    Its files stand a kill: it hands every write to the system before it answers.
+    Its files survive a kill: it hands every write to the system before it answers.
     """
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -215,7 +217,7 @@ def _end_server(mark: str) -> None:
 
 
 def _default_engine() -> str:
-    """Spark, unless this machine has no Java for it."""
+    """Return Spark, unless this machine has no Java for it."""
     from framework.engine.spark.jvm import require_java  # noqa: PLC0415
 
     try:
@@ -231,7 +233,7 @@ def _default_engine() -> str:
 
 @contextlib.contextmanager
 def _spark(demo: Demo) -> Iterator[None]:
-    """One context for all four sources. It starts while the S3 server does."""
+    """Yield one context for all four sources. It starts while the S3 server does."""
     if demo.engine != "spark":
         yield
         return
@@ -246,7 +248,7 @@ def _fill(demo: Demo, starting: Future[Any], files: list[Prepared]) -> Any:
     store = demo.store
     say("", f"2. A bucket: a local {store.title} server ({store.server_title}) holds them")
     server = starting.result()
-    keys = {f"{one.format}/{file.name}": file for one in files for file in one.files}
+    keys = {f"{prepared.format}/{file.name}": file for prepared in files for file in prepared.files}
     sent = store.fill(server, keys)
     say(
         f'   bucket "{BUCKET}" at {server.endpoint}: {len(keys)} objects, '
@@ -287,7 +289,7 @@ def _write_configs(demo: Demo, server: Any) -> None:
 
 
 def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> bool:
-    """Runs the four sources; False when it was stopped."""
+    """Run the four sources; return False when stopped."""
     where = "on Spark" if demo.engine == "spark" else "in this process"
     say(
         "",
@@ -329,7 +331,7 @@ def _wait() -> None:
 
 @contextlib.contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does, servers included."""
+    """End the demo on SIGTERM as on Ctrl-C, servers included."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -346,7 +348,7 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """One demo at a time in a folder."""
+    """Lock the folder: one demo at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:

@@ -1,4 +1,4 @@
-"""What the demo needs of a store: a local server, filled with files, and the section that reads its bucket."""
+"""A store's part of the demo: a local server, filled with files, and the section that reads its bucket."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ BUCKET = "flights"
 
 
 class DemoStore(abc.ABC):
-    """A store on this machine, for the demo of its source. Only the demo writes to a bucket: a source never does."""
+    """A local store for the demo of its source. Only the demo writes to a bucket: a source never does."""
 
     program: ClassVar[str]
-    """The package that is run: `s3_source`."""
+    """The package to run: `s3_source`."""
 
     title: ClassVar[str]
-    """The store for people: `S3`."""
+    """Name of the store for people: `S3`."""
 
     server_title: ClassVar[str]
-    """What stands in for it: `SeaweedFS`."""
+    """Name of the local server: `SeaweedFS`."""
 
     scheme: ClassVar[str]
-    """As it stands in an address."""
+    """Scheme in addresses."""
 
     task_class: ClassVar[type[AbstractSourceTask]]
 
     @property
     def short(self) -> str:
-        """`s3` of `s3_source`: what `make demo STORE=` and examples/ call it."""
+        """`s3` of `s3_source`: its name in `make demo STORE=` and examples/."""
         return self.program.removesuffix("_source")
 
     @property
     def folder(self) -> Path:
-        """Where the demo is kept by default; each store has its own, and with it its own topics."""
+        """Default folder of the demo; each store has its own folder, and so its own topics."""
         return Path(".demo") if self.short == "s3" else Path(f".demo-{self.short}")
 
     @abc.abstractmethod
     def start(self, folder: Path) -> Any:
-        """A running server with its data in that folder; it has `endpoint` and `stop()`.
+        """Return a running server with its data in that folder; it has `endpoint` and `stop()`.
 
         Raises:
             FatalError: its package is missing, or it does not start.
@@ -49,19 +49,19 @@ class DemoStore(abc.ABC):
 
     @abc.abstractmethod
     def command_line_mark(self, folder: Path) -> str:
-        """An argument that only a server of this folder was started with: one that a killed demo left is ended by it."""
+        """Return an argument that identifies a server of this folder, so that the server of a killed demo can be ended."""
 
     @abc.abstractmethod
     def fill(self, server: Any, files: Mapping[str, Path]) -> int:
-        """Makes the bucket `BUCKET` hold the files, by key; returns how many had to be sent.
+        """Upload the files into the bucket `BUCKET`, by key; return the number of uploads.
 
-        What is there with the same size stays as it is: the same bytes put again would be a new version, to be read again.
-        Returns when every object can be read.
+        Objects of the same size are kept: uploading the same bytes would make a new version, which is
+        read again. Returns when every object can be read.
 
         Raises:
-            FatalError: the server did not take them.
+            FatalError: the server rejected an upload.
         """
 
     @abc.abstractmethod
     def section(self, server: Any, prefix: str) -> str:
-        """The store's section of a configuration that reads the bucket below that prefix, as TOML."""
+        """Return the store's section of a configuration that reads the bucket below that prefix, as TOML."""

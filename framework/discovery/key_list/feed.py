@@ -49,5 +49,5 @@ class NamedFeed(ListingFeed):
         """Look the object up in the next listing, unless it is gone. Its row in the list is not trusted any more."""
         self._named.released(
             assignment.native.key, gone=gone and not assignment.archived
-        )  # before the next pass can begin
+        )  # before the next listing can begin
         super().release(assignment, gone=gone)

@@ -228,9 +228,9 @@ class _StreamFile(io.RawIOBase):
 
     @override
     def readinto(self, buffer: Any, /) -> int:
-        some = self._stream.read(len(buffer))
-        buffer[: len(some)] = some
-        return len(some)
+        chunk = self._stream.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
 
     @override
     def close(self) -> None:

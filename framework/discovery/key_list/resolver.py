@@ -211,8 +211,12 @@ class NamedObjects:
         window: deque[NativeObject | _Lookup] = deque()
         threads = DaemonThreads(self._concurrency, name="lookup")
         try:
-            for one in wanted:
-                window.append(one if isinstance(one, NativeObject) else self._begin_lookup(one, threads))
+            for wanted_object in wanted:
+                window.append(
+                    wanted_object
+                    if isinstance(wanted_object, NativeObject)
+                    else self._begin_lookup(wanted_object, threads)
+                )
                 while window and (len(window) > WINDOW * self._concurrency or _ready(window[0])):
                     yield from self._taken(window.popleft())
             while window:
@@ -234,14 +238,14 @@ class NamedObjects:
         threads.submit(look_up)
         return lookup
 
-    def _taken(self, one: NativeObject | _Lookup) -> Iterator[NativeObject]:
-        native = one if isinstance(one, NativeObject) else one.answer.result()
+    def _taken(self, wanted_object: NativeObject | _Lookup) -> Iterator[NativeObject]:
+        native = wanted_object if isinstance(wanted_object, NativeObject) else wanted_object.answer.result()
         if native is not None:
             yield native
-        elif isinstance(one, _Lookup):
+        elif isinstance(wanted_object, _Lookup):
             self._filtered[MISSING] += 1
             if self._filtered[MISSING] <= NAMED_MISSING:
-                address = self._lookups.address(self._store.bucket, one.key)
+                address = self._lookups.address(self._store.bucket, wanted_object.key)
                 log.warning("%s: skipped, the object does not exist, but %s names it", address, self._keys.name)
 
     # ---- what came of them
@@ -269,5 +273,5 @@ class NamedObjects:
         return {reason: count for reason, count in self._filtered.items() if count}
 
 
-def _ready(one: NativeObject | _Lookup) -> bool:
-    return isinstance(one, NativeObject) or one.ready
+def _ready(wanted_object: NativeObject | _Lookup) -> bool:
+    return isinstance(wanted_object, NativeObject) or wanted_object.ready

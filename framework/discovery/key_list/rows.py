@@ -204,7 +204,7 @@ def text_rows(file: BinaryIO, origin: str, *, encoded: bool = False) -> Iterator
     A key with a line break in it cannot stand in it, nor one that ends in CR: use CSV, or URL-encoded lines.
 
     Args:
-        file: its bytes; a byte order mark is left out.
+        file: its bytes; a byte order mark is dropped.
         origin: its name, for messages.
         encoded: whether each line is URL-encoded.
 

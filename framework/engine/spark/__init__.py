@@ -1,15 +1,15 @@
-"""The one door to Spark: the engine that reads and sends on executors, and DataFrames for notebooks.
+"""The engine on Spark: executors read and send; DataFrames for notebooks.
 
-    jvm       Java looked for, the driver's JVM and what it says
+    jvm       finds Java, starts the driver's JVM, forwards its output
     session   the active context, or a new one
-    packages  ours travel to the executors, the others are looked for there
-    failures  what a Java exception means
-    job       what an executor does: one task over its objects
-    group     the driver's side of an epoch: hands out, follows the offsets topic
+    packages  ships the framework's packages to executors, checks others there
+    failures  meaning of Java exceptions
+    job       the executor's side: one task over its objects
+    group     the driver's side of an epoch: assigns objects, follows the offsets topic
     engine    the whole run
     frames    `list_objects` and `read_records`
 
-Importing this package loads no Spark; that begins with the first call.
+Importing this package loads no Spark; the first call does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The executors' side of a listing: some key ranges, side by side, each page packed when it arrives.
+"""The executors' side of a listing: key ranges in parallel, each page packed when it arrives.
 
-Everything here also runs on the driver, for the first pages of a bucket.
+This also runs on the driver, for the first pages of a bucket.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 OBJECT_BYTES = 350
-"""About what an object takes in an answer beside its key, for the budget of bytes."""
+"""Approximate bytes of an object in a listing, besides its key, for the byte budget."""
 
 
 @attrs.frozen(kw_only=True)
 class Bundle:
-    """The ranges of a wave that one Spark task lists side by side; travels pickled.
+    """The ranges of a wave that one Spark task lists in parallel; travels pickled.
 
     Attributes:
         task_class: the source.
         config: its configuration.
-        prefix: of the whole listing.
+        prefix: prefix of the whole listing.
         tasks: the ranges.
-        requests_per_second: this bundle's part of the budget; None = none.
+        requests_per_second: this bundle's part of the budget; None = no limit.
         bytes_per_second: the same.
     """
 
@@ -59,18 +59,19 @@ class Bundle:
 
 @attrs.define(kw_only=True)
 class RangeListed:
-    """What came of one range; a failure is a value.
+    """Result of listing a range; a failure is a value.
 
     Attributes:
         pages: packed objects, in order; see `unpacked`.
-        key_range: what its pages have shown wholly; None when it failed.
+        key_range: the range that its pages cover completely; None when it failed.
         result: the report for the planner; None when it failed before the first page.
-        retries: calls that were tried again.
-        throttled: of these, because the store asked to slow down.
+        retries: retried calls.
+        throttled: retries because the store asked to slow down.
         server_time_ms: the store's clock at the first answer.
-        asked_at: when the first request went out, seconds since 1970 by the clock of the machine that sent it; 0 = none did.
-        answered_at: when the last answer was there, by the same clock.
-        failure: why it ended early.
+        asked_at: when the first request was sent, seconds since 1970 by the sender's clock; 0 = no
+            request.
+        answered_at: when the last answer arrived, by the same clock.
+        failure: the error that ended it early.
     """
 
     pages: list[bytes] = attrs.field(factory=list, repr=False)
@@ -84,39 +85,39 @@ class RangeListed:
     failure: SourceError | None = None
 
     def report(self) -> RangeListed:
-        """The same without the pages."""
+        """Return the result without the pages."""
         return attrs.evolve(self, pages=[])
 
 
 def seconds_asked(wave: Sequence[RangeListed]) -> float:
-    """For how long some request of a wave was under way, or the next one in the budget was waited for: not its wait for cores.
+    """Return how long a wave had a request in progress or waited for the budget: without its wait for cores.
 
-    Clocks of machines that differ make it longer, never shorter than what one of them saw.
+    With differing clocks the result is longer, never shorter than a machine's own time.
     """
     total, here = 0.0, 0.0
-    for began, ended in sorted((one.asked_at, one.answered_at) for one in wave):
+    for began, ended in sorted((listed.asked_at, listed.answered_at) for listed in wave):
         total += max(0.0, ended - max(began, here))
         here = max(here, ended)
     return total
 
 
 def packed(objects: Sequence[NativeObject]) -> bytes:
-    """The objects of one page by columns, compressed: 20 to 40 bytes each."""
+    """Compress the objects of a page by columns: 20 to 40 bytes each."""
     first = objects[0]
     columns = (
         first.scheme,
         first.bucket,
-        [one.key for one in objects],
-        [one.size for one in objects],
-        [one.version for one in objects],
-        [one.modified_ms for one in objects],
-        [one.storage_class for one in objects],
+        [native.key for native in objects],
+        [native.size for native in objects],
+        [native.version for native in objects],
+        [native.modified_ms for native in objects],
+        [native.storage_class for native in objects],
     )
     return zstandard.compress(pickle.dumps(columns, protocol=5), 1)
 
 
 def unpacked(page: bytes) -> list[NativeObject]:
-    """The inverse of `packed`."""
+    """Decompress a page; the inverse of `packed`."""
     scheme, bucket, *columns = pickle.loads(zstandard.decompress(page))  # noqa: S301 - our own bytes
     return [
         NativeObject(
@@ -139,7 +140,7 @@ _opening = threading.Lock()
 
 
 def list_bundle(bundle: Bundle) -> list[RangeListed]:
-    """Lists the ranges of a bundle, all at once; never raises what a source can raise."""
+    """List the ranges of a bundle in parallel; never raises the errors of a source."""
     try:
         iterator = _iterator_of(bundle)
     except SourceError as error:
@@ -148,7 +149,7 @@ def list_bundle(bundle: Bundle) -> list[RangeListed]:
 
 
 def _iterator_of(bundle: Bundle) -> StoreRecordIterator:
-    """The source's iterator; kept while this Python worker lists the same source, for its connections."""
+    """Return the source's iterator; kept while this Python worker lists the same source, for its connections."""
     identity = pickle.dumps((bundle.task_class, bundle.config))
     with _opening:
         if identity not in _opened:
@@ -170,7 +171,7 @@ def _iterator_of(bundle: Bundle) -> StoreRecordIterator:
 def list_ranges(
     iterator: StoreRecordIterator, bundle: Bundle, stop: threading.Event | None = None
 ) -> list[RangeListed]:
-    """The same with an iterator that is there."""
+    """List the ranges of a bundle with an existing iterator."""
     pace = CallPace(requests_per_second=bundle.requests_per_second, bytes_per_second=bundle.bytes_per_second)
     if len(bundle.tasks) == 1:
         return [_list_one(iterator, bundle, bundle.tasks[0], pace, stop)]

@@ -1,4 +1,4 @@
-"""The lines of the command `check` about Spark: Java, the master, an executor. Starts an application and ends it."""
+"""Lines of the command `check` about Spark: Java, the master, an executor. Starts an application and ends it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 EXECUTOR_SECONDS = 60.0
-"""How long an executor is waited for."""
+"""Maximum wait for an executor."""
 
 
 def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
-    """Everything that a run does with Spark before its first object; stops after the first line that fails."""
+    """Yield a line per step that a run takes with Spark before its first object; stop after the first failure."""
     master = config.spark.master
     try:
         yield CheckResult("java", ok=True, detail=require_java())

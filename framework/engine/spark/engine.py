@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class SparkEngine(LocalEngine):
-    """Runs a source on Spark until it is stopped, or once. The same epochs, positions and guarantee as the local engine."""
+    """Runs a source on Spark, continuously or once. Epochs, positions and guarantee are those of the local engine."""
 
     _context: SparkContext | None = None
     _hold_line = False

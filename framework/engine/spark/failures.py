@@ -1,4 +1,4 @@
-"""What the failure of a Spark job means for us, in one sentence: of a Java exception one line says what happened."""
+"""Meaning of failed Spark jobs, in one sentence: one line of a Java exception names the cause."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _WORDY = re.compile(
 
 
 def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
-    """The error that a job's failure is to us: recover and plan again, as long as there is a Spark to do it.
+    """Return the error for a lost job: recover and plan again, as long as Spark is available.
 
     Args:
-        context: of the job.
-        error: what running it raised.
-        what: who was lost, `task 3`.
+        context: context of the job.
+        error: the exception of running it.
+        what: the lost part, `task 3`.
     """
     if is_stopped(context):
         return FatalError(f"Spark has ended the application {context.appName} at {context.master}: {sentence(error)}")
@@ -31,7 +31,7 @@ def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
 
 
 def is_stopped(context: SparkContext) -> bool:
-    """Whether nothing can run in this context any more."""
+    """Return whether the context can run no more jobs."""
     java = context._jsc  # noqa: SLF001 - pyspark has no question for it
     try:
         return java is None or bool(java.sc().isStopped())
@@ -40,7 +40,7 @@ def is_stopped(context: SparkContext) -> bool:
 
 
 def sentence(error: Exception) -> str:
-    """The line of an exception from Spark that says what happened; of a Python worker's, the end of its traceback."""
+    """Return the line of a Spark exception that names the cause; for a Python worker, the end of its traceback."""
     lines = str(error).split("\n")
     tracebacks = [number for number, line in enumerate(lines) if "Traceback (most recent call last):" in line]
     if tracebacks:

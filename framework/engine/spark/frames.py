@@ -1,4 +1,4 @@
-"""The same source in a notebook: its objects and its records as DataFrames, listed and read by executors. No Iggy.
+"""The same source in a notebook: its objects and records as DataFrames, read by executors, without Iggy.
 
 config = {"s3": {...}, "input": {"format": "jsonl"}, ...}
 list_objects(spark, S3SourceTask, config).groupBy("storage_class").count().show()
@@ -45,10 +45,10 @@ RECORDS_SCHEMA = "bucket string, key string, version string, record long, topic 
 PAGE_OBJECTS = 1000
 
 OBJECTS_PER_TASK = 200
-"""Objects that one Spark task reads: small enough to spread, large enough to read ahead in."""
+"""Objects per Spark task: small enough to distribute, large enough to prefetch within."""
 
 LOOKED_AGAIN = 5
-"""So often an object is read from its first record because it was overwritten."""
+"""Maximum restarts of an object that is overwritten while it is read."""
 
 Source: TypeAlias = "tuple[type[AbstractSourceTask], SourceCommonConfig]"
 
@@ -56,15 +56,16 @@ Source: TypeAlias = "tuple[type[AbstractSourceTask], SourceCommonConfig]"
 def list_objects(
     spark: SparkSession, task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig
 ) -> DataFrame:
-    """The objects that the source would read: its listing with its filters.
+    """Return the objects that the source would read: its listing with its filters.
 
-    Executors list, in parallel, before this returns, and keep what they found, compressed (`df.unpersist()` does not end
-    that; the session does). The driver holds no keys. Pages that were lost with an executor are listed again.
+    Executors list, in parallel, before this returns, and keep the result, compressed (`df.unpersist()`
+    does not free it; the session's end does). The driver holds no keys. Pages that are lost with an
+    executor are listed again.
 
     Args:
         spark: the session.
         task_class: the source.
-        config: sections and options, as a file holds them, or a configuration that is checked already.
+        config: sections and options, as in a file, or a checked configuration.
 
     Returns:
         Columns bucket, key, size (bytes), version, last_modified (UTC) and storage_class.
@@ -80,15 +81,15 @@ def list_objects(
 def read_records(
     spark: SparkSession, task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig
 ) -> DataFrame:
-    """The records of every object of `list_objects`, read by executors from the first record on; no positions.
+    """Return the records of all objects of `list_objects`, from the first record on; no positions.
 
     Returns:
-        Columns bucket, key, version, record (1, 2, 3 ... in its object), topic, partition (where the record would go) and
-        payload (the bytes that Iggy would store).
+        Columns bucket, key, version, record (1, 2, 3 ... in its object), topic, partition (the
+            destination) and payload (the bytes that Iggy would store).
 
     Raises:
         ConfigError, SourceError: as `list_objects`.
-        SourceError: on an executor, as `errors.tolerance` says; Spark wraps it.
+        SourceError: on an executor, as `errors.tolerance` defines; Spark wraps it.
     """
     described = _described(task_class, config)
     numbered = _chosen(spark, described).zipWithIndex().map(lambda pair: (pair[1] // OBJECTS_PER_TASK, pair[0]))
@@ -101,7 +102,7 @@ def _described(task_class: type[AbstractSourceTask], config: Mapping[str, Any] |
 
 
 def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
-    """What the source's filters leave of its listing. Executors list it now, and keep it."""
+    """Return the listing after the source's filters. Executors list it now, and keep it."""
     task_class, config = source
     context = spark.sparkContext
     ship_packages(context)
@@ -131,7 +132,7 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
         while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
             on_driver.append(packed(page))
     pages = [context.parallelize(on_driver, max(1, len(on_driver)))]
-    pages += [listed.flatMap(lambda one: one.pages) for listed in kept]
+    pages += [listed.flatMap(lambda page_set: page_set.pages) for listed in kept]
     chosen = context.union(pages).mapPartitions(choice.of)
     if config.discovery.mode != "keys":
         return chosen
@@ -153,7 +154,7 @@ class _Choice:
     ahead_seconds: float
 
     def of(self, pages: Iterable[bytes]) -> Iterator[NativeObject]:
-        """What they leave of some pages."""
+        """Yield the selected objects of some pages."""
         selector = Selector(self.config, lambda: time.time() + self.ahead_seconds, prefixes=self.prefixes)
         selector.remember_logs(self.logs)
         partition_for = _partition_chooser(self.config, selector)
@@ -163,7 +164,7 @@ class _Choice:
 def _partition_chooser(
     config: SourceCommonConfig, selector: Selector
 ) -> Callable[[NativeObject], TopicPartition | None]:
-    """Where an object's records would go; None for one that is not read, or whose name is wrong and tolerated."""
+    """Return a function object -> partition; None for a filtered object, or a tolerated invalid name."""
     selection = RoutedSelection(selector, Router(config))
 
     def partition_for(native: NativeObject) -> TopicPartition | None:
@@ -183,14 +184,14 @@ def _row(native: NativeObject) -> tuple[object, ...]:
 
 
 def _read(source: Source, natives: Iterable[NativeObject]) -> Iterator[tuple[object, ...]]:
-    """On an executor: the records of some objects."""
+    """Yield the records of some objects, on an executor."""
     task_class, config = source
     partition_for = _partition_chooser(config, Selector(config))
     topic_partitions = ((native, partition_for(native)) for native in natives)
     looked = Counter[str]()
 
     def look_again(assignment: Assignment, gone: bool) -> None:
-        """A row of a supplied list may be older than the object."""
+        """Look up an object of a supplied list: its row may be older than the object."""
         looked[assignment.native.key] += 1
         if looked[assignment.native.key] > LOOKED_AGAIN:
             raise ObjectChangedError("another version at each look", location=assignment.native.location)

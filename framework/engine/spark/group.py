@@ -1,9 +1,10 @@
-"""The driver's side of one epoch: lists, hands objects out by partitions, follows the offsets topic.
+"""The driver's side of an epoch: lists, assigns objects by partitions, follows the offsets topic.
 
-    discovery -> board of partitions -> one Spark job per free task -> what it saved -> positions
+    discovery -> board of partitions -> one Spark job per free task -> saved positions -> positions of the driver
 
-There is a thread for each task. A task that is free is given about its part of what waits then, in partitions that no other one
-has (`framework.engine.spark.partitions`): no wave waits for its slowest task, and a partition never has two senders.
+Each task has a thread. A free task gets its part of the waiting objects, in partitions that no other task
+owns (`framework.engine.spark.partitions`). So no wave waits for its slowest task, and a partition never
+has two senders.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OUTSTANDING_OBJECTS = 50_000
-"""Objects that wait or are at work, at most; the listing pauses above that, so the driver holds no more of a bucket."""
+"""Maximum number of waiting and assigned objects; the listing pauses above it, which bounds the driver's memory."""
 
 GATHER_SECONDS = 0.3
-"""How long a free task waits for a listing that still brings objects, rather than take the first one alone."""
+"""How long a free task waits while a listing still yields objects, instead of taking the first one alone."""
 
 MAX_TASKS = 1000
 
@@ -60,19 +61,19 @@ IDLE_SECONDS = 0.5
 """The same between two listings; a listing that finds an object ends the wait."""
 
 ORDERLY_SECONDS = 3.2
-"""How long jobs may take to end in order: a little longer than a pipeline waits for an answer of Iggy after a stop."""
+"""Maximum time for jobs to end in order: slightly longer than a pipeline waits for Iggy's answer after a stop."""
 
 KILLED_SECONDS = 0.8
 
 
 @attrs.define(kw_only=True, eq=False)
 class _Running:
-    """A job at work.
+    """A running job.
 
     Attributes:
-        topic_partitions: those that it has.
-        thread: that waits for it.
-        records: how far the positions that it saved have come, as far as they were seen: about what it sent.
+        topic_partitions: the partitions that it owns.
+        thread: the thread that waits for it.
+        records: total of its saved positions as last seen: approximately the records that it sent.
     """
 
     topic_partitions: frozenset[TopicPartition]
@@ -81,15 +82,16 @@ class _Running:
 
 
 class SparkGroup:
-    """The tasks of one epoch. One use.
+    """The tasks of one epoch. For one use.
 
     Args:
         task_class: the source.
         config: its configuration.
         session: the leader's side of the epoch.
-        context: Spark's.
+        context: Spark's context.
         once: end after one complete listing.
-        hold_line: executors can reach the driver, so jobs end in order; see `framework.engine.spark.line`.
+        hold_line: whether executors can reach the driver, so that jobs end in order; see
+            `framework.engine.spark.line`.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class SparkGroup:
         self._line = DriverLine.of(context) if hold_line else None  # last: nothing may fail behind it
 
     def stop(self) -> None:
-        """Tells the jobs to end, from a thread of its own: `run` may be waiting for an answer of Iggy, as they may."""
+        """Stop the jobs, in a separate thread: `run` and the jobs may be waiting for an answer of Iggy."""
         threading.Thread(target=self._request_stop, name="stop", daemon=True).start()
 
     def _request_stop(self) -> None:
@@ -132,10 +134,10 @@ class SparkGroup:
             self._line.close()
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
-        """Works until everything is done (once), `stopping` is set, or a job fails.
+        """Work until everything is done (once), `stopping` is set, or a job fails.
 
         Raises:
-            SourceError: of the first job that failed; an `UnknownOutcomeError` when Spark lost it: recover.
+            SourceError: of the first failed job; an `UnknownOutcomeError` when Spark lost it: recover.
         """
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
         with self._closed_line(), iterator_of(self._task_class, context) as iterator:
@@ -172,7 +174,7 @@ class SparkGroup:
 
     @contextlib.contextmanager
     def _closed_line(self) -> Iterator[None]:
-        """The line is there from the start, so that a stop finds it; whatever comes, it does not stay."""
+        """Yield the line, open from the start so that a stop finds it, and close it in any case."""
         try:
             yield
         finally:
@@ -208,7 +210,7 @@ class SparkGroup:
         thread.start()
 
     def _run_job(self, number: int, job: SparkJob) -> None:
-        """In a thread of its own: one Spark job of one task."""
+        """Run one Spark job of one task, in its own thread."""
         try:
             self._context.setJobGroup(
                 self._group, f"{self._config.source.name}: {len(job.assignments)} objects", interruptOnCancel=True
@@ -223,7 +225,7 @@ class SparkGroup:
             self._changed.notify_all()
 
     def _end(self) -> None:
-        """Ends the jobs that are still at work, if any: their partitions are recovered before anybody sends to them again."""
+        """End the remaining jobs: their partitions are recovered before another sender uses them."""
         cancel_jobs(self._context, self._listing_group)
         threads = [running.thread for running in self._running.values()]
         self._request_stop()
@@ -253,12 +255,12 @@ class SparkGroup:
         self._session.save()
 
     def _count(self, running: _Running, job: TaskStatistics) -> None:
-        """Add what a job reports only at its end; its objects and commits were counted as its positions came."""
+        """Add the statistics that a job reports only at its end; objects and commits were counted from its positions."""
         records = job.records - running.records if job.records else 0  # a lost job reports nothing
         self._live += attrs.evolve(job.without_state(), records=records, objects=0, object_bytes=0, position_commits=0)
 
     def _follow(self, discovery: Discovery) -> None:
-        """Takes in what executors have saved: also the progress, while their jobs run."""
+        """Apply the positions that executors have saved, including progress of running jobs."""
         self._session.follow()
         changed = self._session.take_changed()
         self._live.position_commits += bool(changed)

@@ -1,7 +1,7 @@
-"""What an executor does: one `AbstractSourceTask` over its assigned objects, in partitions that only this job writes.
+"""The executor's work: one `AbstractSourceTask` over its assigned objects, in partitions that only this job writes.
 
-Everything here runs in a Python worker of Spark. The client of Iggy is made here, and ends here: no connection outlives its
-job, so that a recovery has nothing to wait for.
+This runs in a Python worker of Spark. The client of Iggy is created and closed here: no connection
+outlives its job, so a recovery never waits for one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from framework.pipeline.sender import OBJECTS_LOGGER
 from framework.pipeline.statistics import TaskStatistics
 
 MAX_LOGGED = 200
-"""Lines of a job's log that travel to the driver: a bucket of bad records has as many warnings."""
+"""Maximum number of a job's log lines sent to the driver: a bucket of bad records causes as many warnings."""
 
 
 @attrs.frozen(kw_only=True)
 class SparkJob:
-    """One task's work; travels pickled.
+    """The work of one task; travels pickled.
 
     Attributes:
         plan: the source, its configuration, the epoch and the partitions.
         assignments: the objects to read, in this order.
-        line: where the driver can be held on to; see `framework.engine.spark.line`.
+        line: address of the driver's line; see `framework.engine.spark.line`.
     """
 
     plan: WorkerPlan
@@ -44,14 +44,14 @@ class SparkJob:
 
 @attrs.frozen(kw_only=True)
 class JobResult:
-    """What came of a job. A failure is a value: Spark must not try again by itself, the driver recovers first.
+    """Result of a job. A failure is a value: Spark must not retry by itself, the driver recovers first.
 
     Attributes:
-        statistics: what was done.
-        released: what came back, and whether it is gone.
-        failure: why it ended early; None when it did not.
-        log_lines: its warnings, repeated in the log of the driver: the logs of executors are seldom read.
-        more_lines: how many more there were.
+        statistics: counts of the job.
+        released: released objects, and whether each is gone.
+        failure: the error that ended it early; None without one.
+        log_lines: its warnings, repeated in the driver's log: executors' logs are seldom read.
+        more_lines: number of further warnings.
     """
 
     statistics: TaskStatistics
@@ -62,7 +62,7 @@ class JobResult:
 
 
 class _Heard:
-    """Keeps warnings, up to a number."""
+    """Keeps warnings, up to a maximum."""
 
     def __init__(self) -> None:
         self.log_lines: list[LogLine] = []
@@ -88,7 +88,7 @@ def _listening() -> Iterator[_Heard]:
 
 
 def run_job(job: SparkJob) -> JobResult:
-    """Runs one job to its end; never raises what a source can raise."""
+    """Run a job to its end; never raises the errors of a source."""
     attempt = TaskContext.get()
     if attempt is not None and attempt.attemptNumber() > 0:
         # The first attempt's executor was lost; it may live on, and what it stored is not in our positions.

@@ -1,6 +1,7 @@
-"""The driver's JVM: looked for, started, and what it says told in lines of our own.
+"""The driver's JVM: finds Java, starts the JVM, and forwards its output to the log.
 
-A JVM writes to stderr as it likes, through a progress bar and between JSON lines. Here it writes to a pipe.
+A JVM writes to stderr at any time, through a progress bar and between JSON lines. Here it writes to a
+pipe.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ NO_JAVA = (
 )
 
 NOISE = ("WARNING: Using incubator modules", "Picked up ", "at ", "... ", "Caused by: ")
-"""Lines begin so that say nothing to a reader of our log: what Java says at every start, and its stack traces."""
+"""Beginnings of lines that are dropped: Java's messages at every start, and stack traces."""
 
 KEPT_LINES = 5
 
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
-"""The variable from which pyspark takes more arguments for `spark-submit`."""
+"""The variable with further arguments for `spark-submit`, which pyspark reads."""
 
 
 def log_option() -> str:
-    """The option of Java that makes Spark's own log quiet."""
+    """Return the option of Java that silences Spark's own log."""
     return f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 
 def require_java() -> str:
-    """Looks for a Java that Spark can use, and says which one it is.
+    """Find a Java that Spark can use; return its version.
 
     Raises:
-        FatalError: there is none, or it is too old; the sentence says what to do.
+        FatalError: there is none, or it is too old; with advice.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
@@ -71,13 +72,13 @@ def require_java() -> str:
 
 
 def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
-    """Start a JVM for Spark; it ends with this process. Its options hold for every context that is made in it.
+    """Start a JVM for Spark; it ends with this process. Its options hold for every context that is created in it.
 
-    The options go through a file that only this user can read: a command line stands in `ps` for everybody, and options hold
-    secrets.
+    The options go through a file that only this user can read: a command line is visible in `ps` to all
+    users, and options contain secrets.
 
     Raises:
-        FatalError: it did not start; with the last thing it said.
+        FatalError: it did not start; with its last line of output.
     """
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - the door to Spark
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
@@ -99,7 +100,7 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
 
 @contextlib.contextmanager
 def _submitted(options: Iterable[tuple[str, str]]) -> Iterator[None]:
-    """The environment in which pyspark starts a JVM with these options; afterwards file and variable are gone."""
+    """Set the environment in which pyspark starts a JVM with these options; afterwards file and variable are removed."""
     before = os.environ.get(SUBMIT_ARGS)
     with tempfile.NamedTemporaryFile("w", prefix="spark-", suffix=".properties", encoding="ascii") as file:  # mode 0600
         file.write(properties_text(options))
@@ -116,7 +117,7 @@ def _submitted(options: Iterable[tuple[str, str]]) -> Iterator[None]:
 
 
 def properties_text(options: Iterable[tuple[str, str]]) -> str:
-    """Options in the form of Java's properties files; everything but plain letters is escaped."""
+    """Return options in the format of Java's properties files; all characters except plain letters are escaped."""
     return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in options)
 
 
@@ -129,7 +130,7 @@ def _escaped(text: str) -> str:
 
 
 class _Teller:
-    """Reads the pipe to its end and logs what is worth a line."""
+    """Reads the pipe to its end and logs the relevant lines."""
 
     def __init__(self, pipe: int) -> None:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)

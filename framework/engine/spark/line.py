@@ -1,9 +1,10 @@
-"""A line from each job to its driver: when it breaks, the job ends in order and saves what is confirmed.
+"""A connection from each job to its driver: when it breaks, the job ends in order and saves confirmed records.
 
-Spark can only kill a task: what it has sent by then is in no saved position, and for some seconds it may still send. So a
-job holds a connection to the driver, over which nothing is said but a token, at first. The driver closes all of them when it
-stops, and the kernel does when the driver dies. Who does not know the token is dropped. Whether executors can reach the driver's
-port is tried once, before a run (`framework.engine.spark.packages`); where they cannot, jobs end by Spark's way alone.
+Spark can only kill a task: records sent until then are in no saved position, and it may still send for
+some seconds. So a job holds a connection to the driver, which carries only a token at first. The driver
+closes all of them when it stops; the kernel closes them when the driver dies. A client without the token
+is dropped. Whether executors can reach the driver's port is tested once before a run
+(`framework.engine.spark.packages`). Where they cannot, Spark kills the jobs.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ CONNECT_SECONDS = 3.0
 TOKEN_BYTES = 32
 
 MAX_STRANGERS = 64
-"""Connections that have not said the token yet: of more the oldest is dropped."""
+"""Maximum number of connections without a token yet: beyond that the oldest is dropped."""
 
 LineAddress: TypeAlias = tuple[str, int, str]
 """Host, port and token."""
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""A driver whose machine is gone is noticed after half a minute: seconds of silence, seconds between probes, probes."""
+"""Seconds of silence, seconds between probes, probes: a driver whose machine is gone is noticed after half a minute."""
 
 
 class DriverLine:
-    """The driver's end. Begins when it is made; `close` ends every job that holds it, and may be called twice.
+    """The driver's end. Opened on creation; `close` ends every job that holds it. Idempotent.
 
     Attributes:
-        address: host, port and token for jobs; None when no port could be had.
+        address: host, port and token for jobs; None when no port was available.
     """
 
     def __init__(self, host: str, bind: str) -> None:
-        """Listens.
+        """Listen.
 
         Args:
             host: the driver's name for executors.
-            bind: the address of this machine to listen on.
+            bind: the local address to listen on.
         """
         self.address: LineAddress | None = None
         self._token = secrets.token_hex(TOKEN_BYTES // 2)
@@ -74,7 +75,7 @@ class DriverLine:
 
     @classmethod
     def of(cls, context: SparkContext) -> DriverLine:
-        """Where Spark itself listens for executors."""
+        """Return a line at the address where Spark itself listens for executors."""
         conf = context.getConf()
         host = conf.get("spark.driver.host", "localhost") or "localhost"
         return cls(host, conf.get("spark.driver.bindAddress", host) or host)
@@ -106,7 +107,7 @@ class DriverLine:
         self._selector.register(peer, selectors.EVENT_READ)
 
     def _hear(self, peer: socket.socket) -> None:
-        """A stranger says the token, or something else; a job says nothing more, and ends."""
+        """Read from a connection: the token, at first; later only the end of a job."""
         try:
             received = peer.recv(TOKEN_BYTES)
         except OSError:
@@ -129,7 +130,7 @@ class DriverLine:
         peer.close()
 
     def close(self) -> None:
-        """Ends every job that holds the line."""
+        """End every job that holds the line."""
         thread, self._thread = self._thread, None
         if thread is None or self._listener is None:
             return
@@ -145,10 +146,10 @@ class DriverLine:
 
 @contextlib.contextmanager
 def held(address: LineAddress | None, on_break: Callable[[], None]) -> Iterator[None]:
-    """On an executor: holds the line, and calls `on_break` from another thread when it breaks.
+    """Hold the line, on an executor, and call `on_break` from another thread when it breaks.
 
     Args:
-        address: the driver's; None holds nothing.
+        address: the driver's address; None holds nothing.
         on_break: called at most once.
 
     Raises:

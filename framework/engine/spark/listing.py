@@ -1,6 +1,6 @@
-"""A prefix of a bucket listed by Spark's executors, for the pipeline: pages come back packed, and are used one by one.
+"""Lists a prefix of a bucket on Spark's executors for the pipeline; packed pages are unpacked one at a time.
 
-The keys of a wave are some MB on the driver, not some hundred, since only the page that is being looked at is unpacked.
+The keys of a wave take some MB on the driver instead of some hundred.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 
 
 ListerMaker: TypeAlias = "Callable[[StoreRecordIterator], Callable[[ListingRequest], Listing]]"
-"""What `StoreRecordIterator.list_with` takes."""
+"""Type of `StoreRecordIterator.list_with`."""
 
 
 def spark_lister(
     context: SparkContext, task_class: type[AbstractSourceTask], config: SourceCommonConfig, *, group: str
 ) -> ListerMaker:
-    """What a store's iterator lists with when Spark is there: see `StoreRecordIterator.list_with`.
+    """Return a lister on Spark's executors for `StoreRecordIterator.list_with`.
 
     Args:
-        context: Spark's.
+        context: Spark's context.
         task_class: the source.
         config: its configuration.
-        group: the job group of the waves, for who wants to cancel them.
+        group: the job group of the waves, for cancelling them.
     """
 
     def run(wave: Sequence[Bundle]) -> list[RangeListed]:
@@ -63,14 +63,14 @@ def wave_lister(
     make_thread: ThreadMaker = spark_thread,
     start_over: Callable[[], None] = lambda: None,
 ) -> ListerMaker:
-    """The same for any way to run a wave.
+    """Return a lister for any way to run a wave.
 
     Args:
         task_class: the source.
         config: its configuration.
-        run: lists the bundles of a wave, blocks until all of them are done.
-        width: how many bundles can be at work at once.
-        make_thread: makes a thread that may call `run`.
+        run: lists the bundles of a wave; blocks until all are done.
+        width: maximum number of concurrent bundles.
+        make_thread: creates a thread that may call `run`.
         start_over: called before a store without order is listed again from the start.
     """
 
@@ -110,8 +110,8 @@ def wave_lister(
 class WaveListing(Iterator[list[NativeObject]]):
     """The objects of a listing by waves, page by page; a `framework.storage.listing.parallel.Listing`. For one thread.
 
-    A store that is noticed to have no order is listed from the start by one chain of pages, on the driver. Objects that
-    were handed out before come again then.
+    A store without order is listed from the start by one chain of pages, on the driver. Objects that were
+    given before are then given again.
     """
 
     def __init__(self, waves: Waves, serial: Callable[[], Listing]) -> None:
@@ -126,17 +126,17 @@ class WaveListing(Iterator[list[NativeObject]]):
 
     @property
     def histogram(self) -> list[tuple[str, int]]:
-        """What the next listing should start from; empty until this one is complete, and for one without order."""
+        """The plan for the next listing; empty until this one is complete, and for a store without order."""
         return self._waves.planner.histogram() if self.complete and not self.unordered else []
 
     @property
     def key_range(self) -> KeyRange | None:
-        """The keys that the page handed out last has shown wholly; None for a store without order."""
+        """The range that the last given page covers completely; None for a store without order."""
         return self._key_range
 
     @property
     def server_time_ms(self) -> int | None:
-        """The store's clock when it first answered, milliseconds since 1970 UTC; None when it does not tell."""
+        """The store's clock at its first answer, milliseconds since 1970 UTC; None when unknown."""
         return self._waves.server_time_ms if self._chain is None else self._chain.server_time_ms
 
     @override
@@ -179,14 +179,14 @@ class WaveListing(Iterator[list[NativeObject]]):
         )
 
     def close(self) -> None:
-        """Ends it; a wave under way is left behind. May be called twice."""
+        """End the listing; a wave in progress is abandoned. Idempotent."""
         self._pages = iter(())
         if self._chain is not None:
             self._chain.close()
 
 
 def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:
-    """Both together."""
+    """Return the sum."""
     return ListingCounts(
         calls=left.calls + right.calls,
         empty=left.empty + right.empty,

@@ -1,6 +1,7 @@
-"""What travels to the executors, and what must be there: our own packages as an archive, their dependencies installed.
+"""Packages on the executors: the framework's travel as an archive, their dependencies must be installed.
 
-Looked at once before a run, on an executor, so that what is missing is one sentence and not a Java stack trace.
+An executor is checked once before a run, so that a missing package is one sentence and not a Java stack
+trace.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
-"""What travels to the executors, as far as it is installed here."""
+"""Packages to ship, as far as they are installed here."""
 
 DISTRIBUTION = "iggy-cloud-sources"
 
@@ -48,19 +49,19 @@ NEEDED = (
     "xxhash",
     "zstandard",
 )
-"""What the framework imports on an executor whatever the source and the format are."""
+"""Modules that the framework imports on an executor, for every source and format."""
 
 CHECK_GROUP = "iggy-cloud-sources check"
 
 CHECK_ATTEMPTS = 3
-"""An executor may be lost over the check; what is wrong with the interpreter is wrong each time."""
+"""Attempts of the check: an executor may be lost; a wrong interpreter fails each time."""
 
 _shipped: set[str] = set()
-"""Applications that have our packages already."""
+"""Applications that have the packages already."""
 
 
 def ship_packages(context: SparkContext) -> None:
-    """Adds our packages to the executors' path, once per application; a local master has them already.
+    """Add the packages to the executors' path, once per application; a local master has them already.
 
     Raises:
         SparkUnavailableError: the master has refused or ended the application.
@@ -88,7 +89,7 @@ def _ship(context: SparkContext) -> None:
 
 
 def write_archive(archive: Path) -> None:
-    """Our packages and their metadata, so that the formats that ship are found as entry points, too."""
+    """Write the packages and their metadata, so that shipped formats are also found as entry points."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
         for package in PACKAGES:
             for path, name in _modules(package):
@@ -118,7 +119,7 @@ def _metadata() -> Iterator[tuple[str, str]]:
 
 
 def needed_modules(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> list[str]:
-    """What executors must have installed to run this source: the framework's needs, the source's and the format's."""
+    """Return the modules that executors need for this source: of the framework, the source and the format."""
     needed = [*NEEDED, *task_class.needs_modules]
     transformer = make_transformer(config.input.options())
     needed += transformer.needs_modules
@@ -136,20 +137,21 @@ def require_packages(
     *,
     stopping: threading.Event | None = None,
 ) -> bool:
-    """Ships our packages, and looks on an executor whether everything that this source needs can be imported there.
+    """Ship the packages, and check on an executor that everything that this source needs can be imported.
 
     Args:
-        context: Spark's.
+        context: Spark's context.
         task_class: the source.
         config: its configuration.
-        stopping: ends the waiting for an executor.
+        stopping: ends the wait for an executor.
 
     Returns:
-        Whether executors can reach a port of the driver that Spark does not know: see `framework.engine.spark.line`.
+        Whether executors can reach a port of the driver unknown to Spark: see
+            `framework.engine.spark.line`.
 
     Raises:
         SparkUnavailableError: the master has refused or ended the application.
-        FatalError: naming what is missing and the interpreter that misses it.
+        FatalError: names the missing module and the interpreter that lacks it.
     """
     ship_packages(context)
     modules = needed_modules(task_class, config)
@@ -213,7 +215,7 @@ def _judge(found: Mapping[str, Any]) -> None:
 
 
 def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
-    """What looks on the executor. A function in a function travels by its code, so it needs nothing of ours there."""
+    """Return the check for an executor. A nested function travels by its code, so it needs no package of the framework."""
 
     def probe(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         import importlib  # noqa: PLC0415

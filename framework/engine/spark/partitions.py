@@ -1,7 +1,8 @@
-"""Which objects a free task is given next: whole partitions, the ones with most to read first.
+"""Assignment of objects to free tasks: whole partitions, those with most to read first.
 
-A partition has one sender at a time, so partitions are what is shared out. They are weighed by bytes, not by objects, and a task
-that becomes free takes about its part of what waits then: no task is left with a large object while the others have nothing.
+A partition has one sender at a time, so partitions are the unit of assignment. They are weighed by bytes,
+not by objects. A free task takes about its part of the waiting bytes: no task keeps a large object while
+others are idle.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from framework.discovery.feed import Assignment
 from framework.model.objects import TopicPartition
 
 OBJECT_BYTES = 64 << 10
-"""What an object costs beside its bytes (a request, a position), as so many bytes more."""
+"""Overhead of an object (a request, a position), in bytes."""
 
 LEAST_BYTES = 64 << 20
 MAX_BYTES = 512 << 20
 MAX_OBJECTS = 5000
-"""A job is worth its start, and ends soon enough for its partitions to change hands."""
+"""Maximum objects per job: enough to be worth its start, and few enough for partitions to change owners soon."""
 
 ROUNDS = 4
-"""A task is given its part of what waits in about so many jobs, so that the last ones end together."""
+"""Number of jobs in which a task gets its part of the waiting objects, so that the last jobs end together."""
 
 
 class PartitionBoard:
-    """Objects that wait, by partition, and the partitions that are taken. For one thread."""
+    """Waiting objects by partition, and the owned partitions. For one thread."""
 
     def __init__(self) -> None:
         self._waiting: dict[TopicPartition, deque[tuple[int, Assignment]]] = {}
@@ -35,21 +36,21 @@ class PartitionBoard:
         self._number = 0
 
     def __len__(self) -> int:
-        """Objects that wait."""
+        """Return the number of waiting objects."""
         return sum(map(len, self._waiting.values()))
 
     def add(self, assignment: Assignment) -> None:
-        """Takes an object in; those of a partition are given out in this order."""
+        """Add an object; a partition's objects are assigned in this order."""
         topic_partition = assignment.entry.topic_partition
         self._number += 1
         self._waiting.setdefault(topic_partition, deque()).append((self._number, assignment))
         self._weights[topic_partition] = self._weights.get(topic_partition, 0) + _weight(assignment)
 
     def take(self, tasks: int) -> list[Assignment]:
-        """The next job of a free task: objects of partitions that no task owns; it owns them from now on. Empty: there are none.
+        """Return the next job of a free task: objects of partitions that no task owns; it owns them now. Empty: no work.
 
         Args:
-            tasks: how many tasks are free, this one included.
+            tasks: number of free tasks, including this one.
         """
         free = sorted(
             (topic_partition for topic_partition in self._waiting if topic_partition not in self._taken),
@@ -69,7 +70,7 @@ class PartitionBoard:
         return given
 
     def _from(self, topic_partitions: Iterable[TopicPartition], most: int) -> list[Assignment]:
-        """The oldest objects of these partitions, as many as a job may have, but one in any case."""
+        """Return the oldest objects of these partitions, up to a job's maximum, and at least one."""
         heads = [(self._waiting[topic_partition][0][0], topic_partition) for topic_partition in topic_partitions]
         heapq.heapify(heads)
         given: list[Assignment] = []
@@ -90,7 +91,7 @@ class PartitionBoard:
         return given
 
     def give_back(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """These partitions' sender has ended."""
+        """Release the partitions of a sender that has ended."""
         self._taken.difference_update(topic_partitions)
 
 

@@ -1,7 +1,7 @@
-"""The Spark context: the one there is, or one made from the `[spark]` options for a run.
+"""The Spark context: the active one, or one created from the `[spark]` options for a run.
 
-A context and no session: the pipeline needs no SQL, whose first use costs a JVM some seconds. Notebooks bring a session,
-and its context is the active one.
+A context, not a session: the pipeline needs no SQL, whose first use costs a JVM some seconds. Notebooks
+bring a session, and its context is the active one.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ T = TypeVar("T")
 SLICE_SECONDS = 0.1
 
 NOTICE_SECONDS = 20.0
-"""How long Spark may keep us waiting before a line says so; it never says so itself."""
+"""Wait for Spark after which a line is logged; Spark itself logs none."""
 
 REACH_SECONDS = 8.0
-"""How long the address of a master is tried before the JVM is started: a cluster may just be restarting."""
+"""How long a master's address is tried before the JVM starts: a cluster may be restarting."""
 
 LOCAL_OPTIONS = frozenset({"spark.authenticate", "spark.driver.host", "spark.driver.bindAddress"})
-"""What `_conf` sets for a local master."""
+"""Options that `_conf` sets for a local master."""
 
 MASTER_SECONDS = 10.0
-"""How long a standalone master may take to take the application in, once the JVM runs. Spark itself gives up after a minute,
-and goes on with a context that is dead."""
+"""Maximum wait for a standalone master to accept the application, once the JVM runs.
+
+Spark itself gives up after a minute, and continues with a dead context.
+"""
 
 PYTHON_OPTION = "spark.pyspark.python"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -59,21 +61,22 @@ _SHORTEST_MASKED = 4
 def spark_context(
     options: SparkSection, *, name: str, stopping: threading.Event | None = None
 ) -> Iterator[SparkContext | None]:
-    """The active context, which stays, or a new one, which is stopped at the end.
+    """Yield the active context, which is kept, or a new one, which is stopped at the end.
 
-    In a process that `spark-submit` started, the new one has the options of `spark-submit`. Speculation is off.
+    In a process that `spark-submit` started, the new one has the options of `spark-submit`. Speculation
+    is off.
 
     Args:
-        options: the section `[spark]`; an active context and `spark-submit` win over it.
+        options: the section `[spark]`; an active context and `spark-submit` take precedence.
         name: the application's name, for Spark's pages.
-        stopping: ends the waiting for a master that does not answer.
+        stopping: ends the wait for a master that does not answer.
 
     Yields:
-        The context; None when `stopping` was set before it was there.
+        The context; None when `stopping` was set first.
 
     Raises:
         FatalError: no Java, or it does not start.
-        ConfigError: the context speculates, or cannot be made from the options.
+        ConfigError: the context speculates, or cannot be created from the options.
     """
     try:
         from pyspark import SparkContext  # noqa: PLC0415 - the door to Spark
@@ -93,7 +96,7 @@ def spark_context(
         yield active
         return
     # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
-    # also leaves SIGINT alone, which is ours.
+    # also leaves SIGINT alone, which this program handles.
     made = wait_for(
         lambda: _make(options, name, stopping),
         stopping,
@@ -139,15 +142,15 @@ def reach_master(master: str, *, seconds: float = REACH_SECONDS, stopping: threa
 
 
 def _places(master: str) -> list[tuple[str, int]]:
-    """Host and port of each master; none when the text does not say."""
+    """Return host and port of each master; none when the text has none."""
     kind, mark, rest = master.partition("://")
     if not mark or kind not in {"spark", "k8s"}:
         return []
     rest = rest.removeprefix("https://").removeprefix("http://").partition("/")[0]
     default = 7077 if kind == "spark" else 443
     places = []
-    for one in rest.split(","):
-        found = urlsplit(f"//{one}")
+    for address in rest.split(","):
+        found = urlsplit(f"//{address}")
         try:
             port = found.port
         except ValueError:
@@ -187,7 +190,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
             raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
     if context is None or is_stopped(context):
         raise SparkUnavailableError(f"[spark] master {options.master}: does not answer, or has refused the application")
-    # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is told elsewhere.
+    # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is reported elsewhere.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
     try:
         check_speculation(context)
@@ -199,7 +202,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
 
 @contextlib.contextmanager
 def _variables(options: SparkSection, *, submitted: bool) -> Iterator[None]:
-    """Variables of the environment that pyspark and its JVM read at their start; afterwards all is as it was."""
+    """Set environment variables for the start of pyspark and its JVM; restore them afterwards."""
     wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if options.master.startswith("local") and not submitted:
         wanted["SPARK_LOCAL_IP"] = LOOPBACK
@@ -224,7 +227,7 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
     conf = SparkConf().setMaster(options.master).setAppName(name)
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
     conf.set("spark.speculation", "false")
-    # A task that is lost is ours to recover: another attempt of Spark's could only say so, as soon as a core is free for it.
+    # The driver recovers lost tasks: another attempt of Spark's could only say so, as soon as a core is free for it.
     conf.set("spark.task.maxFailures", "1")
     if is_local(options.master):
         # Without it the driver deserialises what any process of the machine sends to its port. Spark makes a secret of its own
@@ -233,18 +236,18 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
         conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
     for key, value in options.conf.items():
         conf.set(key, value)
-    # the user's own options stand behind ours, and win
+    # the user's options follow these, and take precedence
     return conf.set(JAVA_OPTIONS, f"{log_option()} {options.conf.get(JAVA_OPTIONS, '')}".strip())
 
 
 def _jvm_options(conf: SparkConf, options: SparkSection) -> list[tuple[str, str]]:
-    """Return the options of the JVM: without those of a local context, which a later one on a cluster must not have."""
+    """Return the options of the JVM, without those of a local context, which a later context on a cluster must not have."""
     own = LOCAL_OPTIONS.difference(options.conf) if is_local(options.master) else frozenset()
     return [(key, value) for key, value in conf.getAll() if key not in own]
 
 
 def without_secrets(text: str, conf: Mapping[str, str]) -> str:
-    """The text without the values of options that Spark's own pages hide: it repeats what it cannot use."""
+    """Return the text without values of options that Spark's own pages hide: Spark repeats invalid values."""
     for name, value in conf.items():
         if _SECRET_OPTION.search(name) and len(value) >= _SHORTEST_MASKED:
             text = text.replace(value, "***")
@@ -252,12 +255,12 @@ def without_secrets(text: str, conf: Mapping[str, str]) -> str:
 
 
 def is_local(master: str) -> bool:
-    """Whether the executors are threads of the driver's own JVM."""
+    """Return whether the executors are threads of the driver's own JVM."""
     return re.match(r"local(\[|$)", master) is not None
 
 
 def warn_of_open_cluster(context: SparkContext) -> None:
-    """Says what lies open on a cluster: jobs carry the credentials of store and Iggy to the executors."""
+    """Warn about an open cluster: jobs carry the credentials of store and Iggy to the executors."""
     if is_local(str(context.master)):
         return
     conf = context.getConf()
@@ -278,7 +281,7 @@ def warn_of_open_cluster(context: SparkContext) -> None:
 
 
 def check_speculation(context: SparkContext) -> None:
-    """Refuses a context that speculates.
+    """Reject a context that speculates.
 
     Raises:
         ConfigError: it does.
@@ -297,18 +300,18 @@ def wait_for(
     limit_seconds: float | None = None,
     too_late: Callable[[T], object] = lambda _: None,
 ) -> T | None:
-    """What `work()` gives; None when `stopping` was set before. It runs in a thread, which then is left behind.
+    """Return the result of `work()`, run in a thread; None when `stopping` was set first, and the thread is abandoned.
 
     Args:
         work: waits for Spark.
-        stopping: ends the waiting.
-        what: is waited for; a line tells of it now and then.
-        limit_seconds: how long it is waited for; None without end.
+        stopping: ends the wait.
+        what: subject of the wait, for regular log lines.
+        limit_seconds: maximum wait; None means no limit.
         too_late: called with a result that arrives after the wait has ended.
 
     Raises:
         SparkUnavailableError: the limit has passed.
-        BaseException: what `work` raises.
+        BaseException: the exception of `work`.
     """
     awaited = _Awaited(work, too_late)
     threading.Thread(target=awaited.run, name=f"waiting for {what}", daemon=True).start()
@@ -328,7 +331,7 @@ def wait_for(
 
 
 class _Awaited(Generic[T]):
-    """Work in a thread of its own, and one who waits for it, or leaves."""
+    """Work in a thread, and a waiter that can leave."""
 
     def __init__(self, work: Callable[[], T], too_late: Callable[[T], object]) -> None:
         self._work = work
@@ -340,7 +343,7 @@ class _Awaited(Generic[T]):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """What the thread does."""
+        """Run the work in the thread."""
         try:
             result = self._work()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
@@ -355,13 +358,13 @@ class _Awaited(Generic[T]):
             self.ended.set()
 
     def leave(self) -> bool:
-        """Waits no more, unless there is a result."""
+        """Stop waiting, unless there is a result."""
         with self._lock:
             self._left = not self._results
             return self._left
 
     def result(self) -> T:
-        """What came of it, once it has ended."""
+        """Return the result, once the work has ended."""
         if self._failure is not None:
             raise self._failure
         return self._results[0]

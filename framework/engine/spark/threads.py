@@ -1,4 +1,4 @@
-"""Threads that wait for jobs of Spark, and how the jobs are ended."""
+"""Threads that wait for Spark jobs, and cancelling of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def spark_thread(target: Callable[[], None]) -> threading.Thread:
-    """A thread with Spark's local properties of its own, so that its job group is not another thread's."""
+    """Return a thread with its own local properties of Spark, so that job groups of threads do not mix."""
     from pyspark import InheritableThread  # noqa: PLC0415
 
     thread: threading.Thread = InheritableThread(target=target, daemon=True)
@@ -20,6 +20,6 @@ def spark_thread(target: Callable[[], None]) -> threading.Thread:
 
 
 def cancel_jobs(context: SparkContext, group: str) -> None:
-    """Kills the tasks of a job group; a JVM that is gone has none."""
+    """Kill the tasks of a job group; a JVM that is gone has none."""
     with contextlib.suppress(Exception):
         context.cancelJobGroup(group)

@@ -1,8 +1,8 @@
-"""Which key ranges the executors list next: waves, planned on the driver, dealt out to Spark's tasks.
+"""Waves of a listing: key ranges planned on the driver, distributed over Spark's tasks.
 
-    planner -> a wave of ranges -> bundles -> executors: pages -> what they found, and what is left -> planner
+    planner -> a wave of ranges -> bundles -> executors: pages -> results, and remaining ranges -> planner
 
-The first pages of a bucket are listed on the driver, and executors are asked when there are more: a small bucket costs no job.
+The driver lists the first pages of a bucket, and executors list the rest: a small bucket costs no job.
 """
 
 from __future__ import annotations
@@ -33,26 +33,27 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DRIVER_PAGES = 16
-"""Pages that the driver lists itself before it asks executors: a job of Spark takes as long as some pages do."""
+"""Pages that the driver lists before it uses executors: a Spark job takes as long as several pages."""
 
 WAVE_ATTEMPTS = 3
 
 WAVE_PAGES = 32
-"""Pages of one range in one wave, at most: about a second or two of requests, against the start of a job."""
+"""Maximum pages of a range per wave: one or two seconds of requests, against the start of a job."""
 
 ThreadMaker: TypeAlias = "Callable[[Callable[[], None]], threading.Thread]"
 
 
 class Waves:
-    """The waves of one listing, one after the other; the next one is under way while one is being used. For one thread.
+    """The waves of one listing, in sequence; the next wave runs while the current one is used. For one thread.
 
     Attributes:
-        planner: of the ranges.
-        calls: pages asked for.
-        retries: calls that were tried again.
-        throttled: of these, because the store asked to slow down.
+        planner: planner of the ranges.
+        calls: requested pages.
+        retries: retried calls.
+        throttled: retries because the store asked to slow down.
         server_time_ms: the store's clock at the first answer.
-        idle_seconds: of the waiting for waves, what no request took: they were queued for cores that were busy.
+        idle_seconds: time waiting for waves without a request in progress: they were queued for busy
+            cores.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class Waves:
         self._leave = 0
 
     def __iter__(self) -> Iterator[list[RangeListed]]:
-        """What came of each wave.
+        """Yield the results of each wave.
 
         Raises:
-            OutOfOrderError: the store has no order; nothing of the last wave was handed out.
-            SourceError: a call failed for good, or Spark lost a wave again and again.
+            OutOfOrderError: the store has no order; no object of the last wave was given.
+            SourceError: a call failed permanently, or Spark lost a wave repeatedly.
         """
         try:
             under_way = self._begin()
@@ -116,7 +117,7 @@ class Waves:
             self._leave = 0
 
     def _begin(self) -> Callable[[], list[RangeListed]] | None:
-        """Starts the next wave; what waits for its end. None: nothing is left."""
+        """Start the next wave; return a function that waits for its end. None: no range is left."""
         if self.planner.finished:
             return None
         leave = self._pace.take(self._concurrency)
@@ -135,7 +136,7 @@ class Waves:
 
         def end() -> list[RangeListed]:
             listed = work()
-            throttled = sum(one.throttled for one in listed)
+            throttled = sum(range_listed.throttled for range_listed in listed)
             calls, self._leave = self._leave, 0
             for _ in range(calls):
                 self._pace.give_back(1, succeeded=not throttled)
@@ -146,7 +147,7 @@ class Waves:
         return end
 
     def _spread(self, tasks: Sequence[RangeTask], width: int) -> list[Bundle]:
-        """Ranges dealt out to bundles, with a part of the budget for each."""
+        """Distribute ranges over bundles, with a part of the budget each."""
         discovery = self._bundle.config.discovery
         dealt = [tasks[number::width] for number in range(min(width, len(tasks)))]
 
@@ -164,7 +165,7 @@ class Waves:
         ]
 
     def _on_executors(self, wave: Sequence[Bundle]) -> list[RangeListed]:
-        """A wave that Spark loses is listed again: that changes nothing in the bucket."""
+        """Run a wave on executors. A wave that Spark loses is listed again: listing changes nothing."""
         for attempt in range(1, WAVE_ATTEMPTS + 1):
             try:
                 return self._run(wave)
@@ -199,7 +200,7 @@ class Waves:
 
 
 def _in_background(work: Callable[[], list[RangeListed]], make_thread: ThreadMaker) -> Callable[[], list[RangeListed]]:
-    """Does work in a thread of its own; gives what waits for what it returns or raises."""
+    """Run work in a thread; return a function that waits for its result or exception."""
     answer: Future[list[RangeListed]] = Future()
 
     def do() -> None:

@@ -113,7 +113,7 @@ def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, re
     if box is None or topic is None or connection.get_topic(config.iggy.stream, topic) is None:
         return 0
     letters = DeadLetterLog.read(connection, config)
-    void = [one for one in letters.stored if one.offset not in letters.replayed and reset.takes(one.key)]
+    void = [letter for letter in letters.stored if letter.offset not in letters.replayed and reset.takes(letter.key)]
     for at in range(0, len(void), BATCH_SIZE):
         box.replayed(void[at : at + BATCH_SIZE])
     return len(void)

@@ -60,7 +60,7 @@ DEFAULTS: dict[str, tuple[int, bytes]] = {
 """Every topic option and what it is when the client does not say, in its canonical kind.
 
 They are stored and shown again. Only `segment_size` changes what this server does: it keeps everything until it is
-told to delete, and a confirmed message is always on the disk.
+asked to delete, and a confirmed message is always on the disk.
 """
 
 _UPDATABLE = frozenset({"compression_algorithm", "max_topic_size", "message_expiry"})

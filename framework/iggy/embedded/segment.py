@@ -181,7 +181,7 @@ class Segment:
     def _sound_batch_behind(self, fd: int, position: int, total: int) -> bool:
         """Tell whether any whole batch follows at or behind `position`, later than the one missing there.
 
-        A batch header is told by its 204 reserved zeros right behind the last byte of its count that is not zero;
+        A batch header is recognized by its 204 reserved zeros right behind the last byte of its count that is not zero;
         it counts when its offset is later than what is missing and all its checksums fit.
         """
         tail = memoryview(os.pread(fd, total - position, position))

@@ -92,7 +92,7 @@ class Service:
         self._lock_fd = -1
 
     def run(self, host: str, port: int, *, owner_fd: int | None = None) -> None:
-        """Serve until told to end.
+        """Serve until it is stopped.
 
         Args:
             host: A loopback address.
@@ -265,10 +265,10 @@ class Service:
         with self._connections_lock:
             if len(self._connections) >= MAX_CLIENTS:
                 raise RuntimeError(f"{MAX_CLIENTS} clients are connected")
-            strangers = [one for one in self._connections if not one.trusted]
+            strangers = [stranger for stranger in self._connections if not stranger.trusted]
             self._connections[connection] = thread
-        for one in strangers[: max(0, len(strangers) + 1 - MAX_STRANGERS)]:
-            one.shut()
+        for stranger in strangers[: max(0, len(strangers) + 1 - MAX_STRANGERS)]:
+            stranger.shut()
         try:
             thread.start()
         except RuntimeError:

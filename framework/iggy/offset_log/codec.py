@@ -183,7 +183,7 @@ class PartitionOpening:
     Attributes:
         topic_partition: the partition.
         topic: its topic's identity.
-        anchor: the message up to which saved counts account for everything; None when no message of ours was ever
+        anchor: the message up to which saved counts account for everything; None when no message of this source was ever
             saved.
         counts: (object hash, split) -> records found, for positions with more records in the partition than saved.
     """
@@ -432,12 +432,12 @@ def encode_open(source: str, epoch: int, writer: str, openings: Iterable[Partiti
     """Encode the partitions that a writer took over as one message."""
     rows = [
         [
-            *attrs.astuple(one.topic_partition),
-            *attrs.astuple(one.topic),
-            _anchor_out(one.anchor),
-            [[object_hash, split_number, count] for (object_hash, split_number), count in one.counts.items()],
+            *attrs.astuple(opening.topic_partition),
+            *attrs.astuple(opening.topic),
+            _anchor_out(opening.anchor),
+            [[object_hash, split_number, count] for (object_hash, split_number), count in opening.counts.items()],
         ]
-        for one in openings
+        for opening in openings
     ]
     return _encode({"kind": "open", "source": source, "epoch": epoch, "writer": writer}, {"partitions": rows})
 
@@ -548,10 +548,10 @@ def encode_snapshot(
     """
     header = {"kind": "snapshot", "source": source, "epoch": epoch, "number": number, "at": at}
     chunks, part = positions.chunks(), 0
-    while some := list(itertools.islice(chunks, part_chunks)):
+    while part_rows := list(itertools.islice(chunks, part_chunks)):
         part += 1
         tables = positions.tables if part == 1 else {}
-        yield _encode_raw({**header, "part": part, "rows": True}, _rows_out(tables, some))
+        yield _encode_raw({**header, "part": part, "rows": True}, _rows_out(tables, part_rows))
     bodies = _entry_parts(positions.others(), PART_ENTRIES)
     body = next(bodies)
     for following in bodies:
@@ -564,14 +564,14 @@ def encode_snapshot(
 def _entry_parts(entries: Iterable[OffsetManagerEntry], size: int) -> Iterator[dict[str, Any]]:
     """Yield the entries in batches; at least one batch, which may be empty."""
     rest = iter(entries)
-    some = list(itertools.islice(rest, size))
+    batch = list(itertools.islice(rest, size))
     while True:
         following = list(itertools.islice(rest, size))
         # sorted by name they compress better
-        yield {"entries": _entries_out(sorted(some, key=_name))}
+        yield {"entries": _entries_out(sorted(batch, key=_name))}
         if not following:
             return
-        some = following
+        batch = following
 
 
 def _name(entry: OffsetManagerEntry) -> tuple[str, str, int]:
@@ -661,7 +661,7 @@ def _watermark_out(watermark: Watermark) -> dict[str, Any]:
     return {
         "bucket": watermark.bucket,
         "prefixes": {
-            prefix: [[one.after, one.until, one.time_ms] for one in ranges]
+            prefix: [[covered.after, covered.until, covered.time_ms] for covered in ranges]
             for prefix, ranges in watermark.prefixes.items()
         },
         "folded": dict(watermark.compacted),

@@ -122,7 +122,7 @@ def begin_epoch(
     claimed_at = offset_log.append(codec.encode_claim(offset_log.source, claim))
     claim = attrs.evolve(claim, at_us=offset_log.stored_us(claimed_at))
     changed = _follow(offset_log, state, claim, claimed_at)
-    predecessors = [one for offset, one in state.claims.items() if offset < claimed_at]
+    predecessors = [claim for offset, claim in state.claims.items() if offset < claimed_at]
     still = wait_until_gone(offset_log.connection, predecessors, FENCE_SECONDS, waiting)
     if still is not None:
         raise _at_work(offset_log.source, still, own_epochs)
@@ -197,9 +197,12 @@ def claim_partitions(
                 raise UnknownOutcomeError(f'another epoch of source "{offset_log.source}" began before this worker did')
             state.apply(message)
         return [
-            one
-            for offset, one in state.claims.items()
-            if offset < claimed_at and not one.leader and one.epoch == epoch and wanted.intersection(one.partitions)
+            claim
+            for offset, claim in state.claims.items()
+            if offset < claimed_at
+            and not claim.leader
+            and claim.epoch == epoch
+            and wanted.intersection(claim.partitions)
         ]
 
     still = wait_until_gone(offset_log.connection, follow(), FENCE_SECONDS, waiting or Waiting())

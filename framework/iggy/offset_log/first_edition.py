@@ -145,7 +145,7 @@ def _restore_watermark(state: LogState, row: Mapping[str, Any]) -> None:
 
 def _entries_in(table: Mapping[str, Any]) -> Iterator[_Row]:
     columns = table["columns"]
-    names = ("bucket", "key", "version", "modified", "records", "state", "lane", "depends_on")
+    names = ("bucket", "key", "version", "modified", "records", "state", "lane", "depends_on")  # codespell:ignore lane
     few = {name: columns.get(name) or {} for name in ("generation", "share", "mark", "reopened", "extra")}
     for at, row in enumerate(zip(*(columns[name] for name in names), strict=True)):
         bucket, key, version, modified, records, stage, topic_partition, numbering_options = row
@@ -166,7 +166,7 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[_Row]:
             records_saved=records,
             total=records if finished else None,
             failed=stage == _FAILED,
-            topic_partition=TopicPartition(*table["lanes"][topic_partition]),
+            topic_partition=TopicPartition(*table["lanes"][topic_partition]),  # codespell:ignore lanes
             mark=ResumePoint(*mark) if mark and not finished else None,
             numbering_options=table["options"][numbering_options],
             first_ids=True,

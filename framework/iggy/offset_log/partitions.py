@@ -2,8 +2,8 @@
 
     anchor still there? -> messages after it -> counts -> hold back what a crash could take -> an `open` record
 
-Positions are never created here. A message of ours is stored after the `begin` of its position. So a message without a
-position is not ours, or of an earlier generation.
+Positions are never created here. A message of this source is stored after the `begin` of its position. So a message without a
+position is foreign, or of an earlier generation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ USUAL_MESSAGES_REQUIRED_TO_SAVE = 1024
 """Assumed for a topic that does not report its setting."""
 
 LAST_MESSAGES = 16
-"""Number of messages searched for a message of ours at the end of a partition that the log does not know."""
+"""Number of messages searched for a message of this source at the end of a partition that the log does not know."""
 
 WAYS_OUT = "To go on, and leave as done what was done: `offsets accept-data-loss`. To read everything again: `offsets reset --all`"
 
@@ -142,7 +142,7 @@ class PartitionReader:
             anchor = self._safe_end(topic_partition, hold_back_of(info))
         opening = PartitionOpening(topic_partition=topic_partition, topic=identity_of(info), anchor=anchor)
         known = self._as_left(topic_partition) if expired else None
-        end = next(one for one in info.partitions if one.id == topic_partition.partition)
+        end = next(partition for partition in info.partitions if partition.id == topic_partition.partition)
         for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
             found = self._replay(topic_partition, opening, hold_back_of(info), known)
             last = found.state.last.offset if found.state.last is not None else -1
@@ -212,7 +212,7 @@ class PartitionReader:
             topic_partition.topic == topic for topic_partition in self._state.partitions
         ):
             return
-        topic_partitions = [TopicPartition(topic, one.id) for one in info.partitions]
+        topic_partitions = [TopicPartition(topic, partition.id) for partition in info.partitions]
         if topic_partitions and (self.is_marked(topic) or any(map(self._ours_at_the_end, topic_partitions))):
             raise self._log_lost(topic_partitions[0])
 
@@ -247,7 +247,7 @@ class PartitionReader:
         )
 
     def _ours_at_the_end(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a message at the end is ours by its headers, as version 0.1 wrote them: it left no mark."""
+        """Return whether a message at the end is from this source by its headers, as version 0.1 wrote them: it left no mark."""
         for message in self._connection.poll(
             self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=LAST_MESSAGES
         ):
@@ -288,7 +288,7 @@ class PartitionReader:
                 f"restored from elsewhere. {WAYS_OUT}",
                 topic_partition,
             )
-        partition = next(one for one in info.partitions if one.id == topic_partition.partition)
+        partition = next(candidate for candidate in info.partitions if candidate.id == topic_partition.partition)
         end = partition.current_offset + 1 if partition.messages_count or partition.current_offset else 0
         first = found[0].offset if found else end
         if first <= at:
@@ -304,7 +304,7 @@ class PartitionReader:
         if left_at is None or left_at >= end:
             raise PartitionGoneError(
                 f"{place}: messages {at + 1} to {first - 1} expired before it was known what of them is of source "
-                f'"{self._state.source}": what was sent there cannot be told any more. To send again what is not known to be '
+                f'"{self._state.source}": the records sent there are unknown now. To send again what is not known to be '
                 f"there: `offsets accept-data-loss`",
                 topic_partition,
             )
@@ -317,11 +317,11 @@ class PartitionReader:
         }
 
     def check_first_edition(self, topic_partition: TopicPartition, *, accepted: bool) -> None:
-        """Check that no message after an anchor of version 0.1 can be ours: its object may have no position.
+        """Check that no message after an anchor of version 0.1 can be from this source: its object may have no position.
 
         Args:
             topic_partition: an existing partition.
-            accepted: whether the operator confirmed that messages without headers are not ours.
+            accepted: whether the operator confirmed that messages without headers are foreign.
 
         Raises:
             PositionError: such a message exists.
@@ -403,7 +403,7 @@ def check_first_edition(connection: IggyConnection, stream: str, state: LogState
     reader = PartitionReader(connection, stream, state)
     for topic_partition in sorted(state.first_edition):
         info = connection.get_topic(stream, topic_partition.topic)
-        if info is not None and any(one.id == topic_partition.partition for one in info.partitions):
+        if info is not None and any(partition.id == topic_partition.partition for partition in info.partitions):
             reader.check_first_edition(topic_partition, accepted=accepted)
 
 
@@ -440,7 +440,7 @@ def lost_partitions(
         info = topics.get(topic_partition.topic)
         if info is None:
             return topic_partition in opened or topic_partition.partition >= partitions
-        return all(one.id != topic_partition.partition for one in info.partitions)
+        return all(partition.id != topic_partition.partition for partition in info.partitions)
 
     lost = dict.fromkeys(filter(is_lost, opened), 0)
     pending = state.positions.pending()
@@ -458,11 +458,11 @@ def _has_final_split(state: LogState, whole: OffsetManagerKey, entry: OffsetMana
     if not entry.split_size:
         return False
     splits = [state.positions.find(key) for key in (whole, *state.positions.splits_of(whole))]
-    return any(one is not None and one.final for one in splits)
+    return any(split is not None and split.final for split in splits)
 
 
 def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartition]) -> None:
-    """Remove partitions from the state; their unsettled objects are read again from the start, on other partitions."""
+    """Remove partitions from the state; their pending objects are read again from the start, on other partitions."""
     gone = set(topic_partitions)
     for topic_partition in gone:
         state.anchors.pop(topic_partition, None)

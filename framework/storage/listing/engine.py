@@ -371,10 +371,10 @@ class ListingEngine:
             before = last
             if emitted is not None:
                 chain.check(page)
-                keys = [one.key for one in objects]
+                keys = [native.key for native in objects]
                 rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
                 last = keys[-1] if keys else last
-                objects = emitted.without([one for one in objects if one.key > self._after])
+                objects = emitted.without([native for native in objects if native.key > self._after])
             elif objects:
                 try:
                     keys = checked_keys(self._where, page, last)

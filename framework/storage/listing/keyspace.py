@@ -37,14 +37,14 @@ MAX_KEY_BYTES = 1024
 """The longest key of S3 and GCS; a store may refuse a longer start key."""
 
 
-def shared_length(one: str, other: str) -> int:
+def shared_length(first: str, other: str) -> int:
     """Return the length of the common prefix of two keys."""
-    if other.startswith(one):
-        return len(one)
-    low, high = 0, min(len(one), len(other))
+    if other.startswith(first):
+        return len(first)
+    low, high = 0, min(len(first), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if first[low:middle] == other[low:middle]:
             low = middle
         else:
             high = middle - 1
@@ -88,7 +88,7 @@ class _Place:
         self.seen.add(letter)
         self.refresh_at = 0
         if len(self.seen) > MAX_SEEN:
-            rare = sorted(one for one in self.seen if one > "~")
+            rare = sorted(character for character in self.seen if character > "~")
             self.seen.difference_update(rare[1:-1:2])
 
     def refresh(self) -> None:
@@ -103,7 +103,7 @@ class _Place:
             for letter in letters:
                 between = there[0] < letter < there[-1]
                 weights.setdefault(letter, 1.0 if between else unlikely)
-        rare = sorted(one for one in self.seen if one > "~")
+        rare = sorted(character for character in self.seen if character > "~")
         if len(rare) > 1 and (2 * len(rare) > len(self.seen) or len(rare) >= SCRIPT):
             # a candidate stands for the characters up to the next; beyond the last: 1, 2, 4 ... times the span
             step, code = ord(rare[-1]) - ord(rare[0]), ord(rare[-1])

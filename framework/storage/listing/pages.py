@@ -63,11 +63,11 @@ def merged(results: Sequence[RangeResult]) -> RangeResult:
     last = results[-1]
     return RangeResult(
         number=last.number,
-        last_key=next((one.last_key for one in reversed(results) if one.last_key is not None), None),
-        keys=sum(one.keys for one in results),
-        pages=sum(one.pages for one in results),
+        last_key=next((result.last_key for result in reversed(results) if result.last_key is not None), None),
+        keys=sum(result.keys for result in results),
+        pages=sum(result.pages for result in results),
         exhausted=last.exhausted,
-        samples=[sample for one in results for sample in one.samples],
+        samples=[sample for result in results for sample in result.samples],
         beyond=last.beyond,
         bounded=last.bounded,
     )
@@ -120,7 +120,7 @@ def checked_keys(where: str, page: ListPage, after: str) -> list[str]:
             "it is out of order or makes no progress"
         )
     if not all(map(lt, keys, keys[1:])):
-        before, key = next((one, two) for one, two in pairwise(keys) if one >= two)
+        before, key = next((first, two) for first, two in pairwise(keys) if first >= two)
         raise OutOfOrderError(f"{where}: the listing shows {key!r} after {before!r}; it is out of order")
     return keys
 

@@ -160,21 +160,21 @@ class RangePlanner:
 
         Empty before the planner has finished: the rest is in progress, and too small to cut.
         """
-        waiting = [one for one in self._ranges if one.active is None]
+        waiting = [open_range for open_range in self._ranges if open_range.active is None]
         if free > len(waiting) and (self.pages >= FEW_PAGES or self._past.keys):
             self._cut(free - len(waiting))
-            waiting = [one for one in self._ranges if one.active is None]
+            waiting = [open_range for open_range in self._ranges if open_range.active is None]
         if len(waiting) > free:
             waiting.sort(key=self._left, reverse=True)
-        return [self._begin(one) for one in waiting[:free]]
+        return [self._begin(open_range) for open_range in waiting[:free]]
 
-    def _begin(self, one: OpenRange) -> RangeTask:
+    def _begin(self, open_range: OpenRange) -> RangeTask:
         self._number += 1
-        one.active, one.estimate = self._number, None
-        self._active[self._number] = one
+        open_range.active, open_range.estimate = self._number, None
+        self._active[self._number] = open_range
         # the less is known, the sooner a report is needed; at the end each worker has listed about as much as before
         pages = max(1, min(self._max_pages, self.pages // self._workers))
-        return RangeTask(self._number, one.after, one.until, pages)
+        return RangeTask(self._number, open_range.after, open_range.until, pages)
 
     def report(self, result: RangeResult) -> None:
         """Apply the result of listing a range.
@@ -184,35 +184,35 @@ class RangePlanner:
         """
         if result.last_key is None and not result.exhausted:
             raise ValueError("a range without keys must be exhausted")
-        one = self._active.pop(result.number)
-        one.active = one.estimate = None
+        open_range = self._active.pop(result.number)
+        open_range.active = open_range.estimate = None
         self.pages += result.pages
         self.keys += result.keys
         self.misses += not result.keys
-        if one.parent is not None:
-            one.parent.misses = 0 if result.keys else one.parent.misses + 1
-            one.parent.estimate = None
-            one.parent = None
+        if open_range.parent is not None:
+            open_range.parent.misses = 0 if result.keys else open_range.parent.misses + 1
+            open_range.parent.estimate = None
+            open_range.parent = None
         if result.samples:
             self._space.observe([key for key, _ in result.samples])
             self._marks.add(result.samples)
-        if not one.pages and one.start in self._seams:
+        if not open_range.pages and open_range.start in self._seams:
             if result.samples or result.looked_beyond:
-                self._seams[one.start].behind = (result.samples[0][0] if result.samples else result.beyond,)
-                self._compare(one.start)
+                self._seams[open_range.start].behind = (result.samples[0][0] if result.samples else result.beyond,)
+                self._compare(open_range.start)
             else:
-                del self._seams[one.start]
+                del self._seams[open_range.start]
         if result.last_key is not None:
-            one.advance(result.last_key, result.keys, result.pages)
-        if result.exhausted or one.after == one.until:
-            self._ranges.remove(one)
-            if one.until in self._seams and one.until is not None:
+            open_range.advance(result.last_key, result.keys, result.pages)
+        if result.exhausted or open_range.after == open_range.until:
+            self._ranges.remove(open_range)
+            if open_range.until in self._seams and open_range.until is not None:
                 # the cut's key was the last, or the request was bounded: this side saw nothing after the cut
-                if one.after == one.until or not result.looked_beyond:
-                    del self._seams[one.until]
+                if open_range.after == open_range.until or not result.looked_beyond:
+                    del self._seams[open_range.until]
                 else:
-                    self._seams[one.until].before = (one.after, result.beyond)
-                    self._compare(one.until)
+                    self._seams[open_range.until].before = (open_range.after, result.beyond)
+                    self._compare(open_range.until)
 
     def _compare(self, cut: str) -> None:
         seam = self._seams[cut]
@@ -224,10 +224,10 @@ class RangePlanner:
 
     # ---- choosing the ranges to cut
 
-    def _left(self, one: OpenRange) -> float:
-        if one.estimate is None:
-            one.estimate = one.reckon(self._space, self._past, self._page_size)
-        return one.estimate
+    def _left(self, open_range: OpenRange) -> float:
+        if open_range.estimate is None:
+            open_range.estimate = open_range.reckon(self._space, self._past, self._page_size)
+        return open_range.estimate
 
     def _cut(self, count: int) -> None:
         """Cut up to `count` new ranges, always off the range with the largest part left."""
@@ -235,13 +235,17 @@ class RangePlanner:
         risk = self._misses_left()
         # a range that has shown no key is not cut: it may be empty, and so may all its parts
         able = [
-            one
-            for one in self._ranges
-            if (self._shrink or one.active is None) and (one.pages or self._past.inside(one.after, one.until))
+            open_range
+            for open_range in self._ranges
+            if (self._shrink or open_range.active is None)
+            and (open_range.pages or self._past.inside(open_range.after, open_range.until))
         ]
         plans: dict[OpenRange, _Plan] = {}
         while count > 0 and able:
-            best = max(able, key=lambda one: self._left(one) / (plans[one].parts if one in plans else 1))
+            best = max(
+                able,
+                key=lambda open_range: self._left(open_range) / (plans[open_range].parts if open_range in plans else 1),
+            )
             plan = plans.get(best)
             if self._left(best) < least * (plan.parts if plan else 1):
                 tried = self._worth_a_try(able, plans, count)
@@ -260,19 +264,23 @@ class RangePlanner:
             plans[best] = plan
             risk -= int(risky)
             count -= 1
-        for one, plan in plans.items():
-            cuts = [cut for cut in self._cuts(one, plan) if cut > one.after and (one.until is None or cut < one.until)]
-            risky = self._is_risky(one, plan)
+        for open_range, plan in plans.items():
+            cuts = [
+                cut
+                for cut in self._cuts(open_range, plan)
+                if cut > open_range.after and (open_range.until is None or cut < open_range.until)
+            ]
+            risky = self._is_risky(open_range, plan)
             if not cuts:
-                one.estimate, one.tried = 0.0, one.pages
-            self._split(one, [cut for cut in cuts if len(cut.encode()) <= MAX_KEY_BYTES], risky=risky)
+                open_range.estimate, open_range.tried = 0.0, open_range.pages
+            self._split(open_range, [cut for cut in cuts if len(cut.encode()) <= MAX_KEY_BYTES], risky=risky)
 
-    def _is_risky(self, one: OpenRange, plan: _Plan) -> bool:
-        return plan.blind or plan.depths is not None or one.misses > 0 or one.pages < 2  # noqa: PLR2004
+    def _is_risky(self, open_range: OpenRange, plan: _Plan) -> bool:
+        return plan.blind or plan.depths is not None or open_range.misses > 0 or open_range.pages < 2  # noqa: PLR2004
 
     def _misses_left(self) -> int:
         """Return how many more calls may find nothing, without those in progress."""
-        tries = sum(one.parent is not None and one.risky for one in self._ranges)
+        tries = sum(open_range.parent is not None and open_range.risky for open_range in self._ranges)
         return int(min(1 + 2 * self.pages, FREE_MISSES + MISS_SHARE * self.pages)) - self.misses - tries
 
     def _worth_a_try(self, able: list[OpenRange], plans: dict[OpenRange, _Plan], count: int) -> OpenRange | None:
@@ -284,55 +292,61 @@ class RangePlanner:
             return None
         least = SMALLEST_PAGES * self._page_size
         able = [
-            one for one in able if one not in plans and one.pages > 2 * one.tried and one.keys >= least * 2**one.misses
+            open_range
+            for open_range in able
+            if open_range not in plans
+            and open_range.pages > 2 * open_range.tried
+            and open_range.keys >= least * 2**open_range.misses
         ]
-        best = max(able, key=lambda one: one.keys, default=None)
+        best = max(able, key=lambda open_range: open_range.keys, default=None)
         if best is not None:
             best.tried = best.pages
         return best
 
     # ---- where to cut it
 
-    def _depths(self, one: OpenRange) -> tuple[int, int] | None:
+    def _depths(self, open_range: OpenRange) -> tuple[int, int] | None:
         """Return the subtrees of its last key outside of which no key is known, although keys could exist."""
-        if self._past.inside(one.after, one.until):
+        if self._past.inside(open_range.after, open_range.until):
             return None
-        stem = self._space.stem(one.after, one.until)
+        stem = self._space.stem(open_range.after, open_range.until)
         first = self._marks.first(stem)
-        deepest = 0 if first is None else shared_length(first, one.after)
+        deepest = 0 if first is None else shared_length(first, open_range.after)
         return (len(stem), deepest) if deepest > len(stem) else None
 
-    def _cuts(self, one: OpenRange, plan: _Plan) -> list[str]:
+    def _cuts(self, open_range: OpenRange, plan: _Plan) -> list[str]:
         shares = [part / plan.parts for part in range(1, plan.parts)]
         if plan.depths is not None:
             top, deepest = plan.depths
-            ends = {after_all(one.after[: top + max(1, round(share * (deepest - top)))]) for share in shares}
+            ends = {after_all(open_range.after[: top + max(1, round(share * (deepest - top)))]) for share in shares}
             return sorted(end for end in ends if end is not None)
-        left = self._left(one)
-        under_way = self._page_size if one.active is not None else 0
-        inside = self._past.inside(one.after, one.until)
+        left = self._left(open_range)
+        under_way = self._page_size if open_range.active is not None else 0
+        inside = self._past.inside(open_range.after, open_range.until)
         if inside:
-            done = self._past.up_to(one.after) + under_way
+            done = self._past.up_to(open_range.after) + under_way
             wanted = (self._past.at_sum(done + left * share) for share in shares)
             return sorted({self._past.keys[min(max(at, inside[0]), inside[-1])] for at in wanted})
-        stem, low, high = self._space.span(one.after, one.until if plan.blind else one.scope)
+        stem, low, high = self._space.span(open_range.after, open_range.until if plan.blind else open_range.scope)
         if not plan.blind:
             total = under_way + left
             # after a miss the scale is in doubt: the middle between a page and the estimate on a logarithmic scale
             shares = [
-                math.sqrt(self._page_size / total) if one.misses else (under_way + left * share) / total
+                math.sqrt(self._page_size / total) if open_range.misses else (under_way + left * share) / total
                 for share in shares
             ]
         precision = PRECISION * (high - low) / plan.parts
         return sorted({self._space.key_at(stem, low + (high - low) * share, precision) for share in shares})
 
-    def _split(self, one: OpenRange, cuts: Sequence[str], *, risky: bool = False) -> None:
+    def _split(self, open_range: OpenRange, cuts: Sequence[str], *, risky: bool = False) -> None:
         if not cuts:
             return
-        at = self._ranges.index(one) + 1
+        at = self._ranges.index(open_range) + 1
         self._ranges[at:at] = [
-            OpenRange(after=cut, until=end, start=cut, log_density=one.log_density, parent=one, risky=risky)
-            for cut, end in zip(cuts, [*cuts[1:], one.until], strict=True)
+            OpenRange(
+                after=cut, until=end, start=cut, log_density=open_range.log_density, parent=open_range, risky=risky
+            )
+            for cut, end in zip(cuts, [*cuts[1:], open_range.until], strict=True)
         ]
         self._seams.update((cut, _Seam()) for cut in cuts)
-        one.until, one.estimate = cuts[0], None
+        open_range.until, open_range.estimate = cuts[0], None

@@ -25,11 +25,11 @@ class Hashes:
         """Return the objects whose keys were not handed out yet."""
         if self._sorted is None or not objects:
             return objects
-        wanted = [hash(one.key) for one in objects]
+        wanted = [hash(native.key) for native in objects]
         at = self._sorted.searchsorted(wanted)
         last = len(self._sorted) - 1
         return [
-            one
-            for one, place, number in zip(objects, at, wanted, strict=True)
+            native
+            for native, place, number in zip(objects, at, wanted, strict=True)
             if place > last or self._sorted[place] != number
         ]

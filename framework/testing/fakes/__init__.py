@@ -1,1 +1,1 @@
-"""What stands in for the real thing in tests: a store, an Iggy server, a producer and a clock, in memory."""
+"""In-memory fakes for tests: a store, an Iggy server, a producer and a clock."""

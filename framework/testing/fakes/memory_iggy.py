@@ -67,7 +67,7 @@ class MemoryIggy:
 
     Attributes:
         segment_bytes: payload bytes in a sealed segment, at least; None: there is one segment.
-        on_event: told of what is about to happen: `send` before messages are stored, `ack` before their confirmation goes
+        on_event: called before each event: `send` before messages are stored, `ack` before their confirmation goes
             out, and the same as `append` and `appended` for single messages (the log of positions). What it raises is
             raised by the connection's call; so a crash can be put at any of them.
     """

@@ -1,4 +1,4 @@
-"""A producer whose server is a dict: it keeps what was stored, and loses confirmations, stalls or fails when told to."""
+"""A producer whose server is a dict: it keeps what was stored, and loses confirmations, stalls or fails on request."""
 
 from __future__ import annotations
 

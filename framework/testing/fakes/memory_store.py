@@ -69,7 +69,7 @@ class MemoryStore(ObjectStore):
         calls: every `list_page`, `stat`, `open` and `read`, in order.
         open_streams: streams that were opened and not closed.
         largest_read: no `read` gives more bytes than this; small values move the borders of what a format sees.
-        on_call: told of each call before it does anything; may raise.
+        on_call: called before each call does anything; may raise.
         change_page: given each page of a listing, says what is answered in its place: a store whose paging is broken.
     """
 

@@ -1,4 +1,4 @@
-"""A law: its id, what it says, and the check that compares. Checks need no test framework."""
+"""Laws: id, statement, and the check that compares. Checks need no test framework."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ BATCH = 4
 QUEUE = 13
 PAGES = (1, 2, 3)
 KEYS = ("a/1", "a/b", "a-c", "b d", "é")
-"""Five keys: no page size but 1 divides that, and their order by bytes is that of no other rule (`a-c` is the first)."""
+"""Five keys: only page size 1 divides that, and their byte order differs from any other order (`a-c` is the first)."""
 
 _FEWEST_OBJECTS, _FEWEST_RECORDS = 2, 3
 
 
 class LawBrokenError(AssertionError):
-    """A source does not keep a law. The message has its id, the smallest example that was found, and the seed."""
+    """A source breaks a law. The message has its id, the smallest example found, and the seed."""
 
 
 class RigError(Exception):
-    """The rig is not fit to prove anything."""
+    """The rig cannot prove anything."""
 
 
 class CannotTryError(Exception):
-    """The law cannot be tried here, for a reason that is no rig's: it is skipped, and says why."""
+    """The law cannot be tried here, for a reason outside the rig: it is skipped, with the reason."""
 
 
 class Comparing:
@@ -34,8 +34,8 @@ class Comparing:
 
     Attributes:
         count: comparisons so far.
-        seed: of everything that is chosen at random.
-        notes: what could not be tried, and why.
+        seed: seed of all random choices.
+        notes: parts that could not be tried, and why.
     """
 
     def __init__(self, law: str, seed: int) -> None:
@@ -45,17 +45,17 @@ class Comparing:
         self.notes: list[str] = []
 
     def note(self, text: str) -> None:
-        """Says with the outcome what could not be tried."""
+        """Add to the outcome a part that could not be tried."""
         self.notes.append(text)
 
     def that(self, holds: object, example: str) -> None:
-        """One comparison: `example` says in a few words what was tried and what was seen."""
+        """Compare once; `example` describes the attempt and the observation in a few words."""
         self.count += 1
         if not holds:
             raise LawBrokenError(f"{self.law} is broken: {example} (seed {self.seed})")
 
     def same(self, seen: Sequence[object], expected: Sequence[object], example: str) -> None:
-        """One comparison of two sequences; the message shows the first difference and not everything."""
+        """Compare two sequences; the message shows only the first difference."""
         self.count += 1
         if list(seen) == list(expected):
             return
@@ -72,10 +72,10 @@ Check = Callable[[SourceRig, Comparing], None]
 
 @attrs.frozen
 class Law:
-    """One law.
+    """A law.
 
     Attributes:
-        id: as in the house style: L1, D4.
+        id: its id: L1, D4.
         says: the law in one sentence.
         check: raises when it is broken.
         needs: capabilities without which it cannot be checked.
@@ -92,7 +92,7 @@ LAWS: dict[str, Law] = {}
 
 
 def law(number: str, says: str, *needs: Capability) -> Callable[[Check], Check]:
-    """Registers a check as the proof of a law."""
+    """Register a check as the proof of a law."""
 
     def register(check: Check) -> Check:
         LAWS[number] = Law(number, says, check, frozenset(needs))
@@ -102,17 +102,17 @@ def law(number: str, says: str, *needs: Capability) -> Callable[[Check], Check]:
 
 
 def in_order(keys: Iterable[str]) -> list[str]:
-    """Sorted by their UTF-8 bytes."""
+    """Return the keys sorted by their UTF-8 bytes."""
     return sorted(keys, key=lambda key: key.encode())
 
 
 def refuse_unfit(rig: SourceRig) -> None:
-    """Refuses a rig whose numbers prove nothing: too few objects or records, or sizes that divide each other.
+    """Reject a rig whose numbers prove nothing: too few objects or records, or sizes that divide each other.
 
-    With equal or dividing sizes "resume skips one" and "the last batch is dropped" pass unseen.
+    With equal or dividing sizes, "resume skips one" and "the last batch is dropped" go unnoticed.
 
     Raises:
-        RigError: naming the numbers.
+        RigError: names the numbers.
     """
     counts = list(rig.counts)
     if len(counts) < _FEWEST_OBJECTS or len(counts) > len(KEYS):
@@ -130,7 +130,7 @@ def refuse_unfit(rig: SourceRig) -> None:
 
 
 def fill(rig: SourceRig, counts: Sequence[int] | None = None) -> dict[str, list[bytes]]:
-    """Writes the rig's objects; key -> records, in the order of the keys' bytes."""
+    """Write the rig's objects; return key -> records, in the order of the keys' bytes."""
     counts = rig.counts if counts is None else counts
     written = {key: rig.make_records(key, count) for key, count in zip(KEYS, counts, strict=False)}
     for key, records in written.items():

@@ -8,7 +8,7 @@ from framework.testing.rig import SourceRig
 
 @law("H1", "puts, deletes, overwrites, polls, commits, crashes and restarts in any order lose and repeat nothing")
 def any_history(rig: SourceRig, comparing: Comparing) -> None:
-    """Histories by the seed, each to its end, the shortest that breaks it told; the model is a dict and lists.
+    """Histories by the seed, each to its end, the shortest that breaks it reported; the model is a dict and lists.
 
     Raises:
         CannotTryError: the package hypothesis is not installed.

@@ -196,7 +196,7 @@ def disjoint_and_complete(rig: SourceRig, comparing: Comparing) -> None:
             all(0 <= topic_partition.partition < tasks for topic_partition in topic_partitions.values()),
             f"partitions beyond the {tasks} partitions: {topic_partitions}",
         )
-        _read_shares(rig, comparing, written, tasks)
+        _read_parts(rig, comparing, written, tasks)
     gone = list(written)[: len(KEYS) // 2]
     for key in gone:
         rig.delete(key)
@@ -216,7 +216,7 @@ def _partitions(rig: SourceRig, partitions: int) -> dict[str, TopicPartition]:
     return {key: topic_partitions[key] for key in in_order(list(topic_partitions))}
 
 
-def _read_shares(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]], tasks: int) -> None:
+def _read_parts(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]], tasks: int) -> None:
     """One listing, handed out to n tasks: together they read every record once."""
     parts: list[HandedFeed] = [HandedFeed() for _ in range(tasks)]
     with rig.open_iterator(partitions=tasks) as lister:

@@ -269,7 +269,7 @@ def _one_version_each(
         if batch.native.key == change.key:
             (of_old if batch.native.version == change.old_version else of_new).extend(batch.payloads)
     comparing.same(of_old, old[: len(of_old)], f"{example}: the records that came as the old version's")
-    if of_new or of_old != list(old):  # else it was read before it changed: the next pass sees the new one
+    if of_new or of_old != list(old):  # else it was read before it changed: the next listing shows the new one
         comparing.same(of_new, new, f"{example}: the records of the new version")
 
 

@@ -44,7 +44,7 @@ class TaskPlan:
 
 
 class ElsewhereError(Exception):
-    """The other process failed; the message is the end of what it said."""
+    """The other process failed; the message is the end of its output."""
 
 
 def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
@@ -57,7 +57,7 @@ def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
         ElsewhereError: it ended with an error, or did not end within a minute.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - this interpreter, with a text of ours
+        done = subprocess.run(  # noqa: S603 - this interpreter, with a text from this module
             [sys.executable, "-c", _START],
             input=pickle.dumps(sys.path) + plan,
             capture_output=True,
@@ -69,7 +69,7 @@ def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ElsewhereError(f"the other process failed: {''.join(last)}")
-    read: dict[str, list[bytes]] = pickle.loads(done.stdout)  # noqa: S301 - from a child of ours
+    read: dict[str, list[bytes]] = pickle.loads(done.stdout)  # noqa: S301 - from a child process
     return read
 
 

@@ -1,4 +1,4 @@
-"""Ports for servers that are told where to listen, and that come back to the same place after a kill."""
+"""Ports for servers that need a fixed port, and that return to the same port after a kill."""
 
 from __future__ import annotations
 

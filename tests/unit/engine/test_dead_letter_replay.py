@@ -133,7 +133,7 @@ def test_what_is_still_bad_stays_and_is_said():
         ({"topic": "records-offsets"}, "keeps positions or dead letters"),
         ({"topic": DEAD}, "keeps positions or dead letters"),
         ({"topic": "theirs"}, "has 1 partitions, and the configuration says"),
-        ({"partition": "7"}, "and the letter names partition 7"),
+        ({"partition": "7"}, "and the dead letter names partition 7"),
     ],
 )
 def test_a_letter_that_names_a_place_where_no_record_may_go_stays_and_ends_nothing(forged, reason):
