@@ -13,9 +13,9 @@ import multiprocessing
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
@@ -31,8 +31,6 @@ from framework.pipeline.statistics import TaskStatistics
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
-
     from framework.config.sections import SourceCommonConfig
     from framework.engine.session import Session
     from framework.task import AbstractSourceTask
@@ -53,9 +51,43 @@ FOLLOW_SECONDS = 0.2
 STOP_SECONDS = 3.5
 
 
+class WorkerProcess(Protocol):
+    """A process as this module uses it; `multiprocessing.Process` is one."""
+
+    name: str
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process; None before it starts."""
+
+    def start(self) -> None:
+        """Start it."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+
+    def is_alive(self) -> bool:
+        """Return whether it runs."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+class ProcessContext(Protocol):
+    """Start processes and connect them; `multiprocessing.get_context` returns one. The conformance kit uses threads."""
+
+    @property
+    def Pipe(self) -> Callable[[], tuple[Any, Any]]:  # noqa: N802
+        """Make a pipe: two ends, each with `send`, `recv` and `close`."""
+
+    @property
+    def Process(self) -> Callable[..., WorkerProcess]:  # noqa: N802
+        """Make a process from `target`, `args`, `name` and `daemon`."""
+
+
 @attrs.define(kw_only=True, eq=False)
 class _Worker:
-    process: SpawnProcess
+    process: WorkerProcess
     pipe: Connection
     sends: threading.Lock = attrs.field(factory=threading.Lock)
     thread: threading.Thread | None = None
@@ -72,6 +104,8 @@ class ProcessGroup:
         config: its configuration.
         session: the leader's side of the epoch.
         once: end after one complete listing.
+        context: starts the workers; by default it spawns processes.
+        follow_seconds: interval at which the log is polled for the workers' progress.
     """
 
     def __init__(
@@ -81,11 +115,15 @@ class ProcessGroup:
         session: Session,
         *,
         once: bool,
+        context: ProcessContext | None = None,
+        follow_seconds: float = FOLLOW_SECONDS,
     ) -> None:
         self._task_class = task_class
         self._config = config
         self._session = session
-        self._due = DuePolls(FOLLOW_SECONDS)
+        self._context = context
+        self._due = DuePolls(follow_seconds)
+        self._wait_seconds = min(WAIT_SECONDS, follow_seconds)
         self._once = once
         self._workers: list[_Worker] = []
         self._changed = threading.Condition()
@@ -127,7 +165,7 @@ class ProcessGroup:
                             self._checkpoint(discovery)
                             break
                         with self._changed:
-                            self._changed.wait(WAIT_SECONDS)
+                            self._changed.wait(self._wait_seconds)
             finally:
                 discovery.end()
                 self._end_workers(orderly=not stopping.is_set() and not self._failed())
@@ -141,7 +179,7 @@ class ProcessGroup:
     # ---- workers
 
     def _start_workers(self, discovery: Discovery) -> None:
-        context = multiprocessing.get_context("spawn")
+        context: ProcessContext = self._context or multiprocessing.get_context("spawn")
         tasks = self._config.runner.tasks_max or 1
         for number in range(tasks):
             own_end, worker_end = context.Pipe()

@@ -6,7 +6,7 @@ Shared by the worker processes of the local engine and the Python workers of Spa
 from __future__ import annotations
 
 import pickle
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,6 +15,7 @@ from framework.config.iggy_address import IggyAddress
 from framework.engine.report import statistics_of
 from framework.engine.session import FOLLOW_SECONDS, PartitionOpener, make_producer, open_connection
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
+from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.topic import IggyDeadLetters
 from framework.iggy.offset_log.codec import TopicIdentity
 from framework.iggy.offset_log.epochs import claim_partitions
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from framework.discovery.feed import HandedFeed
     from framework.engine.session import Session
     from framework.task import AbstractSourceTask
+
+
+Connect = Callable[[IggyAddress, "SourceCommonConfig"], IggyConnection]
 
 
 @attrs.frozen(kw_only=True)
@@ -138,6 +142,7 @@ class TaskRun:
     Args:
         plan: the worker's plan.
         feed: the objects that the leader assigns.
+        connect: opens the task's connection to Iggy.
 
     Raises:
         IggyUnavailableError, IggyAuthError: no connection.
@@ -145,11 +150,11 @@ class TaskRun:
         SourceError: starting the task failed.
     """
 
-    def __init__(self, plan: WorkerPlan, feed: HandedFeed) -> None:
+    def __init__(self, plan: WorkerPlan, feed: HandedFeed, *, connect: Connect = open_connection) -> None:
         config = plan.config
         self._epoch = plan.epoch
         self.task: AbstractSourceTask = plan.task_class()
-        self._connection = open_connection(plan.address, config)
+        self._connection = connect(plan.address, config)
         try:
             self._log = OffsetLog(
                 self._connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name

@@ -12,7 +12,8 @@ from framework.discovery.feed import Assignment, HandedFeed
 from framework.engine.log_forwarding import LogForwarder
 from framework.engine.memory import limit_arenas
 from framework.engine.process_exit import leave
-from framework.engine.task_run import TaskRun, WorkerPlan, portable
+from framework.engine.session import open_connection
+from framework.engine.task_run import Connect, TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 FIGURES_SECONDS = 0.5
 
 
-class _Voice:
+class Voice:
     """The pipe to the leader, shared by the worker's threads. If the leader is gone, messages are dropped.
 
     The garbage collector may run finalizers that log at any time, even while this thread is sending a message.
@@ -33,6 +34,7 @@ class _Voice:
         self._waiting: deque[tuple[str, object]] = deque()
 
     def tell(self, kind: str, value: object) -> None:
+        """Send a message, after those that wait."""
         self._waiting.append((kind, value))
         with self._lock:
             if self._sending:  # by this thread, below: the loop sends it next
@@ -52,11 +54,17 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
     limit_arenas()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader stops the workers in its own order
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    voice = _Voice(pipe)
+    voice = Voice(pipe)
     # The leader writes the worker's log, too: with the leader's log options, and above its progress bar.
     logging.getLogger().addHandler(LogForwarder(lambda said: voice.tell("said", said)))
+    serve(plan, pipe, voice)
+    leave(0)  # the leader has everything it needs
+
+
+def serve(plan: WorkerPlan, pipe: Connection, voice: Voice, *, connect: Connect = open_connection) -> None:
+    """Run one task to its end and report how it ended: all of `work` that does not concern the process as a whole."""
     try:
-        _run(plan, pipe, voice)
+        _run(plan, pipe, voice, connect)
     except SourceError as error:
         voice.tell("failed", portable(error))
     except Exception as error:
@@ -64,15 +72,14 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
         voice.tell("failed", FatalError(f"{type(error).__name__}: {error}"))
     finally:
         pipe.close()
-    leave(0)  # the leader has everything it needs
 
 
-def _run(plan: WorkerPlan, pipe: Connection, voice: _Voice) -> None:
+def _run(plan: WorkerPlan, pipe: Connection, voice: Voice, connect: Connect) -> None:
     def released(assignment: Assignment, gone: bool) -> None:
         voice.tell("released", (assignment, gone))
 
     feed = HandedFeed(on_release=released)
-    run = TaskRun(plan, feed)
+    run = TaskRun(plan, feed, connect=connect)
     ended = threading.Event()
     try:
         threading.Thread(target=_listen, args=(pipe, feed, run), name="leader", daemon=True).start()
@@ -100,6 +107,6 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
         run.stop()  # the leader is gone: save what is confirmed and end
 
 
-def _send_statistics(voice: _Voice, run: TaskRun, ended: threading.Event) -> None:
+def _send_statistics(voice: Voice, run: TaskRun, ended: threading.Event) -> None:
     while not ended.wait(FIGURES_SECONDS):
         voice.tell("statistics", run.statistics())

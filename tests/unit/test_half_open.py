@@ -21,7 +21,7 @@ from framework.engine.report import Reporter
 from framework.engine.spark import bundles, packages
 from framework.engine.spark.group import SparkGroup
 from framework.engine.spark.line import DriverLine, held
-from framework.engine.worker import _Voice
+from framework.engine.worker import Voice
 from framework.errors import ConfigError, FatalError
 from framework.iggy.embedded import launcher as embedded
 from framework.iggy.embedded.launcher import EmbeddedServer
@@ -158,7 +158,7 @@ def test_a_worker_whose_collector_writes_to_the_log_while_it_tells_something_doe
             voice.tell("said", "never retrieved")  # a finalizer runs wherever something is made
         told.append(message)
 
-    voice = _Voice(SimpleNamespace(send=send))
+    voice = Voice(SimpleNamespace(send=send))
     in_time(lambda: voice.tell("figures", 1))
     assert told == [("figures", 1), ("said", "never retrieved")]
 
