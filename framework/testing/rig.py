@@ -41,6 +41,7 @@ class Capability(str, enum.Enum):
     CUT = "making an object's streams end early (cut)"
     FAULTS = "making calls to the store fail (fail, tries)"
     SPLITS = "a format whose objects can be split (can_split)"
+    BAD_RECORDS = "making a bad record (bad_record)"
     HANDLES = "counting what is open (open_handles)"
     VENDOR_ERRORS = "naming the errors of its vendor (vendor_errors, translate)"
     PROCESSES = "making a task in another process (task_maker)"
@@ -161,6 +162,13 @@ class SourceRig(abc.ABC):
     def make_records(self, key: str, count: int) -> list[bytes]:
         """Return records for an object; for a format that cannot hold every JSON object."""
         return [b'{"object":"%s","n":%d}' % (key.encode(), number) for number in range(1, count + 1)]
+
+    def bad_record(self, key: str, number: int) -> bytes:
+        """`Capability.BAD_RECORDS`: what `encode` takes as a record and the format refuses as one bad record.
+
+        No two are equal. A dead letter holds exactly these bytes.
+        """
+        raise NotImplementedError
 
     def difficult_records(self) -> list[bytes]:
         """Return records that a codec may get wrong."""

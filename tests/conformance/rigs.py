@@ -5,10 +5,10 @@ import json
 from framework.errors import PositionError
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.manager import MemoryOffsetStore
-from framework.testing.fakes.memory_rig import MemoryRig, json_lines
+from framework.testing.fakes.memory_rig import MemoryRig, bad_line, json_lines
 from framework.testing.rig import Capability
 
-__all__ = ["MemoryRig", "OwnStoreRig", "TextStore", "json_lines"]
+__all__ = ["MemoryRig", "OwnStoreRig", "TextStore", "bad_line", "json_lines"]
 
 
 class TextStore(MemoryOffsetStore):

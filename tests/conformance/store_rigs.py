@@ -9,7 +9,7 @@ from framework.testing.faults import Fault as ProxyFault
 from framework.testing.faults import FaultProxy
 from framework.testing.options import source_config
 from framework.testing.rig import Capability, SourceRig, Stuck
-from tests.conformance.rigs import json_lines
+from tests.conformance.rigs import bad_line, json_lines
 
 FAST = {"retry_base": 0.001, "retry_cap": 0.001}
 
@@ -77,6 +77,9 @@ class StoreRig(SourceRig):
 
     def encode(self, records):
         return json_lines(records)
+
+    def bad_record(self, key, number):
+        return bad_line(key, number)
 
     def cannot_hold(self, key):
         if len(key.encode()) > self.bucket.longest_key:

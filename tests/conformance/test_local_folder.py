@@ -12,13 +12,20 @@ from framework.errors import ObjectChangedError, ObjectNotFoundError
 from framework.testing.kit import ConformanceLaws
 from framework.testing.options import source_config
 from framework.testing.rig import Capability, SourceRig
-from tests.conformance.rigs import json_lines
+from tests.conformance.rigs import bad_line, json_lines
 from transformers import LocalFileInput
 
 
 class FolderRig(SourceRig):
     capabilities = frozenset(
-        {Capability.ORDER, Capability.CUT, Capability.SPLITS, Capability.HANDLES, Capability.PROCESSES}
+        {
+            Capability.ORDER,
+            Capability.CUT,
+            Capability.SPLITS,
+            Capability.BAD_RECORDS,
+            Capability.HANDLES,
+            Capability.PROCESSES,
+        }
     )
 
     def __init__(self, folder):
@@ -53,6 +60,9 @@ class FolderRig(SourceRig):
 
     def encode(self, records):
         return json_lines(records)
+
+    def bad_record(self, key, number):
+        return bad_line(key, number)
 
     def make_task(self, options):
         return CutFolderTask(self.cuts), source_config(FolderConfig, path=str(self.folder), **options)

@@ -13,7 +13,14 @@ from transformers import LocalFileInput
 
 class ShelfRig(FolderRig):
     capabilities = frozenset(
-        {Capability.ORDER, Capability.PAGES, Capability.SPLITS, Capability.HANDLES, Capability.PROCESSES}
+        {
+            Capability.ORDER,
+            Capability.PAGES,
+            Capability.SPLITS,
+            Capability.BAD_RECORDS,
+            Capability.HANDLES,
+            Capability.PROCESSES,
+        }
     )
 
     def task_maker(self):

@@ -5,7 +5,14 @@ import os
 
 import pytest
 
+from framework.testing.kit import crash as crash_bench
+from framework.testing.kit.crash import CrashPoint
+from framework.testing.kit.law import Comparing, LawBrokenError
+from framework.testing.kit.laws_crash import run_lives
+from framework.testing.kit.scenario import BAD_RECORDS, SPLITS, TASKS, TOGETHER
+from framework.testing.rig import Capability
 from framework.testing.sweep import main, sweep
+from tests.conformance.broken import crashes
 from tests.conformance.broken.delivery import TrustsItselfAfterARecovery
 from tests.conformance.rigs import MemoryRig
 
@@ -19,10 +26,123 @@ def test_every_single_crash_and_pairs_of_them_lose_and_repeat_nothing(record_pro
     print(result)
     record_property("tried", str(result))
     assert result.broken == ()
-    assert result.singles == result.events > 40
+    assert result.singles > 40
     assert result.pairs >= 100
     assert result.lost > 10
     assert result.comparisons > result.singles + result.pairs + result.lost
+
+
+# ---- splits, several tasks, bad records
+
+
+@pytest.mark.parametrize(
+    ("scenario", "objects", "least"),
+    [(SPLITS, 3, 60), (TASKS, 3, 80), (BAD_RECORDS, 3, 50), (TOGETHER, 2, 100)],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_a_crash_at_every_event_loses_and_repeats_nothing(scenario, objects, least, record_property):
+    result = sweep(MemoryRig, scenario=scenario, objects=objects, pairs=3)
+    print(result)
+    record_property("tried", str(result))
+    assert result.broken == ()
+    assert result.singles > least
+    assert result.missed <= result.singles // 10
+    assert result.pairs == 3
+    assert result.lost > 10
+
+
+def lived(scenario, *lives, rig=None, objects=3):
+    """Lives of a source that keeps its promise, and what they leave."""
+    rig = rig or MemoryRig()
+    contents, comparing = scenario.fill(rig, rig.counts[:objects]), Comparing("a test", 1)
+    bench = contents.bench(rig)
+    run_lives(rig, comparing, contents, [*lives, CrashPoint()], "a run", bench)
+    return bench, contents
+
+
+def test_together_every_task_sends_splits_and_dead_letters():
+    clean = CrashPoint()
+    bench, contents = lived(TOGETHER, clean, objects=2)
+    sent = {process for name, process in zip(clean.events, clean.processes, strict=True) if name == "send"}
+    assert sent == {"task-0", "task-1"}
+    assert {entry.split_number for entry in bench.known} >= {1, 2, 3}
+    assert len(bench.dead_letters()) == sum(map(len, contents.bad.values())) == 4
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "all"])
+def test_of_several_tasks_one_dies_or_all(alone):
+    clean = CrashPoint()
+    lived(TASKS, clean)
+    crash = CrashPoint(clean.events.index("record") + 1, alone=alone)
+    lived(TASKS, crash)
+    assert crash.struck
+    dead, later = crash.processes[crash.at - 1], set(crash.processes[crash.at :])
+    assert dead.startswith("task-")
+    assert dead not in later
+    assert bool(later) == alone
+
+
+MISTAKES = [
+    (SPLITS, crashes.split_elsewhere, "is in several partitions"),
+    (SPLITS, crashes.SplitFromItsBeginning, "the topic's records of"),
+    (TASKS, crashes.hands_out_before_it_begins, "numbers of its records, in the topic's order"),
+    (BAD_RECORDS, crashes.SwallowsBadRecords, "bad records with a dead letter"),
+    (BAD_RECORDS, crashes.letters_behind_positions, "bad records with a dead letter"),
+    (BAD_RECORDS, crashes.letters_under_new_ids, "ids of dead letters"),
+    (TOGETHER, crashes.letters_without_splits, "dead letters"),
+    (TOGETHER, crashes.hands_out_before_it_begins, "numbers of its records, in the topic's order"),
+]
+
+
+def named(value):
+    return getattr(value, "__name__", getattr(value, "name", None))
+
+
+@pytest.mark.parametrize(("scenario", "mistake", "said"), MISTAKES, ids=named)
+def test_a_mistake_is_found(scenario, mistake, said, monkeypatch):
+    rig = mistake
+    if not isinstance(mistake, type):
+        mistake(monkeypatch)
+        rig = MemoryRig
+    assert said in first_break(rig, scenario)
+
+
+def test_tasks_that_never_end_are_broken_and_not_waited_for(monkeypatch):
+    """A worker's progress in a partition that is not its own does not count, so its leader would wait."""
+    crashes.split_elsewhere(monkeypatch)
+    monkeypatch.setattr(crash_bench, "HANGS_SECONDS", 0.5)
+    with pytest.raises(LawBrokenError, match="life 1 failed: FatalError: the tasks did not end"):
+        lived(TOGETHER)
+
+
+def first_break(make_rig, scenario):
+    """The message of the first crash that breaks the law; several sweeps, since threads decide the order of events."""
+    comparing = Comparing("a test", 1)
+    for _ in range(5):
+        rig, clean = make_rig(), CrashPoint()
+        contents = scenario.fill(rig, rig.counts[:3])
+        try:
+            run_lives(rig, comparing, contents, [clean], "without a crash")
+            for at in range(1, len(clean.events) + 1):
+                lives = [CrashPoint(at, alone=scenario.tasks > 1), CrashPoint()]
+                run_lives(rig, comparing, contents, lives, f"a crash at event {at}")
+        except LawBrokenError as error:
+            return str(error)
+    return "nothing"
+
+
+def test_a_rig_is_asked_only_for_what_it_can_do():
+    class Poor(MemoryRig):
+        capabilities = frozenset({Capability.BAD_RECORDS})
+
+    rig = Poor()
+    contents = TOGETHER.within(rig.capabilities).fill(rig, rig.counts[:2])
+    assert contents.split_size == 0
+    assert contents.bad
+    assert contents.scenario.tasks == 2
+
+
+# ---- pairs, and the program
 
 
 def test_a_source_that_survives_one_crash_and_not_two_is_found():
@@ -43,3 +163,15 @@ def test_the_program_tells_its_seed_and_what_it_tried(capsys):
     assert (told["pairs"], told["seed"], told["broken"]) == (2, 7, [])
     assert main(["--pairs", "25", "--rig", "tests.conformance.broken.delivery:TrustsItselfAfterARecovery"]) == 1
     assert "crashes at events" in capsys.readouterr().out
+
+
+def test_the_program_tries_one_scenario_or_all(capsys, monkeypatch):
+    few = ["--objects", "1", "--pairs", "0", "--rig", "tests.conformance.broken.crashes:SwallowsBadRecords"]
+    assert main(["--scenario", "splits", *few]) == 0
+    assert ", 0 broken, in " in capsys.readouterr().out
+    monkeypatch.setattr("framework.testing.sweep.SCENARIOS", {one.name: one for one in (SPLITS, BAD_RECORDS)})
+    assert main(["--scenario", "all", *few]) == 1
+    said = capsys.readouterr().out
+    assert "splits: " in said
+    assert "dead-letters: " in said
+    assert "bad records with a dead letter: 0 instead of 2" in said

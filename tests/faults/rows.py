@@ -200,7 +200,7 @@ STORELESS_ROWS = (
         name="sweep",
         store="",
         title="a crash at every event, and at all pairs, in memory",
-        sweep=("--pairs", "all"),
+        sweep=("--scenario", "all", "--pairs", "all"),
     ),
     Row(
         name="simulator",
@@ -310,11 +310,12 @@ def run_row(row, rig, *, rounds=None, wanted="both", only=None):
 
 def run_sweep(row, rig, tally, pairs=None):
     """Every event, and pairs of them: all, or so many by the seed."""
-    chosen = row.sweep if pairs is None else ("--pairs", str(pairs))
+    chosen = row.sweep if pairs is None else (*row.sweep, "--pairs", str(pairs))
     command = [sys.executable, "-m", "framework.testing.sweep", *chosen, "--seed", str(rig.seed), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
     tally.rounds = found["singles"] + found["lost"] + found["pairs"]
+    tally.missed = found["missed"]
     tally.kinds = {what: found[what] for what in ("singles", "lost", "pairs")}
     tally.wrong = len(found["broken"])
     for sentence in found["broken"][:5]:

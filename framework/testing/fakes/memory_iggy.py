@@ -278,12 +278,14 @@ class MemoryConnection(IggyConnection):
     Attributes:
         number: the client id.
         broken: whether it broke; then every call raises, and a send has an unknown outcome once.
+        on_event: told of this connection's events, in place of the server's `on_event`.
     """
 
     def __init__(self, server: MemoryIggy, number: int) -> None:
         super().__init__(IggyAddress(host="127.0.0.1", port=8090))
         self.number = number
         self.broken = False
+        self.on_event: Callable[[str], None] | None = None
         self._server = server
         self._over = False
 
@@ -309,6 +311,9 @@ class MemoryConnection(IggyConnection):
     @override
     def __enter__(self) -> Self:
         return self
+
+    def _event(self, name: str) -> None:
+        (self.on_event or self._server.event)(name)
 
     def _check(self) -> None:
         if self._over:
@@ -379,10 +384,10 @@ class MemoryConnection(IggyConnection):
         headers: Mapping[str, str] | None = None,
     ) -> Future[int]:
         self._check()
-        self._server.event("append")
+        self._event("append")
         number = secrets.randbits(128) if message_id is None else message_id
         confirmed = self._server.store(stream, topic, partition, [(number, payload, dict(headers or {}))])
-        self._server.event("appended")
+        self._event("appended")
         future: Future[int] = Future()
         if self.broken:
             future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
@@ -413,10 +418,10 @@ class MemoryConnection(IggyConnection):
     def submit_send(self, stream: str, topic: str, partition: int, body: bytes) -> Future[tuple[Confirmation, ...]]:
         self._check()
         future: Future[tuple[Confirmation, ...]] = Future()
-        self._server.event("send")
+        self._event("send")
         try:
             confirmed = self._server.store(stream, topic, partition, decode_send(body), origin_of(body))
-            self._server.event("ack")
+            self._event("ack")
         except IggyTopicError as error:
             future.set_exception(error)
             return future

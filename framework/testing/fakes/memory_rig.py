@@ -53,6 +53,11 @@ def json_lines(records: Sequence[bytes]) -> bytes:
     return b"".join(out)
 
 
+def bad_line(key: str, number: int) -> bytes:
+    """A line that is no JSON."""
+    return b"- bad %d of %s" % (number, key.encode())
+
+
 class ShelfError(Exception):
     """What the library of a made-up vendor raises: a code, and an address that is signed."""
 
@@ -100,6 +105,10 @@ class MemoryRig(SourceRig):
     @override
     def encode(self, records: Sequence[bytes]) -> bytes:
         return json_lines(records)
+
+    @override
+    def bad_record(self, key: str, number: int) -> bytes:
+        return bad_line(key, number)
 
     @override
     def make_task(self, options: dict[str, Any]) -> tuple[AbstractSourceTask, SourceCommonConfig]:

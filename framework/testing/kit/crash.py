@@ -7,14 +7,19 @@ server holds by then is what the next process finds.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, cast
 
+import attrs
 from typing_extensions import override
 
 from framework.config.sections import SourceCommonConfig
+from framework.engine.processes import ProcessGroup
+from framework.engine.report import Reporter
 from framework.engine.session import Session
-from framework.errors import IggyUnavailableError, SourceError
+from framework.errors import FatalError, IggyTopicError, IggyUnavailableError, SourceError
 from framework.iggy.client import IggyConnection
 from framework.iggy.headers import join_provenance
 from framework.iggy.values import StoredMessage
@@ -26,13 +31,27 @@ from framework.pipeline.sender import Pipeline
 from framework.task import AbstractSourceTask
 from framework.task.context import SourceContext
 from framework.testing.clock import FakeClock
-from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.fakes.memory_iggy import MemoryConnection, MemoryIggy
+from framework.testing.kit.processes import CrashError, ThreadContext
 from framework.testing.rig import SourceRig
 from framework.transformer import ObjectInput, ReadStream
 
 EVENTS = ("page", "open", "record", "enqueue", "send", "ack", "append", "appended")
 """What a run consists of: an object of a listing, the opening of a stream, a batch read, a batch in the queue, records on
 their way and stored, a message of the log of positions (a commit above all) on its way and stored."""
+
+
+_FOLLOW_SECONDS = 0.002
+"""How often a leader looks for the progress of its workers: a life lasts milliseconds."""
+
+HANGS_SECONDS = 20.0
+"""Several tasks that take longer wait for something that never comes."""
+
+_LOOK_SECONDS, _QUIET_LOOKS, _MAX_LOOKS = 0.001, 15, 200
+"""After so many looks without an event, processes have nothing more to do. On a busy machine looks take longer, too."""
+
+LEADER = "leader"
+"""The process that leads; the only one without `tasks_max`."""
 
 
 class IggyServer(Protocol):
@@ -50,37 +69,85 @@ class IggyServer(Protocol):
         """Every connection breaks, and the server has noticed."""
 
 
-class CrashError(BaseException):
-    """The process is dead. Nothing may catch this and go on."""
-
-
 class CrashPoint:
-    """Counts events; at the chosen one the process dies. Threads share it.
+    """Count the events of a life, of all its processes; at the chosen event the host dies, or one process. Thread-safe.
 
     Args:
-        at: the number of the event, from 1; None = never.
+        at: number of the event, from 1; None: never.
+        alone: only the process of that event dies. It first stalls there until the others have nothing more to do, so
+            that whatever they may do without its event is done.
 
     Attributes:
-        events: their names, in order.
-        crashed: whether it died.
+        events: names of the events, in order.
+        processes: their processes.
+        struck: whether the chosen event was reached.
+        crashed: whether every process is dead.
         lost: whether its connections broke because it asked for that.
+        on_death: told of each process that dies; None: all of them.
     """
 
-    def __init__(self, at: int | None = None) -> None:
+    def __init__(self, at: int | None = None, *, alone: bool = False) -> None:
         self.at = at
+        self.alone = alone
         self.events: list[str] = []
+        self.processes: list[str] = []
+        self.struck = False
         self.crashed = False
         self.lost = False
+        self.on_death: Callable[[str | None], None] = lambda _: None
+        self._dead: set[str] = set()
         self._lock = threading.Lock()
 
-    def __call__(self, name: str) -> None:
-        """An event is about to happen."""
+    def __call__(self, name: str, process: str = LEADER) -> None:
+        """An event of a process is about to happen."""
         with self._lock:
-            if not self.crashed:
-                self.events.append(name)
-                self.crashed = len(self.events) == self.at
-            if self.crashed:
-                raise CrashError(name)
+            now = False
+            if not self._is_dead(process):
+                self._count(name, process)
+                now = len(self.events) == self.at
+                self.struck |= now
+            dead = now or self._is_dead(process)
+        if now and self.alone:
+            self._let_others_work(process)
+        if now:
+            self.kill(process if self.alone else None)
+        if dead:
+            raise CrashError(name)
+
+    def _let_others_work(self, process: str) -> None:
+        with self._lock:
+            self._dead.add(process)
+        seen = quiet = 0
+        for _ in range(_MAX_LOOKS):
+            time.sleep(_LOOK_SECONDS)
+            quiet = quiet + 1 if seen == len(self.events) else 0
+            seen = len(self.events)
+            if quiet == _QUIET_LOOKS or self.crashed:
+                return
+
+    def kill(self, process: str | None = None) -> None:
+        """End a process, or all of them: nothing that it does from now on has an effect."""
+        with self._lock:
+            if process is None:
+                self.crashed = True
+            else:
+                self._dead.add(process)
+        self.on_death(process)
+
+    def _is_dead(self, process: str) -> bool:
+        return self.crashed or process in self._dead
+
+    def _count(self, name: str, process: str) -> None:
+        self.events.append(name)
+        self.processes.append(process)
+
+    @property
+    def place(self) -> str:
+        """The chosen event, in words; empty while it was not reached."""
+        if self.at is None or self.at > len(self.events):
+            return ""
+        whose = f" of {self.processes[self.at - 1]}" if len(set(self.processes)) > 1 or self.alone else ""
+        return f"{self.events[self.at - 1]}{whose}{', alone' if self.alone else ''}"
 
 
 class LostAck(CrashPoint):
@@ -94,11 +161,11 @@ class LostAck(CrashPoint):
         self._server = server
 
     @override
-    def __call__(self, name: str) -> None:
+    def __call__(self, name: str, process: str = LEADER) -> None:
         with self._lock:
-            if self.crashed:
+            if self._is_dead(process):
                 raise CrashError(name)
-            self.events.append(name)
+            self._count(name, process)
             now = len(self.events) == self.at
             self.lost = self.lost or now
         if now:
@@ -111,7 +178,8 @@ class Bench:
     Args:
         rig: the source.
         server: where it writes; a new one by default.
-        options: of its configuration.
+        options: of its configuration. `split_size` may be smaller than a user may set it. With `tasks_max` above 1 the
+            workers are threads, and the server is a `MemoryIggy`.
 
     Attributes:
         config: of the last process.
@@ -136,27 +204,38 @@ class Bench:
         """
         self.server.on_event = crash
         connection = self.server.connect()
-        task, config = self._rig.make_task(dict(self._options))
+        task, config = self._make_task()
         self.config = config
         entries: list[OffsetManagerEntry] = []
+        several = (config.runner.tasks_max or 1) > 1
         try:
-            entries = self._run(connection, task, config, crash)
+            entries = (
+                self._run_several(connection, config, crash) if several else self._run(connection, task, config, crash)
+            )
         except CrashError:
             pass
         except IggyUnavailableError:
-            if not (crash.crashed or crash.lost):
+            if not (crash.struck or crash.lost):
                 raise
         except SourceError:
-            if not crash.crashed:
+            if not crash.struck:
                 raise
         finally:
             if self._session is not None:
                 self.known = list(self._session.offsets.entries())
-            crash.crashed = True  # threads that are left behind must not do anything any more
+            crash.kill()  # threads that are left behind must not do anything any more
             task.stop()
             self.server.on_event = None
             connection.close()
         return entries
+
+    def _make_task(self) -> tuple[AbstractSourceTask, SourceCommonConfig]:
+        options = dict(self._options)
+        split_size = options.pop("split_size", None)
+        task, config = self._rig.make_task(options)
+        if split_size is not None:
+            config = attrs.evolve(config, input=attrs.evolve(config.input, split_size=split_size))
+        return task, config
 
     def _run(
         self, connection: IggyConnection, task: AbstractSourceTask, config: SourceCommonConfig, crash: CrashPoint
@@ -178,22 +257,93 @@ class Bench:
         ).run()
         return list(session.offsets.entries())
 
+    def _run_several(
+        self, connection: IggyConnection, config: SourceCommonConfig, crash: CrashPoint
+    ) -> list[OffsetManagerEntry]:
+        self._session, self.recovered = None, None
+        session = self._session = Session.begin(connection, config, several_writers=True)
+        session.open_forgetful_partitions()
+        self.recovered = list(session.offsets.entries())
+
+        def connect(process: str) -> IggyConnection:
+            made = self.server.connect()
+            if not isinstance(made, MemoryConnection):
+                raise TypeError("several tasks need a MemoryIggy")
+            made.on_event = partial(crash, process=process)
+            return made
+
+        def make_task(process: str = LEADER) -> AbstractSourceTask:
+            task, _ = self._make_task()
+            _watch(task, partial(crash, process=process))
+            return task
+
+        context = ThreadContext(connect=connect, make_task=lambda process: partial(make_task, process), kill=crash.kill)
+
+        def died(process: str | None) -> None:
+            context.died(process)
+            if process in {None, LEADER}:
+                connection.close()
+
+        crash.on_death = died
+        group = ProcessGroup(
+            cast("type[AbstractSourceTask]", make_task),  # a class is only called
+            config,
+            session,
+            once=True,
+            context=context,
+            follow_seconds=_FOLLOW_SECONDS,
+        )
+        ends = _Deadline(HANGS_SECONDS)
+        group.run(ends, Reporter(None, skipped_per_hour=config.errors.max_bad_records_per_hour))
+        if ends.is_set():
+            raise FatalError(f"the tasks did not end within {HANGS_SECONDS:.0f} seconds")
+        session.finish()
+        return list(session.offsets.entries())
+
+    def messages(self) -> Iterator[tuple[int, StoredMessage]]:
+        """Partition and message of every record that is stored, partition by partition in its order."""
+        config = self.config
+        if config is None or config.iggy.topic is None:
+            return
+        for partition in range(config.iggy.partitions):
+            try:
+                messages = self.server.messages(config.iggy.stream, config.iggy.topic, partition)
+            except IggyTopicError:  # the process died before it made the topic
+                return
+            for message in messages:
+                yield partition, message
+
+    def dead_letters(self) -> list[StoredMessage]:
+        """Every message of the dead letter topic."""
+        config = self.config
+        if config is None or config.errors.dead_letter_topic is None:
+            return []
+        return self.server.messages(config.iggy.stream, config.errors.dead_letter_topic)
+
     def stored(self) -> dict[str, list[tuple[int, bytes]]]:
         """Key -> (partition, payload) of every message, partition by partition in its order.
 
         A key longer than a header holds is put together from its pieces.
         """
         found: dict[str, list[tuple[int, bytes]]] = {}
-        config = self.config
-        if config is None or config.iggy.topic is None:
-            return found
-        for partition in range(config.iggy.partitions):
-            for message in self.server.messages(config.iggy.stream, config.iggy.topic, partition):
-                found.setdefault(join_provenance(message.headers)["key"], []).append((partition, message.payload))
+        for partition, message in self.messages():
+            found.setdefault(join_provenance(message.headers)["key"], []).append((partition, message.payload))
         return found
 
 
-def _watch(task: AbstractSourceTask, crash: CrashPoint) -> None:
+class _Deadline(threading.Event):
+    """An event that is set when the time is over."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._at = time.monotonic() + seconds
+
+    @override
+    def is_set(self) -> bool:
+        return time.monotonic() > self._at
+
+
+def _watch(task: AbstractSourceTask, crash: Callable[[str], None]) -> None:
     """Makes the iterator that the task will get tell of its events."""
     get_iterator = task.get_iterator
 
@@ -232,7 +382,7 @@ def _watch(task: AbstractSourceTask, crash: CrashPoint) -> None:
 
 
 class _WatchedInput:
-    def __init__(self, inner: ObjectInput, crash: CrashPoint) -> None:
+    def __init__(self, inner: ObjectInput, crash: Callable[[str], None]) -> None:
         self._inner = inner
         self._crash = crash
         self.location, self.key, self.size = inner.location, inner.key, inner.size

@@ -52,7 +52,7 @@ class Comparing:
         """Compare once; `example` describes the attempt and the observation in a few words."""
         self.count += 1
         if not holds:
-            raise LawBrokenError(f"{self.law} is broken: {example} (seed {self.seed})")
+            raise self.broken(example)
 
     def same(self, seen: Sequence[object], expected: Sequence[object], example: str) -> None:
         """Compare two sequences; the message shows only the first difference."""
@@ -64,7 +64,11 @@ class Comparing:
             at = min(len(seen), len(expected))
         one, two = (repr(side[at])[:80] if at < len(side) else "nothing" for side in (seen, expected))
         difference = f"{len(seen)} instead of {len(expected)}; number {at + 1} is {one}, must be {two}"
-        raise LawBrokenError(f"{self.law} is broken: {example}: {difference} (seed {self.seed})")
+        raise self.broken(f"{example}: {difference}")
+
+    def broken(self, example: str) -> LawBrokenError:
+        """Return the error to raise for an example that breaks the law."""
+        return LawBrokenError(f"{self.law} is broken: {example} (seed {self.seed})")
 
 
 Check = Callable[[SourceRig, Comparing], None]

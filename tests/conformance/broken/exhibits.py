@@ -4,7 +4,7 @@ Each is the reference with one mistake that was really made somewhere: in anothe
 """
 
 from framework.testing.rig import SourceRig
-from tests.conformance.broken import delivery, listings, reading
+from tests.conformance.broken import crashes, delivery, listings, reading
 
 EXHIBITS: dict[type[SourceRig], str] = {
     listings.FirstPageOnly: "L1",
@@ -36,6 +36,7 @@ EXHIBITS: dict[type[SourceRig], str] = {
     reading.FinishedOnAReadError: "T2",
     reading.SkipCountsBlankLines: "T3",
     reading.TakesTheNextSharesLine: "T4",
+    crashes.SplitFromItsBeginning: "T4",
     delivery.FirstWriterWins: "O1",
     delivery.UnsortedKeys: "O2",
     delivery.ForgetsWhatIsExtra: "O2",
@@ -48,6 +49,7 @@ EXHIBITS: dict[type[SourceRig], str] = {
     delivery.StopWaitsForThePause: "D4",
     delivery.CommitsOnStop: "D4",
     delivery.FifthBatchElsewhere: "D5",
+    crashes.SwallowsBadRecords: "D6",
     delivery.GivesUpEarly: "E1",
     delivery.TriesWhatCannotPass: "E1",
     delivery.SecretInTheMessage: "E2",

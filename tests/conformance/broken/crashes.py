@@ -1,0 +1,127 @@
+"""What splits, several tasks and bad records can break: rigs for the laws D6 and T4, and mistakes for the sweep to find.
+
+The mistakes, functions, are of the framework, not of a source: each takes a pytest `monkeypatch` and puts itself in place.
+"""
+
+import itertools
+
+import attrs
+
+from framework.engine import task_run
+from framework.engine.processes import ProcessGroup
+from framework.iggy.dead_letters.topic import IggyDeadLetters
+from framework.iterator.object_store import StoreRecordIterator
+from framework.model.batches import SkippedRecord
+from framework.model.objects import TopicPartition
+from framework.pipeline.sender import Pipeline
+from framework.testing.kit import crash
+from tests.conformance.broken.rigs import WithTransformer, Wrapping
+
+
+class SwallowsBadRecords(WithTransformer):
+    """D6: a bad record is left out, and nobody hears of it."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def read(self, *arguments, **options):
+            return self.good(super().read(*arguments, **options))
+
+        def read_split(self, *arguments, **options):
+            return self.good(super().read_split(*arguments, **options))
+
+        @staticmethod
+        def good(runs):
+            bad = 0
+            for run in runs:
+                if isinstance(run, SkippedRecord):
+                    bad += 1
+                else:
+                    yield attrs.evolve(run, first_record=run.first_record - bad, mark=None)
+
+
+class SplitFromItsBeginning(WithTransformer):
+    """T4: a split that was half read is read again from its first record, under the numbers of the rest."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def read_split(self, source, split, *, skip=0, mark=None, limits=None):
+            for run in self.inner.read_split(source, split, limits=limits):
+                yield attrs.evolve(run, first_record=run.first_record + skip, mark=None)
+
+
+def split_elsewhere(monkeypatch):
+    """The later batches of a split go to the next partition."""
+    next_batch = StoreRecordIterator.next_batch
+
+    def next_batch_elsewhere(self):
+        batch = next_batch(self)
+        if batch is not None and batch.entry.split_number and batch.first_record > 3:
+            topic_partition = batch.topic_partition
+            partition = (topic_partition.partition + 1) % self.config.iggy.partitions
+            batch = attrs.evolve(batch, topic_partition=TopicPartition(topic_partition.topic, partition))
+        return batch
+
+    monkeypatch.setattr(StoreRecordIterator, "next_batch", next_batch_elsewhere)
+
+
+def hands_out_before_it_begins(monkeypatch):
+    """Workers get an object, and then its position begins in the log."""
+
+    class HandsOutFirst(ProcessGroup):
+        def run(self, *arguments):
+            offsets = self._session.offsets
+            self.begin, offsets.store_begun = offsets.store_begun, lambda: None
+            super().run(*arguments)
+
+        def _assign(self, taken):
+            given = super()._assign(taken)
+            self.begin()
+            return given
+
+    monkeypatch.setattr(crash, "ProcessGroup", HandsOutFirst)
+
+
+def letters_behind_positions(monkeypatch):
+    """A dead letter is stored when the position behind its record is saved."""
+
+    class Late(Pipeline):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            self.late = []
+
+        def _send_dead_letters(self, letters):
+            self.late += letters
+
+        def _flush(self, **options):
+            super()._flush(**options)
+            late, self.late = self.late, []
+            super()._send_dead_letters(late)
+
+    monkeypatch.setattr(crash, "Pipeline", Late)
+    monkeypatch.setattr(task_run, "Pipeline", Late)
+
+
+def changing(name, change):
+    """A dead letter whose segment is changed so, given a number that is new in each process."""
+
+    def put(monkeypatch):
+        numbers, begin, segment = itertools.count(1), IggyDeadLetters.__init__, IggyDeadLetters._segment
+
+        def init(self, *arguments, **options):
+            begin(self, *arguments, **options)
+            self.number = next(numbers)
+
+        monkeypatch.setattr(IggyDeadLetters, "__init__", init)
+        monkeypatch.setattr(
+            IggyDeadLetters, "_segment", lambda self, letter: change(segment(self, letter), self.number)
+        )
+
+    put.__name__ = name
+    return put
+
+
+letters_under_new_ids = changing(
+    "letters_under_new_ids", lambda segment, number: attrs.evolve(segment, id_high=segment.id_high ^ number)
+)
+"""The id of a dead letter depends on the process that stores it."""
+
+letters_without_splits = changing("letters_without_splits", lambda segment, _: attrs.evolve(segment, split_number=0))
+"""The id of a dead letter does not say in which split the record is."""
