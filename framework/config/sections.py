@@ -463,8 +463,8 @@ class DiscoverySection:
     )
     allow_table_folders: bool = option(
         False,
-        doc="Read the Parquet files below a Delta Lake or Iceberg table nevertheless. **They include rows "
-        "that the table has deleted or rewritten.**",
+        doc="Read the Parquet files below a Delta Lake or Iceberg table nevertheless. They include rows "
+        "that the table has deleted or rewritten.",
     )
 
     def validate_options(self) -> Iterator[str]:

@@ -163,7 +163,7 @@ class Message:
         return self.id & (1 << 40) - 1
 
     @property
-    def share(self):
+    def split_number(self):
         return self.id >> 40 & (1 << 24) - 1
 
     @property

@@ -45,7 +45,7 @@ ERROR_TEXT = 2000
 """Maximum characters of an error's text that are kept."""
 
 _MAX_REQUEST_BYTES = 8_000_000
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 MAX_PARTITIONS = 1000
 """Maximum number of partitions of a topic in Iggy."""
 
@@ -351,8 +351,8 @@ def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: st
 def _number(value: str | int) -> int:
     """Parse a number that this program may have written. Not trusted: any client may write to the topic."""
     text = str(value)
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise ValueError(text[:_MOST_DIGITS])
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
+        raise ValueError(text[:_MAX_DIGITS])
     return int(text)
 
 
