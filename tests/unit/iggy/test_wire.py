@@ -110,7 +110,11 @@ def in_form(one, form):
     column = PayloadColumn(b"".join(payload + b"\n" for payload in around))
     payloads = column[1:-1] if form == "slice" else column
     return Segment(
-        id_high=one.id_high, split_number=one.split_number, first_record=one.first_record, payloads=payloads, headers=one.headers
+        id_high=one.id_high,
+        split_number=one.split_number,
+        first_record=one.first_record,
+        payloads=payloads,
+        headers=one.headers,
     )
 
 
