@@ -153,6 +153,13 @@ def size_of(payloads: Sequence[bytes]) -> int:
     return payloads.size_bytes if isinstance(payloads, PayloadColumn) else sum(map(len, payloads))
 
 
+def longest(payloads: Sequence[bytes]) -> int:
+    """Return the length of the longest payload; 0 without any."""
+    if isinstance(payloads, PayloadColumn):
+        return int(payloads.sizes.max(initial=0))
+    return max(map(len, payloads), default=0)
+
+
 def count_within(payloads: Sequence[bytes], max_bytes: int) -> int:
     """Return how many of the first payloads together have at most `max_bytes` bytes."""
     if isinstance(payloads, PayloadColumn):
