@@ -147,7 +147,8 @@ class PayloadBatch:
 
     Attributes:
         first_record: number of the first record, counted from 1.
-        payloads: 1 byte to `MAX_MESSAGE_BYTES` each.
+        payloads: 1 byte to `MAX_MESSAGE_BYTES` each. A list works; a `framework.model.payloads.PayloadColumn` is
+            quicker for payloads without line feeds that are already in one piece.
         size_bytes: the sum of their lengths.
         mark: where to find the next record without reading the bytes before it; None when the format or an outer
             compression does not allow it.

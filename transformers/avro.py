@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import IO, Any, ClassVar, cast
@@ -24,6 +24,7 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
+from framework.model.payloads import longest, size_of
 from framework.transformer import ObjectInput, PayloadBatch
 from transformers.avro_codecs import unpack_block
 from transformers.avro_json import JsonEncoder, NoJsonFormError, plain_schema
@@ -233,11 +234,11 @@ class _Decoder:
 
     def _encode(self, batch: list[Any], builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
         try:
-            payloads = self._encoder.encode_all(batch)
+            payloads: Sequence[bytes] = self._encoder.encode_all(batch)
         except (TypeError, ValueError, ArithmeticError, RecursionError):
             payloads = []
-        size = sum(map(len, payloads))
-        if payloads and (size <= self._limit or max(map(len, payloads)) <= self._limit):
+        size = size_of(payloads)
+        if payloads and (size <= self._limit or longest(payloads) <= self._limit):
             yield from builder.add(payloads, size)
             return
         for datum in batch:

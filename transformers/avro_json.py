@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 import uuid
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from operator import itemgetter
 from typing import Any
 
 from transformers.json_time import date_text, time_text, timestamp_text
-from transformers.row_json import encode
+from transformers.row_json import encode, encode_all
 
 Convert = Callable[[Any], Any]
 _PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -83,17 +83,18 @@ class JsonEncoder:
         self._convert_floats = _Converters(floats=True).build(schema, "")
         self._float_columns = _float_columns(schema)
 
-    def encode_all(self, batch: list[Any]) -> list[bytes]:
+    def encode_all(self, batch: list[Any]) -> Sequence[bytes]:
         """All or none: the first datum without a JSON form raises. May be called again with the same data."""
         convert, floats = self._convert, self._convert_floats
         if convert is not None:
             batch = list(map(convert, batch))
+        if floats is None or self._surely_finite(batch):
+            return encode_all(batch, len(batch))
         payloads = list(map(encode, batch))
-        if floats is not None and not self._surely_finite(batch):
-            # The encoder writes NaN and infinities as null; only a record with a null in it can hold one.
-            for index, payload in enumerate(payloads):
-                if b"null" in payload:
-                    payloads[index] = encode(floats(batch[index]))
+        # The encoder writes NaN and infinities as null; only a record with a null in it can hold one.
+        for index, payload in enumerate(payloads):
+            if b"null" in payload:
+                payloads[index] = encode(floats(batch[index]))
         return payloads
 
     def _surely_finite(self, batch: list[Any]) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import abc
-from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from typing_extensions import override
@@ -14,6 +12,7 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
+from framework.model.payloads import count_within, join_payloads, size_of
 from framework.transformer import (
     MAX_DEAD_LETTER_BYTES,
     BatchLimits,
@@ -51,7 +50,8 @@ class RunBuilder:
     def __init__(self, next_record: int, limits: BatchLimits) -> None:
         self.next_record = next_record
         self.limits = limits
-        self._pending: list[bytes] = []
+        self._pending: deque[Sequence[bytes]] = deque()
+        self._count = 0
         self._size = 0
         self._borders: deque[tuple[ResumePoint, int | None]] = deque()
 
@@ -64,20 +64,19 @@ class RunBuilder:
         """
         self._borders.append((ResumePoint(self.next_record - 1, byte), overhead))
 
-    def add(self, payloads: list[bytes], size: int) -> Iterator[PayloadBatch]:
-        """Takes payloads of `size` bytes in all, and yields the runs that are full."""
-        if self._pending:
-            self._pending += payloads
-        else:
-            self._pending = payloads
+    def add(self, payloads: Sequence[bytes], size: int) -> Iterator[PayloadBatch]:
+        """Takes payloads of `size` bytes in all, a list or a column, and yields the runs that are full."""
+        if payloads:
+            self._pending.append(payloads)
+        self._count += len(payloads)
         self._size += size
         self.next_record += len(payloads)
-        while len(self._pending) >= self.limits.records or self._size >= self.limits.size_bytes:
+        while self._count >= self.limits.records or self._size >= self.limits.size_bytes:
             yield self._cut()
 
     def flush(self) -> Iterator[PayloadBatch]:
         """Yields what is left."""
-        while self._pending:
+        while self._count:
             yield self._cut()
 
     def bad(
@@ -101,20 +100,27 @@ class RunBuilder:
         yield record
 
     def _cut(self) -> PayloadBatch:
-        pending, limit = self._pending, self.limits.size_bytes
-        count = min(len(pending), self.limits.records)
-        if self._size > limit:
-            count = max(1, bisect_right(list(accumulate(map(len, pending[:count]))), limit))
-        first = self.next_record - len(pending)
-        if count == len(pending):
-            run, size, self._pending = pending, self._size, []
-        else:
-            run, self._pending = pending[:count], pending[count:]
-            size = sum(map(len, run))
+        first = self.next_record - self._count
+        parts: list[Sequence[bytes]] = []
+        room, size_room = self.limits.records, self.limits.size_bytes
+        while self._pending and room:
+            part = self._pending.popleft()
+            within = min(len(part), room)
+            if self._size > self.limits.size_bytes:
+                within = min(within, max(count_within(part, size_room), not parts))
+            if within < len(part):
+                self._pending.appendleft(part[within:])
+                part, room = part[:within], within
+            parts.append(part)
+            room -= within
+            size_room -= size_of(part)
+        run = join_payloads(parts)
+        size = size_of(run) if self._pending else self._size
+        self._count -= len(run)
         self._size -= size
         return PayloadBatch(first_record=first, payloads=run, size_bytes=size, mark=self._mark(first, run, size))
 
-    def _mark(self, first: int, run: list[bytes], size: int) -> ResumePoint | None:
+    def _mark(self, first: int, run: Sequence[bytes], size: int) -> ResumePoint | None:
         """The best mark for the record behind `run`: exact where lengths tell, else the last border before it."""
         borders, last = self._borders, first + len(run) - 1
         while len(borders) > 1 and borders[1][0].record <= last:
@@ -124,7 +130,7 @@ class RunBuilder:
         mark, overhead = borders[0]
         if overhead is not None and mark.record < last:
             if mark.record >= first:
-                size = sum(map(len, run[mark.record - first + 1 :]))
+                size = size_of(run[mark.record - first + 1 :])
             mark = ResumePoint(last, mark.byte + size + overhead * (last - mark.record))
             borders[0] = (mark, overhead)
         return mark

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice, repeat, starmap
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -21,11 +21,12 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
+from framework.model.payloads import longest, size_of
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
-from transformers.row_json import encode, row_maker
+from transformers.row_json import encode_all, row_maker
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -267,18 +268,18 @@ class _RowReader:
 
     def _encode(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
         try:
-            payloads = self._dump(rows)
+            payloads: Sequence[bytes] = self._dump(rows)
         except (TypeError, ValueError):
             payloads = []  # a row with too many or too few fields, or with text that is not UTF-8
-        size, limit = sum(map(len, payloads)), self._options.max_record_bytes
-        if payloads and (size <= limit or max(map(len, payloads)) <= limit):
+        size, limit = size_of(payloads), self._options.max_record_bytes
+        if payloads and (size <= limit or longest(payloads) <= limit):
             yield from self._builder.add(payloads, size)
             return
         for row in rows:
             yield from self._encode_one(row)
 
-    def _dump(self, rows: list[list[str]]) -> list[bytes]:
-        return list(map(encode, rows if self._make is None else starmap(self._make, rows)))
+    def _dump(self, rows: list[list[str]]) -> Sequence[bytes]:
+        return encode_all(rows if self._make is None else starmap(self._make, rows), len(rows))
 
     def _encode_one(self, row: list[str]) -> Iterator[PayloadBatch | SkippedRecord]:
         if self._make is not None and len(row) != self._width:

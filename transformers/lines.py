@@ -7,8 +7,9 @@ order mark at the object's start is dropped. No line is held whole once it is lo
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from string import whitespace
 
 import attrs
 from typing_extensions import override
@@ -16,13 +17,22 @@ from typing_extensions import override
 from framework.errors import RecordError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
+from framework.model.payloads import PayloadColumn, size_of
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
 from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
-from transformers.compression import PIECE_BYTES, UnpackedStream, compression_of_key, unsupported_compression
+from transformers.compression import UnpackedStream, compression_of_key, unsupported_compression
 from transformers.share_lines import ShareLines
 
 _BOM = b"\xef\xbb\xbf"
+
+_BLANKS = whitespace.encode()
+
+_BLOCK_BYTES = 1 << 19
+"""About how much is split and checked at a time: what the streams of stores give at once, and small enough for caches."""
+
+_COLUMN_BYTES = 4096
+"""The size from which lines become a column; a list of less is quicker."""
 
 
 @attrs.frozen(slots=True)
@@ -130,7 +140,8 @@ class LineBlock:
     """Consecutive lines.
 
     Attributes:
-        lines: without their ends; some may be blank. Of a line that is too long, its beginning.
+        lines: without their ends, as a column when there are many; some may be blank. Of a line that is too long, its
+            beginning.
         start: offset of the first in the unpacked stream.
         overhead: bytes that each line's end takes, when all take the same; else None.
         ascii: whether all of them are ASCII.
@@ -138,7 +149,7 @@ class LineBlock:
         length: of a line that is too long, how many bytes it has.
     """
 
-    lines: list[bytes]
+    lines: Sequence[bytes]
     start: int
     overhead: int | None
     ascii: bool = False
@@ -151,19 +162,26 @@ def split_lines(span: Span) -> LineBlock:
     data = span.data
     if span.too_long or not span.ended:
         return LineBlock([data], span.start, None, data.isascii(), span.too_long, span.length)
-    lines = data.split(b"\n")
-    del lines[-1]
-    overhead: int | None = 1
-    if b"\r" in data:
-        ends = sum(line.endswith(b"\r") for line in lines)
-        lines = [line.removesuffix(b"\r") for line in lines]
-        overhead = 2 if ends == len(lines) else None if ends else 1
+    returns = data.count(b"\r\n") if b"\r" in data else 0
+    if returns:
+        data = data.replace(b"\r\n", b"\n")
+    lines: Sequence[bytes] = PayloadColumn(data) if len(data) >= _COLUMN_BYTES else data.split(b"\n")[:-1]
+    overhead = 2 if returns == len(lines) else None if returns else 1
     return LineBlock(lines, span.start, overhead, data.isascii())
+
+
+def none_blank(lines: Sequence[bytes]) -> bool:
+    """Whether no line is blank."""
+    if isinstance(lines, PayloadColumn):
+        first = lines.first_bytes.tobytes()
+        if len(first.translate(None, _BLANKS)) == len(first):
+            return True
+    return all(map(bytes.strip, lines))
 
 
 def _piece_bytes(limits: BatchLimits) -> int:
     """No longer than a run may be: what one object holds in memory follows from the limits."""
-    return min(PIECE_BYTES, limits.size_bytes)
+    return min(_BLOCK_BYTES, limits.size_bytes)
 
 
 class LineTransformer(ShippedTransformer):
@@ -178,7 +196,7 @@ class LineTransformer(ShippedTransformer):
         return {"format": self.name, "compression": self.options.compression}
 
     @abc.abstractmethod
-    def _all_good(self, lines: list[bytes], *, ascii_only: bool) -> bool:
+    def _all_good(self, lines: Sequence[bytes], *, ascii_only: bool) -> bool:
         """Whether surely none of the lines is bad; a blank line is. The fast way: called for every block."""
 
     @abc.abstractmethod
@@ -271,11 +289,11 @@ class LineTransformer(ShippedTransformer):
         if not drop and self._all_good(lines, ascii_only=block.ascii):
             if block.overhead is not None and not stream.packed:
                 builder.border(block.start, overhead=block.overhead)
-            yield from builder.add(lines, sum(map(len, lines)))
+            yield from builder.add(lines, size_of(lines))
             return
         lines = list(filter(bytes.strip, lines))[drop:]
         if self._all_good(lines, ascii_only=block.ascii):
-            yield from builder.add(lines, sum(map(len, lines)))
+            yield from builder.add(lines, size_of(lines))
             return
         yield from self._take_one_by_one(block, drop, builder, stream)
 
@@ -292,7 +310,7 @@ class LineTransformer(ShippedTransformer):
                     good.append(line)
                 else:
                     if good:
-                        yield from builder.add(good, sum(map(len, good)))
+                        yield from builder.add(good, size_of(good))
                         good = []
                     error = RecordError(
                         problem, location=stream.location, record_number=builder.next_record, byte_offset=offset
@@ -301,4 +319,4 @@ class LineTransformer(ShippedTransformer):
             if offset is not None:
                 offset = None if block.overhead is None else offset + len(line) + block.overhead
         if good:
-            yield from builder.add(good, sum(map(len, good)))
+            yield from builder.add(good, size_of(good))

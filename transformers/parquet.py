@@ -13,7 +13,7 @@ import io
 import logging
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
@@ -22,10 +22,11 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, SourceError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
+from framework.model.payloads import longest, size_of
 from framework.transformer import MAX_MESSAGE_BYTES, ObjectInput, PayloadBatch
 from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream, detect_compression
-from transformers.row_json import encode
+from transformers.row_json import encode, encode_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -382,11 +383,11 @@ class _RowReader:
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         rows = encoder.rows(batch, seconds)
         try:
-            payloads = list(map(encode, rows))
+            payloads: Sequence[bytes] = encode_all(rows, len(rows))
         except (TypeError, ValueError):
             payloads = []
-        size = sum(map(len, payloads))
-        if payloads and (size <= self._limit or max(map(len, payloads)) <= self._limit):
+        size = size_of(payloads)
+        if payloads and (size <= self._limit or longest(payloads) <= self._limit):
             yield from self._builder.add(payloads, size)
             return
         for row in rows:

@@ -5,14 +5,28 @@ Measured with seven columns: 0.30 us a row, where `dict(zip(names, row))` and th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+from framework.model.payloads import PayloadColumn
+
+_encoder = msgspec.json.Encoder()
+
+encode: Callable[[Any], bytes] = _encoder.encode
 """A value -> compact JSON. NaN and infinities become null; text that is not UTF-8 raises `ValueError`."""
+
+_COLUMN_ROWS = 64
+"""The number of rows from which a column is quicker than a list."""
+
+
+def encode_all(rows: Iterable[Any], count: int) -> Sequence[bytes]:
+    """Return the JSON of `count` rows as `encode` writes it, as a column when there are many: it has no line feeds."""
+    if count < _COLUMN_ROWS:
+        return list(map(encode, rows))
+    return PayloadColumn(_encoder.encode_lines(rows))
 
 
 @lru_cache(maxsize=64)

@@ -5,11 +5,12 @@ Nothing is checked: a line of a picture is a record too. UTF-16 and UTF-32 are n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from typing_extensions import override
 
-from transformers.lines import LineTransformer
+from transformers.lines import LineTransformer, none_blank
 
 
 class TextTransformer(LineTransformer):
@@ -18,8 +19,8 @@ class TextTransformer(LineTransformer):
     name: ClassVar[str] = "text"
 
     @override
-    def _all_good(self, lines: list[bytes], *, ascii_only: bool) -> bool:
-        return all(map(bytes.strip, lines))
+    def _all_good(self, lines: Sequence[bytes], *, ascii_only: bool) -> bool:
+        return none_blank(lines)
 
     @override
     def _problem(self, line: bytes) -> str | None:

@@ -1,6 +1,7 @@
 """Records in flight: batches of an object, the records skipped in them, and their confirmation.
 
-On the hot path a batch is one value with a plain list of payloads; no stage creates a Python object per record.
+On the hot path a batch is one value, with its payloads in a list or a column (`framework.model.payloads`). No stage
+between the format and the socket creates a Python object per record.
 """
 
 from __future__ import annotations

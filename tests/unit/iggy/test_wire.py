@@ -1,7 +1,9 @@
 """A send request, byte by byte, against a reader written from the layout alone."""
 
 import struct
+from itertools import count
 
+import numpy as np
 import pytest
 import xxhash
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from framework.errors import ConfigError, IggyProtocolError
 from framework.iggy import wire
 from framework.iggy.wire import Segment
+from framework.model.payloads import PayloadColumn
 
 
 def read_request(body):
@@ -77,6 +80,78 @@ def test_many_messages_of_many_lengths():
     payloads = [bytes([number % 251]) * (1 + number % 311) for number in range(1013)]
     many = [Segment(id_high=9, first_record=5, payloads=payloads, headers=b"h" * 37)] * 2
     assert read_request(wire.encode_send("s", "t", 1, many))[3] == expected(many)
+
+
+def former_encoder(stream, topic, partition, many, time_us):
+    """The request as version 0.1 made it, a message at a time."""
+    frames, checksums, deltas = [], [], count()
+    for one in many:
+        for number, payload in enumerate(one.payloads, one.split_number << 40 | one.first_record):
+            sizes = len(one.headers), len(payload)
+            fixed = struct.pack("<QQIIIIQ", number, one.id_high, next(deltas), 0, *sizes, 0)
+            body = fixed + payload + one.headers
+            checksums.append(struct.pack("<Q", xxhash.xxh3_64_intdigest(body)))
+            frames += (checksums[-1], body)
+    core = struct.pack("<QQQQQ", 0, 0, 0, time_us, 256 + sum(map(len, frames)))
+    checksum = xxhash.xxh3_64_intdigest(core + struct.pack("<I", len(checksums)) + b"".join(checksums))
+    target = wire.encode_name(stream) + wire.encode_name(topic) + struct.pack("<BBII", 2, 4, partition, len(checksums))
+    header = core + struct.pack("<QI", checksum, len(checksums))
+    return struct.pack("<I", len(target)) + target + header.ljust(256, b"\0") + b"".join(frames)
+
+
+lines = st.lists(st.binary(min_size=1, max_size=40).map(lambda line: line.replace(b"\n", b"-")), max_size=11)
+
+
+def in_form(one, form):
+    """The segment with its payloads as a column, or as the middle of one."""
+    if form == "list" or any(b"\n" in payload for payload in one.payloads):
+        return one
+    around = [b"before", *one.payloads, b"behind"] if form == "slice" else one.payloads
+    column = PayloadColumn(b"".join(payload + b"\n" for payload in around))
+    payloads = column[1:-1] if form == "slice" else column
+    return Segment(
+        id_high=one.id_high,
+        split_number=one.split_number,
+        first_record=one.first_record,
+        payloads=payloads,
+        headers=one.headers,
+    )
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.builds(
+                Segment,
+                id_high=st.integers(0, 2**64 - 1),
+                split_number=st.integers(0, 2**24 - 1),
+                first_record=st.integers(1, 2**40 - 100),
+                payloads=lines | st.lists(st.binary(min_size=1, max_size=40), max_size=7),
+                headers=st.binary(max_size=30),
+            ),
+            st.sampled_from(["list", "column", "slice"]),
+        ),
+        min_size=1,
+        max_size=6,
+    ).filter(lambda many: any(one.payloads for one, _ in many)),
+    st.integers(1, 12),
+)
+def test_lists_and_columns_give_the_bytes_of_the_former_encoder(many, chunk):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "_CHUNK", chunk)
+        body = wire.encode_send("s", "t", 3, [in_form(one, form) for one, form in many], time_us=77)
+    assert body == former_encoder("s", "t", 3, [one for one, _ in many], 77)
+
+
+@pytest.mark.parametrize("records", [1, 399, 400, 401, 800, 1013])
+def test_chunks_of_many_messages(records):
+    payloads = [bytes([65 + number % 26]) * (1 + number % 311) for number in range(records)]
+    one = Segment(id_high=9, first_record=5, payloads=payloads, headers=b"h\n" * 9)
+    expected_body = former_encoder("s", "t", 1, [one], 7)
+    assert wire.encode_send("s", "t", 1, [one], time_us=7) == expected_body
+    assert wire.encode_send("s", "t", 1, [in_form(one, "slice")], time_us=7) == expected_body
+    assert np.array_equal(in_form(one, "slice").sizes, one.sizes)
 
 
 @settings(max_examples=200)

@@ -11,12 +11,22 @@ from hypothesis import strategies as st
 from framework.errors import RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
+from framework.model.payloads import PayloadColumn
 from framework.transformer import BatchLimits, InputOptions, PayloadBatch
 from tests.support.packing import PACK
-from transformers import BytesInput, make_transformer
+from transformers import BytesInput, lines, make_transformer
 from transformers.lines import LineTransformer, Span, split_lines
 
 BOM = b"\xef\xbb\xbf"
+
+
+@pytest.fixture(scope="module", autouse=True, params=["lists", "columns"])
+def form(request):
+    """Every test here runs twice: short lines as lists, as they are read, and as columns, as long blocks are read."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "columns":
+            patch.setattr(lines, "_COLUMN_BYTES", 1)
+        yield request.param
 
 
 def flat(runs):
@@ -142,6 +152,81 @@ def test_the_fast_check_accepts_what_the_slow_one_does(data):
     lines = data.split(b"\n")
     slow = all(line.strip() and transformer._problem(line) is None for line in lines)
     assert transformer._all_good(lines, ascii_only=data.isascii()) == slow
+
+
+INSIDE = [
+    *(
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b":",
+        b",",
+        b'"',
+        b" ",
+        b"\r",
+        b"\\",
+        b"\x01",
+        b"\xff",
+        b"\xc3\xa9",
+        b"1",
+        b"NaN",
+        b"1e400",
+    ),
+    *(
+        b'"a":',
+        b'"a":{}',
+        b'"a":[',
+        b'"a":"',
+        b"},{",
+        b"} {",
+        b"}{",
+        b'"\\ud83d":1',
+        b'"a":"\\ud83d"',
+        b'"\xff":1',
+        b",1",
+    ),
+]
+
+
+@given(lines=st.lists(st.lists(st.sampled_from(INSIDE), max_size=6).map(b"".join), min_size=1, max_size=4))
+@settings(max_examples=1000, deadline=None)
+@example(lines=[b'"a":"', b'"', b"} {"])  # a string over a line's end, made up for by two values on a line
+@example(lines=[b'"a":[{}', b"}]", b"} {"])
+@example(lines=[b'"a":{}', b'}, "b":{}', b"}{"])
+@example(lines=[b'"a":{"b":[{', b"}]}", b"}{"])
+def test_a_block_of_objects_is_good_exactly_when_each_line_is(lines):
+    lines = [b"{" + line + b"}" for line in lines]
+    transformer = make_transformer(InputOptions(format="jsonl"))
+    column = PayloadColumn(b"\n".join((*lines, b"")))
+    good = all(transformer._problem(line) is None for line in lines)
+    assert transformer._all_good(column, ascii_only=column.data.isascii()) == good
+
+
+def test_a_bad_line_among_many_good_ones_is_named():
+    lines = [b'{"n":%d,"text":"%s"}' % (number, b"x" * (number % 200)) for number in range(20_000)]
+    lines[12_345] = b'{"n":12345,"text":"}'
+    data = b"\n".join((*lines, b""))
+    runs = list(make_transformer(InputOptions(format="jsonl")).read(BytesInput(data)))
+    (skipped,) = [run for run in runs if isinstance(run, SkippedRecord)]
+    assert skipped.error.record_number == 12_346
+    assert skipped.error.byte_offset == data.index(lines[12_345])
+    assert skipped.raw == lines[12_345]
+    assert flat(runs) == [(n, RecordError if n == 12_346 else line) for n, line in enumerate(lines, 1)]
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "text"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_long_blocks_come_as_columns_with_exact_marks(fmt, end):
+    lines = [b'{"n":%d,"text":"%s"}' % (number, b"x" * (number % 200)) for number in range(20_000)]
+    data = end.join((*lines, b""))
+    transformer = make_transformer(InputOptions(format=fmt))
+    runs = list(transformer.read(BytesInput(data), limits=BatchLimits(records=1_777)))
+    assert all(isinstance(run.payloads, PayloadColumn) for run in runs)
+    assert flat(runs) == list(enumerate(lines, 1))
+    for run in runs:
+        last = run.first_record + len(run.payloads) - 1
+        assert run.mark == ResumePoint(last, len(end.join((*lines[:last], b""))))
 
 
 @given(
