@@ -9,22 +9,51 @@ mutmut plants the mistakes and runs the tests; which modules and which tests, py
 mutmut leaves decorated functions alone, and half of the core's contract is decorated, so `@override` is left out there and
 `@property` is written as a call. What lives on is equivalent, and stands in tests/mutants.md with its reason, or wants a better
 test.
+
+It fails when pyproject names a module that is gone, or tests/mutants.md a mutant that is: both happen when code moves.
 """
 
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from pathlib import Path
 
 import libcst as cst
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
 COPY = ROOT / ".mutants"
 PACKAGES = ["framework", "transformers", "s3_source", "gcs_source", "tests"]
 EXPLAINED = ROOT / "tests" / "mutants.md"
+SPEED = """
+
+import json
+import pathlib
+
+import pytest
+from hypothesis import Phase, settings
+
+settings.register_profile("mutants", settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    stats = pathlib.Path("mutmut-stats.json")
+    if stats.exists():
+        seconds = json.loads(stats.read_text())["duration_by_test"]
+        items.sort(key=lambda item: seconds.get(item.nodeid, 0.0))
+"""
+"""Added to the copy's conftest.py: hypothesis looks for no smaller example that fails, and the quickest tests run first."""
+
 KILLED, ALIVE, UNTESTED = {1, 3, 24, -24, 36, 152, 255}, {0}, {5, 33}
 
 
@@ -55,6 +84,8 @@ def copy_the_project() -> None:
         data = path.read_bytes()
         if path.suffix == ".py" and PACKAGES[-1] not in path.relative_to(ROOT).parts[:1]:
             data = cst.parse_module(data).visit(Undecorated()).bytes if b"@" in data else data
+        elif path == ROOT / "tests" / "conftest.py":
+            data += SPEED.encode()
         if not copy.exists() or copy.read_bytes() != data:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(data)
@@ -62,13 +93,26 @@ def copy_the_project() -> None:
         for copy in folder.rglob("*"):
             if copy.is_file() and "__pycache__" not in copy.parts and ROOT / copy.relative_to(COPY) not in wanted:
                 copy.unlink()
-                (COPY / "mutants" / copy.relative_to(COPY)).unlink(missing_ok=True)
+                mutated = COPY / "mutants" / copy.relative_to(COPY)
+                mutated.unlink(missing_ok=True)
+                mutated.with_name(f"{mutated.name}.meta").unlink(missing_ok=True)
 
 
 def results() -> dict[str, int | None]:
     """Each mutant's name, and how pytest ended for it; None when it was not tried."""
     files = sorted((COPY / "mutants").rglob("*.py.meta"))
     return {name: code for path in files for name, code in json.loads(path.read_text())["exit_code_by_key"].items()}
+
+
+def missing_modules() -> list[str]:
+    """Return the patterns in pyproject that name no module: mutmut would say nothing and mutate less."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    return [pattern for pattern in settings["only_mutate"] if not any(ROOT.glob(pattern))]
+
+
+def missing_mutants(explained: str, names: Collection[str]) -> list[str]:
+    """Return the mutants that tests/mutants.md explains and that no longer exist."""
+    return [name for name in re.findall(r"`([\w.ǁ]+__mutmut_\d+)`", explained) if name not in names]
 
 
 def mutmut(*arguments: str) -> None:
@@ -89,6 +133,11 @@ def report(chosen: set[str]) -> int:
     open_ones = [name for name, code in sorted(found.items()) if code not in KILLED and f"`{name}`" not in explained]
     print(f"\n{len(found)} mutants: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items())))
     print(f"killed: {100 * ends['killed'] / max(1, len(found)):.1f} %")
+    by_module: dict[str, list[bool]] = defaultdict(list)
+    for name, code in found.items():
+        by_module[name.rpartition(".")[0]].append(code in KILLED)
+    for module, killed in sorted(by_module.items(), key=lambda item: sum(item[1]) / len(item[1])):
+        print(f"  {sum(killed):4} of {len(killed):4}  {module}")
     print("".join(f"  not explained: {name}\n" for name in open_ones), end="")
     return bool(open_ones)
 
@@ -108,6 +157,10 @@ def main() -> int:
     if options.show:
         mutmut("show", options.show)
         return 0
+    if gone := missing_modules():
+        sys.exit(
+            f"error: [tool.mutmut] only_mutate in pyproject.toml names modules that do not exist: {', '.join(gone)}"
+        )
     copy_the_project()
     # The first run writes the mutants and learns which test reaches what; it ends at a name that does not exist.
     first = subprocess.run(
@@ -116,6 +169,8 @@ def main() -> int:
     names = sorted(results())
     if not names:
         sys.exit(f"error: mutmut made no mutants; it said: {(first.stdout + first.stderr)[-2000:]}")
+    if gone := missing_mutants(EXPLAINED.read_text(), names):
+        sys.exit(f"error: tests/mutants.md explains mutants that do not exist: {', '.join(gone)}")
     if options.module:
         names = [name for name in names if any(f".{module}." in f".{name}" for module in options.module)]
     if options.name:

@@ -5,12 +5,12 @@ import threading
 import attrs
 import pytest
 
-from framework.discovery.feed import REST_FACTOR, Assignment, HandedFeed, ListingFeed
+from framework.discovery.feed import REST_FACTOR, Assignment, HandedFeed, ListingFeed, ObjectFeed
 from framework.discovery.splitting import Cutter
 from framework.discovery.stale_listing import MAX_LISTINGS, NOT_GIVEN
 from framework.errors import ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
 from framework.model.batches import Acknowledgement, RecordBatch
-from framework.model.objects import Anchor, NativeObject, ObjectState, TopicPartition
+from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.offsets.manager import OffsetManager
 from framework.testing.clock import FakeClock
@@ -657,6 +657,66 @@ def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypat
     assert rig.next_pass() == []
     rig.objects = [native(key, "v2") for key in held]
     assert rig.next_pass() == []
+
+
+# ---- what an assignment and a feed say by themselves
+
+
+@pytest.mark.parametrize(
+    ("size", "mark", "split", "total", "left"),
+    [
+        (25, None, (0, 0), 25, 25),
+        (25, 7, (0, 0), 25, 18),
+        (5, 7, (0, 0), 5, 0),  # the object became shorter
+        (25, None, (2, 10), 10, 10),
+        (25, 13, (2, 10), 10, 7),
+        (25, None, (3, 10), 5, 5),
+    ],
+)
+def test_what_is_left_of_an_object_or_a_split_counts_from_where_it_resumes(size, mark, split, total, left):
+    entry = OffsetManagerEntry.start(native("a"), PARTITION)
+    point = ResumePoint(3, mark) if mark is not None else None
+    entry = attrs.evolve(entry, mark=point, share=split[0], split_size=split[1])
+    given = Assignment(native=native("a", size=size), entry=entry)
+    assert (given.size_bytes, given.bytes_left) == (total, left)
+
+
+class Bare(ObjectFeed):
+    """A feed with nothing but its abstract methods."""
+
+    finished = True
+
+    def take(self):
+        return None
+
+    def release(self, assignment, *, gone=False):
+        pass
+
+    def stop(self):
+        pass
+
+
+class Stop(threading.Event):
+    """One that tells for how long it was waited for, and does not wait."""
+
+    waited = ()
+
+    def wait(self, timeout=None):
+        self.waited = (*self.waited, timeout)
+        return True
+
+
+def test_a_feed_that_cannot_tell_waits_as_long_as_it_is_asked_to_or_until_the_stop():
+    stop = Stop()
+    Bare().wait(3.5, stop)
+    Bare().wait(3.5, None)
+    Bare().leave()
+    assert stop.waited == (3.5,)
+    assert Bare().seconds_until_due == 0.0
+
+
+def test_without_a_format_that_can_be_read_from_the_middle_nothing_is_split():
+    assert Cutter(split_size=10).size_for(native("a", size=100)) == 0
 
 
 # ---- objects that somebody else chose

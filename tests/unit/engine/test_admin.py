@@ -447,18 +447,6 @@ def test_an_epoch_of_its_own_stands_in_the_log_for_each_change(source):
     assert done.positions == 2
 
 
-def test_a_choice_takes_what_it_says_and_survives_its_stored_form():
-    for choice in (Reset(), Reset(key=""), Reset(key="a/b"), Reset(prefix="a/"), Reset(prefix="")):
-        again = Reset.from_json(choice.to_json())
-        for key in ("", "a/b", "a/bc", "a/", "b"):
-            assert again.takes(key) == choice.takes(key)
-    assert Reset(key="a").touches("")
-    assert not Reset(key="a").touches("b/")
-    assert Reset(prefix="a/b").touches("a/")
-    assert Reset(prefix="a/").touches("a/b/")
-    assert not Reset(prefix="a/").touches("b/")
-
-
 def test_objects_that_failed_are_read_on_from_where_they_were_given_up():
     source = Source({"a": 3}, partitions=1, tolerance="skip_object")
     good = lines("bad", 4)

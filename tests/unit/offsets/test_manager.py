@@ -161,6 +161,7 @@ def test_share_1_goes_by_the_objects_key_and_every_other_share_by_its_own():
     assert key_of(12).canonical() == '{"bucket":"b","key":"k","share":"12"}'
     assert key_of(12) == KEY.of_split(12) != key_of(2)
     assert key_of(12).whole() == key_of(1).whole() == KEY
+    assert (key_of(12).share, key_of(1).share, key_of(0).share) == (12, 0, 0)
 
 
 def test_a_share_knows_its_bytes():
@@ -204,8 +205,12 @@ def test_getters_are_typed():
     position = entry(extra={"n": 7, "s": "text", "t": True})
     assert (position.get_int("n"), position.get_long("n"), position.get_string("s")) == (7, 7, "text")
     assert (position.get_int("absent"), position.get_string("absent")) == (None, None)
-    for wrong in [lambda: position.get_int("s"), lambda: position.get_int("t"), lambda: position.get_string("n")]:
-        with pytest.raises(TypeError):
+    for wrong, said in [
+        (lambda: position.get_int("s"), "b/k: s of its position is str, not a whole number"),
+        (lambda: position.get_int("t"), "b/k: t of its position is bool, not a whole number"),
+        (lambda: position.get_string("n"), "b/k: n of its position is int, not text"),
+    ]:
+        with pytest.raises(TypeError, match=f"^{said}$"):
             wrong()
 
 
@@ -404,6 +409,8 @@ def test_a_position_made_with_other_options_is_refused_with_the_way_out():
     check_numbering(entry(3, numbering_options=ours), ours)
     with pytest.raises(PositionMismatchError, match=r"b/k.*3 records.*offsets reset --key k.*--prefix.*--all.*accept"):
         check_numbering(entry(3, numbering_options=theirs), ours)
+    with pytest.raises(PositionMismatchError, match=r"^s3://b/k: 3 records were read with \{"):
+        check_numbering(entry(3, numbering_options=theirs), ours, "s3://b/k")
 
 
 # ---- begun first

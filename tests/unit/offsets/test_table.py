@@ -357,6 +357,7 @@ def test_a_view_is_a_sequence_of_its_moment():
     positions.clear()
     assert view == [done("a"), done("b"), reading]
     assert (view[0], view[-1], view[1:], view[::-1][0]) == (done("a"), reading, [done("b"), reading], reading)
+    assert (view[::2], view[1:2], view[::-2]) == ([done("a"), reading], [done("b")], [reading, done("a")])
     assert (len(view), repr(view), reading in view, len(positions)) == (3, "<3 positions>", True, 0)
     assert view != [done("a")]
     assert view != [done("a"), done("b"), done("c")]

@@ -431,6 +431,27 @@ def test_records_raises_the_first_bad_one():
         next(records)
 
 
+@pytest.mark.parametrize("fmt", ["jsonl", "text"])
+def test_a_record_by_itself_is_as_good_or_bad_as_in_its_object(fmt):
+    """So a dead letter that was corrected is decoded."""
+    transformer = make_transformer(InputOptions(format=fmt, max_record_bytes=8))
+    assert transformer.decode_record(b'{"a":1}', key="k") == b'{"a":1}'
+    with pytest.raises(RecordTooLargeError):
+        transformer.decode_record(b'{"a":1234}', key="k")
+
+
+def test_a_record_that_is_no_json_is_refused_by_itself_for_the_same_reason():
+    transformer = make_transformer(InputOptions(format="jsonl"))
+    for bad in (b'{"a":', b"\xff"):
+        (found,) = transformer.read(BytesInput(bad + b"\n"))
+        with pytest.raises(RecordError) as error:
+            transformer.decode_record(bad, key="k")
+        reason = str(error.value)
+        assert reason.startswith("not ")
+        assert reason in str(found.error)
+    assert make_transformer(InputOptions(format="text")).decode_record(b"\xff", key="k") == b"\xff"
+
+
 @pytest.mark.parametrize("name", ["gzip", "zstd", "bzip2", "xz"])
 def test_a_packed_object_cut_at_any_byte_gives_what_was_whole_and_an_error(name):
     data = b"".join(b'{"number":%d}\n' % n for n in range(9))

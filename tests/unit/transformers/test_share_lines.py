@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from framework.errors import RecordError, RecordTooLargeError, TruncatedObjectError
+from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.splits import TAIL_BYTES, Split, count_splits
@@ -237,6 +237,14 @@ def test_with_compression_none_nothing_is_asked_about_the_objects_beginning():
     assert (0, 10) not in source.asked
     read(source, Split(2, 100), text(compression="auto"))
     assert source.asked[-1] == (0, 10)
+
+
+def test_share_1_of_an_object_whose_name_says_that_it_is_packed_in_an_unknown_way_is_refused_as_the_whole_is():
+    """A position may say that it is split, from a version that did not know the name."""
+    source = BytesInput(b"\x04\x22\x4d\x18\x00\xff" * 40, "data.lz4")
+    assert not text(compression="auto").can_split(source.key)
+    with pytest.raises(CorruptObjectError, match="its name says lz4, and it is not supported"):
+        read(source, Share(1, 100), text(compression="auto"))
 
 
 # ---- the end of an object is never taken for granted

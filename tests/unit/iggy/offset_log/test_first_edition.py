@@ -21,7 +21,7 @@ from framework.errors import PositionError
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.codec import FIRST_FORMAT_VERSION, FORMAT_VERSION
 from framework.model.message_ids import object_hash64, parse_message_id
-from framework.model.objects import TopicPartition
+from framework.model.objects import Anchor, TopicPartition
 from framework.offsets.reset import Reset
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_rig import MemoryRig
@@ -286,8 +286,8 @@ def test_a_partition_in_which_nothing_was_saved_may_hold_nothing_either():
         source.live()
 
 
-def entries_of_0_1(*rows):
-    """A log of that version with one snapshot: (key, version, generation, share, records) of objects in splits of 1,024 bytes."""
+def record_of_0_1(kind, *rows, anchors=(), **header):
+    """A record of that version: (key, version, generation, share, records) of objects in splits of 1,024 bytes, and anchors."""
     columns = {
         "bucket": [0 for _ in rows],
         "key": [key for key, *_ in rows],
@@ -301,9 +301,26 @@ def entries_of_0_1(*rows):
         "share": {str(at): [row[3], 1024] for at, row in enumerate(rows)},
     }
     table = {"columns": columns, "buckets": ["bucket"], "lanes": [["records", 0]], "options": [""]}
-    header = json.dumps({"kind": "snapshot", "source": "kit", "epoch": 1, "part": 1, "parts": 1}).encode()
-    body = json.dumps({"entries": table, "anchors": []}).encode()
-    return server_with_log(struct.pack("<4sBBI", b"ICSP", 1, 0, len(header)) + header + body)
+    packed = json.dumps({"kind": kind, "source": "kit", "epoch": 1, **header}).encode()
+    body = json.dumps({"entries": table, "anchors": anchors}).encode()
+    return struct.pack("<4sBBI", b"ICSP", 1, 0, len(packed)) + packed + body
+
+
+def entries_of_0_1(*rows):
+    """A log of that version with one snapshot."""
+    return server_with_log(record_of_0_1("snapshot", *rows, part=1, parts=1))
+
+
+def test_of_two_anchors_of_a_partition_the_later_message_counts_in_whatever_order_they_were_written():
+    server = server_with_log(
+        record_of_0_1("snapshot", anchors=[["records", 0, 5, "1f"]], part=1, parts=1),
+        record_of_0_1("delta", anchors=[["records", 0, 3, "a"], ["records", 1, 2, "b"]]),
+        record_of_0_1("delta", anchors=[["records", 1, 4, "c"]]),
+    )
+    assert loaded(server).anchors == {
+        TopicPartition("records", 0): Anchor(5, 0x1F),
+        TopicPartition("records", 1): Anchor(4, 0xC),
+    }
 
 
 def test_a_split_that_was_begun_before_the_first_one_keeps_its_records():

@@ -1,6 +1,7 @@
 """What a partition holds beyond its anchor: the anchor's message is told from any other, and what stands behind it is counted."""
 
 import collections
+import pickle
 
 import attrs
 import pytest
@@ -143,6 +144,9 @@ def test_records_of_a_log_that_is_lost_are_noticed_by_their_headers(partition, b
     assert error.value.topic_partition == PARTITION
     for way in ("[offsets] topic", "offsets reset --all", "[discovery] modified_after"):
         assert way in str(error.value)
+    arrived = pickle.loads(pickle.dumps(error.value))  # from a worker
+    assert (type(arrived), str(arrived)) == (PartitionGoneError, str(error.value))
+    assert arrived.topic_partition == PARTITION
 
 
 @pytest.mark.parametrize(

@@ -379,7 +379,8 @@ def test_large_segments_or_ones_of_unknown_size_are_left_alone(segment_bytes):
     assert kept(leader)[0].offset == 0
 
 
-def test_the_segment_that_is_being_written_is_never_deleted():
+def test_the_segment_that_is_being_written_is_never_deleted(caplog):
+    caplog.set_level("DEBUG", logger=snapshots.__name__)
     leader = busy(150)
     info = leader.server.topic_info("kit", LOG)
     held = info.partitions[0].segments_count
@@ -388,6 +389,7 @@ def test_the_segment_that_is_being_written_is_never_deleted():
     leader.log.sizes.add(1, 10)
     leader.log.sizes.largest = 0
     assert trim(leader.log, 10**6) == held - 1
+    assert caplog.messages == [f"deleted {held - 1} segments of the offsets log, all before message 1000000"]
     assert leader.server.topic_info("kit", LOG).partitions[0].segments_count == 1
     assert kept(leader)
 

@@ -1,0 +1,151 @@
+"""One source's log over one connection: what is read, in how many requests, what is its own, and how large it is."""
+
+import itertools
+
+import pytest
+
+from framework.errors import PositionError
+from framework.iggy.offset_log import codec, log
+from framework.iggy.offset_log.log import DuePolls, LogSizes
+from framework.testing.clock import FakeClock
+from tests.support.positions import LOG, log_over, server_with_log
+
+FOREIGN = b"of somebody else"
+
+
+def record(epoch, source="kit"):
+    return codec.encode_opening(source, epoch, fenced=0)
+
+
+class Rig:
+    """A log over a connection whose polls are counted, and another writer's."""
+
+    def __init__(self, monkeypatch, *payloads):
+        self.server = server_with_log(*payloads)
+        connection = self.server.connect()
+        self.log = log_over(connection)
+        self.other = log_over(self.server.connect())
+        self.polls = []
+        poll = connection.poll
+
+        def counted(stream, topic, partition, *, offset, count):
+            assert (stream, topic, partition) == ("kit", LOG, 0)
+            self.polls.append((offset, count))
+            return poll(stream, topic, partition, offset=offset, count=count)
+
+        monkeypatch.setattr(connection, "poll", counted)
+
+    def follow(self):
+        return [message.epoch for message in self.log.follow()]
+
+
+def test_records_of_others_are_followed_and_neither_ones_own_nor_those_of_another_source(monkeypatch):
+    rig = Rig(monkeypatch, record(1), FOREIGN, record(7, "another"), record(2))
+    assert rig.follow() == [1, 2]
+    assert (rig.log.next_offset, rig.log.messages, rig.log.foreign) == (4, 2, 2)
+    assert rig.log.append(record(3)) == 4
+    assert rig.follow() == []
+    rig.other.append(record(4))
+    rig.log.append(record(5))
+    rig.other.append(record(6))
+    assert rig.follow() == [4, 6]
+    assert (rig.log.next_offset, rig.log.messages, rig.log.foreign) == (8, 4, 2)
+    assert rig.log.end() == 8
+
+
+def test_after_a_rewind_everything_is_read_again_with_what_was_appended_here(monkeypatch):
+    rig = Rig(monkeypatch, record(1), FOREIGN)
+    rig.log.append(record(2))
+    assert rig.follow() == [1]
+    size = rig.log.sizes.total
+    for _ in range(2):
+        rig.log.rewind()
+        assert (rig.log.next_offset, rig.log.foreign, rig.log.sizes.total) == (0, 0, 0)
+        assert rig.follow() == [1, 2]
+        assert (rig.log.next_offset, rig.log.foreign, rig.log.sizes.total) == (3, 1, size)
+
+
+def test_sizes_are_of_all_messages_whoever_wrote_them(monkeypatch):
+    payloads = [record(1), FOREIGN * 9, record(2, "another")]
+    rig = Rig(monkeypatch, *payloads)
+    rig.log.append(record(3))
+    assert rig.follow() == [1]
+    rig.log.append(record(4))
+    assert rig.follow() == []
+    sizes = [*map(len, payloads), len(record(3)), len(record(4))]
+    assert (rig.log.sizes.total, rig.log.sizes.largest) == (sum(sizes), len(FOREIGN) * 9)
+
+
+def test_an_empty_log_ends_at_its_first_message(monkeypatch):
+    rig = Rig(monkeypatch)
+    assert (rig.log.end(), rig.follow()) == (0, [])
+
+
+def test_small_messages_are_asked_for_in_growing_numbers_and_large_ones_in_few(monkeypatch):
+    rig = Rig(monkeypatch, *[record(epoch) for epoch in range(1, 701)])
+    assert rig.follow() == list(range(1, 701))
+    assert rig.polls == [(0, 16), (16, 32), (48, 64), (112, 128), (240, 200), (440, 200), (640, 200), (700, 200)]
+    monkeypatch.setattr(log, "READ_BYTES", 16 * len(record(100)))
+    rig = Rig(monkeypatch, *[record(epoch) for epoch in range(100, 196)])
+    assert len(rig.follow()) == 96
+    assert rig.polls == [(0, 16), (16, 32), (48, 16), (64, 32), (96, 16)]
+
+
+def test_bodies_are_read_again_by_the_batch(monkeypatch):
+    rig = Rig(monkeypatch, *[record(epoch) for epoch in range(1, 21)])
+    heads = [message.head for message in rig.log.follow()]
+    wanted = [heads[at] for at in (0, 1, 4, 5, 6, 19)]
+    rig.polls.clear()
+    assert [codec.decode_opening(message) for message in rig.log.read(wanted, ahead=5)] == [0] * 6
+    assert rig.polls == [(0, 5), (5, 5), (19, 5)]
+    rig.polls.clear()
+    assert len(list(rig.log.read(heads))) == 20
+    assert rig.polls == [(0, 16), (16, 16)]
+
+
+def test_a_record_that_went_since_it_was_followed_is_an_error(monkeypatch):
+    rig = Rig(monkeypatch, record(1), record(2))
+    heads = [message.head for message in rig.log.follow()]
+    rig.server.rewrite("kit", LOG, 0, lambda payload: record(9) if payload == record(2) else payload)
+    read = rig.log.read(heads)
+    assert next(read).epoch == 1
+    with pytest.raises(
+        PositionError, match=r"message 1: a opening that was there a moment ago is gone\. It is damaged"
+    ):
+        next(read)
+
+
+def test_the_time_of_a_record_is_the_servers(monkeypatch):
+    rig = Rig(monkeypatch)
+    at = rig.log.append(record(1))
+    assert rig.log.stored_us(at) == rig.server.messages("kit", LOG)[at].timestamp_us > 0
+    assert rig.polls == [(0, 1)]
+    with pytest.raises(PositionError, match=r"confirms a record at offset 1, and does not give it"):
+        rig.log.stored_us(1)
+
+
+def test_bytes_before_an_offset_are_known_by_marks(monkeypatch):
+    monkeypatch.setattr(log, "_MARK_BYTES", 100)
+    sizes = LogSizes()
+    for offset in range(10):
+        sizes.add(offset, 50)
+    assert [sizes.before(offset) for offset in range(10)] == [0, 0, 100, 100, 200, 200, 300, 300, 400, 400]
+    assert (sizes.total, sizes.largest) == (500, 50)
+    sizes.forget(150)
+    assert [sizes.before(offset) for offset in range(10)] == [0, 0, 0, 0, 50, 50, 150, 150, 250, 250]
+    assert (sizes.total, sizes.largest) == (350, 50)
+    for offset in range(10, 14):
+        sizes.add(offset, 50)
+    assert [sizes.before(offset) for offset in range(8, 15)] == [250, 250, 350, 350, 450, 450, 450]
+
+
+def test_an_idle_log_is_polled_once_an_interval():
+    clock = FakeClock()
+    due = DuePolls(5.0, clock=clock)
+    taken = []
+    for _ in range(14):
+        taken.append(due.take())
+        clock.advance(1)
+    assert list(itertools.compress(range(14), taken)) == [5, 10]
+    clock.advance(100)
+    assert [due.take(), due.take()] == [True, False], "what was missed is not made up for"

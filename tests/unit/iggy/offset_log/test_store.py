@@ -1,0 +1,178 @@
+"""The log as a store of positions: what a writer's changes become in the log, and what they change in the state."""
+
+import types
+
+import pytest
+
+from framework.errors import IggyAuthError, IggyProtocolError
+from framework.iggy.offset_log import codec, store
+from framework.iggy.offset_log.codec import Progress, ProgressItem
+from framework.iggy.offset_log.partitions import mark_of
+from framework.iggy.offset_log.state import LogState
+from framework.iggy.offset_log.store import LogOffsetStore
+from framework.model.message_ids import entry_hash64
+from framework.model.objects import Anchor, ResumePoint, TopicPartition
+from framework.model.positions import OffsetManagerKey
+from framework.offsets.listing_hints import PastListing
+from framework.offsets.manager import PositionDelta
+from framework.offsets.selection_scope import SelectedObjects
+from framework.testing.clock import FakeClock
+from tests.support.positions import log_over, position, records, server_with_log
+
+PARTITION = TopicPartition("records", 0)
+OTHER = TopicPartition("others", 1)
+SELECTED = SelectedObjects(bucket="bucket", prefixes=["a/"], options={"filter": "x"})
+STARTED_US = 5_000_000
+
+
+class Rig:
+    """The store of one writer in epoch 3, on a clock that stands still."""
+
+    def __init__(self, monkeypatch, **options):
+        self.clock = FakeClock()
+        monkeypatch.setattr(store, "time", types.SimpleNamespace(monotonic=self.clock))
+        self.clock.advance(100)
+        self.server = server_with_log()
+        self.connection = self.server.connect()
+        for topic in ("records", "others"):
+            self.connection.create_topic("kit", topic, 2)
+        self.state = LogState(source="kit", now_us=STARTED_US)
+        self.store = LogOffsetStore(log_over(self.connection), self.state, epoch=3, writer="token", **options)
+
+    def last(self):
+        return records(self.server)[-1]
+
+    def marked(self):
+        return [topic for topic in ("others", "records") if self.connection.has_group("kit", topic, mark_of("kit"))]
+
+
+@pytest.fixture
+def rig(monkeypatch):
+    return Rig(monkeypatch)
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+@pytest.mark.parametrize("selected", [None, SELECTED])
+def test_positions_that_start_are_one_record(monkeypatch, pipelined, selected):
+    rig = Rig(monkeypatch, pipelined=pipelined)
+    begun = [position("a", generation=2), position("b")]
+    rig.store.begin(PositionDelta(begun=begun, selected=selected))
+    (record,) = records(rig.server)
+    assert (record.kind, record.source, record.epoch) == ("begin", "kit", 3)
+    assert codec.decode_begin(record) == (begun, selected)
+
+
+def test_progress_of_a_position_that_started_here_is_understood(rig):
+    begun = position("a")
+    rig.state.positions[begun.get_manager_key()] = begun
+    assert rig.state.find(entry_hash64("kit", begun), 0) is None
+    rig.store.begin(PositionDelta(begun=[begun]))
+    assert rig.state.find(entry_hash64("kit", begun), 0) == begun
+
+
+def test_a_change_is_one_record_with_everything_in_it(rig):
+    entry = position(
+        "a",
+        7,
+        records_saved=5,
+        total=9,
+        failed=True,
+        skipped=2,
+        share=2,
+        split_size=64,
+        mark=ResumePoint(6, 60),
+        extra={"row": 3},
+    )
+    removed = OffsetManagerKey.of_object("bucket", "gone")
+    hints = {"a/": PastListing(of="s3://bucket", histogram=[("a/b", 4)])}
+    rig.store.save(
+        PositionDelta(
+            entries=[entry],
+            anchors={PARTITION: Anchor(4, 77, 5)},
+            removed=[removed],
+            listings=hints,
+            skipped=2,
+            selected=SELECTED,
+            closed={PARTITION: 4},
+        )
+    )
+    record = rig.last()
+    assert (record.kind, record.source, record.epoch, record.writer) == ("progress", "kit", 3, "token")
+    item = ProgressItem(
+        object_hash=entry_hash64("kit", entry),
+        share=2,
+        saved=5,
+        sent=7,
+        total=9,
+        failed=True,
+        skipped=2,
+        mark=ResumePoint(6, 60),
+        extra={"row": 3},
+    )
+    assert codec.decode_progress(record) == Progress(
+        items=[item],
+        anchors={PARTITION: Anchor(4, 77, 5)},
+        closed={PARTITION: 4},
+        removed=[removed],
+        listings=hints,
+        skipped=2,
+        selected=SELECTED,
+    )
+
+
+def test_a_partition_is_closed_until_something_is_written_there_again(rig):
+    rig.state.closed = {OTHER: 8}
+    rig.store.save(PositionDelta(closed={PARTITION: 4}))
+    assert rig.state.closed == {OTHER: 8, PARTITION: 4}
+    rig.store.save(PositionDelta(anchors={PARTITION: Anchor(5, 78)}))
+    assert rig.state.closed == {OTHER: 8}
+    rig.store.save(PositionDelta(anchors={PARTITION: Anchor(6, 79), OTHER: Anchor(9, 1)}, closed={PARTITION: 6}))
+    assert rig.state.closed == {PARTITION: 6}
+    rig.store.save(PositionDelta(anchors={PARTITION: Anchor(7, 80)}))
+    assert rig.state.closed == {}
+
+
+def test_skips_count_at_the_servers_time(rig):
+    rig.clock.advance(2)
+    rig.store.save(PositionDelta(skipped=3))
+    rig.store.save(PositionDelta(anchors={PARTITION: Anchor(5, 78)}))
+    rig.state.now_us = STARTED_US + 9_000_000  # the server's clock went faster
+    rig.store.save(PositionDelta(skipped=1))
+    assert rig.state.skipped == [(STARTED_US + 2_000_000, 3), (STARTED_US + 9_000_000, 1)]
+
+
+def test_topics_that_were_written_are_marked_once_each(rig, monkeypatch):
+    asked = []
+    ensure = rig.connection.ensure_group
+    monkeypatch.setattr(rig.connection, "ensure_group", lambda *place: asked.append(place) or ensure(*place))
+    rig.store.save(PositionDelta(skipped=1))
+    assert (asked, rig.marked()) == ([], [])
+    for _ in range(2):
+        rig.store.save(PositionDelta(skipped=1, written={PARTITION, TopicPartition("records", 1)}))
+    assert (asked, rig.marked()) == ([("kit", "records", mark_of("kit"))], ["records"])
+    rig.store.note_marked("others")
+    rig.store.save(PositionDelta(skipped=1, written={PARTITION, OTHER}))
+    assert rig.marked() == ["records"]
+
+
+@pytest.mark.parametrize("error", [IggyAuthError, IggyProtocolError])
+def test_a_user_who_may_not_mark_topics_saves_positions_all_the_same(rig, monkeypatch, error, caplog):
+    asked = []
+
+    def refused(stream, topic, group):
+        asked.append(topic)
+        raise error("not allowed")
+
+    monkeypatch.setattr(rig.connection, "ensure_group", refused)
+    caplog.set_level("DEBUG", logger=store.__name__)
+    for _ in range(2):
+        rig.store.save(PositionDelta(skipped=1, written=[PARTITION, OTHER]))
+    assert asked == ["others", "records"]
+    assert [record.kind for record in records(rig.server)] == ["progress", "progress"]
+    assert caplog.messages == [f"no mark on topic {topic}: not allowed" for topic in ("others", "records")]
+
+
+def test_there_is_nothing_to_load_for_the_start_has_read_the_log(rig):
+    rig.store.begin(PositionDelta(begun=[position("a")]))
+    assert list(rig.store.load()) == []
+    assert dict(rig.store.load_listings()) == {}
