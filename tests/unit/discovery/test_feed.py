@@ -218,11 +218,11 @@ def test_asking_how_long_to_wait_changes_nothing():
 
 def test_once_ends_after_one_whole_pass():
     rig = Rig(native("a"), once=True)
-    assert not rig.feed.finished
+    assert rig.feed.finished is False
     assert rig.feed.take() is not None
-    assert not rig.feed.finished
+    assert rig.feed.finished is False
     assert rig.feed.take() is None
-    assert rig.feed.finished
+    assert rig.feed.finished is True
     rig.clock.advance(100)
     assert rig.feed.take() is None
     assert rig.listings == 1
@@ -331,6 +331,28 @@ def test_an_object_that_was_gone_and_is_back_is_read():
     (taken,) = rig.take_all()
     rig.feed.release(taken, gone=True)
     assert rig.next_pass() == ["a"]
+
+
+def test_each_archived_object_is_told_once_up_to_a_maximum(caplog, monkeypatch):
+    cold = attrs.evolve(native("b"), storage_class="GLACIER")
+    rig = Rig(native("a"), cold, native("c"), native("d"))
+    monkeypatch.setattr("framework.discovery.feed.MOST_SAID", 3)
+
+    def archived_again():
+        taken = rig.take_all()
+        for one in taken:
+            rig.feed.release(attrs.evolve(one, archived=True))
+        rig.clock.advance(rig.feed.seconds_until_due)
+        return len(taken)
+
+    assert [archived_again(), archived_again()] == [4, 4]
+    rest = "and waited for: it is tried again in each pass until it is restored"
+    assert caplog.messages == [
+        f"{native('a').location} is archived {rest}",
+        f"{cold.location} is archived (GLACIER) {rest}",
+        f"{native('c').location} is archived {rest}",
+        "more objects are archived; they are waited for without a word",
+    ]
 
 
 def test_what_is_left_out_is_counted_for_each_pass():

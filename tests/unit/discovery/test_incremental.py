@@ -354,6 +354,18 @@ def test_a_restart_begins_before_the_lowest_unfinished_object():
     assert source.go() == HUNDRED[-3:]
 
 
+def test_a_restart_begins_at_the_look_back_once_nothing_unfinished_lies_before_it():
+    source = Source(HUNDRED)
+    source.go()
+    source.finish(*(key for key in HUNDRED if key != "0020"))
+    source.go()
+    source.finish("0020")
+    source.go()
+    source.offsets.flush()
+    source.start()
+    assert source.go(0) == HUNDRED[-3:]
+
+
 def test_a_restart_begins_before_the_deferred_objects():
     source = Source(HUNDRED)
     source.chosen.young = {"0030"}
@@ -478,7 +490,8 @@ def numbered_long(count):
 
 
 def over(store, offsets=None, *, once=False, page_size=10, **options):
-    options = {"mode": "incremental", "lookback_keys": 15, **options}
+    # an interval that no machine takes for one listing, however busy it is: `go` says when the next begins
+    options = {"mode": "incremental", "lookback_keys": 15, "poll_interval": 3600.0, **options}
     return iterator_over(store, offsets, task=MemorySourceTask(store, page_size=page_size), once=once, **options)
 
 

@@ -992,3 +992,47 @@ def test_what_another_writer_saved_of_a_listing_is_taken_over():
     manager.observe_listings({"": PastListing(of="s3://b")})
     assert manager.past_listing("") == PastListing(of="s3://b")
     assert not manager.dirty
+
+
+# ---- what the watermark hides
+
+
+def test_an_object_without_a_position_is_done_under_the_watermark_of_its_bucket():
+    watermark = Watermark(bucket="b").raised("", [CoveredRange("", None, 10)])
+    manager = OffsetManager(positions=position_map([entry()]), watermark=watermark)
+    absent = OffsetManagerKey.of_object("b", "absent")
+    assert manager.is_compacted(absent, "absent", 9)
+    assert manager.is_compacted(OffsetManagerKey.of({"table": "x", "key": "absent"}), "absent", 9)
+    assert not manager.is_compacted(absent, "absent", 10)
+    assert not manager.is_compacted(OffsetManagerKey.of_object("other", "absent"), "absent", 9)
+    assert not manager.is_compacted(KEY, "k", 9)
+    assert not OffsetManager().is_compacted(absent, "absent", 9)
+
+
+def test_what_lies_where_a_listing_began_or_before_it_is_not_missing():
+    names = ("a", "k", "m", "z/1")
+    manager = OffsetManager(positions=position_map([entry(1, key=name) for name in names]))
+
+    def missing():
+        return [one.key for one in manager.entries() if one.missing_since_ms]
+
+    manager.mark_missing([OffsetManagerKey.of_object("b", "m")], "", "k", 77)
+    assert missing() == ["z/1"]
+    manager.mark_missing([], "z/", "", 88)
+    assert missing() == ["z/1"]
+    assert manager.get_entry(OffsetManagerKey.of_object("b", "z/1")).missing_since_ms == 77
+    manager.mark_missing([OffsetManagerKey.of_object("b", "z/1")], "z/", "", 99)
+    assert missing() == []
+
+
+def test_progress_of_an_object_that_is_removed_is_not_saved_any_more():
+    store = MemoryOffsetStore()
+    manager = OffsetManager(store)
+    splits = manager.add_entries(splits_of(2))
+    manager.flush()
+    for at, one in enumerate(splits):
+        manager.commit(acknowledge(batch(attrs.evolve(one, records_done=1)), offset=at))
+    manager.remove_entry(KEY)
+    delta = manager.flush()
+    assert (list(delta.entries), list(delta.removed)) == ([], [KEY])
+    assert list(store.load()) == []

@@ -165,6 +165,19 @@ TestAgainstADict = AgainstADict.TestCase
 TestAgainstADict.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
+def test_what_is_absent_is_a_missing_key_as_in_a_dict():
+    positions = position_map([done("folder/a")])
+    for name in ("folder/b", "elsewhere/a"):
+        absent = OffsetManagerKey.of_object("b", name)
+        assert absent not in positions
+        assert positions.get(absent) is None
+        with pytest.raises(KeyError, match=name):
+            positions[absent]
+        with pytest.raises(KeyError, match=name):
+            del positions[absent]
+    assert list(positions.values()) == [done("folder/a")]
+
+
 @pytest.mark.parametrize("hash_of", [lambda head: 0, lambda head: 2**64 - 1, len, lambda head: head[8] << 24])
 def test_hashes_that_collide_mix_nothing_up(hash_of):
     positions = small_map(hash_of)
@@ -375,6 +388,22 @@ def test_the_parts_of_a_view_are_the_view(all_entries, most_bytes):
     parts = view.parts(most_bytes)
     assert [exact(entry) for part in parts for entry in part] == [exact(entry) for entry in view]
     assert len(parts) == 1 or all(len(part) for part in parts)
+
+
+def test_a_part_is_a_block_at_least_and_as_many_as_fit():
+    positions = small_map()  # blocks of four rows
+    for number in range(10):
+        positions[done(f"{number}").get_manager_key()] = done(f"{number}")
+    view = positions.view()
+    size = view._finished.stored_bytes
+    assert size > sum(len(entry.key) + len(entry.version) for entry in view)
+
+    def parts(most_bytes):
+        return ["".join(entry.key for entry in part) for part in view.parts(most_bytes)]
+
+    assert parts(1) == ["0123", "4567", "89"]
+    assert parts(size - 1) == ["01234567", "89"]
+    assert parts(size) == ["0123456789"]
 
 
 def test_parts_hold_about_what_they_are_asked_to():

@@ -15,7 +15,8 @@ from framework.model.payloads import PayloadColumn
 from framework.transformer import BatchLimits, InputOptions, PayloadBatch
 from tests.support.packing import PACK
 from transformers import BytesInput, lines, make_transformer
-from transformers.lines import LineTransformer, Span, split_lines
+from transformers.compression import UnpackedStream
+from transformers.lines import LineTransformer, Span, split_lines, whole_lines
 
 BOM = b"\xef\xbb\xbf"
 
@@ -353,6 +354,25 @@ def test_a_line_that_is_too_long_is_skipped_and_its_beginning_kept(fmt):
             (4, b"3"),
             (5, giant),
         ]
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("last", [b"", b"\n"])
+def test_quotes_in_lines_that_are_too_long_are_counted_wherever_the_reads_end(end, last):
+    """A table of quoted fields needs them: an open quote goes on in the next line."""
+    giant = b'"x" ' * 5 + b'"'
+    data = end.join([b'a"', giant, b'"b"', b" " * 30, giant[::-1] + b"\r.", b"c"]) + end + giant + last
+    starts = [data.index(giant), data.index(giant[::-1] + b"\r."), data.rindex(giant)]
+    for piece in range(1, len(data) + 1):
+        for quote, quotes in ((b'"', 11), (b"", 0)):
+            spans = list(whole_lines(UnpackedStream(BytesInput(data), "none", piece_bytes=piece), 0, piece, 9, quote))
+            long = [span for span in spans if span.too_long]
+            assert [(span.start, span.length, span.quotes) for span in long] == [
+                (start, length, quotes) for start, length in zip(starts, (21, 23, 21), strict=True)
+            ], piece
+            assert all(data.startswith(span.data, span.start) for span in spans)
+            short = b"".join(span.data for span in spans if not span.too_long)
+            assert short.split() == [b'a"', b'"b"', b"c"]
 
 
 def test_a_giant_line_is_never_held_whole():

@@ -110,6 +110,7 @@ class Watched(BytesInput):
         super().__init__(data, key)
         self.asked = []
         self.read_bytes = 0
+        self.largest_read = 0
 
     def open(self, start=0, end=None):
         self.asked.append((start, end))
@@ -119,6 +120,7 @@ class Watched(BytesInput):
             def read(self, size, /):
                 data = stream.read(size)
                 watched.read_bytes += len(data)
+                watched.largest_read = max(watched.largest_read, size)
                 return data
 
             def close(self):
@@ -134,6 +136,12 @@ def test_a_share_asks_for_its_bytes_once_and_no_more_than_it_needs():
     source = Watched(b'{"a":"0123456789"}\n' * (3 * S // 19))
     assert len(read(source, Split(2, S), text(format="jsonl", max_record_bytes=100))) == pytest.approx(S / 19, abs=1)
     assert source.asked == [(S - 1, 2 * S + TAIL_BYTES)]
+
+
+def test_a_share_is_read_in_pieces_no_larger_than_a_run_may_be():
+    source = Watched(b"12345678\n" * 100)
+    assert len(read(source, Share(2, 450), limits=BatchLimits(size_bytes=64))) == 50
+    assert source.largest_read == 64
 
 
 def test_a_share_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lines_end():
@@ -278,3 +286,5 @@ def test_a_mark_behind_the_shares_last_line_means_that_nothing_is_left():
     data = b"aaaa\nbbbb\ncccc\n"
     assert read(BytesInput(data), Split(1, 4), skip=1, mark=ResumePoint(1, 5)) == []
     assert read(BytesInput(data), Split(3, 6), skip=1, mark=ResumePoint(1, 15)) == []
+    assert read(BytesInput(data), Split(1, 5), skip=1, mark=ResumePoint(1, 5)) == []
+    assert read(BytesInput(data), Split(2, 5)) == [(1, b"bbbb")]

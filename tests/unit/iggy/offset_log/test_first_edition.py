@@ -18,10 +18,11 @@ import pytest
 from framework.engine.admin import accept_changes, reset_positions
 from framework.engine.session import Session
 from framework.errors import PositionError
-from framework.iggy.offset_log import codec
+from framework.iggy.offset_log import codec, first_edition
 from framework.iggy.offset_log.codec import FIRST_FORMAT_VERSION, FORMAT_VERSION
 from framework.model.message_ids import object_hash64, parse_message_id
 from framework.model.objects import Anchor, TopicPartition
+from framework.offsets.listing_hints import PastListing
 from framework.offsets.reset import Reset
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_rig import MemoryRig
@@ -286,34 +287,35 @@ def test_a_partition_in_which_nothing_was_saved_may_hold_nothing_either():
         source.live()
 
 
-def record_of_0_1(kind, *rows, anchors=(), **header):
-    """A record of that version: (key, version, generation, share, records) of objects in splits of 1,024 bytes, and anchors."""
+def record_of_0_1(kind, *rows, epoch=1, part=(), states=(), reopened=(), **body):
+    """A record of that version: (key, version, generation, share, records) of objects in splits of 1,024 bytes, and the rest."""
     columns = {
         "bucket": [0 for _ in rows],
         "key": [key for key, *_ in rows],
         "version": [version for _, version, *_ in rows],
         "modified": [1 for _ in rows],
         "records": [records_done for *_, records_done in rows],
-        "state": [0 for _ in rows],
+        "state": list(states) or [0 for _ in rows],
         "lane": [0 for _ in rows],
         "depends_on": [0 for _ in rows],
         "generation": {str(at): row[2] for at, row in enumerate(rows)},
-        "share": {str(at): [row[3], 1024] for at, row in enumerate(rows)},
+        "share": {str(at): [row[3], 1024] for at, row in enumerate(rows) if row[3]},
+        "reopened": {str(at): 1 for at in reopened},
     }
     table = {"columns": columns, "buckets": ["bucket"], "lanes": [["records", 0]], "options": [""]}
-    packed = json.dumps({"kind": kind, "source": "kit", "epoch": 1, **header}).encode()
-    body = json.dumps({"entries": table, "anchors": anchors}).encode()
-    return struct.pack("<4sBBI", b"ICSP", 1, 0, len(packed)) + packed + body
+    header = {"kind": kind, "source": "kit", "epoch": epoch, **dict(zip(("part", "parts"), part, strict=False))}
+    packed = json.dumps(header).encode()
+    return struct.pack("<4sBBI", b"ICSP", 1, 0, len(packed)) + packed + json.dumps({"entries": table, **body}).encode()
 
 
 def entries_of_0_1(*rows):
     """A log of that version with one snapshot."""
-    return server_with_log(record_of_0_1("snapshot", *rows, part=1, parts=1))
+    return server_with_log(record_of_0_1("snapshot", *rows, part=(1, 1)))
 
 
 def test_of_two_anchors_of_a_partition_the_later_message_counts_in_whatever_order_they_were_written():
     server = server_with_log(
-        record_of_0_1("snapshot", anchors=[["records", 0, 5, "1f"]], part=1, parts=1),
+        record_of_0_1("snapshot", anchors=[["records", 0, 5, "1f"]], part=(1, 1)),
         record_of_0_1("delta", anchors=[["records", 0, 3, "a"], ["records", 1, 2, "b"]]),
         record_of_0_1("delta", anchors=[["records", 1, 4, "c"]]),
     )
@@ -335,3 +337,52 @@ def test_a_split_that_was_begun_before_the_first_one_keeps_its_records():
 def test_of_an_older_generation_no_split_is_left():
     found = as_saved(loaded(entries_of_0_1(("a", "v1", 0, 1, 4), ("a", "v2", 1, 2, 7), ("a", "v1", 0, 3, 9))))
     assert found == {("a", 1): ("v2", 2, 0, 0, None), ("a", 2): ("v2", 2, 7, 7, None)}
+
+
+def test_hints_of_each_prefix_are_those_written_last():
+    def hints(count):
+        return {"of": "s3://bucket", "keys": ["a/b"], "counts": [count], "unordered": False}
+
+    server = server_with_log(
+        record_of_0_1("snapshot", listings={"a/": hints(1), "b/": hints(2)}, part=(1, 1)),
+        record_of_0_1("delta", listings={"a/": hints(3)}),
+    )
+    assert loaded(server).listings == {
+        prefix: PastListing(of="s3://bucket", histogram=[("a/b", count)]) for prefix, count in (("a/", 3), ("b/", 2))
+    }
+
+
+def test_an_object_that_was_opened_again_goes_on_in_whatever_order_that_was_written():
+    """Two processes wrote: the failure may stand behind what undid it."""
+    failed = {"states": [2]}
+    again = {"reopened": [0]}
+    for first, second in ((failed, again), (again, failed)):
+        server = server_with_log(
+            record_of_0_1("snapshot", ("a", "v1", 0, 0, 5), part=(1, 1), **first),
+            record_of_0_1("delta", ("a", "v1", 0, 0, 5), **second),
+        )
+        assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 5, 5, None)}
+
+
+@pytest.mark.parametrize(
+    ("parts", "newest"),
+    [
+        ([], []),
+        ([(1, 1, 1)], [0]),
+        ([(1, 1, 2)], []),
+        ([(1, 2, 2)], []),
+        ([(1, 1, 2), (1, 2, 2)], [0, 1]),
+        ([(1, 1, 3), (1, 3, 3)], []),
+        ([(1, 1, 2), (1, 1, 2), (1, 2, 2)], [1, 2]),
+        ([(1, 1, 2), (1, 2, 2), (1, 1, 2)], [0, 1]),
+        ([(1, 1, 1), (2, 1, 1)], [1]),
+        ([(2, 1, 1), (1, 1, 1)], [0]),
+        ([(2, 1, 1), (2, 1, 1)], [1]),
+    ],
+)
+def test_a_snapshot_counts_when_all_its_parts_are_there_and_no_later_epoch_wrote_another(parts, newest):
+    heads = [
+        codec.decode(at, record_of_0_1("snapshot", epoch=epoch, part=part)).head
+        for at, (epoch, *part) in enumerate(parts)
+    ]
+    assert [head.offset for head in first_edition.newest_snapshot(heads)] == newest
