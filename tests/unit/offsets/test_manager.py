@@ -1036,3 +1036,13 @@ def test_progress_of_an_object_that_is_removed_is_not_saved_any_more():
     delta = manager.flush()
     assert (list(delta.entries), list(delta.removed)) == ([], [KEY])
     assert list(store.load()) == []
+
+
+def test_an_anchor_that_is_saved_already_is_not_written_again():
+    anchors = {PARTITION: anchor_at(3)}
+    manager = OffsetManager(anchors=anchors)
+    manager.open_partition(PARTITION, PartitionState(), anchor=anchor_at(3))
+    assert not manager.dirty
+    manager.open_partition(PARTITION, PartitionState(), anchor=anchor_at(4))
+    assert manager.dirty
+    assert anchors == {PARTITION: anchor_at(4)}

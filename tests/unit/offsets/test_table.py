@@ -165,6 +165,13 @@ TestAgainstADict = AgainstADict.TestCase
 TestAgainstADict.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
+def test_a_row_holds_no_more_of_a_key_than_its_name_in_its_folder():
+    codec = RowCodec(OffsetManagerEntry)
+    head = codec.head(OffsetManagerKey.of_object("b", "some/folder/name"), add=True)
+    assert head[8:] == b"name"
+    assert codec.tables()["folders"] == [("b", "some/folder/")]
+
+
 def test_what_is_absent_is_a_missing_key_as_in_a_dict():
     positions = position_map([done("folder/a")])
     for name in ("folder/b", "elsewhere/a"):
