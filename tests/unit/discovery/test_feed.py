@@ -336,7 +336,7 @@ def test_an_object_that_was_gone_and_is_back_is_read():
 def test_each_archived_object_is_told_once_up_to_a_maximum(caplog, monkeypatch):
     cold = attrs.evolve(native("b"), storage_class="GLACIER")
     rig = Rig(native("a"), cold, native("c"), native("d"))
-    monkeypatch.setattr("framework.discovery.feed.MOST_SAID", 3)
+    monkeypatch.setattr("framework.discovery.feed.MAX_LOGGED", 3)
 
     def archived_again():
         taken = rig.take_all()
@@ -346,7 +346,7 @@ def test_each_archived_object_is_told_once_up_to_a_maximum(caplog, monkeypatch):
         return len(taken)
 
     assert [archived_again(), archived_again()] == [4, 4]
-    rest = "and waited for: it is tried again in each pass until it is restored"
+    rest = "and waited for: it is tried again after each listing until it is restored"
     assert caplog.messages == [
         f"{native('a').location} is archived {rest}",
         f"{cold.location} is archived (GLACIER) {rest}",
@@ -698,7 +698,7 @@ def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypat
 def test_what_is_left_of_an_object_or_a_split_counts_from_where_it_resumes(size, mark, split, total, left):
     entry = OffsetManagerEntry.start(native("a"), PARTITION)
     point = ResumePoint(3, mark) if mark is not None else None
-    entry = attrs.evolve(entry, mark=point, share=split[0], split_size=split[1])
+    entry = attrs.evolve(entry, mark=point, split_number=split[0], split_size=split[1])
     given = Assignment(native=native("a", size=size), entry=entry)
     assert (given.size_bytes, given.bytes_left) == (total, left)
 

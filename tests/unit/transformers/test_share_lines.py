@@ -140,7 +140,7 @@ def test_a_share_asks_for_its_bytes_once_and_no_more_than_it_needs():
 
 def test_a_share_is_read_in_pieces_no_larger_than_a_run_may_be():
     source = Watched(b"12345678\n" * 100)
-    assert len(read(source, Share(2, 450), limits=BatchLimits(size_bytes=64))) == 50
+    assert len(read(source, Split(2, 450), limits=BatchLimits(size_bytes=64))) == 50
     assert source.largest_read == 64
 
 
@@ -252,7 +252,7 @@ def test_share_1_of_an_object_whose_name_says_that_it_is_packed_in_an_unknown_wa
     source = BytesInput(b"\x04\x22\x4d\x18\x00\xff" * 40, "data.lz4")
     assert not text(compression="auto").can_split(source.key)
     with pytest.raises(CorruptObjectError, match="its name says lz4, and it is not supported"):
-        read(source, Share(1, 100), text(compression="auto"))
+        read(source, Split(1, 100), text(compression="auto"))
 
 
 # ---- the end of an object is never taken for granted

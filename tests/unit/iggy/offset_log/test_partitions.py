@@ -549,7 +549,7 @@ def test_what_is_given_up_with_a_partition_begins_again_above_its_generation():
     assert rig.state.positions.floor == 9
     assert rig.state.partitions == rig.state.closed.keys() == {other}
     assert rig.state.anchors == {other: Anchor(6, 6)}
-    give_up_partitions(rig.state, [PARTITION])  # nothing of it is known any more
+    abandon_partitions(rig.state, [PARTITION])  # nothing of it is known any more
     assert rig.state.anchors == {other: Anchor(6, 6)}
 
 

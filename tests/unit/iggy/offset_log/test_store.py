@@ -78,7 +78,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
         total=9,
         failed=True,
         skipped=2,
-        share=2,
+        split_number=2,
         split_size=64,
         mark=ResumePoint(6, 60),
         extra={"row": 3},
@@ -100,7 +100,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
     assert (record.kind, record.source, record.epoch, record.writer) == ("progress", "kit", 3, "token")
     item = ProgressItem(
         object_hash=entry_hash64("kit", entry),
-        share=2,
+        split_number=2,
         saved=5,
         sent=7,
         total=9,
