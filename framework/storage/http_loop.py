@@ -100,6 +100,7 @@ class HttpAnswer:
         "failure",
         "lines",
         "paused",
+        "permitted",
         "request_headers",
         "retry",
         "room",
@@ -119,7 +120,7 @@ class HttpAnswer:
         self.retry = retry
         self.transfer: _Transfer | None = None
         self.sent_at = self.active_at = 0.0
-        self.paused = False
+        self.paused = self.permitted = False
         self._waiter: LockType | None = None
         self._held = 0
         self._begin()
@@ -547,10 +548,14 @@ class HttpLoop:
         while self._later and self._later[0][0] <= self.now:
             self._waiting.appendleft(heapq.heappop(self._later)[2])
         waiting = self._waiting
-        while waiting and self.pace.take(1):
+        while waiting:
+            permitted = self.pace.take(1) == 1
+            if not permitted and not self._all_paused:
+                break
             answer = waiting.popleft()
+            answer.permitted = permitted
             if answer.ended:
-                self.pace.give_back(1)
+                self._give_back(answer)
             else:
                 self._start(answer)
         if self._resuming:
@@ -564,6 +569,13 @@ class HttpLoop:
         if self._due is not None and self._due <= self.now:
             self._due = None
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+
+    @property
+    def _all_paused(self) -> bool:
+        """Whether every transfer waits for room: the object being delivered may then be the one that is to start."""
+        if not self.paused:
+            return False
+        return all(transfer.answer is None or transfer.answer.paused for transfer in self._transfers.values())
 
     def _queue(self, answer: HttpAnswer) -> None:
         self._waiting.append(answer)
@@ -600,7 +612,8 @@ class HttpLoop:
 
     def _give_back(self, answer: HttpAnswer, *, succeeded: bool = False) -> None:
         answer.transfer = None
-        if answer.room is not None:
+        if answer.permitted:
+            answer.permitted = False
             self.pace.give_back(1, succeeded=succeeded)
 
     def _collect(self, multi: Any) -> None:

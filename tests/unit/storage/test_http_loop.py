@@ -319,6 +319,20 @@ def test_a_request_that_is_waited_for_overtakes_those_that_are_not(serving):
     assert [drain(one.open()) for one in ahead] == [b"x"] * 80
 
 
+def test_an_object_that_is_requested_again_does_not_wait_for_those_that_wait_for_it(serving):
+    content = bytes(1 << 22)
+    server, loop = serving(
+        lambda path, number: [refused(503) if (path, number) == ("/0", 1) else ok(content)], max_connections=1
+    )
+    fetch = FetchAhead(objects=3, max_bytes=1 << 20)
+    store, policy = Store(server, loop), RetryPolicy(base_seconds=0.3, jitter=0)
+    inputs = [fetch.fetch(StoreInput(store, native(f"/{number}", len(content)), policy), 0) for number in range(3)]
+    settled(lambda: fetch.used_bytes, least=1)  # the second has come meanwhile, and is paused
+    assert [len(drain(one.open())) for one in inputs] == [len(content)] * 3
+    assert server.asked["/0"] == 2
+    fetch.close()
+
+
 @pytest.mark.parametrize(
     ("parts", "kind"),
     [
