@@ -27,7 +27,7 @@ from benchmarks.rows_life import idle_row, start_rows
 from benchmarks.rows_memory import memory_rows
 from benchmarks.rows_positions import position_rows
 from benchmarks.rows_spark import cluster_rows, driver_memory_row, spark_listing_rows, spark_rows, spark_split_rows
-from benchmarks.rows_speed import Bench, Server, format_row, jsonl_rows, small_rows
+from benchmarks.rows_speed import Bench, Server, format_row, jsonl_rows, small_memory_rows, small_rows
 from benchmarks.table import Row, load, machine, markdown
 
 ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
@@ -36,6 +36,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "csv": partial(format_row, kind="csv"),
     "parquet": partial(format_row, kind="parquet"),
     "small": small_rows,
+    "small-memory": small_memory_rows,
     "gcs-jsonl": gcs_jsonl_rows,
     "gcs-small": gcs_small_rows,
     "memory": memory_rows,

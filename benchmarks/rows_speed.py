@@ -28,6 +28,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.data import Store, ensure_many
 from benchmarks.delay_proxy import delaying
+from benchmarks.responder import responding
 from benchmarks.table import Row, at_least, spread
 
 BATCHES = (1000, 5000)
@@ -214,6 +215,41 @@ def _small(bench: Bench, server: Server, store: Store, prefix: str, path: str, r
         0.8,
         f"{rate:,.0f}/s against " + ", ".join(f"{value:,.0f}/s ({threads})" for threads, value in medians.items()),
     )
+
+
+MEMORY_OBJECTS = 20_000
+MEMORY_TARGETS = {0: 5000, 20: 2500}
+OBJECT_CPU_MICROSECONDS = 180.0
+
+
+def small_memory_rows(bench: Bench) -> Iterator[Row]:
+    """Many small objects of a store that is not the bottleneck, near and far."""
+    objects = bench.scaled(MEMORY_OBJECTS, 60)
+    server = bench.servers[-1]
+    for delay, target in MEMORY_TARGETS.items():
+        mine: list[Run] = []
+        with responding(objects, 5, delay / 1000) as store, contestant() as we, contestant() as bare:
+            for _ in range(bench.rounds + 1):
+                with new_stream(bare, server) as stream:
+                    mine.append(we(ours, config(store, server.url, stream, "ours", "small/", "jsonl")))
+                if mine[-1].objects != objects or mine[-1].records != objects * 5:
+                    raise RuntimeError(f"not everything was sent: {mine[-1]}")
+        rates = [run.objects_per_second for run in mine[1:]]
+        micros = [run.cpu_seconds / run.objects * 1e6 for run in mine[1:]]
+        what = f"{objects:,} objects of 1 KB, {delay} ms before each answer, from a store in memory to {server.name}"
+        yield Row(
+            what=f"{what}, objects/s",
+            target=f">= {target:,}",
+            measured=spread(rates, "{:,.0f}"),
+            reached=statistics.median(rates) >= target,
+        )
+        yield Row(
+            what="the same, CPU of the process per object",
+            target=f"< {OBJECT_CPU_MICROSECONDS:g} us",
+            measured=f"{spread(micros, '{:.0f}')} us",
+            reached=statistics.median(micros) < OBJECT_CPU_MICROSECONDS,
+            note="S3 read to confirmation, all threads",
+        )
 
 
 def _median(runs: list[Run]) -> float:

@@ -7,11 +7,12 @@ source that is not an object store subclasses `AbstractSourceRecordIterator` ins
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import attrs
 
-from framework.errors import ListingError, ObjectNotFoundError
+from framework.errors import ListingError, ObjectNotFoundError, RetriableError
 from framework.model.objects import NativeObject, length_only
 from framework.transformer import ReadStream
 
@@ -60,6 +61,29 @@ class Chain:
         self._last = page.continuation
         if self._pages & (self._pages - 1) == 0:  # 1, 2, 4, 8 ... pages
             self._kept = one
+
+
+class ReadRoom(Protocol):
+    """Memory for a stream that is read ahead. Thread-safe."""
+
+    def take(self, size: int, resume: Callable[[], None]) -> bool:
+        """Take room for a piece that has come; False when there is none: `resume` is called when there may be."""
+
+    def give(self, size: int) -> None:
+        """Give back the room of bytes that were read."""
+
+    def close(self) -> None:
+        """Give back everything. Idempotent."""
+
+
+class PendingStream(Protocol):
+    """A stream whose request is under way."""
+
+    def result(self) -> ReadStream:
+        """Return the stream; blocks until the answer begins. Raises as `ObjectStore.open` does."""
+
+    def close(self) -> None:
+        """Drop the request, from any thread; a waiting `result` raises `TaskClosedError`. Idempotent."""
 
 
 class ObjectStore(abc.ABC):
@@ -126,6 +150,30 @@ class ObjectStore(abc.ABC):
             ObjectArchivedError: the object must be restored first.
             RetriableError, AccessDeniedError, CredentialsError: as their names say.
         """
+
+    def begin(
+        self,
+        native: NativeObject,
+        start: int,
+        end: int | None,
+        *,
+        room: ReadRoom,
+        retry: Callable[[RetriableError], float | None],
+    ) -> PendingStream | None:
+        """Start what `open` does and return at once; None, the default, when this store can only block.
+
+        A store that reads over `framework.storage.http_loop` overrides it: then objects are prefetched without threads.
+
+        Args:
+            native: the listed version.
+            start: first byte.
+            end: the byte after the last; None: to the object's end.
+            room: memory for what comes before it is read.
+            retry: called with a retriable failure that came before the first byte; returns the seconds to wait before
+                the same request, or None to give up. May be called from any thread.
+        """
+        del native, start, end, room, retry
+        return None
 
     def close(self) -> None:  # noqa: B027 - a store without connections has nothing to release
         """Release all connections, within a second; by default there are none. May be called twice."""

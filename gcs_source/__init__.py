@@ -2,7 +2,6 @@
 
     config      section `[gcs]`: every option, and what is wrong with their combinations
     client      the one door to google-cloud-storage: `GcsStore`, pages of a listing and ranged streams
-    fastget     the short way past that library, over its connections
     pages       one page of a listing -> values of the framework
     errors_map  every error of the Google libraries and of GCS -> the errors of `framework.errors`
 

@@ -1,9 +1,9 @@
 """The one door to google-cloud-storage: a bucket as an `ObjectStore`.
 
-Credentials, tokens and their renewal, emulator and endpoint are google-cloud-storage's and google-auth's; requests go over
-the session that they authorise, to the JSON API (https://cloud.google.com/storage/docs/json_api/v1). The library's objects
-and its own retries are left out: `framework.storage.retry` makes those, and a page of a listing needs five fields of forty.
-Requests take a short way past that session, over its connections: `gcs_source.fastget`.
+Credentials, tokens and their renewal, emulator and endpoint are google-cloud-storage's and google-auth's, and so are proxy and
+certificates; requests go over `framework.storage.http_loop` to the JSON API
+(https://cloud.google.com/storage/docs/json_api/v1). The library's objects and its own retries are left out:
+`framework.storage.retry` makes those, and a page of a listing needs five fields of forty.
 
 Google's libraries are imported when a store is made, not before: that takes half a second. The file is longer than others for
 the same reason as S3's: who may talk to the vendor can be checked, and every place that uses something private of it is in sight.
@@ -19,13 +19,13 @@ import json
 import logging
 import os
 import re
-import socket
 import threading
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, urljoin, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 
 import attrs
 from typing_extensions import override
@@ -37,6 +37,7 @@ from framework.errors import (
     ObjectChangedError,
     ObjectError,
     ObjectNotFoundError,
+    RetriableError,
     SourceError,
     StoreUnavailableError,
     TaskClosedError,
@@ -45,11 +46,13 @@ from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
 from framework.storage.http_body import EMPTY, HttpStream, announces_length, expected_bytes
-from framework.store import ListPage, ObjectStore
+from framework.storage.http_errors import HttpError
+from framework.storage.http_get import OK, ObjectGet
+from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
+from framework.store import ListPage, ObjectStore, ReadRoom
 from framework.transformer import ReadStream
 from gcs_source.config import LARGEST_PAGE, GcsConfig, customer_key
 from gcs_source.errors_map import Failed, from_answer, translate
-from gcs_source.fastget import REDIRECTS, ShortWay, give_back, kept_headers
 from gcs_source.pages import FIELDS, ITEM_FIELDS, offsets, parse_object, parse_page, resume
 
 if TYPE_CHECKING:
@@ -59,9 +62,15 @@ log = logging.getLogger(__name__)
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 _CLOUD = "https://www.googleapis.com/auth/cloud-platform"
-_LONGEST_ERROR_BYTES = 65_536
 MAX_REDIRECTS = 4
-_SOCKET_OPTIONS = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_REFUSED = 401
+
+RENEWALS = 2
+"""How often a token that is refused is renewed within one request: as often as google-auth does."""
+
+_OF_ONE_REQUEST = frozenset(("accept-encoding", "authorization", "connection", "range"))
+_AUTHORIZATION = "authorization: "
 _CRC32C = re.compile(r"\bcrc32c=([A-Za-z0-9+/=]+)")
 
 CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -94,13 +103,16 @@ class GcsStore(ObjectStore):
         self._streams: set[HttpStream] = set()
         try:
             self._client = _client(config, credentials)
-            self._http = _session(self._client, config)
+            self._session = _session(self._client, config)
             endpoint = self._client.api_endpoint.rstrip("/")  # of the configuration, or STORAGE_EMULATOR_HOST
-            self._short = _short_way(self._http, endpoint, config)
+            self._tokens = _Tokens(self._session, (config.connect_timeout, config.read_timeout))
+            options, self._common = _way_to(self._session, endpoint, config)
+            self._http = HttpLoop(options)
         except Exception as error:
             raise translate(error, self._failed("buckets.get")) from error
         self.address = "" if _is_google(endpoint) else endpoint
-        _warn_in_the_clear(endpoint, self._http.credentials)
+        self._folds_dots = endpoint.startswith("http:") and bool(options.proxy)
+        _warn_in_the_clear(endpoint, self._session.credentials)
         bucket = quote(self.bucket, safe="")
         self._objects = f"{endpoint}/storage/v1/b/{bucket}/o"
         self._media = f"{endpoint}/download/storage/v1/b/{bucket}/o"
@@ -153,22 +165,84 @@ class GcsStore(ObjectStore):
         stop = native.size if end is None or end > native.size else end
         if start >= stop:
             return EMPTY
-        if self._short.whole_address and native.key in {".", ".."}:
-            raise ObjectError(
-                "its key is a part of a path that an HTTP proxy takes out; read it without gcs.proxy, or over https",
-                location=native.location,
-            )
+        return self._begin(native, start, stop).result()
+
+    @override
+    def begin(
+        self,
+        native: NativeObject,
+        start: int,
+        end: int | None,
+        *,
+        room: ReadRoom,
+        retry: Callable[[RetriableError], float | None],
+    ) -> ObjectGet:
+        return self._begin(native, start, native.size if end is None else end, room, retry)
+
+    def _begin(
+        self,
+        native: NativeObject,
+        start: int,
+        stop: int,
+        room: ReadRoom | None = None,
+        retry: Callable[[RetriableError], float | None] | None = None,
+    ) -> ObjectGet:
+        """Send the GET of a range; what keeps it from being sent is raised by its `result`."""
+        get = ObjectGet(self, native, start, stop)
+        try:
+            self._check_open()
+            if self._folds_dots and native.key in {".", ".."}:
+                raise ObjectError(  # noqa: TRY301
+                    "its key is a part of a path that an HTTP proxy takes out; read it without gcs.proxy, or over https",
+                    location=native.location,
+                )
+            url = f"{self._media_address(native)}?{urlencode(self._media_query(native))}"
+            get.send(self._http, url, self._lines(url, self._media_headers(get)), room=room, retry=retry)
+        except Exception as error:  # noqa: BLE001 - raised in `result`, in the order of the objects
+            get.problem = self.failure(error, native)
+            if get.problem is not error:
+                get.problem.__cause__ = error
+        return get
+
+    def _media_address(self, native: NativeObject) -> str:
+        return f"{self._media}/{quote(native.key, safe='')}"
+
+    def _media_query(self, native: NativeObject) -> dict[str, str]:
+        return {"alt": "media", "generation": native.version, **self._payer}
+
+    def _media_headers(self, get: ObjectGet) -> dict[str, str]:
         # gzip is accepted, so that an object stored with that encoding comes as it is stored, in its listed size.
         headers = {"Accept-Encoding": "gzip", **self._key_headers}
-        if start or stop < native.size:
-            headers["Range"] = f"bytes={start}-{stop - 1}"
-        asked = {"alt": "media", "generation": native.version, **self._payer}
-        failed = attrs.evolve(self._failed("objects.get", native.key), media=True)
-        answer = self._send(f"{self._media}/{quote(native.key, safe='')}", asked, failed, headers=headers)
+        if get.wanted is not None:
+            headers["Range"] = get.wanted
+        return headers
+
+    def _media_failed(self, native: NativeObject) -> Failed:
+        return attrs.evolve(self._failed("objects.get", native.key), media=True)
+
+    def _lines(self, url: str, headers: Mapping[str, str]) -> list[str]:
+        """The lines of a request's headers, with a token that has not expired."""
+        tokens: dict[str, str] = {}
+        self._tokens.add(url, tokens)
+        return [*self._common, *(f"{name}: {value}" for part in (headers, tokens) for name, value in part.items())]
+
+    def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
+        """What a refusal means; None when another request must tell."""
+        if answer.status in REDIRECTS or answer.status == _REFUSED:
+            return None
+        error = _error_of(answer, self._media_failed(get.native))
+        return None if isinstance(error, (ObjectNotFoundError, ObjectChangedError)) else error
+
+    def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
+        """The stream of an answer, redirects followed and a refused token renewed."""
+        native, failed = get.native, self._media_failed(get.native)
+        if answer.status not in OK:
+            address, asked = self._media_address(native), self._media_query(native)
+            answer = self._send(address, asked, failed, headers=self._media_headers(get), first=answer)
         try:
-            if answer.status not in (200, 206):
+            if answer.status not in OK:
                 self._refused(answer, failed, native)
-            expected = self._check(answer, native, start, stop)
+            expected = self._check(answer, native, get.start, get.stop)
         except BaseException:
             answer.close()
             raise
@@ -176,10 +250,10 @@ class GcsStore(ObjectStore):
             answer,
             expected,
             native=native,
-            translate=self._translate,
+            translate=self.failure,
             on_close=self._streams.discard,
             ends_there=not announces_length(answer.headers),
-            checksum=self._checksum(answer.headers) if "Range" not in headers else None,
+            checksum=self._checksum(answer.headers) if get.wanted is None else None,
         )
         self._streams.add(stream)
         return stream
@@ -237,25 +311,52 @@ class GcsStore(ObjectStore):
             if answer.status != 200:  # noqa: PLR2004
                 raise _error_of(answer, failed)
             try:
-                return answer.read(decode_content=True), answer.headers
+                return _unpacked(answer, answer.read_all()), answer.headers
             except Exception as error:
                 raise translate(error, failed) from error
         finally:
             answer.close()
 
-    def _send(self, url: str, asked: Mapping[str, str], failed: Failed, *, headers: Mapping[str, str]) -> Any:
-        """urllib3's answer, its body unread."""
-        self._check_open()
-        for _ in range(MAX_REDIRECTS):
+    def _send(
+        self,
+        url: str,
+        asked: Mapping[str, str],
+        failed: Failed,
+        *,
+        headers: Mapping[str, str],
+        first: HttpAnswer | None = None,
+    ) -> HttpAnswer:
+        """An answer that has begun, redirects followed and a refused token renewed.
+
+        Args:
+            url: the address, without a query.
+            asked: the query.
+            failed: for messages.
+            headers: those of this request.
+            first: the answer to this request, when it was sent before.
+        """
+        renewals, redirects = RENEWALS, MAX_REDIRECTS
+        answer = first
+        while redirects:
+            self._check_open()
             try:
-                answer = self._short.get(url, asked, headers)
-                if answer.status not in REDIRECTS:
+                if answer is None:
+                    whole = f"{url}?{urlencode(asked)}"
+                    answer = self._http.get(whole, self._lines(whole, headers))
+                status = answer.status
+                if status not in REDIRECTS and (status != _REFUSED or not renewals):
                     return answer
-                give_back(answer)
+                answer.wait_refusal()
+                if status == _REFUSED:
+                    renewals -= 1
+                    self._tokens.renew(_token_of(answer))
             except Exception as error:
                 self._check_open()
                 raise translate(error, failed) from error
-            url, asked = _redirected(url, answer.headers.get("location") or "", failed)
+            if status in REDIRECTS:
+                redirects -= 1
+                url, asked = _redirected(url, answer.headers.get("location") or "", failed)
+            answer = None
         raise StoreUnavailableError(
             f"{failed.location}: the store redirects in a circle; check gcs.endpoint and gcs.proxy"
         )
@@ -265,18 +366,18 @@ class GcsStore(ObjectStore):
         self._closed = True
         for stream in tuple(self._streams):
             stream.abort()
-        self._short.close()
         self._http.close()
+        self._session.close()
         self._client.close()
 
     @override
     def identity(self) -> str:
-        credentials = self._http.credentials
+        credentials = self._session.credentials
         if credentials.valid and not credentials.token:  # anonymous, or before an emulator
             return "none: requests have no identity"
         if not credentials.valid:
             try:
-                credentials.refresh(self._http._auth_request)  # noqa: SLF001 - as the session does itself
+                credentials.refresh(self._session._auth_request)  # noqa: SLF001 - as the session does itself
             except Exception as error:
                 raise translate(error, self._failed("buckets.get")) from error
         who = self.config.impersonate or getattr(credentials, "service_account_email", "")
@@ -298,7 +399,8 @@ class GcsStore(ObjectStore):
             anonymous=config.anonymous,
         )
 
-    def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
+    def failure(self, error: BaseException, native: NativeObject) -> SourceError:
+        """The framework's error for a failure of the connection, of Google's libraries, or of the credentials."""
         if isinstance(error, TaskClosedError) or self._closed:
             return TaskClosedError(f"{native.location}: the store was closed while reading")
         return translate(error, self._failed("objects.get", native.key))
@@ -330,13 +432,29 @@ def _is_google(endpoint: str) -> bool:
     return (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
 
 
-def _error_of(answer: Any, failed: Failed) -> SourceError:
+def _error_of(answer: HttpAnswer, failed: Failed) -> SourceError:
     """What a refusal means, by its status and the beginning of its body."""
     try:
-        body: bytes = answer.read(_LONGEST_ERROR_BYTES, decode_content=True)
+        body = _unpacked(answer, answer.wait_refusal())
     except Exception as error:  # noqa: BLE001 - whatever the connection did to it
         return translate(error, failed)
     return from_answer(answer.status, body, answer.headers, failed)
+
+
+def _unpacked(answer: HttpAnswer, body: bytes) -> bytes:
+    """A document's bytes; what was cut at its limit is unpacked as far as it goes."""
+    if answer.headers.get("content-encoding") != "gzip":
+        return body
+    try:
+        return zlib.decompressobj(wbits=31).decompress(body)
+    except zlib.error as error:
+        raise HttpError(f"the answer cannot be unpacked: {error}") from error
+
+
+def _token_of(answer: HttpAnswer) -> str:
+    """The header `authorization` that was sent; empty when none was."""
+    lines = (line for line in answer.request_headers if line.lower().startswith(_AUTHORIZATION))
+    return next(lines, "")[len(_AUTHORIZATION) :]
 
 
 def _customer_key_headers(key: bytes) -> dict[str, str]:
@@ -429,25 +547,8 @@ _MAKERS = {
 
 
 def _session(client: Any, config: GcsConfig) -> Any:
-    """The library's authorised session, with the connections, the proxy and the certificates of the configuration."""
-    from requests.adapters import HTTPAdapter  # noqa: PLC0415
-
+    """The library's authorised session, with the proxy and the certificates of the configuration: it gets tokens."""
     session = client._http  # noqa: SLF001 - the library's own modules use it the same way
-
-    class Adapter(HTTPAdapter):
-        """With keep-alive: a firewall drops a connection that is silent for long, and notifies neither side."""
-
-        @override
-        def init_poolmanager(self, *args: Any, **more: Any) -> None:
-            super().init_poolmanager(*args, **more, socket_options=_SOCKET_OPTIONS)
-
-        @override
-        def proxy_manager_for(self, proxy: Any, **more: Any) -> Any:
-            return super().proxy_manager_for(proxy, **more, socket_options=_SOCKET_OPTIONS)
-
-    adapter = Adapter(pool_connections=4, pool_maxsize=config.max_connections, max_retries=0)
-    session.mount("https://", adapter)
-    session.mount("http://", adapter)
     # With each request, because those of the environment come before a session's; and tokens have a session of their own.
     for one in (session, session._auth_request.session):  # noqa: SLF001
         one.request = partial(one.request, **_way(config))
@@ -497,29 +598,32 @@ class _Tokens:
                 self._renewing.release()
 
 
-def _short_way(session: Any, endpoint: str, config: GcsConfig) -> ShortWay:
-    """What the session finds out for each request to the endpoint, found out once. No I/O."""
-    from requests import Request  # noqa: PLC0415
-    from urllib3 import Timeout  # noqa: PLC0415
+def _way_to(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOptions, list[str]]:
+    """How the session would connect to the endpoint, and the headers that it would send with every request. No I/O.
 
-    way, adapter = _way(config), session.get_adapter(endpoint)
+    Raises:
+        ConfigError: the certificates cannot be found.
+    """
+    from requests import Request  # noqa: PLC0415
+    from requests.utils import select_proxy  # noqa: PLC0415
+
+    way = _way(config)
     request = session.prepare_request(Request("GET", f"{endpoint}/"))
+    session.get_adapter(request.url)  # refuses an address without a scheme
     found = session.merge_environment_settings(
         request.url, way.get("proxies", {}), stream=True, verify=way.get("verify"), cert=None
     )
-    # as `HTTPAdapter.send` does
-    pool = adapter.get_connection_with_tls_context(
-        request, found["verify"], proxies=found["proxies"], cert=found["cert"]
+    proxy = select_proxy(request.url, found["proxies"]) or ""
+    ca_file = found["verify"] if isinstance(found["verify"], str) else importlib.import_module("requests.certs").where()
+    if not Path(ca_file).exists():
+        raise ConfigError(f"gcs.ca_bundle, or REQUESTS_CA_BUNDLE of the environment: {ca_file} does not exist")
+    options = HttpOptions(
+        connect_seconds=config.connect_timeout,
+        read_seconds=config.read_timeout,
+        max_connections=config.max_connections,
+        proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}",
+        ca_file=ca_file,
     )
-    try:
-        adapter.cert_verify(pool, request.url, found["verify"], found["cert"])
-    except OSError as error:
-        raise ConfigError(f"gcs.ca_bundle, or REQUESTS_CA_BUNDLE of the environment: {error}") from error
-    connect, read = config.connect_timeout, config.read_timeout
-    return ShortWay(
-        pool=pool,
-        whole_address=adapter.request_url(request, found["proxies"]).startswith("http"),
-        headers=kept_headers(request.headers),
-        tokens=_Tokens(session, (connect, read)),
-        timeout=Timeout(connect=connect, read=read),
-    )
+    return options, [
+        f"{name}: {value}" for name, value in request.headers.items() if name.lower() not in _OF_ONE_REQUEST
+    ]

@@ -83,7 +83,7 @@ CLASSES: Mapping[str, _Kind] = {
     ),
     **_names(
         ConfigError,
-        "SSLError InvalidURL MissingSchema InvalidSchema InvalidProxyURL InvalidHeader UnrewindableBodyError"
+        "SSLError HttpTlsError InvalidURL MissingSchema InvalidSchema InvalidProxyURL InvalidHeader UnrewindableBodyError"
         " LocationValueError ProxySchemeUnknown ProxySchemeUnsupported FileNotFoundError PermissionError IsADirectoryError",
     ),
     **_names(FatalError, "RequestException Exception"),
@@ -120,22 +120,26 @@ _CLASS_ADVICE: Mapping[str, str] = {
     "MalformedError": "the file of credentials cannot be used; check gcs.credentials_file",
     "RefreshError": "Google gave no token for these credentials; check gcs.credentials_file, gcs.impersonate and the clock",
     "TransportError": "Google's token service, or the machine's metadata service, cannot be reached; check the network",
-    "SSLError": "the server's certificate is not trusted, or it speaks no TLS; check gcs.endpoint and gcs.ca_bundle",
-    "ProxyError": "the proxy does not answer, or refuses; check gcs.proxy",
+    **dict.fromkeys(
+        ("SSLError", "HttpTlsError"),
+        "the server's certificate is not trusted, or it speaks no TLS; check gcs.endpoint and gcs.ca_bundle",
+    ),
+    **dict.fromkeys(("ProxyError", "HttpProxyError"), "the proxy does not answer, or refuses; check gcs.proxy"),
     **dict.fromkeys(
         ("InvalidURL", "InvalidSchema", "MissingSchema", "InvalidProxyURL", "LocationParseError", "ProxySchemeUnknown"),
         "an address is none; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and gcs.proxy: each with its scheme, http://host:port",
     ),
     **dict.fromkeys(
-        ("ConnectTimeout", "ConnectTimeoutError"),
+        ("ConnectTimeout", "ConnectTimeoutError", "HttpConnectTimeoutError"),
         "the store did not take the connection in time; check gcs.endpoint and the network",
     ),
     **dict.fromkeys(
-        ("ConnectionError", "NewConnectionError", "NameResolutionError"),
+        ("ConnectionError", "NewConnectionError", "NameResolutionError", "HttpConnectError"),
         "the store cannot be reached; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and the network",
     ),
     "ReadTimeout": "the store did not answer in time",
     "ReadTimeoutError": "the store did not answer in time",
+    "HttpReadTimeoutError": "the store did not answer in time",
 }
 
 _KIND_ADVICE: Mapping[_Kind, str] = {
@@ -269,7 +273,8 @@ def _class_kind(error: BaseException) -> tuple[_Kind, str]:
     for cls in type(error).__mro__:
         kind = CLASSES.get(cls.__name__)
         if kind is not None:
-            if cls.__name__ == "SSLError" and "CERTIFICATE" not in str(error) and "WRONG_VERSION" not in str(error):
+            tls = cls.__name__ in ("SSLError", "HttpTlsError")
+            if tls and "CERTIFICATE" not in str(error) and "WRONG_VERSION" not in str(error):
                 return StoreUnavailableError, type(error).__name__
             if kind is CredentialsError and getattr(error, "retryable", False):
                 return StoreUnavailableError, type(error).__name__

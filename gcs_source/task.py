@@ -31,7 +31,7 @@ class GcsSourceTask(StoreSourceTask):
     config_class = GcsSourceConfig
     section = "gcs"
     iterator_class = GcsSourceRecordIterator
-    needs_modules: ClassVar[tuple[str, ...]] = ("google.cloud.storage", "requests")
+    needs_modules: ClassVar[tuple[str, ...]] = ("google.cloud.storage", "pycurl", "requests")
 
     @override
     def make_store(self, config: GcsConfig) -> GcsStore:

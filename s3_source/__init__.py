@@ -2,7 +2,7 @@
 
     config      section `[s3]`: every option, and what is wrong with their combinations
     client      the one door to boto3: `S3Store`, pages of a listing and ranged streams
-    fastget     the short way past boto3 for reading
+    signing     the GETs of objects: the request that boto3 would make, and Signature Version 4
     pages       one page of a listing -> values of the framework
     errors_map  every error of the AWS libraries and of S3 -> the errors of `framework.errors`
 

@@ -1,19 +1,21 @@
 """The one door to boto3 and botocore: an S3 bucket as an `ObjectStore`.
 
 Listing, credentials, roles, addressing, signing and connections are boto3's and botocore's. boto3's own retries are
-off: `framework.storage.retry` makes them. Reading has a short way of its own from the second object on: `s3_source.fastget`.
+off: `framework.storage.retry` makes them. Objects are read over `framework.storage.http_loop`: boto3 finds out address,
+headers and keys, `s3_source.signing` signs.
 
 boto3 is imported when a store is made, not before: that takes half a second. The file is longer than others because one
-door means one file: who may talk to boto3 can be checked, and every place that uses something private of it is in sight.
+door means one file: who may talk to boto3 can be checked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
-import socket
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -26,25 +28,27 @@ from framework.errors import (
     ObjectChangedError,
     ObjectError,
     ObjectNotFoundError,
+    RetriableError,
     SourceError,
     StoreUnavailableError,
     TaskClosedError,
 )
 from framework.model.objects import NativeObject
 from framework.storage.error_messages import is_loopback, redact
-from framework.storage.http_body import EMPTY, Body, HttpStream, announces_length, expected_bytes
-from framework.store import ListPage, ObjectStore
+from framework.storage.http_body import EMPTY, HttpStream, announces_length, expected_bytes
+from framework.storage.http_get import OK, ObjectGet
+from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
+from framework.store import ListPage, ObjectStore, ReadRoom
 from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key
 from s3_source.errors_map import MAKING, Failed, from_code, translate
-from s3_source.fastget import Pattern, error_fields, pattern_of
 from s3_source.pages import EMPTY_ANSWER, REPLACEMENT, check_version, checksum_in, condition_of, parse_page, version_of
+from s3_source.signing import Credentials, Signer, error_fields, template_of
 
 if TYPE_CHECKING:
     from boto3.session import Session
     from botocore.config import Config
     from botocore.credentials import CredentialResolver
-    from botocore.httpsession import URLLib3Session
     from botocore.session import Session as BotocoreSession
 
 SHORTEST_SECRET = 8
@@ -54,8 +58,9 @@ log = logging.getLogger(__name__)
 
 DEFAULT_REGION = "us-east-1"
 DEFAULT_ROLE_SESSION = "iggy-s3-source"
-_REDIRECTS = frozenset((301, 302, 307, 308, 400))
-_LONGEST_ERROR_BYTES = 65_536
+_ELSEWHERE = frozenset(("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"))
+_CAPTURED = "GetObject"
+"""boto3 makes this request to show how; it is never sent over its connections."""
 
 
 _BODY = "_Body"
@@ -116,10 +121,11 @@ class S3Store(ObjectStore):
         self._closed = False
         self._bucket_seen = False
         self._streams: set[HttpStream] = set()
-        self._pattern: Pattern | None = None
+        self._signer: Signer | None = None
+        self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
         self._accepts_gzip: bool | None = None
-        self._learnt = threading.local()
+        self._captured = threading.local()
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
         self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
         self._options |= self._owner
@@ -131,7 +137,7 @@ class S3Store(ObjectStore):
             self._session = session if session is not None else _session(config)
             self._client = _s3_client(self._session, config)
             endpoint: str = self._client.meta.endpoint_url
-            self._http = _http_session(self._session, config, endpoint)
+            self._http = HttpLoop(_http_options(self._session, config, endpoint))
         except Exception as error:
             raise translate(error, self._failed(MAKING)) from error
         # Other stores list milliseconds, which their answer to a HEAD rounds away: only a listing shows their versions.
@@ -146,8 +152,8 @@ class S3Store(ObjectStore):
             # Elsewhere than at AWS there is no region to find: botocore would ask the same address again, without an end.
             self._client.meta.events.register("before-call.s3", _stay)
         _warn_in_the_clear(config, endpoint)
-        self._client.meta.events.register("before-sign.s3.GetObject", self._learn)
-        self._client.meta.events.register("before-send.s3.GetObject", self._accept)
+        self._client.meta.events.register(f"before-sign.s3.{_CAPTURED}", self._complete)
+        self._client.meta.events.register_first(f"before-send.s3.{_CAPTURED}", self._capture)
         # Under this name it comes before botocore's own: one of those parses each answer to see whether it is an error.
         self._client.meta.events.register("before-parse.*.ListObjectsV2", _keep_body)
 
@@ -219,76 +225,171 @@ class S3Store(ObjectStore):
 
     @override
     def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
-        if self._closed:
-            self._check_open()
-        size = native.size
-        stop = size if end is None or end > size else end
+        self._check_open()
+        stop = native.size if end is None or end > native.size else end
         if start >= stop:
             return EMPTY
-        if self._folds_dots and _has_dots(native.key):
-            raise ObjectError(
-                "its key has a part that is '.' or '..', which an HTTP proxy takes out: another object would be asked for. "
-                "Read it without s3.proxy, or over https",
-                location=native.location,
-            )
-        etag = native.version.rpartition("@")[0]
-        conditions = {"If-Match": f'"{etag}"'} if etag else self._pins.of(native)
-        wanted = None if start == 0 and stop == size else f"bytes={start}-{stop - 1}"
-        if wanted is None and self.config.verify_checksums:
-            conditions = {**conditions, _CHECKSUM_MODE: "ENABLED"}
-        status, headers, body = self._get(native, conditions, wanted)
+        return self._get(native, start, stop).result()
+
+    @override
+    def begin(
+        self,
+        native: NativeObject,
+        start: int,
+        end: int | None,
+        *,
+        room: ReadRoom,
+        retry: Callable[[RetriableError], float | None],
+    ) -> ObjectGet:
+        return self._get(native, start, native.size if end is None else end, room=room, retry=retry)
+
+    def _get(
+        self,
+        native: NativeObject,
+        start: int,
+        stop: int,
+        more: Mapping[str, str] | None = None,
+        *,
+        room: ReadRoom | None = None,
+        retry: Callable[[RetriableError], float | None] | None = None,
+    ) -> ObjectGet:
+        """Send the GET of a range; what keeps it from being sent is raised by its `result`."""
+        get = ObjectGet(self, native, start, stop)
         try:
-            check_version(native, etag, headers)
-            expected = expected_bytes(native, start, stop, status=status, headers=headers)
-        except BaseException:
-            body.close()
-            raise
+            self._check_open()
+            if self._folds_dots and _has_dots(native.key):
+                raise ObjectError(  # noqa: TRY301
+                    "its key has a part that is '.' or '..', which an HTTP proxy takes out: another object would be asked "
+                    "for. Read it without s3.proxy, or over https",
+                    location=native.location,
+                )
+            url, lines = self._request(get, more or {})
+            get.send(self._http, url, lines, room=room, retry=retry)
+        except Exception as error:  # noqa: BLE001 - raised in `result`, in the order of the objects
+            get.problem = self.failure(error, native)
+            if get.problem is not error:
+                get.problem.__cause__ = error
+        return get
+
+    def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
+        """The address and the lines of the headers of a GET, signed."""
+        native, wanted = get.native, get.wanted
+        etag = native.version.rpartition("@")[0]
+        headers = {"If-Match": f'"{etag}"', **more} if etag else {**self._pins.of(native), **more}
+        if wanted is not None:
+            headers["Range"] = wanted
+        elif self.config.verify_checksums:
+            headers[_CHECKSUM_MODE] = "ENABLED"
+        if self._accepts_gzip:
+            headers[_ACCEPT_ENCODING] = "gzip"
+        signer = self._signer
+        if signer is None:
+            url, made = self._as_boto3(native.key, headers)
+            template = template_of(url, made, native.key)
+            if template is None:  # S3 Express and multi-region access points sign in other ways: boto3 signs each
+                return url, [*(f"{name}: {value}" for name, value in made.items()), "Accept:"]
+            signer = self._signer = Signer(template)
+        url = signer.template.url(native.key)
+        return url, signer.lines(url, headers, self._credentials() if signer.template.service else None)
+
+    def _credentials(self) -> Credentials:
+        """The keys to sign with, looked at anew every second: keys of a role renew themselves."""
+        now = time.monotonic()
+        at, known = self._keys
+        if known is None or now - at >= 1.0:
+            found = self._session.get_credentials()
+            if found is None:
+                from botocore.exceptions import NoCredentialsError  # noqa: PLC0415
+
+                raise NoCredentialsError
+            frozen = found.get_frozen_credentials()
+            known = Credentials(
+                access_key=frozen.access_key or "", secret_key=frozen.secret_key or "", token=frozen.token or ""
+            )
+            self._keys = now, known
+        return known
+
+    def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
+        """What a refusal means; None when a listing, or boto3's search for the bucket, must tell."""
+        error = self._refused(get, answer)
+        return None if isinstance(error, ObjectNotFoundError) or self._is_elsewhere(answer) else error
+
+    def _is_elsewhere(self, answer: HttpAnswer) -> bool:
+        """Whether the bucket may lie in another region: elsewhere than at AWS there is none to find."""
+        if self.config.endpoint:
+            return False
+        return 300 <= answer.status < 400 or error_fields(answer.wait_refusal()).get("Code") in _ELSEWHERE  # noqa: PLR2004
+
+    def _refused(self, get: ObjectGet, answer: HttpAnswer) -> SourceError:
+        fields = error_fields(answer.wait_refusal())
+        return from_code(
+            fields.get("Code", ""),
+            answer.status,
+            self._failed("GetObject", get.native.key),
+            said=redact(fields.get("Message", "")),
+            region=fields.get("Region") or answer.headers.get("x-amz-bucket-region") or "",
+            retry_after=answer.headers.get("retry-after"),
+        )
+
+    def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
+        """The stream of an answer, once it is sure to have the bytes that are stored.
+
+        Cloudflare R2 and Google's S3 interface unpack objects with `Content-Encoding: gzip` for who does not accept gzip,
+        and then announce no length. So the first answer without a length is asked for again, accepting it, and whichever
+        of the two announces one is how it is done from then on. It is not the first choice: what compresses on the way,
+        such as a network of caches, does so for who accepts it.
+        """
+        native = get.native
+        if answer.status not in OK:
+            error = self._refused(get, answer)
+            if isinstance(error, ObjectNotFoundError):
+                raise self._missing(native, error) from error
+            self._find_bucket(native, error)
+            return self._get(native, get.start, get.stop).result()
+        headers = answer.headers
+        if self._accepts_gzip is None and not announces_length(headers):
+            answer.close()
+            return self._find_encoding(get)
+        etag = native.version.rpartition("@")[0]
+        check_version(native, etag, headers)
+        expected = expected_bytes(native, get.start, get.stop, status=answer.status, headers=headers)
         if not etag:
             self._pins.pin(native, headers)
         stream = HttpStream(
-            body,
+            answer,
             expected,
             native=native,
-            translate=self._translate,
+            translate=self.failure,
             on_close=self._streams.discard,
             ends_there=not announces_length(headers),
-            checksum=checksum_in(headers) if wanted is None and self.config.verify_checksums else None,
+            checksum=checksum_in(headers) if get.wanted is None and self.config.verify_checksums else None,
         )
         self._streams.add(stream)
         return stream
 
-    def _get(
-        self, native: NativeObject, conditions: Mapping[str, str], wanted: str | None
-    ) -> tuple[int, Mapping[str, str], Body]:
-        """The answer to a GET: status, head, and the body unread.
-
-        Cloudflare R2 and Google's S3 interface unpack objects with `Content-Encoding: gzip` for who does not accept gzip, and
-        then announce no length. So the first answer without a length is asked for again, accepting it, and whichever of the
-        two announces one is how it is done from then on. It is not the first choice: what compresses on the way, such as a
-        network of caches, does so for who accepts it.
-        """
+    def _find_encoding(self, get: ObjectGet) -> ReadStream:
+        """Ask again accepting gzip, and remember whether that announces a length."""
+        packed = self._get(get.native, get.start, get.stop, {_ACCEPT_ENCODING: "gzip"})
+        self._accepts_gzip = packed.announces_length()
         if self._accepts_gzip:
-            conditions = {**conditions, _ACCEPT_ENCODING: "gzip"}
-        answer = self._get_once(native, conditions, wanted)
-        if self._accepts_gzip is None and not announces_length(answer[1]):
-            answer[2].close()
-            packed = self._get_once(native, {**conditions, _ACCEPT_ENCODING: "gzip"}, wanted)
-            self._accepts_gzip = announces_length(packed[1])
-            if self._accepts_gzip:
-                return packed
-            packed[2].close()
-            answer = self._get_once(native, conditions, wanted)
-        return answer
+            return packed.result()
+        packed.close()
+        return self._get(get.native, get.start, get.stop).result()
 
-    def _get_once(
-        self, native: NativeObject, conditions: Mapping[str, str], wanted: str | None
-    ) -> tuple[int, Mapping[str, str], Body]:
-        pattern = self._pattern
-        try:
-            answer = None if pattern is None else self._get_fast(pattern, native, conditions, wanted)
-            return answer or self._get_slowly(native, conditions, wanted)
-        except ObjectNotFoundError as error:
-            raise self._missing(native, error) from error
+    def _find_bucket(self, native: NativeObject, refused: SourceError) -> None:
+        """Have boto3 follow a redirect to the bucket's region, and learn how it asks there.
+
+        Raises:
+            SourceError: it finds no other place: the refusal itself.
+        """
+        before = self._signer.template if self._signer is not None else None
+        with contextlib.suppress(Exception):  # whatever the answer there: where the bucket is, boto3 knows then
+            self._client.head_object(Bucket=self.bucket, Key=native.key, **self._get_options)
+        url, made = self._as_boto3(native.key, {})
+        found = template_of(url, made, native.key)
+        if found is None or before is None or (found.base, found.region) == (before.base, before.region):
+            raise refused
+        self._signer = Signer(found)
 
     def _missing(self, native: NativeObject, error: ObjectNotFoundError) -> SourceError:
         """What "no such key" means for an object that was listed: gone only if a listing does not show it either.
@@ -320,102 +421,34 @@ class S3Store(ObjectStore):
                 pass
         return self._head(key)
 
-    def _get_slowly(
-        self, native: NativeObject, conditions: Mapping[str, str], wanted: str | None
-    ) -> tuple[int, Mapping[str, str], Body]:
-        """Through boto3, which follows redirects; its request becomes the pattern of the next ones."""
+    def _as_boto3(self, key: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+        """The address and the headers of a GET that boto3 made and signed. It is not sent."""
         options = dict(self._get_options)
-        options |= {name.replace("-", ""): value for name, value in conditions.items() if name.startswith("If-")}
-        if wanted is not None:
-            options["Range"] = wanted
-        self._learnt.request = None
-        self._learnt.encoding = conditions.get(_ACCEPT_ENCODING)
-        self._learnt.checksum_mode = conditions.get(_CHECKSUM_MODE)
-        try:
-            answer: dict[str, Any] = self._client.get_object(Bucket=self.bucket, Key=native.key, **options)
-        except Exception as error:
-            raise self._translate(error, native) from error
-        learnt = self._learnt.request
-        if learnt is not None:
-            url, headers, service, region = learnt
-            self._pattern = pattern_of(url, headers, native.key, service=service, region=region)
-        meta = answer["ResponseMetadata"]
-        # botocore's wrapper counts bytes too, and costs as much again as reading; urllib3's response lies inside.
-        body: Body = answer["Body"]._raw_stream  # noqa: SLF001
-        return meta["HTTPStatusCode"], meta["HTTPHeaders"], body
+        names = {"If-Match": "IfMatch", "If-Unmodified-Since": "IfUnmodifiedSince", "Range": "Range"}
+        options |= {names[name]: value for name, value in headers.items() if name in names}
+        captured = self._captured
+        captured.checksum_mode = headers.get(_CHECKSUM_MODE)
+        self._client.get_object(Bucket=self.bucket, Key=key, **options)
+        url, made = captured.request
+        made = {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in made.items()}
+        made[_ACCEPT_ENCODING] = headers.get(_ACCEPT_ENCODING, "identity")  # not signed: caches change it on the way
+        return url, made
 
-    def _learn(self, *, request: Any, signing_name: str, region_name: str, signature_version: Any, **_: Any) -> None:
-        """Called by botocore just before it signs a GetObject, again after a redirect."""
-        from botocore import UNSIGNED  # noqa: PLC0415
+    def _complete(self, *, request: Any, **_: Any) -> None:
+        """Called by botocore just before it signs a GetObject.
 
-        if self._learnt.checksum_mode is not None and _CHECKSUM_MODE not in request.headers:
-            request.headers[_CHECKSUM_MODE] = (
-                self._learnt.checksum_mode
-            )  # not by its parameter: botocore would compute, too
-        if signature_version is UNSIGNED:
-            self._learnt.request = (request.url, dict(request.headers.items()), "", "")
-        elif signature_version == "s3v4":
-            self._learnt.request = (request.url, dict(request.headers.items()), signing_name, region_name)
-        else:  # S3 Express and multi-region access points sign in other ways: leave them to boto3
-            self._learnt.request = None
+        The header is not asked for by its parameter: botocore would compute the checksum, too.
+        """
+        if self._captured.checksum_mode is not None:
+            request.headers[_CHECKSUM_MODE] = self._captured.checksum_mode
 
-    def _accept(self, *, request: Any, **_: Any) -> None:
-        """Called by botocore just before it sends a GetObject, which is signed by then."""
-        if self._learnt.encoding is not None:
-            request.headers[_ACCEPT_ENCODING] = self._learnt.encoding
+    def _capture(self, *, request: Any, **_: Any) -> Any:
+        """Called by botocore in place of sending a GetObject: keeps the request, and gives botocore an empty answer."""
+        from botocore.awsrequest import AWSResponse  # noqa: PLC0415
 
-    def _get_fast(
-        self, pattern: Pattern, native: NativeObject, conditions: Mapping[str, str], wanted: str | None
-    ) -> tuple[int, Mapping[str, str], Body] | None:
-        """The same request without boto3's machinery; None when boto3 must find the bucket again."""
-        try:
-            request = self._sign(pattern, pattern.url(native.key), pattern.request_headers(conditions, wanted))
-            answer = self._http.send(request)
-            if answer.status_code in (200, 206):
-                return answer.status_code, answer.raw.headers, answer.raw
-            self._refused(answer, native)
-        except SourceError:
-            raise
-        except Exception as error:
-            raise self._translate(error, native) from error
-        return None
-
-    def _sign(self, pattern: Pattern, url: str, headers: dict[str, str]) -> Any:
-        from botocore.auth import S3SigV4Auth  # noqa: PLC0415
-        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
-        from botocore.exceptions import NoCredentialsError  # noqa: PLC0415
-
-        encoding = headers.pop(_ACCEPT_ENCODING, None)
-        request = AWSRequest(method="GET", url=url, headers=headers, stream_output=True)
-        if pattern.service:
-            credentials = self._session.get_credentials()
-            if credentials is None:
-                raise NoCredentialsError
-            # Frozen again for every request: keys of a role renew themselves.
-            S3SigV4Auth(credentials.get_frozen_credentials(), pattern.service, pattern.region).add_auth(request)
-        prepared = request.prepare()
-        if encoding is not None:  # not signed: caches and Google change it on the way
-            prepared.headers[_ACCEPT_ENCODING] = encoding
-        return prepared
-
-    def _refused(self, answer: Any, native: NativeObject) -> None:
-        headers: Mapping[str, str] = answer.raw.headers
-        try:
-            fields = error_fields(answer.raw.read(_LONGEST_ERROR_BYTES))
-        finally:
-            answer.raw.close()
-        status: int = answer.status_code
-        if status in _REDIRECTS:
-            self._pattern = None
-            return
-        raise from_code(
-            fields.get("Code", ""),
-            status,
-            self._failed("GetObject", native.key),
-            said=redact(fields.get("Message", "")),
-            region=fields.get("Region") or headers.get("x-amz-bucket-region") or "",
-            retry_after=headers.get("retry-after"),
-        )
+        self._captured.request = request.url, dict(request.headers.items())
+        head: Any = {}  # the published types name a class of botocore's own
+        return AWSResponse(request.url, HTTPStatus.OK.value, head, io.BytesIO())
 
     @override
     def close(self) -> None:
@@ -457,7 +490,8 @@ class S3Store(ObjectStore):
             owner=config.expected_bucket_owner,
         )
 
-    def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
+    def failure(self, error: BaseException, native: NativeObject) -> SourceError:
+        """The framework's error for a failure of the connection, of boto3, or of the credentials."""
         if isinstance(error, TaskClosedError) or self._closed:
             return TaskClosedError(f"{native.location}: the store was closed while reading")
         return translate(error, self._failed("GetObject", native.key))
@@ -645,17 +679,22 @@ def _proxies(config: S3Config, endpoint: str) -> dict[str, str]:
     return found if urlsplit(endpoint).scheme in found or "all" in found else {}
 
 
-def _http_session(session: Session, config: S3Config, endpoint: str) -> URLLib3Session:
-    """Connections for the short way, with the settings that botocore gives its own."""
-    from botocore.httpsession import URLLib3Session  # noqa: PLC0415
+def _http_options(session: Session, config: S3Config, endpoint: str) -> HttpOptions:
+    """How objects are read: with the proxy and the certificates that botocore itself takes."""
+    from botocore.httpsession import get_cert_path  # noqa: PLC0415
 
     proxies = _proxies(config, endpoint)
-    # A dict, because the types that are published for this class are narrower than what botocore itself passes.
-    options: dict[str, Any] = {
-        "verify": config.ca_bundle or session._session.get_config_variable("ca_bundle") or True,  # noqa: SLF001
-        "proxies": proxies,
-        "timeout": (config.connect_timeout, config.read_timeout),
-        "max_pool_connections": config.max_connections,
-        "socket_options": [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)],
-    }
-    return URLLib3Session(**options)
+    proxy = proxies.get(urlsplit(endpoint).scheme) or proxies.get("all") or ""
+    ca_bundle: Any = config.ca_bundle or _botocore(session).get_config_variable("ca_bundle")
+    return HttpOptions(
+        connect_seconds=config.connect_timeout,
+        read_seconds=config.read_timeout,
+        max_connections=config.max_connections,
+        proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}",
+        ca_file=get_cert_path(ca_bundle or True) or "",
+    )
+
+
+def _botocore(session: Session) -> BotocoreSession:
+    found: BotocoreSession = session._session  # noqa: SLF001 - boto3 has no other way to a setting of the profile
+    return found

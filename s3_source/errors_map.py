@@ -99,7 +99,8 @@ CLASSES: Mapping[str, _Kind] = {
     ),
     # A certificate that is not trusted stays so; what a reset looks like inside TLS is told apart in `_class_kind`.
     **_codes(
-        ConfigError, "SSLError ProfileNotFound ConfigParseError ConfigNotFound InvalidConfigError ValidationError"
+        ConfigError,
+        "SSLError HttpTlsError ProfileNotFound ConfigParseError ConfigNotFound InvalidConfigError ValidationError",
     ),
     **_codes(
         ConfigError,
@@ -127,12 +128,21 @@ _ADVICE: Mapping[str, str] = {
     "NoCredentialsError": "no credentials were found; set s3.access_key_id, s3.profile or s3.anonymous",
     "PartialCredentialsError": "the credentials found are incomplete; an access key needs its secret",
     "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile",
-    "SSLError": "the server's certificate is not trusted, or it speaks no TLS; check s3.endpoint and s3.ca_bundle",
-    "ProxyConnectionError": "the proxy does not answer; check s3.proxy",
+    **dict.fromkeys(
+        ("SSLError", "HttpTlsError"),
+        "the server's certificate is not trusted, or it speaks no TLS; check s3.endpoint and s3.ca_bundle",
+    ),
+    **dict.fromkeys(("ProxyConnectionError", "HttpProxyError"), "the proxy does not answer; check s3.proxy"),
     "InvalidProxiesConfigError": "the proxy cannot be used; check s3.proxy",
-    "EndpointConnectionError": "the store cannot be reached; check s3.endpoint, s3.region and the network",
-    "ConnectTimeoutError": "the store did not take the connection in time; check s3.endpoint and the network",
-    "ReadTimeoutError": "the store did not answer in time",
+    **dict.fromkeys(
+        ("EndpointConnectionError", "HttpConnectError"),
+        "the store cannot be reached; check s3.endpoint, s3.region and the network",
+    ),
+    **dict.fromkeys(
+        ("ConnectTimeoutError", "HttpConnectTimeoutError"),
+        "the store did not take the connection in time; check s3.endpoint and the network",
+    ),
+    **dict.fromkeys(("ReadTimeoutError", "HttpReadTimeoutError"), "the store did not answer in time"),
     "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
 }
 _KIND_ADVICE: Mapping[_Kind, str] = {
@@ -297,7 +307,7 @@ def _class_kind(error: BaseException) -> tuple[_Kind, str]:
     for cls in type(error).__mro__:
         kind = CLASSES.get(cls.__name__)
         if kind is not None:
-            if cls.__name__ == "SSLError" and not any(words in str(error) for words in _STAYS_SO):
+            if cls.__name__ in ("SSLError", "HttpTlsError") and not any(words in str(error) for words in _STAYS_SO):
                 return StoreUnavailableError, type(error).__name__
             return kind, type(error).__name__
     return FatalError, type(error).__name__

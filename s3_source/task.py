@@ -31,7 +31,7 @@ class S3SourceTask(StoreSourceTask):
     config_class = S3SourceConfig
     section = "s3"
     iterator_class = S3SourceRecordIterator
-    needs_modules: ClassVar[tuple[str, ...]] = ("boto3",)
+    needs_modules: ClassVar[tuple[str, ...]] = ("boto3", "pycurl")
 
     @override
     def make_store(self, config: S3Config) -> S3Store:

@@ -70,6 +70,9 @@ _MAGIC = {
     "bzip2": tuple(b"BZh%d" % level + tail for level in range(1, 10) for tail in (b"1AY&SY", b"\x17rE8P\x90")),
     "xz": (b"\xfd7zXZ\x00",),
 }
+_MAGICS = tuple(magic for magics in _MAGIC.values() for magic in magics)
+_SUFFIXES = tuple(SUFFIXES)
+_UNSUPPORTED = tuple(UNSUPPORTED)
 LONGEST_MAGIC = 10
 
 _UNPACKERS: dict[str, Callable[[Iterator[bytes], str], Iterator[bytes]]] = {
@@ -84,14 +87,15 @@ _UNPACKERS: dict[str, Callable[[Iterator[bytes], str], Iterator[bytes]]] = {
 def compression_of_key(key: str) -> str:
     """The compression that the key's suffix names; `none` when it names none."""
     lower = key.lower()
-    return next((name for suffix, name in SUFFIXES.items() if lower.endswith(suffix)), "none")
+    if not lower.endswith(_SUFFIXES):
+        return "none"
+    return next(name for suffix, name in SUFFIXES.items() if lower.endswith(suffix))
 
 
 def detect_compression(head: bytes, key: str) -> str:
     """The compression of an object that begins with `head` (10 bytes, or all there are)."""
-    for name, magics in _MAGIC.items():
-        if head.startswith(magics):
-            return name
+    if head.startswith(_MAGICS):
+        return next(name for name, magics in _MAGIC.items() if head.startswith(magics))
     named = compression_of_key(key)
     if len(head) < LONGEST_MAGIC and head and any(magic.startswith(head) for magic in _MAGIC.get(named, ())):
         return named
@@ -101,7 +105,9 @@ def detect_compression(head: bytes, key: str) -> str:
 def unsupported_compression(key: str) -> str | None:
     """The compression that the key's suffix names, when it is none of those here."""
     lower = key.lower()
-    return next((name for suffix, name in UNSUPPORTED.items() if lower.endswith(suffix)), None)
+    if not lower.endswith(_UNSUPPORTED):
+        return None
+    return next(name for suffix, name in UNSUPPORTED.items() if lower.endswith(suffix))
 
 
 def check_text(head: bytes, source: ObjectInput) -> None:

@@ -77,7 +77,7 @@ class BucketConfig:
         default=True,
         doc="Compare object contents with the whole-object checksum that the store keeps, where it keeps one.",
     )
-    max_connections: int = option(64, minimum=1, maximum=4096, doc="Maximum number of open connections.")
+    max_connections: int = option(128, minimum=1, maximum=4096, doc="Maximum number of open connections.")
 
     @property
     def all_prefixes(self) -> tuple[str, ...]:

@@ -179,11 +179,11 @@ class InputSection:
         "Empty: no quoting.",
     )
     prefetch_objects: int = option(
-        32,
+        256,
         minimum=1,
         maximum=1000,
         unit="objects",
-        doc="Maximum number of objects read concurrently; their records are delivered in order.",
+        doc="Maximum number of objects requested ahead; their records are delivered in order.",
         former_names={"fetch_ahead": ""},
     )
     prefetch_bytes: Bytes = option(

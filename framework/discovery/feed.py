@@ -378,7 +378,9 @@ class ListingFeed(ObjectFeed):
                         check_numbering(entry, self._numbering_options, native.location)
                 return entries
         generation = self._offsets.next_generation(key)
-        first = attrs.evolve(self._start_entry(native, topic_partition, self._numbering_options), generation=generation)
+        first = self._start_entry(native, topic_partition, self._numbering_options)
+        if first.generation != generation:
+            first = first.changed(generation=generation)
         split_size = self._cutter.size_for(native)
         if not split_size:
             return [self._offsets.add_entry(first)]

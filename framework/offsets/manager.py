@@ -481,7 +481,7 @@ class OffsetManager:
             saved = known.records_saved if known is not None and known.generation == entry.generation else 0
             partition.tail.append(TailItem(partition.last, key, entry.generation, entry.records_done))
         if saved != entry.records_saved:
-            entry = attrs.evolve(entry, records_saved=saved)
+            entry = entry.changed(records_saved=saved)
         self._positions[key] = self._dirty[key] = entry
 
     def _save_tail(self, topic_partition: TopicPartition) -> None:
@@ -500,7 +500,7 @@ class OffsetManager:
             self._dirty_anchors.add(topic_partition)
             entry = self._positions.find(item.key)
             if entry is not None and entry.generation == item.generation and entry.records_saved < item.records:
-                self._positions[item.key] = self._dirty[item.key] = attrs.evolve(entry, records_saved=item.records)
+                self._positions[item.key] = self._dirty[item.key] = entry.changed(records_saved=item.records)
 
     @property
     def dirty(self) -> bool:

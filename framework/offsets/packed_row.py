@@ -81,6 +81,7 @@ class RowCodec:
         self._arguments = [field.alias or field.name for field in rest]
         self._max_folders = folders
         self._folder_numbers: dict[tuple[Scope, str], int] = {}
+        self._last_head: tuple[tuple[tuple[str, str], ...] | None, bytes] = (None, b"")
         self._folders: list[tuple[Scope, str]] = []
         self._template_numbers: dict[tuple[object, ...], int] = {}
         self._templates: list[Mapping[str, Any]] = []
@@ -128,12 +129,18 @@ class RowCodec:
 
     def head(self, key: OffsetManagerKey, *, add: bool = False) -> bytes | None:
         """Return the head of every row of that key; None when its folder is unknown, unless `add`."""
-        scope, name = _scope_and_name(key.properties)
+        properties = key.properties
+        last, known = self._last_head
+        if properties == last:  # several look-ups of an object follow each other
+            return known
+        scope, name = _scope_and_name(properties)
         folder, cut = self._folder(scope, name, add=add)
         if folder is None:
             return None
         raw = name[cut:].encode("utf-8", "surrogatepass")
-        return _HEAD.pack(folder, len(raw)) + raw
+        head = _HEAD.pack(folder, len(raw)) + raw
+        self._last_head = properties, head
+        return head
 
     def _folder(self, scope: Scope, name: str, *, add: bool) -> tuple[int | None, int]:
         """Return the folder's number, and its length within the name."""

@@ -24,7 +24,7 @@ DRAIN_BYTES = 65_536
 """A remainder up to this size is drained on close to keep the connection; beyond it the connection is closed."""
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
-_LENGTH = re.compile(r"\d{1,19}", re.ASCII)
+_LENGTH_DIGITS = 19
 
 
 class Body(Protocol):
@@ -171,7 +171,8 @@ EMPTY = EmptyStream()
 
 def announces_length(headers: Mapping[str, str]) -> bool:
     """Whether the head announces the body's length; otherwise only the body's end shows it."""
-    return _LENGTH.fullmatch(headers.get("content-length") or "") is not None
+    length = headers.get("content-length")
+    return length is not None and length.isdecimal() and length.isascii() and len(length) <= _LENGTH_DIGITS
 
 
 def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, headers: Mapping[str, str]) -> int:

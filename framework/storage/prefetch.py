@@ -1,4 +1,4 @@
-"""Prefetching: several objects are opened and read at once, delivered in order, within a limit of bytes.
+"""Prefetching: many objects are requested at once, delivered in order, within a limit of bytes.
 
 Each small object would cost a round trip; here the round trips overlap. All streams of a `FetchAhead` share one budget
 of bytes. The object being delivered (the head) may always hold one chunk, so the budget cannot block it.
@@ -9,10 +9,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from framework.errors import TaskClosedError
 from framework.storage.daemon_threads import DaemonThreads
 from framework.transformer import ObjectInput, ReadStream
+
+if TYPE_CHECKING:
+    from framework.storage.resuming_stream import ResumingStream
+
+MAX_THREADS = 32
+"""Objects read at once of a store that can only block: each takes a thread."""
 
 CHUNK_BYTES = 1 << 19
 """Size of one read: large, because every read releases and reacquires the interpreter's lock."""
@@ -27,6 +34,99 @@ class FetchBudget:
         self.used = 0
         self.closed = False
         self.changed = threading.Condition()
+        self._sleeping = 0
+        self.blocked: set[Callable[[], None]] = set()
+
+    def has_room(self, size: int, *, is_head: bool, is_empty: bool) -> bool:
+        """Whether a stream may hold that many bytes more. The caller holds `changed`."""
+        limit = self.limit if is_head else self.limit_ahead
+        return self.used + size <= limit or (is_head and is_empty)
+
+    def note_change(self) -> None:
+        """Wake everything that waits for room. The caller holds `changed`."""
+        if self._sleeping:
+            self.changed.notify_all()
+        while self.blocked:
+            self.blocked.pop()()
+
+    def wait(self) -> None:
+        """Wait for a change. The caller holds `changed`."""
+        self._sleeping += 1
+        try:
+            self.changed.wait()
+        finally:
+            self._sleeping -= 1
+
+
+class StreamRoom:
+    """The part of a budget that one stream holds whose bytes the store delivers by itself; a `ReadRoom`."""
+
+    __slots__ = ("_budget", "_closed", "_held", "_is_head")
+
+    def __init__(self, budget: FetchBudget) -> None:
+        self._budget = budget
+        self._held = 0
+        self._is_head = False
+        self._closed = False
+
+    def take(self, size: int, resume: Callable[[], None]) -> bool:
+        """Take room for a piece; False when there is none. Bytes of a closed stream are not counted: nobody reads them."""
+        budget = self._budget
+        with budget.changed:
+            if self._closed:
+                return True
+            if not budget.has_room(size, is_head=self._is_head, is_empty=not self._held):
+                budget.blocked.add(resume)
+                return False
+            self._held += size
+            budget.used += size
+            return True
+
+    def give(self, size: int) -> None:
+        """Give back the room of bytes that were read."""
+        budget = self._budget
+        with budget.changed:
+            if not self._closed:
+                self._held -= size
+                budget.used -= size
+                budget.note_change()
+
+    def make_head(self) -> None:
+        """Mark the stream's object as the head, which is being delivered."""
+        with self._budget.changed:
+            self._is_head = True
+            self._budget.note_change()
+
+    def close(self) -> None:
+        """Give back everything. Idempotent."""
+        budget = self._budget
+        with budget.changed:
+            self._closed = True
+            if self._held:
+                budget.used -= self._held
+                self._held = 0
+                budget.note_change()
+
+
+class BegunStream:
+    """A stream that the store fills by itself, before it is read."""
+
+    __slots__ = ("_room", "_stream")
+
+    def __init__(self, stream: ResumingStream, room: StreamRoom) -> None:
+        self._stream = stream
+        self._room = room
+
+    def taken(self) -> ReadStream:
+        """Return the stream, whose object becomes the head; waits for the answer's beginning."""
+        self._room.make_head()
+        self._stream.connect()
+        return self._stream
+
+    def close(self) -> None:
+        """Drop the request and what has come, from any thread. Idempotent."""
+        self._stream.abort()
+        self._room.close()
 
 
 class FetchedStream:
@@ -70,18 +170,17 @@ class FetchedStream:
             with self._budget.changed:
                 self._budget.used -= reserved
                 self._ended = True
-                self._budget.changed.notify_all()
+                self._budget.note_change()
 
     def _reserve(self, size: int) -> int:
         """Wait for room and reserve it before reading, as many threads read at once. Return 0 when closed."""
         budget = self._budget
         with budget.changed:
             while not (self._closed or budget.closed):
-                limit = budget.limit if self.is_head else budget.limit_ahead
-                if budget.used + size <= limit or (self.is_head and not self._chunks):
+                if budget.has_room(size, is_head=self.is_head, is_empty=not self._chunks):
                     budget.used += size
                     return size
-                budget.changed.wait()
+                budget.wait()
             return 0
 
     def _keep(self, chunk: bytes, reserved: int) -> bool:
@@ -92,7 +191,7 @@ class FetchedStream:
             self._chunks.append(chunk)
             self._held += len(chunk)
             self._budget.used += len(chunk) - reserved
-            self._budget.changed.notify_all()
+            self._budget.note_change()
             return True
 
     def read(self, size: int, /) -> bytes:
@@ -100,7 +199,7 @@ class FetchedStream:
         budget = self._budget
         with budget.changed:
             while not (self._chunks or self._ended or self._closed or budget.closed):
-                budget.changed.wait()
+                budget.wait()
             if self._closed or budget.closed:
                 raise TaskClosedError("read from a closed stream")
             if not self._chunks:
@@ -113,14 +212,15 @@ class FetchedStream:
                 chunk = chunk[:size]
             self._held -= len(chunk)
             budget.used -= len(chunk)
-            budget.changed.notify_all()
+            budget.note_change()
             return chunk
 
-    def make_head(self) -> None:
-        """Mark this stream's object as the head, which is being delivered."""
+    def taken(self) -> ReadStream:
+        """Return the stream itself; its object becomes the head, which is being delivered."""
         with self._budget.changed:
             self.is_head = True
-            self._budget.changed.notify_all()
+            self._budget.note_change()
+        return self
 
     def close(self) -> None:
         """Drop the fetched bytes and end the filling. Idempotent."""
@@ -130,17 +230,19 @@ class FetchedStream:
             budget.used -= self._held
             self._held = 0
             self._chunks.clear()
-            budget.changed.notify_all()
+            budget.note_change()
 
 
 class FetchedInput:
     """An `ObjectInput` whose first stream was opened ahead; every other range is read from the object itself."""
 
-    def __init__(self, inner: ObjectInput, start: int, stream: FetchedStream | None, end: int | None = None) -> None:
+    def __init__(
+        self, inner: ObjectInput, start: int, stream: FetchedStream | BegunStream | None, end: int | None = None
+    ) -> None:
         self._inner = inner
         self._range = start, end
         self._stream = stream
-        self._taken: FetchedStream | None = None
+        self._taken: FetchedStream | BegunStream | None = None
 
     @property
     def location(self) -> str:
@@ -162,8 +264,7 @@ class FetchedInput:
         stream = self._stream
         if stream is not None and (start, end) == self._range:
             self._stream, self._taken = None, stream
-            stream.make_head()
-            return stream
+            return stream.taken()
         self._drop()
         return self._inner.open(start, end)
 
@@ -180,12 +281,15 @@ class FetchedInput:
 
 
 class FetchAhead:
-    """The threads and the budget of one iterator."""
+    """What one iterator reads ahead, and its budget.
+
+    A store that can begin a read without blocking does so, and needs no threads; others are read by a thread each.
+    """
 
     def __init__(self, *, objects: int, max_bytes: int) -> None:
         self.objects = max(1, objects)
         self._budget = FetchBudget(max_bytes)
-        self._pool = DaemonThreads(self.objects, name="fetch")
+        self._pool = DaemonThreads(min(self.objects, MAX_THREADS), name="fetch")
 
     @property
     def used_bytes(self) -> int:
@@ -194,6 +298,12 @@ class FetchAhead:
 
     def fetch(self, source: ObjectInput, start: int, end: int | None = None) -> FetchedInput:
         """Start reading the bytes `start .. end - 1` of an object, or all from `start` on; returns at once."""
+        begin = getattr(source, "begin", None)
+        if begin is not None:
+            room = StreamRoom(self._budget)
+            begun = begin(start, end, room)
+            if begun is not None:
+                return FetchedInput(source, start, BegunStream(begun, room), end)
         expected = (source.size if end is None else end) - start
         stream = FetchedStream(lambda: source.open(start, end), expected, self._budget)
         self._pool.submit(stream.fill)
@@ -206,5 +316,5 @@ class FetchAhead:
         """
         with self._budget.changed:
             self._budget.closed = True
-            self._budget.changed.notify_all()
+            self._budget.note_change()
         self._pool.shutdown()

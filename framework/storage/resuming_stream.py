@@ -6,6 +6,7 @@ Transformers read from here. They get the whole object in one version, or an err
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -17,7 +18,7 @@ from framework.transformer import ObjectInput, ReadStream
 if TYPE_CHECKING:
     from framework.model.objects import NativeObject
     from framework.storage.checksum import Checksum
-    from framework.store import ObjectStore
+    from framework.store import ObjectStore, PendingStream, ReadRoom
 
 
 class StoreInput(ObjectInput):
@@ -68,17 +69,52 @@ class StoreInput(ObjectInput):
         stream.connect()
         return stream
 
-    def request(self, start: int, end: int) -> ReadStream:
-        """Open a plain stream of the store, with retries. A read of the whole object is requested without an end."""
-        return self._policy.call(
-            self._store.open,
-            self.native,
-            start,
-            None if end == self.native.size else end,
-            what=f"opening {self.location}",
-            on_retry=self._on_retry,
-            stop=self._stop,
-        )
+    def begin(self, start: int, end: int | None, room: ReadRoom) -> ResumingStream | None:
+        """Start the request of a stream that is read later; None when the store can only block.
+
+        Call `connect` before the first read. A retriable failure is retried meanwhile.
+        """
+        stop_at = self.native.size if end is None else min(end, self.native.size)
+        stream = ResumingStream(self, start, stop_at)
+        if start < stop_at:
+            stream.pending = self._store.begin(
+                self.native, start, None if stop_at == self.native.size else stop_at, room=room, retry=stream.retry
+            )
+            if stream.pending is None:
+                return None
+        return stream
+
+    def request(self, start: int, end: int, failed: RetriableError | None = None) -> ReadStream:
+        """Open a plain stream of the store, with retries. A read of the whole object is requested without an end.
+
+        Args:
+            start: first byte.
+            end: the byte after the last.
+            failed: the failure of a first try.
+        """
+        failures = [failed] if failed is not None else []
+
+        def attempt() -> ReadStream:
+            if failures:
+                raise failures.pop()
+            return self._store.open(self.native, start, None if end == self.native.size else end)
+
+        return self._policy.call(attempt, what=f"opening {self.location}", on_retry=self._on_retry, stop=self._stop)
+
+    def retry_delay(self, error: RetriableError, failures: int, elapsed_seconds: float) -> float | None:
+        """Return the seconds before the next try of a request made ahead; None when its tries are used up."""
+        policy = self._policy
+        delay = policy.delay(failures, error.retry_after_seconds, elapsed_seconds)
+        if failures >= policy.attempts or elapsed_seconds + delay > policy.budget_seconds:
+            return None
+        if self._on_retry is not None:
+            self._on_retry(error, failures, delay)
+        return delay
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The policy's clock."""
+        return self._policy.clock
 
     def again(self, failed: RetriableError, start: int, end: int, size: int) -> tuple[ReadStream, bytes]:
         """Reopen after a read failed at `start`; return the new stream and its first bytes.
@@ -117,7 +153,18 @@ class ResumingStream(ReadStream):
     version prevents mixed contents. Created by `StoreInput.open`.
     """
 
-    __slots__ = ("_checksum", "_closed", "_end", "_position", "_source", "_stream")
+    __slots__ = (
+        "_checksum",
+        "_closed",
+        "_end",
+        "_failed_since",
+        "_failures",
+        "_gave_up",
+        "_position",
+        "_source",
+        "_stream",
+        "pending",
+    )
 
     def __init__(self, source: StoreInput, start: int, end: int) -> None:
         self._source = source
@@ -126,13 +173,49 @@ class ResumingStream(ReadStream):
         self._stream: ReadStream | None = None
         self._checksum: Checksum | None = None
         self._closed = False
+        self.pending: PendingStream | None = None
+        self._failures = 0
+        self._failed_since = 0.0
+        self._gave_up = False
 
     def connect(self) -> None:
-        """Send the first request; none for an empty range."""
+        """Wait for the request that is under way, or send the first; none for an empty range."""
+        if self._closed:
+            raise TaskClosedError(f"{self._source.location}: read after close")
         if self._position < self._end:
-            self._stream = self._source.request(self._position, self._end)
+            self._stream = self._begun() if self.pending is not None else self._request()
             if self._position == 0 and self._end == self._source.native.size:
                 self._checksum = getattr(self._stream, "checksum", None)
+
+    def _request(self, failed: RetriableError | None = None) -> ReadStream:
+        return self._source.request(self._position, self._end, failed)
+
+    def _begun(self) -> ReadStream:
+        pending = self.pending
+        assert pending is not None
+        try:
+            stream = pending.result()
+        except RetriableError as error:
+            self.pending = None
+            if self._gave_up:
+                seconds = self._source.clock() - self._failed_since
+                error.args = (
+                    f"{error} (gave up opening {self._source.location} after {self._failures} tries in {seconds:.1f} seconds)",
+                )
+                raise
+            return self._request(error)
+        self.pending = None
+        return stream
+
+    def retry(self, error: RetriableError) -> float | None:
+        """Return the seconds before the request made ahead is made again; None when its tries are used up."""
+        now = self._source.clock()
+        if not self._failures:
+            self._failed_since = now
+        self._failures += 1
+        delay = self._source.retry_delay(error, self._failures, now - self._failed_since)
+        self._gave_up = delay is None
+        return delay
 
     @override
     def read(self, size: int, /) -> bytes:
@@ -170,6 +253,18 @@ class ResumingStream(ReadStream):
     def close(self) -> None:
         self._closed = True
         self._drop()
+        if self.pending is not None:
+            self.pending.close()
+
+    def abort(self) -> None:
+        """End a waiting `connect` or `read` at once, from another thread."""
+        self._closed = True
+        pending, stream = self.pending, self._stream
+        if pending is not None:
+            pending.close()
+        abort = getattr(stream, "abort", None)
+        if abort is not None:
+            abort()
 
 
 def _changed_on_the_way(native: NativeObject, checksum: Checksum) -> CorruptObjectError:

@@ -100,6 +100,9 @@ class FaultProxy:
 
     Args:
         target: the store's address, `http://host:port`.
+
+    Attributes:
+        accepted: connections taken so far.
     """
 
     def __init__(self, target: str) -> None:
@@ -109,6 +112,7 @@ class FaultProxy:
         self._rules: list[_Rule] = []
         self._requests: list[SeenRequest] = []
         self._sockets: set[socket.socket] = set()
+        self.accepted = 0
         self._closed = False
         proxy = self
 
@@ -189,6 +193,7 @@ class FaultProxy:
         """Register a connection, to close it at the end."""
         with self._lock:
             (self._sockets.add if connected else self._sockets.discard)(one)
+            self.accepted += connected
             if connected and self._closed:  # it came in while the others were ended; `close` waits for its thread
                 with contextlib.suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)

@@ -12,7 +12,7 @@ from benchmarks.listing_client import BUCKET, CLIENTS, FIRST_BYTES, Keys, make_s
 from benchmarks.main_job import ROWS
 from benchmarks.rows_gcs import gcs_jsonl_rows, gcs_small_rows
 from benchmarks.rows_positions import position_rows
-from benchmarks.rows_speed import Bench, Server
+from benchmarks.rows_speed import Bench, Server, small_memory_rows
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from s3_source.client import S3Store
@@ -47,9 +47,18 @@ def test_the_rows_of_gcs_run_on_few(tmp_path, iggy_url):
     assert small.what.startswith("60 objects of 1 KB, GCS to some Iggy")
 
 
+def test_the_rows_of_small_objects_run_on_few(tmp_path, iggy_url):
+    bench = Bench(
+        store=None, servers=(Server(name="some Iggy", url=iggy_url),), folder=tmp_path, rounds=1, quick=True, keep=False
+    )
+    rows = list(small_memory_rows(bench))
+    assert [row.what.partition(",")[0] for row in rows] == ["60 objects of 1 KB", "the same"] * 2
+
+
 def test_every_promised_row_has_a_name():
     assert list(ROWS) == [
-        *("jsonl", "avro", "csv", "parquet", "small", "gcs-jsonl", "gcs-small", "memory", "idle", "start"),
+        *("jsonl", "avro", "csv", "parquet", "small", "small-memory", "gcs-jsonl", "gcs-small"),
+        *("memory", "idle", "start"),
         *("spark", "spark-split", "cluster", "spark-listing", "driver-memory", "positions"),
     ]
 

@@ -1,11 +1,14 @@
 """What is GCS alone: its ranges, stored gzip, generations, refusals and identities. What stores have in common: test_stores."""
 
 import base64
+import contextlib
 import datetime as dt
 import gzip
+import os
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
@@ -232,33 +235,53 @@ def test_an_object_that_is_shown_and_not_given_is_not_taken_for_overwritten(gcs_
 # ---------------------------------------------------------------- the way
 
 
+def sockets_to(endpoint):
+    """This process's connections to an address."""
+    port = int(endpoint.rpartition(":")[2])
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), contextlib.ExitStack() as kept:
+            one = kept.enter_context(socket.socket(fileno=os.dup(int(entry.name))))
+            if one.getpeername()[1] == port:
+                kept.pop_all()
+                found.append(one)
+    return found
+
+
+def count_of(sockets):
+    for one in sockets:
+        one.close()
+    return len(sockets)
+
+
 def test_one_connection_serves_one_thread(gcs_bucket, opened):
     for number in range(5):
         gcs_bucket.put(f"k{number}", CONTENT)
-    store = opened(gcs_bucket.config())
-    for native in store.list_all():
-        assert read(store, native) == CONTENT
-        with pytest.raises(ObjectChangedError):
-            store.open(attrs.evolve(native, version="1"))
-    assert store._short.pool.num_connections == 1
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
+        for native in store.list_all():
+            assert read(store, native) == CONTENT
+            with pytest.raises(ObjectChangedError):
+                store.open(attrs.evolve(native, version="1"))
+        assert proxy.accepted == 1
 
 
 def test_connections_are_closed_with_the_store(gcs_bucket, opened):
-    for key in "ab":
-        gcs_bucket.put(key, CONTENT)
-    store = opened(gcs_bucket.config())
-    first, second = store.list_all()
-    busy, idle = store.open(first), store.open(second)
-    under_way, kept = (one._body.connection.sock for one in (busy, idle))
-    drain(idle)
-    idle.close()
-    assert kept.fileno() > 0
-    store.close()
-    assert kept.fileno() == -1
-    with pytest.raises(TaskClosedError):
-        drain(busy)
-    busy.close()
-    assert under_way.fileno() == -1
+    gcs_bucket.put("big", CONTENT * 1000)
+    gcs_bucket.put("small", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
+        first, second = store.list_all()
+        busy, idle = store.open(first), store.open(second)
+        assert drain(idle) == CONTENT
+        idle.close()
+        assert count_of(sockets_to(proxy.endpoint)) == 2
+        store.close()
+        with pytest.raises(TaskClosedError):
+            drain(busy)
+        busy.close()
+        assert count_of(sockets_to(proxy.endpoint)) == 0
+    assert not [thread for thread in threading.enumerate() if thread.name == "http"]
 
 
 def test_a_redirect_is_followed(gcs_bucket, opened):
@@ -276,11 +299,12 @@ def test_a_redirect_is_followed(gcs_bucket, opened):
 def test_connections_are_kept_alive_by_tcp(gcs_bucket, opened, proxied):
     gcs_bucket.put("k", CONTENT)
     with FaultProxy(gcs_bucket.endpoint) as proxy:
-        store = opened(gcs_bucket.config(proxy=proxy.endpoint if proxied else ""))
+        store = opened(gcs_bucket.config(**{"proxy" if proxied else "endpoint": proxy.endpoint}))
         stream = store.open(only(store))
-        kept = stream._body.connection.sock
-        assert kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        (kept,) = sockets_to(proxy.endpoint)
+        with kept:
+            assert kept.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert kept.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert drain(stream) == CONTENT
 
 
@@ -426,7 +450,7 @@ def test_one_thread_renews_a_token_for_all(gcs_bucket, opened, how):
     def go(_):
         barrier.wait(30)
         if how == "refused":
-            store._short.tokens.renew("Bearer t1")
+            store._tokens.renew("Bearer t1")
         return read(store, native)
 
     with ThreadPoolExecutor(8) as pool:

@@ -482,7 +482,7 @@ def test_the_proxy_is_the_one_that_boto3_takes_for_the_same_address(moto_bucket,
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3")
     for region, proxied in (("eu-west-1", False), ("eu-central-1", True)):
         store = opened(S3Config(bucket="lake", region=region, anonymous=True))
-        assert bool(store._http._proxy_config._proxies) is proxied
+        assert bool(store._http.options.proxy) is proxied
         assert bool(store._client._endpoint.http_session._proxy_config._proxies) is proxied
         assert store.address == ""
 

@@ -397,9 +397,10 @@ class TestFaults:
 
     def test_a_connection_refused_or_dropped_is_retriable(self, rig):
         _, proxy, store, native = rig
-        proxy.add(Fault(refuse=True))
+        proxy.add(Fault(refuse=True, times=None))  # a connection that was idle is made anew by itself
         with pytest.raises(StoreUnavailableError):
             store.open(native)
+        proxy.clear()
         assert read(store, native) == CONTENT
 
     def test_silence_is_a_timeout(self, rig, opened):

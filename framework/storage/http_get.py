@@ -1,0 +1,130 @@
+"""A GET of an object over the loop: what the stores of every vendor have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from framework.errors import RetriableError, SourceError
+from framework.storage.http_body import announces_length
+from framework.storage.http_loop import HttpAnswer, HttpLoop
+from framework.store import ReadRoom
+from framework.transformer import ReadStream
+
+if TYPE_CHECKING:
+    from framework.model.objects import NativeObject
+
+OK = (200, 206)
+
+
+class GetJudge(Protocol):
+    """A store, as it makes and judges the GETs of its objects."""
+
+    def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
+        """The error that an answer with another status than 200 and 206 means, by its head and body alone.
+
+        None when it takes more to know: `settle` finds it out. Called in any thread; must not block.
+        """
+
+    def failure(self, error: BaseException, native: NativeObject) -> SourceError:
+        """The error that a failure of the connection means."""
+
+    def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
+        """The stream of an answer that has begun, or the error that it means. May block and ask again."""
+
+
+class ObjectGet:
+    """One read of one object: a `PendingStream`.
+
+    Attributes:
+        native: the object's listed version.
+        start: first byte.
+        stop: the byte after the last.
+        problem: why the request could not be made; `result` raises it.
+    """
+
+    __slots__ = ("_answer", "_judge", "_retry", "native", "problem", "start", "stop")
+
+    def __init__(self, judge: GetJudge, native: NativeObject, start: int, stop: int) -> None:
+        self._judge = judge
+        self._answer: HttpAnswer | None = None
+        self._retry: Callable[[RetriableError], float | None] | None = None
+        self.native = native
+        self.start = start
+        self.stop = stop
+        self.problem: Exception | None = None
+
+    @property
+    def wanted(self) -> str | None:
+        """The header `Range`; None for the whole object."""
+        if self.start == 0 and self.stop == self.native.size:
+            return None
+        return f"bytes={self.start}-{self.stop - 1}"
+
+    def send(
+        self,
+        loop: HttpLoop,
+        url: str,
+        headers: Sequence[str],
+        *,
+        room: ReadRoom | None = None,
+        retry: Callable[[RetriableError], float | None] | None = None,
+    ) -> None:
+        """Start the request."""
+        self._retry = retry
+        self._answer = loop.get(url, headers, room=room, retry=self._again if retry is not None else None)
+
+    def _again(self, answer: HttpAnswer) -> float | None:
+        """Decide in the loop's thread about a request made ahead that failed before its first byte."""
+        try:
+            if answer.failure is not None:
+                error: SourceError | None = self._judge.failure(answer.failure, self.native)
+            else:
+                error = self._judge.refusal(self, answer)
+        except Exception:  # noqa: BLE001 - the reader judges it again, and raises
+            return None
+        if self._retry is None or not isinstance(error, RetriableError):
+            return None
+        return self._retry(error)
+
+    def result(self) -> ReadStream:
+        """Return the stream; raise as `ObjectStore.open` does."""
+        if self.problem is not None:
+            raise self.problem
+        answer = self._answer
+        assert answer is not None
+        try:
+            status = answer.status
+        except Exception as error:
+            raise self._judge.failure(error, self.native) from error
+        try:
+            if status not in OK:
+                self._wait_refusal(answer)
+                refused = self._judge.refusal(self, answer)
+                if refused is not None:
+                    raise refused  # noqa: TRY301
+            return self._judge.settle(self, answer)
+        except BaseException:
+            answer.close()
+            raise
+
+    def _wait_refusal(self, answer: HttpAnswer) -> None:
+        try:
+            answer.wait_refusal()
+        except Exception as error:
+            raise self._judge.failure(error, self.native) from error
+
+    def announces_length(self) -> bool:
+        """Whether the answer announces the length of its body; waits for it."""
+        answer = self._answer
+        if answer is None:
+            return False
+        try:
+            return answer.status in OK and announces_length(answer.headers)
+        except Exception as error:
+            raise self._judge.failure(error, self.native) from error
+
+    def close(self) -> None:
+        """Drop the request, from any thread."""
+        if self._answer is not None:
+            self._answer.shutdown()

@@ -1,0 +1,723 @@
+"""All GETs of a store in one thread: libcurl's multi interface. The one door to pycurl.
+
+Callers start a request and wait for its answer later, so hundreds can be under way. A store signs requests and judges
+answers; here are connections, time limits, back-pressure, the number of requests at once, and retries of what was
+requested ahead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import os
+import select
+import threading
+import time
+from _thread import LockType, allocate_lock
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pycurl
+
+from framework.errors import TaskClosedError
+from framework.storage.http_errors import (
+    HttpConnectError,
+    HttpConnectTimeoutError,
+    HttpCutError,
+    HttpError,
+    HttpProxyError,
+    HttpReadTimeoutError,
+    HttpTlsError,
+)
+from framework.storage.listing.limiter import CallPace
+from framework.store import ReadRoom
+
+log = logging.getLogger(__name__)
+
+WINDOW_BYTES = 1 << 21
+"""What an answer without a room of its own may hold for its reader."""
+
+BUFFER_BYTES = 1 << 19
+"""The most that libcurl takes off a socket at once: large, because each piece costs a call into Python."""
+
+LONGEST_REFUSAL_BYTES = 65_536
+CLOSE_SECONDS = 1.0
+_SLOWEST_SWEEP_SECONDS = 1.0
+_THROTTLED = (429, 503)
+_REFUSALS = 300
+"""From this status on an answer has no bytes of the object."""
+
+RetryAfter = Callable[["HttpAnswer"], "float | None"]
+"""Called in the loop's thread with an answer that failed before its first byte: seconds until the same request is made
+again, or None to let the reader see the failure. Must not block."""
+
+
+@attrs.frozen(kw_only=True)
+class HttpOptions:
+    """How the loop connects.
+
+    Attributes:
+        connect_seconds: limit of a connection attempt, with TLS.
+        read_seconds: limit of silence.
+        max_connections: connections kept, and requests made ahead at once.
+        proxy: address of the proxy; empty = none, whatever the environment says.
+        ca_file: the certificate authorities to trust; a file, or a folder of hashed names.
+    """
+
+    connect_seconds: float
+    read_seconds: float
+    max_connections: int
+    proxy: str = attrs.field(default="", repr=False)
+    ca_file: str = ""
+
+
+class HttpAnswer:
+    """A request and its answer. One reader; `abort` may come from any thread.
+
+    Attributes:
+        room: memory that the body may take; None: `WINDOW_BYTES`.
+        started: whether the reader may look at it: it will not be requested again.
+        complete: whether the transfer has ended.
+        ended: whether it has ended for the reader, too.
+        failure: why the transfer ended early; set by the loop.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_head",
+        "_held",
+        "_loop",
+        "_status",
+        "_waiter",
+        "active_at",
+        "complete",
+        "ended",
+        "failure",
+        "lines",
+        "paused",
+        "permitted",
+        "request_headers",
+        "retry",
+        "room",
+        "sent_at",
+        "started",
+        "transfer",
+        "url",
+    )
+
+    def __init__(
+        self, loop: HttpLoop, url: str, headers: Sequence[str], room: ReadRoom | None, retry: RetryAfter | None
+    ) -> None:
+        self._loop = loop
+        self.url = url
+        self.request_headers = headers
+        self.room = room
+        self.retry = retry
+        self.transfer: _Transfer | None = None
+        self.sent_at = self.active_at = 0.0
+        self.paused = self.permitted = False
+        self._waiter: LockType | None = None
+        self._held = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.lines: list[bytes] = []
+        self._chunks: deque[bytes] = deque()
+        self._status = 0
+        self._head: dict[str, str] | None = None
+        self.started = self.complete = self.ended = False
+        self.failure: Exception | None = None
+
+    # The reader's side
+
+    @property
+    def status(self) -> int:
+        """The status; waits for it.
+
+        Raises:
+            HttpError: there was no answer.
+            TaskClosedError: the request was aborted, or the loop is closed.
+        """
+        while not (self.started or self.ended or self._is_judged):
+            self._wait()
+        if not self._status:
+            if self.failure is not None and not self.started:
+                raise self.failure
+            self._parse()
+        return self._status
+
+    @property
+    def _is_judged(self) -> bool:
+        """Whether the loop's thread is asking whether to make the request again; the reader does not see it yet."""
+        return self.complete and self._loop.is_current
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The answer's headers, names in lower case; only after `status`."""
+        if self._head is None:
+            self._parse()
+        return self._head or {}
+
+    def _parse(self) -> None:
+        lines = self.lines
+        self._status = status_in(lines)
+        if not self._status:
+            raise HttpError("the answer has no status")
+        first = max(number for number, line in enumerate(lines) if line.startswith(b"HTTP/"))
+        head: dict[str, str] = {}
+        for line in lines[first + 1 :]:
+            name, colon, value = line.decode("latin-1").partition(":")
+            if colon:
+                name, value = name.lower(), value.strip()
+                head[name] = f"{head[name]}, {value}" if name in head else value
+        self._head = head
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes: `size` of them, or what has come of a body that is read ahead; waits for the first.
+
+        `b""` at the end, also at a premature end.
+
+        Raises:
+            HttpError: the connection broke, or was silent for too long.
+            TaskClosedError: the request was aborted, or the loop is closed.
+        """
+        chunks = self._chunks
+        while not chunks:
+            if self.ended:
+                if self.failure is not None and not isinstance(self.failure, HttpCutError):
+                    raise self.failure
+                return b""
+            self._wait()
+        parts: list[bytes] = []
+        length = 0
+        while chunks:
+            data = chunks.popleft()
+            if length + len(data) > size:
+                chunks.appendleft(data[size - length :])
+                data = data[: size - length]
+            parts.append(data)
+            length += len(data)
+            self._give(len(data))
+            if length == size:
+                break
+            while self.room is None and not (chunks or self.ended):  # what is not read ahead is read in full
+                self._wait()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_all(self) -> bytes:
+        """Return the whole body, which is a document.
+
+        Raises:
+            HttpError: it did not come whole.
+            TaskClosedError: the request was aborted, or the loop is closed.
+        """
+        parts = []
+        while data := self.read(WINDOW_BYTES):
+            parts.append(data)
+        if self.failure is not None:
+            raise self.failure
+        return b"".join(parts)
+
+    def wait_refusal(self) -> bytes:
+        """Return the beginning of the body of an answer that is an error, waiting for it; may be called again.
+
+        Raises:
+            HttpError: it did not come whole.
+            TaskClosedError: the request was aborted, or the loop is closed.
+        """
+        while not (self.ended or self._is_judged) and sum(map(len, self._chunks)) < LONGEST_REFUSAL_BYTES:
+            self._wait()
+        if self.failure is not None:
+            raise self.failure
+        return b"".join(self._chunks)[:LONGEST_REFUSAL_BYTES]
+
+    def _give(self, size: int) -> None:
+        room = self.room
+        if room is not None:
+            room.give(size)
+        else:
+            self._held -= size
+            if self.paused:
+                self._loop.resume()
+
+    def _wait(self) -> None:
+        waiter = allocate_lock()
+        waiter.acquire()
+        before = len(self._chunks), self.started, self.ended
+        self._waiter = waiter  # from here on a change releases it
+        if (len(self._chunks), self.started, self.ended) == before:
+            self._loop.check_alive()
+            waiter.acquire()
+        self._waiter = None
+
+    def close(self) -> None:
+        """End the transfer; its connection is closed unless all has come."""
+        if not self.ended:
+            self._loop.post(self._loop.drop, self)
+        if self.room is not None:
+            self.room.close()
+
+    def shutdown(self) -> None:
+        """End the transfer at once, from another thread; a waiting `read` raises."""
+        self.end(TaskClosedError("the request was aborted"))
+        self._loop.post(self._loop.drop, self)
+
+    # The loop's side
+
+    def keep(self, data: bytes) -> bool:
+        """Add a piece of the body; False when there is no room for it now."""
+        room = self.room
+        if room is not None:
+            if not room.take(len(data), self._loop.resume):
+                return False
+        elif self._held >= WINDOW_BYTES:
+            return False
+        else:
+            self._held += len(data)
+        self._chunks.append(data)
+        if not self.started:
+            self.started = self.retry is None or status_in(self.lines) < _REFUSALS
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            waiter.release()
+        return True
+
+    def end(self, failure: Exception | None) -> None:
+        """End the answer. Idempotent: the first failure counts."""
+        if not self.ended:
+            self.failure = failure
+            self.started = self.started or failure is None
+            self.ended = True
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            waiter.release()
+
+
+def status_in(lines: Sequence[bytes]) -> int:
+    """The status in the lines of a head; 0 without one. A proxy's answer to CONNECT and informational ones come before."""
+    for line in reversed(lines):
+        if line.startswith(b"HTTP/"):
+            words = line.split(None, 2)
+            return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+    return 0
+
+
+class _Transfer:
+    """An easy handle of libcurl, used for one request after the other: options that stay are set once."""
+
+    __slots__ = ("_loop", "answer", "curl", "lines")
+
+    def __init__(self, loop: HttpLoop, options: HttpOptions) -> None:
+        self._loop = loop
+        self.answer: HttpAnswer | None = None
+        self.lines: list[bytes] = []
+        self.curl = curl = pycurl.Curl()
+        for option, value in (
+            (pycurl.NOSIGNAL, 1),
+            (pycurl.PATH_AS_IS, 1),  # a key may be `./x` or `a//b`
+            (pycurl.FOLLOWLOCATION, 0),
+            (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
+            (pycurl.CONNECTTIMEOUT_MS, int(options.connect_seconds * 1000)),
+            (pycurl.TCP_KEEPALIVE, 1),
+            (pycurl.TCP_NODELAY, 1),
+            (pycurl.BUFFERSIZE, BUFFER_BYTES),
+            (pycurl.PROXY, options.proxy),
+            (pycurl.NOPROXY, ""),
+            (pycurl.WRITEFUNCTION, self._body),
+        ):
+            curl.setopt(option, value)
+        if options.ca_file:
+            folder = Path(options.ca_file).is_dir()
+            curl.setopt(pycurl.CAPATH if folder else pycurl.CAINFO, options.ca_file)
+            curl.setopt(pycurl.PROXY_CAPATH if folder else pycurl.PROXY_CAINFO, options.ca_file)
+
+    def prepare(self, answer: HttpAnswer) -> None:
+        """Take the next request."""
+        self.answer = answer
+        curl = self.curl
+        curl.setopt(pycurl.URL, answer.url)
+        curl.setopt(pycurl.HTTPHEADER, answer.request_headers)
+        curl.setopt(pycurl.HEADERFUNCTION, answer.lines.append)
+
+    def _body(self, data: bytes) -> int | None:
+        answer = self.answer
+        if answer is None:
+            return None
+        answer.active_at = self._loop.now
+        if answer.keep(data):
+            return None
+        answer.paused = True
+        self._loop.paused.append(answer)
+        pause: int = pycurl.WRITEFUNC_PAUSE
+        return pause
+
+
+class HttpLoop:
+    """The GETs of one store. Threads may share it; its thread starts with the first request, also in a forked process.
+
+    Requests made ahead are started in order, as many at once as `CallPace` allows: it starts low, and halves when the
+    store throttles. A request that somebody waits for is started at once.
+    """
+
+    def __init__(self, options: HttpOptions) -> None:
+        self.options = options
+        self.pace = CallPace(most=options.max_connections)
+        self.now = 0.0
+        self.paused: list[HttpAnswer] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+        self._commands: deque[tuple[Callable[[HttpAnswer], None], HttpAnswer]] = deque()
+        self._asleep = False
+        self._wake_fd = -1
+        self._resuming = False
+        self._waiting: deque[HttpAnswer] = deque()
+        self._later: list[tuple[float, int, HttpAnswer]] = []
+        self._numbers = itertools.count()
+        self._transfers: dict[Any, _Transfer] = {}
+        self._free: list[_Transfer] = []
+        self._due: float | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is the loop's."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def connections(self) -> int:
+        """Requests under way."""
+        return len(self._transfers)
+
+    def get(
+        self, url: str, headers: Sequence[str], *, room: ReadRoom | None = None, retry: RetryAfter | None = None
+    ) -> HttpAnswer:
+        """Start a GET and return at once.
+
+        Args:
+            url: percent-encoded; sent as it is.
+            headers: lines, `Name: value`; `Name:` leaves out what libcurl would send.
+            room: given for a request made ahead: memory that its body may take.
+            retry: decides on retries of a request made ahead.
+        """
+        answer = HttpAnswer(self, url, headers, room, retry)
+        self.post(self._start if room is None else self._queue, answer)
+        return answer
+
+    def post(self, command: Callable[[HttpAnswer], None], answer: HttpAnswer) -> None:
+        """Have the loop's thread call `command(answer)`."""
+        if self._pid != os.getpid():
+            self._start_thread()
+        self._commands.append((command, answer))
+        if self._closed:
+            answer.end(TaskClosedError("the store is closed"))
+        if self._asleep:
+            self._wake()
+
+    def resume(self) -> None:
+        """Let paused transfers go on, as far as there is room."""
+        if not self._resuming:
+            self._resuming = True
+            if self._asleep:
+                self._wake()
+
+    def check_alive(self) -> None:
+        """Raise when no thread will ever end a request.
+
+        Raises:
+            TaskClosedError: the loop is closed, or belongs to the process that this one was forked from.
+        """
+        if self._closed or self._pid != os.getpid():
+            raise TaskClosedError("the store is closed")
+
+    def close(self) -> None:
+        """End all transfers, connections and the thread, within a second. Idempotent."""
+        with self._lock:
+            self._closed = True
+            thread = self._thread if self._pid == os.getpid() else None
+        if thread is not None and thread is not threading.current_thread():
+            self._wake()
+            thread.join(CLOSE_SECONDS)
+
+    def _wake(self) -> None:
+        with self._lock:
+            self._asleep = False
+            if self._wake_fd >= 0:
+                with contextlib.suppress(BlockingIOError):  # full: it is awake
+                    os.write(self._wake_fd, b"x")
+
+    def _start_thread(self) -> None:
+        with self._lock:
+            if self._pid == os.getpid() or self._closed:
+                return
+            if self._pid:  # forked: what the parent's thread uses must not be closed here
+                _OF_PARENTS.append((self._transfers, self._free))
+            self._reset()
+            read_fd, self._wake_fd = os.pipe()
+            os.set_blocking(read_fd, False)
+            os.set_blocking(self._wake_fd, False)
+            self._pid = os.getpid()
+            self._thread = threading.Thread(target=self._run, args=(read_fd,), name="http", daemon=True)
+            self._thread.start()
+
+    # Everything below runs in the loop's thread
+
+    def _run(self, wake_fd: int) -> None:
+        multi = self._multi = pycurl.CurlMulti()
+        poll = self._poll = select.epoll()
+        poll.register(wake_fd, select.EPOLLIN)
+        multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
+        multi.setopt(pycurl.M_MAXCONNECTS, self.options.max_connections)
+        sweep = min(self.options.read_seconds / 4, _SLOWEST_SWEEP_SECONDS)
+        swept = 0.0
+        failure: Exception = TaskClosedError("the store is closed")
+        try:
+            while not self._closed:
+                self.now = time.monotonic()
+                self._work(multi)
+                if self.now >= swept + sweep:
+                    swept = self.now
+                    self._end_silent()
+                self._asleep = True
+                timeout = 0.0 if self._commands or self._resuming or self._closed else self._patience(sweep)
+                events = poll.poll(timeout)
+                self._asleep = False
+                self.now = time.monotonic()
+                for fd, event in events:
+                    if fd == wake_fd:
+                        os.read(wake_fd, 4096)
+                    else:
+                        multi.socket_action(fd, _MASKS.get(event, pycurl.CSELECT_IN | pycurl.CSELECT_ERR))
+                if self._due is not None and self._due <= self.now:
+                    self._due = None
+                    multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+                self._collect(multi)
+        except Exception as error:
+            log.exception("the thread of the store's requests failed")
+            failure = error
+        finally:
+            self._finish(multi, failure)
+            poll.close()
+            with self._lock:
+                os.close(wake_fd)
+                os.close(self._wake_fd)
+                self._wake_fd = -1
+
+    def _finish(self, multi: Any, failure: Exception) -> None:
+        self._closed = True
+        for transfer in list(self._transfers.values()):
+            multi.remove_handle(transfer.curl)
+            transfer.curl.close()
+            if transfer.answer is not None:
+                transfer.answer.end(failure)
+        self._transfers.clear()
+        for transfer in self._free:
+            transfer.curl.close()
+        self._free.clear()
+        multi.close()
+        for answer in [*self._waiting, *(answer for _, _, answer in self._later)]:
+            answer.end(failure)
+        while self._commands:
+            self._commands.popleft()[1].end(failure)
+
+    def _patience(self, sweep: float) -> float:
+        until = self.now + sweep if self._transfers else None
+        for due in (self._due, self._later[0][0] if self._later else None):
+            if due is not None and (until is None or due < until):
+                until = due
+        return -1 if until is None else max(0.0, until - self.now)
+
+    def _work(self, multi: Any) -> None:
+        """Obey commands, start what may be started, and let paused transfers go on."""
+        commands = self._commands
+        while commands:
+            command, answer = commands.popleft()
+            command(answer)
+        while self._later and self._later[0][0] <= self.now:
+            self._waiting.appendleft(heapq.heappop(self._later)[2])
+        waiting = self._waiting
+        while waiting:
+            permitted = self.pace.take(1) == 1
+            if not permitted and not self._all_paused:
+                break
+            answer = waiting.popleft()
+            answer.permitted = permitted
+            if answer.ended:
+                self._give_back(answer)
+            else:
+                self._start(answer)
+        if self._resuming:
+            self._resuming = False
+            paused, self.paused = self.paused, []
+            for answer in paused:
+                if answer.transfer is not None:
+                    answer.paused = False
+                    answer.active_at = self.now
+                    answer.transfer.curl.pause(pycurl.PAUSE_CONT)
+        if self._due is not None and self._due <= self.now:
+            self._due = None
+            multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+
+    @property
+    def _all_paused(self) -> bool:
+        """Whether every transfer waits for room: the object being delivered may then be the one that is to start."""
+        if not self.paused:
+            return False
+        return all(transfer.answer is None or transfer.answer.paused for transfer in self._transfers.values())
+
+    def _queue(self, answer: HttpAnswer) -> None:
+        self._waiting.append(answer)
+
+    def _start(self, answer: HttpAnswer) -> None:
+        if answer.ended:
+            return
+        transfer = self._free.pop() if self._free else _Transfer(self, self.options)
+        answer.transfer = transfer
+        answer.sent_at = answer.active_at = self.now
+        try:
+            transfer.prepare(answer)
+        except (pycurl.error, TypeError, ValueError) as error:
+            answer.end(HttpError(f"the request cannot be made: {error}"))
+            self._give_back(answer)
+            return
+        self._transfers[transfer.curl] = transfer
+        self._multi.add_handle(transfer.curl)
+
+    def drop(self, answer: HttpAnswer) -> None:
+        """End a transfer whose answer is no longer wanted; only in the loop's thread."""
+        if answer.transfer is not None:
+            self._release(answer.transfer)
+        answer.end(TaskClosedError("the request was dropped"))
+
+    def _release(self, transfer: _Transfer) -> None:
+        answer = transfer.answer
+        self._multi.remove_handle(transfer.curl)
+        del self._transfers[transfer.curl]
+        transfer.answer = None
+        self._free.append(transfer)
+        if answer is not None:
+            self._give_back(answer)
+
+    def _give_back(self, answer: HttpAnswer, *, succeeded: bool = False) -> None:
+        answer.transfer = None
+        if answer.permitted:
+            answer.permitted = False
+            self.pace.give_back(1, succeeded=succeeded)
+
+    def _collect(self, multi: Any) -> None:
+        """End the answers whose transfers have ended."""
+        left = 1
+        while left:
+            left, done, failed = multi.info_read()
+            for curl in done:
+                self._end(self._transfers[curl], None)
+            for curl, code, said in failed:
+                self._end(self._transfers[curl], self._failure(code, said))
+
+    def _end(self, transfer: _Transfer, failure: HttpError | None) -> None:
+        answer = transfer.answer
+        self._multi.remove_handle(transfer.curl)
+        del self._transfers[transfer.curl]
+        transfer.answer = None
+        self._free.append(transfer)
+        if answer is None:
+            return
+        status = status_in(answer.lines)
+        good = failure is None and status < _REFUSALS
+        if status in _THROTTLED:
+            self.pace.throttled(answer.sent_at)
+        self._give_back(answer, succeeded=good)
+        if not answer.ended:
+            answer.failure = failure
+            answer.complete = True
+            # what broke in its body is resumed by its reader, behind what has come
+            if answer.retry is not None and not good and (status >= _REFUSALS or not status) and self._again(answer):
+                return
+        answer.end(failure)
+
+    def _again(self, answer: HttpAnswer) -> bool:
+        """Make a request again that was refused or got no answer, if its maker wants that."""
+        delay = answer.retry(answer) if answer.retry is not None else None
+        if delay is None:
+            return False
+        if answer.room is not None:
+            answer.room.give(sum(map(len, answer._chunks)))  # noqa: SLF001
+        answer._begin()  # noqa: SLF001
+        heapq.heappush(self._later, (self.now + delay, next(self._numbers), answer))
+        return True
+
+    def _failure(self, code: int, said: str) -> HttpError:
+        if code == pycurl.E_PARTIAL_FILE:
+            return HttpCutError(said)
+        if code == pycurl.E_OPERATION_TIMEDOUT:
+            return HttpConnectTimeoutError(said)
+        if code in _TLS:
+            said = f"WRONG_VERSION: {said}" if "wrong version" in said.lower() else said
+            return HttpTlsError(said if code == pycurl.E_SSL_CONNECT_ERROR else f"CERTIFICATE: {said}")
+        if self.options.proxy and (code in _PROXY or "CONNECT tunnel" in said):
+            return HttpProxyError(said)
+        if code in (pycurl.E_COULDNT_CONNECT, pycurl.E_COULDNT_RESOLVE_HOST):
+            return HttpConnectError(said)
+        return HttpError(said or f"libcurl's error {code}")
+
+    def _end_silent(self) -> None:
+        limit = self.now - self.options.read_seconds
+        for transfer in list(self._transfers.values()):
+            answer = transfer.answer
+            if answer is None or answer.paused or answer.active_at > limit:
+                continue
+            before = transfer.curl.getinfo(pycurl.PRETRANSFER_TIME)
+            if before and max(answer.active_at, answer.sent_at + before) <= limit:
+                self._end(transfer, HttpReadTimeoutError(f"nothing came for {self.options.read_seconds:g} seconds"))
+
+    def _watch(self, event: int, fd: int, _multi: Any, _data: Any) -> None:
+        """Called by libcurl: which events of a socket it waits for."""
+        if event == pycurl.POLL_REMOVE:
+            try:
+                self._poll.unregister(fd)
+            except OSError:
+                return  # closed already, so no longer registered
+            return
+        try:
+            self._poll.modify(fd, _EVENTS[event])
+        except FileNotFoundError:
+            self._poll.register(fd, _EVENTS[event])
+
+    def _set_timer(self, milliseconds: int) -> None:
+        """Called by libcurl: when it wants to be called without an event."""
+        self._due = None if milliseconds < 0 else self.now + milliseconds / 1000
+
+
+_EVENTS = {
+    pycurl.POLL_NONE: 0,
+    pycurl.POLL_IN: select.EPOLLIN,
+    pycurl.POLL_OUT: select.EPOLLOUT,
+    pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
+}
+_MASKS = {
+    select.EPOLLIN: pycurl.CSELECT_IN,
+    select.EPOLLOUT: pycurl.CSELECT_OUT,
+    select.EPOLLIN | select.EPOLLOUT: pycurl.CSELECT_IN | pycurl.CSELECT_OUT,
+}
+_TLS = (
+    pycurl.E_SSL_CONNECT_ERROR,
+    pycurl.E_PEER_FAILED_VERIFICATION,
+    pycurl.E_SSL_CACERT_BADFILE,
+    pycurl.E_SSL_CERTPROBLEM,
+)
+_PROXY = (pycurl.E_COULDNT_RESOLVE_PROXY, pycurl.E_COULDNT_CONNECT)
+
+_OF_PARENTS: list[object] = []
+"""Handles of a parent process: closing one here would write into the parent's connections."""

@@ -1,0 +1,67 @@
+"""A bucket in another region than the configured one: boto3 follows the redirect, and reads are signed for that region."""
+
+import io
+
+import pytest
+from botocore.awsrequest import AWSResponse, HeadersDict
+
+from framework.errors import ConfigError
+from framework.model.objects import NativeObject
+from framework.storage.http_get import ObjectGet
+from s3_source.client import S3Store
+from s3_source.config import S3Config
+
+NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/k", size=3, version="e@1", modified_ms=1)
+
+
+class Empty(io.BytesIO):
+    """A body without bytes."""
+
+    def stream(self, *_, **__):
+        return iter(())
+
+
+@pytest.fixture
+def store():
+    made = S3Store(
+        S3Config(bucket="lake", region="us-east-1", access_key_id="AKIDEXAMPLE", secret_access_key="secret-key")
+    )
+    yield made
+    made.close()
+
+
+def answering(store, answer):
+    """What boto3 is answered when it looks for the bucket; the hosts that it asked."""
+    asked = []
+
+    def send(*, request, **_):
+        asked.append(request.url.split("/")[2])
+        status, headers = answer(asked[-1])
+        return AWSResponse(request.url, status, HeadersDict(headers), Empty())
+
+    for operation in ("HeadObject", "HeadBucket"):
+        store._client.meta.events.register_first(f"before-send.s3.{operation}", send)
+    return asked
+
+
+def test_reads_are_signed_for_the_region_that_boto3_finds(store):
+    url, lines = store._request(ObjectGet(store, NATIVE, 0, 3), {})
+    assert url == "https://lake.s3.amazonaws.com/a/k"
+    assert any("/us-east-1/s3/" in line for line in lines)
+
+    def answer(host):
+        return (200, {}) if "eu-west-3" in host else (301, {"x-amz-bucket-region": "eu-west-3"})
+
+    asked = answering(store, answer)
+    store._find_bucket(NATIVE, ConfigError("elsewhere"))
+    url, lines = store._request(ObjectGet(store, NATIVE, 0, 3), {})
+    assert url == "https://lake.s3.eu-west-3.amazonaws.com/a/k"
+    assert any("/eu-west-3/s3/" in line for line in lines)
+    assert asked[0] == "lake.s3.amazonaws.com"
+
+
+def test_a_redirect_to_nowhere_is_the_refusal_itself(store):
+    store._request(ObjectGet(store, NATIVE, 0, 3), {})
+    answering(store, lambda _: (403, {}))
+    with pytest.raises(ConfigError, match="elsewhere"):
+        store._find_bucket(NATIVE, ConfigError("elsewhere"))

@@ -1,0 +1,482 @@
+"""The loop of all GETs: hundreds at once, paused and resumed, retried, ended, on keys of any form; no thread is left."""
+
+import os
+import socket
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from framework.errors import StoreUnavailableError, TaskClosedError
+from framework.model.objects import NativeObject
+from framework.storage.http_body import HttpStream
+from framework.storage.http_errors import HttpConnectError, HttpCutError, HttpError, HttpReadTimeoutError
+from framework.storage.http_get import OK, ObjectGet
+from framework.storage.http_loop import WINDOW_BYTES, HttpLoop, HttpOptions
+from framework.storage.prefetch import FetchAhead
+from framework.storage.resuming_stream import StoreInput
+from framework.storage.retry import RetryPolicy
+from framework.store import ListPage, ObjectStore
+from tests.support.stopwatch import Stopwatch
+
+
+class Answering:
+    """Answers each request with what `answer(path, number of times it was asked for)` gives: bytes, in parts.
+
+    A part may be an event, which is waited for; None ends the connection.
+    """
+
+    def __init__(self, answer):
+        self.answer = answer
+        self.asked = Counter()
+        self.open_now = self.most_open = self.connections = 0
+        self.lock = threading.Lock()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.sockets = set()
+        self.threads = [threading.Thread(target=self.accept, daemon=True)]
+        self.threads[0].start()
+
+    @property
+    def endpoint(self):
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def accept(self):
+        while True:
+            try:
+                one, _ = self.listener.accept()
+            except OSError:
+                return
+            with self.lock:
+                self.connections += 1
+                self.sockets.add(one)
+                thread = threading.Thread(target=self.serve, args=(one,), daemon=True)
+                self.threads.append(thread)
+            thread.start()
+
+    def serve(self, one):
+        with one:
+            file = one.makefile("rb")
+            with file:
+                try:
+                    while line := file.readline():
+                        while file.readline().strip():
+                            pass
+                        path = line.split()[1].decode()
+                        with self.lock:
+                            self.asked[path] += 1
+                            number = self.asked[path]
+                            self.open_now += 1
+                            self.most_open = max(self.most_open, self.open_now)
+                        try:
+                            for part in self.answer(path, number):
+                                if part is None:
+                                    return
+                                if isinstance(part, threading.Event):
+                                    part.wait(60)
+                                else:
+                                    one.sendall(part)
+                        finally:
+                            with self.lock:
+                                self.open_now -= 1
+                except OSError:
+                    return
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        with self.lock:
+            for one in self.sockets:
+                try:
+                    one.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    continue
+        for thread in self.threads:
+            thread.join(30)
+
+
+def ok(body, head=b""):
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), head, body)
+
+
+def refused(status, head=b""):
+    return b"HTTP/1.1 %d No\r\nContent-Length: 4\r\n%s\r\nbusy" % (status, head)
+
+
+@pytest.fixture
+def serving():
+    made = []
+
+    def make(answer, **options):
+        server = Answering(answer)
+        loop = HttpLoop(HttpOptions(**{"connect_seconds": 5.0, "read_seconds": 30.0, "max_connections": 64, **options}))
+        made.extend((loop, server))
+        return server, loop
+
+    yield make
+    for one in made:
+        one.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "http"]
+
+
+class Store(ObjectStore):
+    """Objects of a server, over a loop."""
+
+    scheme = "test"
+    bucket = "b"
+
+    def __init__(self, server, loop):
+        self.server, self.loop = server, loop
+        self.failures = []
+
+    def list_page(self, *, prefix="", after="", continuation=None, page_size=1000):
+        return ListPage(objects=[])
+
+    def begin(self, native, start, end, *, room, retry):
+        get = ObjectGet(self, native, start, native.size if end is None else end)
+        get.send(self.loop, self.server.endpoint + native.key, [], room=room, retry=retry)
+        return get
+
+    def open(self, native, start=0, end=None):
+        get = ObjectGet(self, native, start, native.size if end is None else end)
+        get.send(self.loop, f"{self.server.endpoint}{native.key}?from={start}", [])
+        return get.result()
+
+    def refusal(self, get, answer):
+        error = StoreUnavailableError(f"{answer.status}: {answer.wait_refusal()!r}")
+        if "retry-after" in answer.headers:
+            error.retry_after_seconds = float(answer.headers["retry-after"])
+        return error
+
+    def failure(self, error, native):
+        self.failures.append(error)
+        if isinstance(error, TaskClosedError):
+            return error
+        return StoreUnavailableError(f"{type(error).__name__}: {error}")
+
+    def settle(self, get, answer):
+        assert answer.status in OK
+        return HttpStream(answer, get.stop - get.start, native=get.native, translate=self.failure)
+
+    def close(self):
+        self.loop.close()
+
+
+def native(key, size):
+    return NativeObject(scheme="test", bucket="b", key=key, size=size, version="v")
+
+
+def drain(stream, size=70_000):
+    parts = []
+    while data := stream.read(size):
+        parts.append(data)
+    stream.close()
+    return b"".join(parts)
+
+
+def settled(count, *, least=0):
+    """Waits until a count no longer changes."""
+    seen = None
+    for _ in range(3000):
+        now = count()
+        if seen == now >= least:
+            return now
+        seen = now
+        threading.Event().wait(0.05)
+    raise AssertionError("it never settles")
+
+
+def test_requests_that_nobody_waits_for_overlap(serving):
+    gate = threading.Event()
+    server, loop = serving(lambda path, _: [gate, ok(path.encode())])
+    loop.pace._allowed = 40.0
+    fetch = FetchAhead(objects=40, max_bytes=1 << 20)
+    store = Store(server, loop)
+    inputs = [fetch.fetch(StoreInput(store, native(f"/k{number}", len(f"/k{number}"))), 0) for number in range(40)]
+    assert settled(lambda: server.open_now, least=40) == 40
+    gate.set()
+    assert [drain(one.open()) for one in inputs] == [f"/k{number}".encode() for number in range(40)]
+    assert server.connections == 40
+    fetch.close()
+    assert fetch.used_bytes == 0
+
+
+def test_more_is_requested_at_once_as_long_as_the_store_keeps_up(serving):
+    server, loop = serving(lambda path, _: [ok(b"x")])
+    fetch = FetchAhead(objects=500, max_bytes=1 << 20)
+    store = Store(server, loop)
+    before = loop.pace.allowed
+    inputs = [fetch.fetch(StoreInput(store, native(f"/{number}", 1)), 0) for number in range(500)]
+    assert [drain(one.open()) for one in inputs] == [b"x"] * 500
+    assert loop.pace.allowed > before
+    assert server.connections <= 64
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_store_that_throttles_is_asked_for_less_and_nothing_is_lost(serving, status):
+    server, loop = serving(lambda path, number: [refused(status) if number <= 2 else ok(path.encode())])
+    loop.pace._allowed = 64.0
+    fetch = FetchAhead(objects=100, max_bytes=1 << 20)
+    store, told = Store(server, loop), []
+    policy = RetryPolicy(base_seconds=0.001, cap_seconds=0.002)
+    inputs = [
+        fetch.fetch(StoreInput(store, native(f"/{number:03}", 4), policy, on_retry=lambda *said: told.append(said)), 0)
+        for number in range(100)
+    ]
+    assert [drain(one.open()) for one in inputs] == [b"/%03d" % number for number in range(100)]
+    assert set(server.asked.values()) == {3}
+    assert len(told) == 200
+    assert loop.pace.allowed < 64
+    assert fetch.used_bytes == 0
+
+
+def test_a_wait_that_the_store_asks_for_is_a_hint_with_a_cap(serving):
+    server, loop = serving(lambda path, number: [refused(503, b"Retry-After: 3600\r\n") if number == 1 else ok(b"x")])
+    fetch = FetchAhead(objects=1, max_bytes=1 << 20)
+    waits = []
+    source = StoreInput(
+        Store(server, loop),
+        native("/k", 1),
+        RetryPolicy(base_seconds=0.001, cap_seconds=0.05, jitter=0),
+        on_retry=lambda error, tries, seconds: waits.append((error.retry_after_seconds, tries, seconds)),
+    )
+    assert drain(fetch.fetch(source, 0).open()) == b"x"
+    assert waits == [(3600.0, 1, 0.05)]
+
+
+def test_tries_are_used_up_once_and_counted(serving):
+    server, loop = serving(lambda path, _: [refused(503)])
+    fetch = FetchAhead(objects=1, max_bytes=1 << 20)
+    policy = RetryPolicy(attempts=4, base_seconds=0.001)
+    fetched = fetch.fetch(StoreInput(Store(server, loop), native("/k", 1), policy), 0)
+    with pytest.raises(StoreUnavailableError, match=r"503: b'busy' \(gave up opening test://b//k after 4 tries"):
+        fetched.open()
+    assert server.asked["/k"] == 4
+    fetched.close()
+    assert fetch.used_bytes == 0
+
+
+def test_a_body_that_breaks_is_read_on_where_it_broke(serving):
+    content = bytes(range(256)) * 40
+
+    def answer(path, _number):
+        if "from=" in path:
+            return [ok(content[int(path.partition("from=")[2]) :])]
+        return [ok(content)[:-7000], None]
+
+    server, loop = serving(answer)
+    fetch = FetchAhead(objects=1, max_bytes=1 << 20)
+    source = StoreInput(Store(server, loop), native("/k", len(content)), RetryPolicy(base_seconds=0.001))
+    assert drain(fetch.fetch(source, 0).open()) == content
+    assert sum(server.asked.values()) == 2
+
+
+def test_what_is_read_ahead_stays_within_the_budget_and_the_head_goes_on(serving):
+    content = bytes(1 << 22)
+    server, loop = serving(lambda path, _: [ok(content)])
+    limit = 1 << 20
+    fetch = FetchAhead(objects=6, max_bytes=limit)
+    store = Store(server, loop)
+    inputs = [fetch.fetch(StoreInput(store, native(f"/{number}", len(content))), 0) for number in range(6)]
+    assert 0 < settled(lambda: fetch.used_bytes, least=1) <= limit
+    for one in inputs:
+        stream, got = one.open(), 0
+        while data := stream.read(1 << 17):
+            got += len(data)
+            assert fetch.used_bytes <= limit
+        stream.close()
+        assert got == len(content)
+    assert fetch.used_bytes == 0
+
+
+def test_a_stream_without_a_budget_holds_a_window_only(serving):
+    size = 8 * WINDOW_BYTES
+    sent = []
+
+    def parts():
+        yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size
+        for _ in range(size // 65_536):
+            sent.append(65_536)
+            yield bytes(65_536)
+
+    server, loop = serving(lambda *_: parts())
+    answer = loop.get(f"{server.endpoint}/k", [])
+    assert answer.status == 200
+    held = settled(lambda: sum(map(len, answer._chunks)))
+    assert held <= WINDOW_BYTES + (1 << 19)
+    assert len(sent) * 65_536 < size
+    assert len(drain(answer)) == size
+
+
+def test_a_request_that_is_waited_for_overtakes_those_that_are_not(serving):
+    gate = threading.Event()
+    server, loop = serving(lambda path, _: [gate, ok(b"x")] if path.startswith("/ahead") else [ok(b"now")])
+    fetch = FetchAhead(objects=80, max_bytes=1 << 20)
+    store = Store(server, loop)
+    ahead = [fetch.fetch(StoreInput(store, native(f"/ahead{number}", 1)), 0) for number in range(80)]
+    assert drain(store.open(native("/now", 3))) == b"now"
+    gate.set()
+    assert [drain(one.open()) for one in ahead] == [b"x"] * 80
+
+
+def test_an_object_that_is_requested_again_does_not_wait_for_those_that_wait_for_it(serving):
+    content = bytes(1 << 22)
+    server, loop = serving(
+        lambda path, number: [refused(503) if (path, number) == ("/0", 1) else ok(content)], max_connections=1
+    )
+    fetch = FetchAhead(objects=3, max_bytes=1 << 20)
+    store, policy = Store(server, loop), RetryPolicy(base_seconds=0.3, jitter=0)
+    inputs = [fetch.fetch(StoreInput(store, native(f"/{number}", len(content)), policy), 0) for number in range(3)]
+    settled(lambda: fetch.used_bytes, least=1)  # the second has come meanwhile, and is paused
+    assert [len(drain(one.open())) for one in inputs] == [len(content)] * 3
+    assert server.asked["/0"] == 2
+    fetch.close()
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind"),
+    [
+        ([None], HttpError),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", None], HttpCutError),
+        ([b"not HTTP at all\r\n\r\n", None], HttpError),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", None], HttpError),
+    ],
+    ids=["nothing", "no body", "no HTTP", "no length"],
+)
+def test_an_answer_that_is_none_is_an_error(serving, parts, kind):
+    server, loop = serving(lambda *_: parts)
+    with pytest.raises(kind):
+        assert loop.get(f"{server.endpoint}/k", []).status == 0
+
+
+def test_silence_is_an_error_and_other_transfers_go_on(serving):
+    gate = threading.Event()
+    server, loop = serving(
+        lambda path, _: [ok(b"abc")[:-1], gate, b"c"] if path == "/slow" else [ok(b"abc")], read_seconds=0.3
+    )
+    slow = loop.get(f"{server.endpoint}/slow", [])
+    assert slow.status == 200
+    with pytest.raises(HttpReadTimeoutError):
+        drain(slow)
+    assert drain(loop.get(f"{server.endpoint}/k", [])) == b"abc"
+    gate.set()
+
+
+def test_nobody_listens(serving):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    _, loop = serving(lambda *_: [])
+    with pytest.raises(HttpConnectError, match=str(port)):
+        assert loop.get(f"http://127.0.0.1:{port}/k", []).status == 0
+
+
+def test_any_path_is_sent_as_it_is(serving):
+    server, loop = serving(lambda path, _: [ok(b"x")])
+    paths = ["/b/a//b", "/b/./x", "/b/../x", "/b/a/%2E%2E/b", "/b/%01%7F%0A", "/b//", "/b/a%3Fb%23c", "/b/%F0%9F%98%80"]
+    for path in paths:
+        assert drain(loop.get(server.endpoint + path, [])) == b"x"
+    assert list(server.asked) == paths
+
+
+def test_a_redirect_is_handed_back_and_not_followed(serving):
+    other, _ = serving(lambda *_: [ok(b"theirs")])
+    place = other.endpoint.encode()
+    server, loop = serving(lambda *_: [refused(307, b"Location: %s/x\r\n" % place)])
+    answer = loop.get(f"{server.endpoint}/k", ["Authorization: secret"])
+    assert (answer.status, answer.headers["location"]) == (307, f"{other.endpoint}/x")
+    assert answer.wait_refusal() == b"busy"
+    assert not other.asked
+
+
+def test_an_informational_answer_comes_before_the_answer(serving):
+    _, loop = made = serving(lambda *_: [b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok(b"x", b"ETag: e\r\n")])
+    answer = loop.get(f"{made[0].endpoint}/k", [])
+    assert (answer.status, answer.headers.get("link"), answer.headers["etag"], drain(answer)) == (200, None, "e", b"x")
+
+
+def test_a_connection_is_used_again(serving):
+    server, loop = serving(lambda *_: [ok(b"x" * 1000)])
+    for _ in range(20):
+        assert len(drain(loop.get(f"{server.endpoint}/k", []))) == 1000
+    assert server.connections == 1
+
+
+def test_closing_ends_whoever_waits_at_once(serving):
+    gate = threading.Event()
+    server, loop = serving(lambda path, _: [gate, ok(b"x")])
+    ended = []
+
+    def wait(answer):
+        try:
+            answer.read(1)
+        except TaskClosedError:
+            ended.append(answer)
+
+    answers = [loop.get(f"{server.endpoint}/{number}", []) for number in range(5)]
+    threads = [threading.Thread(target=wait, args=(answer,), daemon=True) for answer in answers]
+    for thread in threads:
+        thread.start()
+    settled(lambda: server.open_now, least=5)
+    began = Stopwatch()
+    loop.close()
+    loop.close()
+    for thread in threads:
+        thread.join(30)
+    assert began.seconds < 5
+    assert len(ended) == 5
+    with pytest.raises(TaskClosedError):
+        assert loop.get(f"{server.endpoint}/k", []).status == 0
+    gate.set()
+
+
+def test_a_read_that_waits_ends_when_its_input_is_closed(serving):
+    gate = threading.Event()
+    server, loop = serving(lambda path, _: [gate, ok(b"x")])
+    fetch = FetchAhead(objects=1, max_bytes=1 << 20)
+    fetched, failed = fetch.fetch(StoreInput(Store(server, loop), native("/k", 1)), 0), []
+
+    def read():
+        try:
+            fetched.open()
+        except TaskClosedError as error:
+            failed.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    settled(lambda: server.open_now, least=1)
+    while not failed:
+        fetched.close()  # also before the reader has got so far
+        reader.join(0.05)
+    assert len(failed) == 1
+    gate.set()
+
+
+def test_an_object_that_is_given_up_costs_no_connection_of_others(serving):
+    gate = threading.Event()
+    server, loop = serving(lambda path, _: [gate, ok(b"x")] if path == "/hangs" else [ok(b"x")], max_connections=1)
+    fetch = FetchAhead(objects=9, max_bytes=1 << 20)
+    store = Store(server, loop)
+    hangs = fetch.fetch(StoreInput(store, native("/hangs", 1)), 0)
+    others = [fetch.fetch(StoreInput(store, native(f"/{number}", 1)), 0) for number in range(3)]
+    settled(lambda: server.open_now, least=1)
+    hangs.close()
+    assert [drain(one.open()) for one in others] == [b"x"] * 3
+    gate.set()
+
+
+def test_a_forked_process_begins_with_connections_of_its_own(serving):
+    server, loop = serving(lambda *_: [ok(b"x")])
+    assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if drain(loop.get(f"{server.endpoint}/k", [])) == b"x" else 2
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + 60
+    while not (done := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    assert done == (child, 0)
+    assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
+    assert server.connections == 2
