@@ -26,7 +26,7 @@ from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.transformer import ObjectInput, PayloadBatch
-from transformers.avro_codecs import unpack_block
+from transformers.avro_codecs import Limits, unpack_block
 from transformers.avro_indexes import refuse_indexes, refuses_indexes
 from transformers.avro_json import JsonEncoder, NoJsonFormError, plain_schema
 from transformers.avro_limits import (
@@ -115,7 +115,10 @@ class AvroTransformer(ShippedTransformer):
                 if mark.byte >= source.size:
                     return
                 header, start, done = self._header_alone(source), mark.byte, mark.record
-            with closing(UnpackedStream(source, self.options.compression, start=start)) as stream:
+            options = self.options
+            with closing(
+                UnpackedStream(source, options.compression, start=start, max_window_bytes=options.max_window_bytes)
+            ) as stream:
                 packed = ExactReader(iter(stream.read_some, b""))
                 if header is None:
                     if packed.at_end():
@@ -149,6 +152,7 @@ class AvroTransformer(ShippedTransformer):
         builder: RunBuilder,
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         location, longest = stream.location, self.options.max_block_bytes
+        limits = Limits(longest, self.options.max_window_bytes)
         decoder: _Decoder | None = None
         while not packed.at_end():
             byte = start + packed.taken
@@ -171,7 +175,7 @@ class AvroTransformer(ShippedTransformer):
                 continue
             data = packed.take(size)
             _check_sync(packed, header, location)
-            data = unpack_block(header.codec, data, longest, location)
+            data = unpack_block(header.codec, data, limits, location)
             decoder = decoder or _Decoder(header, location, self.options.max_record_bytes)
             drop = max(0, skip - done)
             if not drop and not stream.packed:

@@ -76,8 +76,14 @@ class CsvTransformer(ShippedTransformer):
         # it refuses it reads on as if no quote were open. So it must lie above what ends an object here.
         if csv.field_size_limit() < _NO_LIMIT:
             csv.field_size_limit(_NO_LIMIT)
-        compression = self.options.compression
-        with closing(UnpackedStream(source, compression, piece_bytes=_PIECE_BYTES, text=True)) as stream:
+        stream = UnpackedStream(
+            source,
+            self.options.compression,
+            piece_bytes=_PIECE_BYTES,
+            text=True,
+            max_window_bytes=self.options.max_window_bytes,
+        )
+        with closing(stream):
             yield from _RowReader(self.options, self._dialect, stream, builder, skip).read()
 
 

@@ -23,7 +23,7 @@ from framework.errors import CorruptObjectError, RecordError, SourceError, Trunc
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
-from framework.transformer import MAX_MESSAGE_BYTES, ObjectInput, PayloadBatch
+from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.row_json import encode, encode_all
@@ -148,7 +148,7 @@ class ParquetTransformer(ShippedTransformer):
     def _read(
         self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        with _open(source, self.options.compression, self.options.max_temporary_bytes) as file:
+        with _open(source, self.options) as file:
             if file.seek(0, io.SEEK_END) == 0:
                 return  # a compression with nothing in it
             file.seek(0)
@@ -171,8 +171,9 @@ class ParquetTransformer(ShippedTransformer):
 
 
 @contextmanager
-def _open(source: ObjectInput, compression: str, most: int) -> Iterator[BinaryIO | RangedFile]:
+def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | RangedFile]:
     """The Parquet file as a seekable one."""
+    compression, most = options.compression, options.max_temporary_bytes
     if compression == "auto" and source.size > _SMALL_OBJECT_BYTES:
         with closing(source.open(0, _HEAD_BYTES)) as raw:
             head = b"".join(iter(lambda: raw.read(_HEAD_BYTES), b""))
@@ -182,7 +183,8 @@ def _open(source: ObjectInput, compression: str, most: int) -> Iterator[BinaryIO
             yield ranged
         return
     with ExitStack() as stack:
-        stream = stack.enter_context(closing(UnpackedStream(source, compression)))
+        stream = UnpackedStream(source, compression, max_window_bytes=options.max_window_bytes)
+        stack.enter_context(closing(stream))
         file: BinaryIO = stack.enter_context(io.BytesIO())
         for piece in iter(stream.read_some, b""):
             if file.tell() + len(piece) > most:

@@ -55,9 +55,10 @@ def gz(*parts_and_times):
     return b"".join(out) + packer.flush()
 
 
-def zstd(mebibytes):
-    packer = zstandard.ZstdCompressor().compressobj()
-    return b"".join(packer.compress(bytes(MIB)) for _ in range(mebibytes)) + packer.flush()
+def zstd(mebibytes, part=bytes(MIB), **parameters):
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, **parameters)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return b"".join(packer.compress(part) for _ in range(mebibytes)) + packer.flush()
 
 
 def parquet(table, **options):
@@ -73,6 +74,9 @@ def repeated(words, rows):
 
 LINK = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 2**31, "scale": 2**31}
+
+OPTIONS = {"zstd allowed window": {"max_window_bytes": 256 * MIB}}
+"""What each is read under, besides the format."""
 
 
 def bombs():
@@ -123,6 +127,9 @@ def bombs():
     packed[16] = 37  # a dictionary of 1.5 GiB
     packed[20:24] = zlib.crc32(bytes(packed[12:20])).to_bytes(4, "little")
     yield "xz", "text", bytes(packed)
+    line = b"x" * (MIB - 1) + b"\n"
+    yield "zstd window", "text", zstd(600, line, window_log=31)
+    yield "zstd allowed window", "text", zstd(600, line, window_log=28)
 
 
 def good(name):
@@ -136,13 +143,13 @@ def good(name):
     return {"json": b"[1,2,3]", "csv": b"n\n1\n2\n3\n"}.get(name, b"1\n2\n3\n")
 
 
-def read(name, data):
+def read(name, data, **options):
     """Reads the bomb between two good objects; what came of each."""
     store = MemoryStore()
     for key, content in (("a", good(name)), ("b", data), ("c", good(name))):
         store.put(key, content)
     counts, errors = dict.fromkeys("abc", 0), []
-    iterator = iterator_over(store, once=True, format=name, tolerance="skip_record")
+    iterator = iterator_over(store, once=True, format=name, **options, tolerance="skip_record")
     try:
         while (batch := iterator.next_batch()) is not None:
             counts[batch.native.key] += len(batch.payloads)
@@ -168,7 +175,7 @@ def main():
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
             try:
-                came = read(form, data)
+                came = read(form, data, **OPTIONS.get(name, {}))
             except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
                 came = {}, [f"{type(exc).__name__}: {exc}"]
             with os.fdopen(begin, "w") as out:
