@@ -46,6 +46,7 @@ class InputOptions:
         max_expansion: an object whose records exceed its stored bytes by this factor fails. Small objects are exempt; 0
             disables the limit.
         max_temporary_bytes: maximum decompressed size of an outer-compressed Parquet file, in a temporary file.
+        max_page_bytes: pages of a Parquet file that are read at once and unfold to more fail the object.
         max_window_bytes: data of zstd that needs a larger window, or of xz with a larger dictionary, fails the object. At
             most `MAX_WINDOW_BYTES`.
         chunk_size: bytes per record of `bytes`; the last record may be shorter.
@@ -62,6 +63,7 @@ class InputOptions:
     max_block_bytes: int = 1 << 26
     max_expansion: int = 1000
     max_temporary_bytes: int = 1 << 30
+    max_page_bytes: int = 1 << 30
     max_window_bytes: int = 1 << 27
     chunk_size: int = 4096
     whole_object: bool = False
@@ -77,6 +79,7 @@ class InputOptions:
         for name, least, most in (
             ("max_record_bytes", 1, MAX_MESSAGE_BYTES),
             ("chunk_size", 1, MAX_MESSAGE_BYTES),
+            ("max_page_bytes", 1 << 20, 1 << 62),
             ("max_window_bytes", MIN_WINDOW_BYTES, MAX_WINDOW_BYTES),
         ):
             value = getattr(self, name)

@@ -161,6 +161,13 @@ class InputSection:
         doc="Maximum decompressed size of a Parquet file inside an outer compression: it goes to a temporary "
         "file (`TMPDIR`). A larger object fails.",
     )
+    max_page_bytes: Bytes = option(
+        1024 * _MIB,
+        minimum=_MIB,
+        unit="bytes",
+        doc="`parquet`: what the pages that are read at once may take in memory: of each column its dictionary and the page that "
+        "is read. Pages that unfold to more end the object.",
+    )
     max_window_bytes: Bytes = option(
         128 * _MIB,
         minimum=MIN_WINDOW_BYTES,
