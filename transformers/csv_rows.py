@@ -254,8 +254,14 @@ class _RowReader:
                 "the header is not text in UTF-8: this is not CSV; see input.format", location=self._stream.location
             )
         if len(set(names)) < len(names):
+            # By number: of a file without a header, the names would be a record.
+            places: dict[str, int] = {}
+            first, second = next(
+                (places[name], at) for at, name in enumerate(names) if places.setdefault(name, at) != at
+            )
             raise CorruptObjectError(
-                "the header names a column twice; set input.csv_header = false to read rows as arrays",
+                f"the header names a column twice (columns {first + 1} and {second + 1}); set input.csv_header = false to read "
+                "rows as arrays",
                 location=self._stream.location,
             )
         self._make, self._width = row_maker(tuple(names)), len(names)

@@ -26,8 +26,8 @@ from framework.model.payloads import longest, size_of
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream, detect_compression
-from transformers.row_json import encode, encode_all
 from transformers.parquet_pages import WatchedFile
+from transformers.row_json import encode, encode_all
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -29,6 +29,8 @@ _LIST_VALUE = 12
 """Memory of a value in a list, besides its bytes in the page: the value of a dictionary, and its levels."""
 _WORD = 16
 """Memory of a string in a dictionary, besides its bytes."""
+_BATCH_ROWS = 10_000
+"""As many as a batch usually has at most: a dictionary is small when its bytes in each of so many rows would not matter."""
 _WORDS_SHARE = 4
 """The strings of dictionaries may take so much less in a batch than is allowed in all."""
 
@@ -96,11 +98,22 @@ class WatchedFile(io.RawIOBase):
         self._at = 0
         self._starts: list[int] = []
         self._columns: list[_Column] = []
+        self._next: tuple[pq.ParquetFile, int] | None = None
         self._used = self._rows = self._until = 0
         self.failure: PagesError | None = None
 
     def begin(self, parquet: pq.ParquetFile, index: int) -> None:
         """The columns of row group `index` come next, from their beginning."""
+        self._next = parquet, index
+        self._starts, self._columns = [], []
+        self._used = self._rows = self._until = 0
+        self.failure = None
+
+    def _prepare(self, parquet: pq.ParquetFile, index: int) -> None:
+        """Takes down where the columns are. Only now: of metadata that it cannot use pyarrow makes an error when it opens them.
+
+        To ask for that metadata earlier, of an encrypted column for example, would end the process.
+        """
         group, schema = parquet.metadata.row_group(index), parquet.schema
         columns = []
         for at in range(group.num_columns):
@@ -120,8 +133,6 @@ class WatchedFile(io.RawIOBase):
             furthest = max(furthest, column.end)
         for column in columns if shared else ():  # only in a file that was made to deceive
             column.times = 1 + shared
-        self._used = self._rows = self._until = 0
-        self.failure = None
 
     def step(self, rows: int) -> int:
         """A batch of so many rows comes next, or of fewer. Returns of how many."""
@@ -158,6 +169,9 @@ class WatchedFile(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         self._file.seek(self._at)
         data: bytes = self._file.read(size)
+        if self._next is not None:
+            upcoming, self._next = self._next, None
+            self._prepare(*upcoming)
         place = bisect_right(self._starts, self._at) - 1
         if place >= 0:
             try:
@@ -220,7 +234,7 @@ class WatchedFile(io.RawIOBase):
 
     def _collect(self, column: _Column, part: bytes) -> None:
         """A part of a dictionary page of strings. None of them is longer than all; where that is too much they are looked at."""
-        if column.words_size * self._rows * column.times <= self._limit // _WORDS_SHARE:
+        if column.words_size * _BATCH_ROWS * column.times <= self._limit // _WORDS_SHARE:
             column.longest, column.words = column.words_size, None
             return
         column.words = (column.words or b"") + part

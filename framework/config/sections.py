@@ -165,16 +165,16 @@ class InputSection:
         1024 * _MIB,
         minimum=_MIB,
         unit="bytes",
-        doc="`parquet`: what the pages that are read at once may take in memory: of each column its dictionary and the page that "
-        "is read. Pages that unfold to more end the object.",
+        doc="`parquet`: maximum memory for the pages that are read at once, for each column a dictionary and a page. Larger "
+        "pages fail the object.",
     )
     max_window_bytes: Bytes = option(
         128 * _MIB,
         minimum=MIN_WINDOW_BYTES,
         maximum=MAX_WINDOW_BYTES,
         unit="bytes",
-        doc="zstd with a larger window (`--long=28` has 256 MiB, `--long=31` 2 GiB), and xz with a larger dictionary, ends the "
-        "object. A task holds the window of the object that it reads in memory, as far as the object fills it.",
+        doc="zstd with a larger window (`--long=28` has 256 MiB, `--long=31` 2 GiB) or xz with a larger dictionary fails the "
+        "object. A task holds the window of the object that it reads in memory.",
     )
     split_size: Bytes | None = option(
         None,
