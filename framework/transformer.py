@@ -25,6 +25,10 @@ MAX_MESSAGE_BYTES = 64_000_000
 MAX_DEAD_LETTER_BYTES = 1 << 20
 """The maximum number of bytes of a bad record that are kept for a dead letter."""
 
+MIN_WINDOW_BYTES = 1 << 20
+MAX_WINDOW_BYTES = 1 << 31
+"""The limits of `input.max_window_bytes`; the maximum is the window of `zstd --long=31`."""
+
 COMPRESSIONS = ("auto", "none", "gzip", "zstd", "snappy", "bzip2", "xz")
 """The values of `input.compression`."""
 
@@ -42,6 +46,9 @@ class InputOptions:
         max_expansion: an object whose records exceed its stored bytes by this factor fails. Small objects are exempt; 0
             disables the limit.
         max_temporary_bytes: maximum decompressed size of an outer-compressed Parquet file, in a temporary file.
+        max_page_bytes: pages of a Parquet file that are read at once and unfold to more fail the object.
+        max_window_bytes: data of zstd that needs a larger window, or of xz with a larger dictionary, fails the object. At
+            most `MAX_WINDOW_BYTES`.
         chunk_size: bytes per record of `bytes`; the last record may be shorter.
         whole_object: `bytes` makes the whole object a single record.
         csv_header: the first row names the fields; without it a row becomes a JSON array.
@@ -56,6 +63,8 @@ class InputOptions:
     max_block_bytes: int = 1 << 26
     max_expansion: int = 1000
     max_temporary_bytes: int = 1 << 30
+    max_page_bytes: int = 1 << 30
+    max_window_bytes: int = 1 << 27
     chunk_size: int = 4096
     whole_object: bool = False
     csv_header: bool = True
@@ -67,10 +76,15 @@ class InputOptions:
         found = []
         if self.compression not in COMPRESSIONS:
             found.append(f"input.compression: {self.compression!r} is none of {', '.join(COMPRESSIONS)}")
-        for name in ("max_record_bytes", "chunk_size"):
+        for name, least, most in (
+            ("max_record_bytes", 1, MAX_MESSAGE_BYTES),
+            ("chunk_size", 1, MAX_MESSAGE_BYTES),
+            ("max_page_bytes", 1 << 20, 1 << 62),
+            ("max_window_bytes", MIN_WINDOW_BYTES, MAX_WINDOW_BYTES),
+        ):
             value = getattr(self, name)
-            if not 1 <= value <= MAX_MESSAGE_BYTES:
-                found.append(f"input.{name}: {value} is not between 1 and {MAX_MESSAGE_BYTES}")
+            if not least <= value <= most:
+                found.append(f"input.{name}: {value} is not between {least} and {most}")
         if self.max_block_bytes < 1:
             found.append(f"input.max_block_bytes: {self.max_block_bytes} is less than 1")
         if self.max_expansion < 0:

@@ -26,7 +26,8 @@ from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.transformer import ObjectInput, PayloadBatch
-from transformers.avro_codecs import unpack_block
+from transformers.avro_codecs import Limits, unpack_block
+from transformers.avro_indexes import refuse_indexes, refuses_indexes
 from transformers.avro_json import JsonEncoder, NoJsonFormError, plain_schema
 from transformers.avro_limits import (
     EMPTY_DATA,
@@ -35,6 +36,9 @@ from transformers.avro_limits import (
     Walker,
     Weight,
     check_parts,
+    cut_short,
+    not_there,
+    undecodable,
     weigh,
 )
 from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
@@ -47,6 +51,8 @@ _HEADER_BYTES = 1 << 16
 _LONGEST_HEADER = 1 << 22
 """Of the whole header, with the schema."""
 _RECORDS_AT_ONCE = 500
+_WHOLE = "whole"
+"""The field of the record in which a datum comes that is a union: it has the very bytes of its field."""
 
 
 @attrs.frozen(slots=True)
@@ -109,7 +115,10 @@ class AvroTransformer(ShippedTransformer):
                 if mark.byte >= source.size:
                     return
                 header, start, done = self._header_alone(source), mark.byte, mark.record
-            with closing(UnpackedStream(source, self.options.compression, start=start)) as stream:
+            options = self.options
+            with closing(
+                UnpackedStream(source, options.compression, start=start, max_window_bytes=options.max_window_bytes)
+            ) as stream:
                 packed = ExactReader(iter(stream.read_some, b""))
                 if header is None:
                     if packed.at_end():
@@ -143,6 +152,7 @@ class AvroTransformer(ShippedTransformer):
         builder: RunBuilder,
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         location, longest = stream.location, self.options.max_block_bytes
+        limits = Limits(longest, self.options.max_window_bytes)
         decoder: _Decoder | None = None
         while not packed.at_end():
             byte = start + packed.taken
@@ -165,7 +175,7 @@ class AvroTransformer(ShippedTransformer):
                 continue
             data = packed.take(size)
             _check_sync(packed, header, location)
-            data = unpack_block(header.codec, data, longest, location)
+            data = unpack_block(header.codec, data, limits, location)
             decoder = decoder or _Decoder(header, location, self.options.max_record_bytes)
             drop = max(0, skip - done)
             if not drop and not stream.packed:
@@ -187,12 +197,17 @@ class _Decoder:
         self._walker: Walker | None = None
         try:
             plain = plain_schema(self._schema)
+            self._wrapped = isinstance(plain, list)
+            if self._wrapped:
+                name = "iggy_cloud_sources.datum"
+                plain = {"type": "record", "name": name, "fields": [{"name": _WHOLE, "type": plain}]}
             self._encoder = JsonEncoder(self._schema)
             self._source = _BlockSource(plain)
             # Strings that are not UTF-8 become half surrogate pairs and fail when encoded: one bad record, not the rest.
             self._blocks = fastavro.block_reader(
                 cast("IO[bytes]", self._source), handle_unicode_errors="surrogateescape"
             )
+            refuse_indexes(self._blocks.writer_schema)
         except MemoryError:
             raise
         except Exception as exc:  # fastavro and the schema's shape raise many kinds
@@ -207,9 +222,11 @@ class _Decoder:
         while left:
             here = min(left, self._at_once)
             try:
-                batch, failed = _some(records, here if walker is None else walker.count(here))
+                batch, problem = _some(records, here if walker is None else walker.count(here))
             except UnusableDatumError as exc:
                 raise CorruptObjectError(str(exc), location=self._location) from None
+            if self._wrapped:
+                batch = [datum[_WHOLE] for datum in batch]
             left -= len(batch)
             if drop:
                 dropped = min(drop, len(batch))
@@ -217,16 +234,14 @@ class _Decoder:
                 del batch[:dropped]
             if batch:
                 yield from self._encode(batch, builder)
-            if failed:
-                raise CorruptObjectError(
-                    "a record cannot be decoded, and so the rest of its block cannot either", location=self._location
-                ) from None
+            if problem is not None:
+                raise CorruptObjectError(problem, location=self._location)
         if cast("Any", block).bytes_.read(1):
             raise CorruptObjectError("a block holds more than its records", location=self._location)
 
     def _walker_of(self, data: bytes) -> Walker | None:
         """What goes through the block before it is decoded, when that is needed."""
-        if not self._weight.must_walk(len(data)):
+        if not self._weight.must_walk(len(data)) and refuses_indexes():
             return None
         self._walker = self._walker or Walker(self._schema)
         self._walker.put(data)
@@ -258,17 +273,21 @@ class _Decoder:
                 yield from builder.add([payload], len(payload))
 
 
-def _some(records: Iterator[Any], count: int) -> tuple[list[Any], bool]:
-    """The next data of a block, and whether decoding failed behind them."""
+def _some(records: Iterator[Any], count: int) -> tuple[list[Any], str | None]:
+    """The next data of a block, and what is wrong with the one behind them."""
     batch: list[Any] = []
     try:
         # What was decoded before an error stays in the list.
         batch.extend(islice(records, count))
     except MemoryError:
         raise
-    except Exception:  # noqa: BLE001 - damaged data makes fastavro raise anything
-        return batch, True
-    return batch, not batch
+    except KeyError as exc:
+        return batch, not_there(*exc.args)
+    except (EOFError, IndexError):
+        return batch, cut_short()
+    except Exception as exc:  # noqa: BLE001 - damaged data makes fastavro raise anything
+        return batch, undecodable(type(exc).__name__)
+    return batch, None if batch else cut_short()
 
 
 def _no_form(failure: Exception) -> str:

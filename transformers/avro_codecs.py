@@ -7,19 +7,36 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 
+import attrs
+
 from framework.errors import CorruptObjectError
-from transformers.unpack import XZ_MEMORY_BYTES
+from transformers.unpack import xz_member
 
 _ZSTD_STEP_BYTES = 1 << 10
 """A zstd block of 4 bytes holds 128 KiB: of that much at a time come 32 MiB at most."""
+
+_SAID_CHARACTERS = 200
+
+
+@attrs.frozen(slots=True)
+class Limits:
+    """What a block may take.
+
+    Attributes:
+        block: unpacked bytes.
+        window: bytes of the window of zstd, or the dictionary of xz.
+    """
+
+    block: int
+    window: int
 
 
 class _TooLongError(Exception):
     """A block that unpacks to more than is allowed; never leaves this module."""
 
 
-def unpack_block(codec: str, data: bytes, limit: int, location: str) -> bytes:
-    """The bytes of one block, at most `limit`.
+def unpack_block(codec: str, data: bytes, limits: Limits, location: str) -> bytes:
+    """The bytes of one block, within the limits.
 
     Raises:
         CorruptObjectError: they cannot be unpacked, are more, or the codec is not known.
@@ -30,16 +47,19 @@ def unpack_block(codec: str, data: bytes, limit: int, location: str) -> bytes:
             f"the Avro codec {codec!r} is not known; known: {', '.join(_CODECS)}", location=location
         )
     try:
-        return unpack(data, limit)
+        return unpack(data, limits)
     except _TooLongError:
         raise CorruptObjectError(
-            f"a block unpacks to more than input.max_block_bytes ({limit} bytes) with the Avro codec {codec}",
+            f"a block unpacks to more than input.max_block_bytes ({limits.block} bytes) with the Avro codec {codec}",
             location=location,
         ) from None
     except MemoryError:
         raise
     except Exception as exc:  # each library raises kinds of its own
-        raise CorruptObjectError(f"a block cannot be unpacked with the Avro codec {codec}", location=location) from exc
+        said = "".join(filter(str.isprintable, str(exc)))[:_SAID_CHARACTERS]
+        raise CorruptObjectError(
+            f"a block cannot be unpacked with the Avro codec {codec} ({said})", location=location
+        ) from exc
 
 
 def _within(out: bytes, limit: int) -> bytes:
@@ -48,19 +68,19 @@ def _within(out: bytes, limit: int) -> bytes:
     return out
 
 
-def _null(data: bytes, limit: int) -> bytes:
-    return _within(data, limit)
+def _null(data: bytes, limits: Limits) -> bytes:
+    return _within(data, limits.block)
 
 
-def _deflate(data: bytes, limit: int) -> bytes:
+def _deflate(data: bytes, limits: Limits) -> bytes:
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-    out = _within(inflate.decompress(data, limit + 1), limit)
+    out = _within(inflate.decompress(data, limits.block + 1), limits.block)
     if not inflate.eof:
         raise ValueError("the deflate stream has no end")
     return out
 
 
-def _snappy(data: bytes, limit: int) -> bytes:
+def _snappy(data: bytes, limits: Limits) -> bytes:
     from cramjam import snappy  # noqa: PLC0415
 
     packed = data[:-4]
@@ -69,7 +89,7 @@ def _snappy(data: bytes, limit: int) -> bytes:
         size |= (byte & 0x7F) << 7 * at
         if byte < 0x80:  # noqa: PLR2004
             break
-    if size > limit:
+    if size > limits.block:
         raise _TooLongError
     out = bytes(snappy.decompress_raw(packed))
     if zlib.crc32(out) != int.from_bytes(data[-4:], "big"):
@@ -77,16 +97,23 @@ def _snappy(data: bytes, limit: int) -> bytes:
     return out
 
 
-def _zstandard(data: bytes, limit: int) -> bytes:
+def _zstandard(data: bytes, limits: Limits) -> bytes:
     import zstandard  # noqa: PLC0415
 
     # Writers do not all put the size into the frame, and without it only a stream can be unpacked.
-    unpacker = zstandard.ZstdDecompressor().decompressobj()
+    unpacker = zstandard.ZstdDecompressor(max_window_size=limits.window).decompressobj()
     parts, size = [], 0
     for at in range(0, len(data), _ZSTD_STEP_BYTES):
-        part = unpacker.decompress(data[at : at + _ZSTD_STEP_BYTES])
+        try:
+            part = unpacker.decompress(data[at : at + _ZSTD_STEP_BYTES])
+        except zstandard.ZstdError as exc:
+            if "not enough memory" in str(exc):
+                raise MemoryError(f"for the window of zstd: {exc}") from exc
+            if "too much memory" in str(exc):
+                raise ValueError(f"it needs a window larger than input.max_window_bytes, {limits.window}") from exc
+            raise
         size += len(part)
-        if size > limit:
+        if size > limits.block:
             raise _TooLongError
         parts.append(part)
         if unpacker.eof:
@@ -94,12 +121,17 @@ def _zstandard(data: bytes, limit: int) -> bytes:
     raise ValueError("the zstd frame has no end")
 
 
-def _bzip2(data: bytes, limit: int) -> bytes:
-    return b"".join(_streams(bz2.BZ2Decompressor, data, limit))
+def _bzip2(data: bytes, limits: Limits) -> bytes:
+    return b"".join(_streams(bz2.BZ2Decompressor, data, limits.block))
 
 
-def _xz(data: bytes, limit: int) -> bytes:
-    return b"".join(_streams(lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY_BYTES), data, limit))
+def _xz(data: bytes, limits: Limits) -> bytes:
+    try:
+        return b"".join(_streams(lambda: xz_member(lzma.FORMAT_AUTO, limits.window), data, limits.block))
+    except lzma.LZMAError as exc:
+        if "emory usage limit" in str(exc):
+            raise ValueError(f"it needs a dictionary larger than input.max_window_bytes, {limits.window}") from exc
+        raise
 
 
 def _streams(
@@ -124,7 +156,7 @@ def _streams(
         data, first = unpacker.unused_data, False
 
 
-_CODECS: dict[str, Callable[[bytes, int], bytes]] = {
+_CODECS: dict[str, Callable[[bytes, Limits], bytes]] = {
     "null": _null,
     "deflate": _deflate,
     "snappy": _snappy,

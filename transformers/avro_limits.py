@@ -55,6 +55,21 @@ class UnusableDatumError(Exception):
     """A datum that cannot be read within the limits; never leaves this package."""
 
 
+def undecodable(cause: str) -> str:
+    """What is said of a datum that cannot be decoded."""
+    return f"a record cannot be decoded ({cause}), and so the rest of its block cannot either"
+
+
+def cut_short() -> str:
+    """The same, where its bytes end."""
+    return undecodable("its bytes end too early, or a length is below zero")
+
+
+def not_there(number: object) -> str:
+    """The same, where it names a branch or a symbol that is not in the schema."""
+    return undecodable(f"a union has no branch, or an enum no symbol, with the number {number}")
+
+
 @attrs.frozen(slots=True)
 class Weight:
     """What one datum takes.
@@ -239,7 +254,7 @@ class Walker:
         except RecursionError:
             raise UnusableDatumError(_TOO_DEEP) from None
         if end > len(self._data):
-            raise UnusableDatumError("a record cannot be decoded, and so the rest of its block cannot either")
+            raise UnusableDatumError(cut_short())
         return end
 
     def _long(self, at: int) -> tuple[int, int]:
@@ -283,7 +298,7 @@ class Walker:
         name = name_of(schema, namespace)
         self._weights.of(schema, namespace)
         if kind == "enum":
-            walk = self._primitive("int", 0)
+            walk = self._enum(len(schema["symbols"]))
         elif kind == "fixed":
             walk = self._fixed(schema["size"], 56 + _extra(schema))
         else:
@@ -312,6 +327,15 @@ class Walker:
             return number
         return self._fixed({"null": 0, "boolean": 1, "float": 4, "double": 8}[kind], memory)
 
+    def _enum(self, symbols: int) -> Walk:
+        def enum(at: int) -> int:
+            number, at = self._long(at)
+            if not 0 <= number < symbols:
+                raise UnusableDatumError(not_there(number))
+            return at
+
+        return enum
+
     def _fixed(self, size: int, memory: int) -> Walk:
         memory += _TEXT * size
 
@@ -338,7 +362,7 @@ class Walker:
         def union(at: int) -> int:
             number, at = self._long(at)
             if not 0 <= number < len(branches):
-                raise IndexError
+                raise UnusableDatumError(not_there(number))
             self._take(_ENTRY + _DICT)
             return branches[number](at)
 

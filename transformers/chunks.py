@@ -51,7 +51,8 @@ class BytesTransformer(ShippedTransformer):
             start = skip * size
             if start >= source.size:
                 return
-        stream = UnpackedStream(source, self.options.compression, start=start)
+        options = self.options
+        stream = UnpackedStream(source, options.compression, start=start, max_window_bytes=options.max_window_bytes)
         drop = skip * size - start
         # A whole number of chunks, and no more than a run may hold.
         at_once = max(1, min(PIECE_BYTES, builder.limits.size_bytes, builder.limits.records * size) // size) * size
@@ -90,7 +91,8 @@ class BytesTransformer(ShippedTransformer):
         if skip:
             return
         limit = self.options.max_record_bytes
-        stream = UnpackedStream(source, self.options.compression)
+        options = self.options
+        stream = UnpackedStream(source, options.compression, max_window_bytes=options.max_window_bytes)
         with closing(stream):
             parts: list[bytes] = []
             size, head = 0, b""

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 
 from framework.errors import CorruptObjectError
 from framework.transformer import ObjectInput
-from transformers.unpack import unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
+from transformers.unpack import WINDOW_BYTES, unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
 
 PIECE_BYTES = 1 << 20
 """About as much as is read, unpacked and split at a time."""
@@ -77,9 +77,11 @@ LONGEST_MAGIC = 10
 
 _UNPACKERS: dict[str, Callable[[Iterator[bytes], str], Iterator[bytes]]] = {
     "gzip": unpack_gzip,
-    "zstd": unpack_zstd,
     "snappy": unpack_snappy,
     "bzip2": unpack_bzip2,
+}
+_WINDOWED: dict[str, Callable[[Iterator[bytes], str, int], Iterator[bytes]]] = {
+    "zstd": unpack_zstd,
     "xz": unpack_xz,
 }
 
@@ -135,7 +137,7 @@ def check_text(head: bytes, source: ObjectInput) -> None:
         if named == "snappy":
             known = "not in its framed form; Hadoop's and Spark's own, and the raw one, are not supported"
         raise CorruptObjectError(
-            f"its name says {named}, and it is {known}; unpack it, or pack it with one of {', '.join(_UNPACKERS)}",
+            f"its name says {named}, and it is {known}; unpack it, or pack it with one of {', '.join(_MAGIC)}",
             location=source.location,
         )
 
@@ -149,6 +151,7 @@ class UnpackedStream:
         start: of the stored bytes; behind 0 nothing is unpacked.
         piece_bytes: about how much to read at a time.
         text: whether it must be text inside: see `check_text`.
+        max_window_bytes: the option.
 
     Attributes:
         location: the object's address.
@@ -162,11 +165,13 @@ class UnpackedStream:
         start: int = 0,
         piece_bytes: int = PIECE_BYTES,
         text: bool = False,
+        max_window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._piece_bytes = min(piece_bytes, PIECE_BYTES)
         self.location = source.location
         self._source = source
         self._text = text
+        self._window = max_window_bytes
         self._start = start
         self._compression = "none" if start else compression
         self._pieces: Iterator[bytes] | None = None
@@ -231,7 +236,10 @@ class UnpackedStream:
             size = _PACKED_READ_BYTES if self._compression != "none" else self._piece_bytes
             pieces = _after(head, failure, pieces)
         if self._compression != "none":
-            pieces = _UNPACKERS[self._compression](pieces, self.location)
+            if (windowed := _WINDOWED.get(self._compression)) is not None:
+                pieces = windowed(pieces, self.location, self._window)
+            else:
+                pieces = _UNPACKERS[self._compression](pieces, self.location)
         self._pieces = pieces
         return pieces
 

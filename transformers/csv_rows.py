@@ -76,8 +76,14 @@ class CsvTransformer(ShippedTransformer):
         # it refuses it reads on as if no quote were open. So it must lie above what ends an object here.
         if csv.field_size_limit() < _NO_LIMIT:
             csv.field_size_limit(_NO_LIMIT)
-        compression = self.options.compression
-        with closing(UnpackedStream(source, compression, piece_bytes=_PIECE_BYTES, text=True)) as stream:
+        stream = UnpackedStream(
+            source,
+            self.options.compression,
+            piece_bytes=_PIECE_BYTES,
+            text=True,
+            max_window_bytes=self.options.max_window_bytes,
+        )
+        with closing(stream):
             yield from _RowReader(self.options, self._dialect, stream, builder, skip).read()
 
 
@@ -248,8 +254,14 @@ class _RowReader:
                 "the header is not text in UTF-8: this is not CSV; see input.format", location=self._stream.location
             )
         if len(set(names)) < len(names):
+            # By number: of a file without a header, the names would be a record.
+            places: dict[str, int] = {}
+            first, second = next(
+                (places[name], at) for at, name in enumerate(names) if places.setdefault(name, at) != at
+            )
             raise CorruptObjectError(
-                "the header names a column twice; set input.csv_header = false to read rows as arrays",
+                f"the header names a column twice (columns {first + 1} and {second + 1}); set input.csv_header = false to read "
+                "rows as arrays",
                 location=self._stream.location,
             )
         self._make, self._width = row_maker(tuple(names)), len(names)

@@ -74,8 +74,15 @@ class JsonArrayTransformer(ShippedTransformer):
         self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         piece_bytes = max(len(_BOM), min(PIECE_BYTES, builder.limits.size_bytes))
-        compression = self.options.compression
-        with closing(UnpackedStream(source, compression, piece_bytes=piece_bytes, text=True)) as stream:
+        options = self.options
+        stream = UnpackedStream(
+            source,
+            options.compression,
+            piece_bytes=piece_bytes,
+            text=True,
+            max_window_bytes=options.max_window_bytes,
+        )
+        with closing(stream):
             yield from _ArrayReader(stream, piece_bytes, self.options.max_record_bytes, skip, builder).read()
 
 

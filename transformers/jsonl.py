@@ -70,7 +70,8 @@ class JsonlTransformer(LineTransformer):
         try:
             _check(line)
         except msgspec.DecodeError as exc:
-            return f"not JSON ({exc}); is this really jsonl? See input.format and input.validate"
+            cause = "a CR alone in it, which ends no line" if _begins_with_line_of_cr(line) else exc
+            return f"not JSON ({cause}); is this really jsonl? See input.format and input.validate"
         except RecursionError:
             return "JSON that is nested too deeply to check (about 1,000 levels)"
         return None
@@ -78,3 +79,12 @@ class JsonlTransformer(LineTransformer):
 
 def _all_braced(lines: PayloadColumn) -> bool:
     return bool((lines.first_bytes == _OPEN).all() and (lines.last_bytes == _CLOSE).all())
+
+
+def _begins_with_line_of_cr(line: bytes) -> bool:
+    first, cr, _ = line.partition(b"\r")
+    try:
+        _check(first)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return bool(cr)

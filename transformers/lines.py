@@ -220,7 +220,12 @@ class LineTransformer(ShippedTransformer):
         if start >= source.size:
             return
         stream = UnpackedStream(
-            source, self.options.compression, start=start, piece_bytes=_piece_bytes(builder.limits), text=True
+            source,
+            self.options.compression,
+            start=start,
+            piece_bytes=_piece_bytes(builder.limits),
+            text=True,
+            max_window_bytes=self.options.max_window_bytes,
         )
         with closing(stream):
             yield from self._lines_of(stream, start, skip - done, builder)
@@ -252,7 +257,12 @@ class LineTransformer(ShippedTransformer):
         if mark is not None and mark.record > skip:
             mark = None
         stream = ShareLines(
-            source, split, self.options.compression, mark=mark, piece_bytes=_piece_bytes(builder.limits)
+            source,
+            split,
+            self.options.compression,
+            mark=mark,
+            piece_bytes=_piece_bytes(builder.limits),
+            max_window_bytes=self.options.max_window_bytes,
         )
         with closing(stream):
             start = stream.seek()

@@ -23,9 +23,10 @@ from framework.errors import CorruptObjectError, RecordError, SourceError, Trunc
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
-from framework.transformer import MAX_MESSAGE_BYTES, ObjectInput, PayloadBatch
+from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream, detect_compression
+from transformers.parquet_pages import WatchedFile
 from transformers.row_json import encode, encode_all
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ _UNSURE_ROWS = 256
 _KEPT_BYTES = 1 << 25
 _GROWTH = 16
 _LONGEST_ROW = 2 * MAX_MESSAGE_BYTES
+_MOST_VALUES = 8_000_000
+"""Of a row. In Python each takes some 40 bytes, and as JSON two at least."""
 _USUAL = 1.5
 _ABSURD_BYTES = 1 << 32
 _SPOOL_BYTES = 1 << 22
@@ -148,13 +151,13 @@ class ParquetTransformer(ShippedTransformer):
     def _read(
         self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        with _open(source, self.options.compression, self.options.max_temporary_bytes) as file:
+        with _open(source, self.options) as file:
             if file.seek(0, io.SEEK_END) == 0:
                 return  # a compression with nothing in it
             file.seek(0)
             failure: Exception
             try:
-                yield from _RowReader(file, source.location, self.options.max_record_bytes, builder).read(skip)
+                yield from _RowReader(file, source.location, self.options, builder).read(skip)
             except SourceError:
                 raise
             except MemoryError as exc:
@@ -171,8 +174,9 @@ class ParquetTransformer(ShippedTransformer):
 
 
 @contextmanager
-def _open(source: ObjectInput, compression: str, most: int) -> Iterator[BinaryIO | RangedFile]:
+def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | RangedFile]:
     """The Parquet file as a seekable one."""
+    compression, most = options.compression, options.max_temporary_bytes
     if compression == "auto" and source.size > _SMALL_OBJECT_BYTES:
         with closing(source.open(0, _HEAD_BYTES)) as raw:
             head = b"".join(iter(lambda: raw.read(_HEAD_BYTES), b""))
@@ -182,7 +186,8 @@ def _open(source: ObjectInput, compression: str, most: int) -> Iterator[BinaryIO
             yield ranged
         return
     with ExitStack() as stack:
-        stream = stack.enter_context(closing(UnpackedStream(source, compression)))
+        stream = UnpackedStream(source, compression, max_window_bytes=options.max_window_bytes)
+        stack.enter_context(closing(stream))
         file: BinaryIO = stack.enter_context(io.BytesIO())
         for piece in iter(stream.read_some, b""):
             if file.tell() + len(piece) > most:
@@ -236,19 +241,34 @@ def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> 
 class _RowReader:
     """The state of one read."""
 
-    def __init__(self, file: BinaryIO | RangedFile, location: str, limit: int, builder: RunBuilder) -> None:
+    def __init__(self, file: BinaryIO | RangedFile, location: str, options: InputOptions, builder: RunBuilder) -> None:
         self._file = file
         self._location = location
-        self._limit = limit
+        self._limit = options.max_record_bytes
+        self._page_limit = options.max_page_bytes
         self._builder = builder
         self._encoder: RowEncoder | None = None
+        self._watched: dict[pq.ParquetFile, WatchedFile] = {}
 
-    def _open(self, **options: Any) -> pq.ParquetFile:
+    @contextmanager
+    def _open(self, **options: Any) -> Iterator[pq.ParquetFile]:
+        """The file, open once more; what is read of it is watched."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - 50 MB, only for who reads Parquet
 
-        return pq.ParquetFile(
-            self._file, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True, **options
-        )
+        watched = WatchedFile(self._file, self._page_limit)
+        with pq.ParquetFile(
+            watched, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True, **options
+        ) as parquet:
+            self._watched[parquet] = watched
+            try:
+                yield parquet
+            except Exception as exc:
+                if watched.failure is not None:
+                    # The library may wrap it, or say something of its own.
+                    raise CorruptObjectError(str(watched.failure), location=self._location) from exc
+                raise
+            finally:
+                del self._watched[parquet]
 
     def read(self, skip: int) -> Iterator[PayloadBatch | SkippedRecord]:
         with self._open() as parquet:
@@ -306,7 +326,12 @@ class _RowReader:
             seen += batch.num_rows
             if cut < batch.num_rows:
                 part = batch.slice(cut), None if seconds is None else seconds.slice(cut)
-                yield from self._encode(*part, self._encoder)
+                for piece in _pieces(*part):
+                    if _takes_too_much(piece[0]):
+                        number = self._builder.next_record
+                        yield from self._builder.bad(too_large(self._location, number, self._limit), b"", length=None)
+                    else:
+                        yield from self._encode(*piece, self._encoder)
             if seen == batch.num_rows < group.num_rows and isinstance(rows, _Rows):
                 rows.limit(self._longest_words(parquet, index, rows.most, batch))
                 if isinstance(self._file, RangedFile):
@@ -344,6 +369,8 @@ class _RowReader:
             return None  # a string there may be all of the one before, with no byte of its own
         found: list[int] = []
         with self._open(metadata=parquet.metadata, read_dictionary=list(paths)) as file:
+            self._watched[file].begin(file, index)
+            self._watched[file].step(_PEEKED_ROWS)
             batches = file.iter_batches(_PEEKED_ROWS, row_groups=[index], columns=list(paths), use_threads=False)
             for array in next(batches).columns:
                 _dictionaries(array, lambda words: found.append(pc.max(pc.binary_length(words)).as_py() or 0))
@@ -364,7 +391,10 @@ class _RowReader:
                 columns.append(old)
             if isinstance(self._file, RangedFile):
                 self._file.keep()
-            size = rows.next_size()
+            watched = [self._watched[file] for file in files]
+            for file, watch in zip(files, watched, strict=True):
+                watch.begin(file, index)
+            size = min(watch.step(rows.next_size()) for watch in watched)
             iterators = [
                 file.iter_batches(batch_size=size, row_groups=[index], columns=names, use_threads=False)
                 for file, names in zip(files, columns, strict=True)
@@ -374,7 +404,7 @@ class _RowReader:
                 if isinstance(self._file, RangedFile):
                     self._file.keeps = False
                 yield batch, seconds
-                size = rows.next_size()
+                size = min(watch.step(rows.next_size()) for watch in watched)
                 for file in files:
                     file.reader.set_batch_size(size)
 
@@ -450,6 +480,38 @@ class _OneByOne:
     def saw(self, batch: pa.RecordBatch) -> None:
         """A batch was read."""
         self._left -= batch.num_rows
+
+
+def _pieces(batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[tuple[Any, Any]]:
+    """The rows in parts that are no larger than one row may be, or are one."""
+    if batch.num_rows == 1 or not _takes_too_much(batch):
+        yield batch, seconds
+        return
+    half = batch.num_rows // 2
+    for place in ((0, half), (half, batch.num_rows - half)):
+        yield from _pieces(batch.slice(*place), None if seconds is None else seconds.slice(*place))
+
+
+def _takes_too_much(batch: pa.RecordBatch) -> bool:
+    """Whether rows are too large to become values of Python, each of which takes far more than in Arrow."""
+    return batch.nbytes > _LONGEST_ROW or sum(map(_values, batch.columns)) > _MOST_VALUES
+
+
+def _values(array: Any) -> int:
+    """How many values stand in an array, those in lists counted one by one."""
+    from pyarrow import types  # noqa: PLC0415
+
+    kind = array.type
+    if not types.is_nested(kind) and not hasattr(array, "storage"):
+        return len(array)
+    if types.is_struct(kind):
+        return len(array) + sum(_values(array.field(at)) for at in range(kind.num_fields))
+    if hasattr(array, "storage"):
+        return _values(array.storage)
+    if types.is_map(kind):
+        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return _values(array.keys.slice(begin, end - begin)) + _values(array.items.slice(begin, end - begin))
+    return len(array) + _values(array.flatten())
 
 
 def _dictionaries(array: Any, found: Callable[[Any], None]) -> None:

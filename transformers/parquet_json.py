@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import uuid
 from base64 import b64encode
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from transformers.row_json import row_maker
 Column = Callable[[Any], list[Any]]
 """An array -> one value for the encoder per row."""
 
+_NAME_CHARACTERS = 100
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
@@ -33,7 +34,10 @@ class RowEncoder:
     def __init__(self, schema: pa.Schema, file_schema: pq.ParquetSchema, location: str) -> None:
         names = tuple(schema.names)
         if len(set(names)) < len(names):
-            raise CorruptObjectError("two columns of the Parquet file have the same name", location=location)
+            raise CorruptObjectError(
+                f"two columns of the Parquet file have the same name, {_twice(names)}: as JSON one of them would be lost",
+                location=location,
+            )
         self._make = row_maker(names)
         leaves = [file_schema.column(index) for index in range(len(file_schema))]
         self._int96 = _Int96()
@@ -57,6 +61,12 @@ class RowEncoder:
             self._int96.collecting = False
         columns = [convert(array) for convert, array in zip(self._columns, batch.columns, strict=True)]
         return list(map(self._make, *columns))
+
+
+def _twice(names: Iterable[str]) -> str:
+    """The first name that is there twice, shortened and printable."""
+    name = next(name for name, count in Counter(names).items() if count > 1)
+    return ascii(name[:_NAME_CHARACTERS])
 
 
 class _Int96:
@@ -173,7 +183,10 @@ class _Columns:
     def _struct(self, kind: pa.StructType) -> Column:
         names = [kind.field(index).name for index in range(kind.num_fields)]
         if len(set(names)) < len(names):
-            raise CorruptObjectError("two fields of a struct have the same name", location=self._location)
+            raise CorruptObjectError(
+                f"two fields of a struct have the same name, {_twice(names)}: as JSON one of them would be lost",
+                location=self._location,
+            )
         columns = [self.column(kind.field(index).type) for index in range(kind.num_fields)]
 
         def convert(array: Any) -> list[Any]:

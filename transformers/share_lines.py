@@ -14,6 +14,7 @@ from framework.model.objects import ResumePoint
 from framework.model.splits import Split, count_splits
 from framework.transformer import ObjectInput, ReadStream
 from transformers.compression import LONGEST_MAGIC, PIECE_BYTES, UnpackedStream, detect_compression
+from transformers.unpack import WINDOW_BYTES
 
 _FIRST_MORE_BYTES = 1 << 16
 
@@ -30,6 +31,7 @@ class ShareLines(UnpackedStream):
         compression: the option; `none` or `auto`.
         mark: where a line of this share begins; None to find the first one.
         piece_bytes: about how much to read at a time.
+        max_window_bytes: the option.
     """
 
     def __init__(
@@ -40,10 +42,18 @@ class ShareLines(UnpackedStream):
         *,
         mark: ResumePoint | None = None,
         piece_bytes: int = PIECE_BYTES,
+        max_window_bytes: int = WINDOW_BYTES,
     ) -> None:
         start, end = split.window(source.size, mark)
         outer = compression if split.number == 1 else "none"
-        super().__init__(_Part(source, split, end), outer, start=start, piece_bytes=piece_bytes, text=True)
+        super().__init__(
+            _Part(source, split, end),
+            outer,
+            start=start,
+            piece_bytes=piece_bytes,
+            text=True,
+            max_window_bytes=max_window_bytes,
+        )
         self._object = source
         self._split = split
         self._may_be_packed = compression == "auto"

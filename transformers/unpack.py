@@ -18,8 +18,11 @@ from framework.errors import CorruptObjectError, TruncatedObjectError
 
 _OUTPUT_BYTES = 1 << 20
 
-XZ_MEMORY_BYTES = 130 << 20
-"""What unpacking xz may take: `xz -9` needs 65 MiB, a dictionary of 128 MiB as much as this."""
+WINDOW_BYTES = 1 << 27
+"""The default of `input.max_window_bytes`. `xz -9` has a dictionary of 64 MiB."""
+
+_XZ_BESIDE_BYTES = 2 << 20
+"""What unpacking xz takes besides the dictionary."""
 
 
 class _Member(Protocol):
@@ -70,13 +73,25 @@ def unpack_bzip2(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
     return _unpack_members(pieces, location, "bzip2", b"BZh", bz2.BZ2Decompressor, padding=0)
 
 
-def unpack_xz(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+def unpack_xz(pieces: Iterator[bytes], location: str, window: int = WINDOW_BYTES) -> Iterator[bytes]:
     """Streams in a row with stream padding, also between them: zero bytes, a multiple of four."""
-    return _unpack_members(pieces, location, "xz", b"\xfd7zXZ\x00", _xz_member, padding=4)
+    try:
+        yield from _unpack_members(
+            pieces, location, "xz", b"\xfd7zXZ\x00", lambda: xz_member(lzma.FORMAT_XZ, window), padding=4
+        )
+    except _TooLargeError as exc:
+        raise CorruptObjectError(
+            f"the xz data needs more than input.max_window_bytes ({window} bytes) for its dictionary", location=location
+        ) from exc.__cause__
 
 
-def _xz_member() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=XZ_MEMORY_BYTES)
+def xz_member(form: int, window: int) -> lzma.LZMADecompressor:
+    """What unpacks one stream with a dictionary of at most `window` bytes."""
+    return lzma.LZMADecompressor(format=form, memlimit=window + _XZ_BESIDE_BYTES)
+
+
+class _TooLargeError(Exception):
+    """A dictionary that is larger than allowed; never leaves this module."""
 
 
 def _unpack_members(  # noqa: C901 - what may stand between members is most of it
@@ -108,11 +123,7 @@ def _unpack_members(  # noqa: C901 - what may stand between members is most of i
                 out = member.decompress(data, _OUTPUT_BYTES)
             except (zlib.error, OSError, lzma.LZMAError, ValueError) as exc:
                 if "emory usage limit" in str(exc):
-                    raise CorruptObjectError(
-                        f"the {name} data needs more than {XZ_MEMORY_BYTES} bytes of memory to be unpacked (a larger "
-                        "dictionary than that of xz -9), which is not supported",
-                        location=location,
-                    ) from exc
+                    raise _TooLargeError from exc
                 raise _damaged(location, name) from exc
             data = b""
             if out:
@@ -188,7 +199,7 @@ class ExactReader:
             size -= step
 
 
-def unpack_zstd(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+def unpack_zstd(pieces: Iterator[bytes], location: str, window: int = WINDOW_BYTES) -> Iterator[bytes]:
     """RFC 8878: frames in a row. At most eight blocks (of at most 128 KiB unpacked) go to the library at a time."""
     import zstandard  # noqa: PLC0415 - only who reads zstd pays for it
 
@@ -200,22 +211,25 @@ def unpack_zstd(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
             if magic[1:] == b"\x2a\x4d\x18" and 0x50 <= magic[0] <= 0x5F:  # noqa: PLR2004 - skippable frame
                 packed.drop(int.from_bytes(packed.take(4), "little"))
             elif magic == b"\x28\xb5\x2f\xfd":
-                yield from _zstd_frame(packed, magic, zstandard.ZstdDecompressor().decompressobj().decompress, location)
+                unpacker = zstandard.ZstdDecompressor(max_window_size=window).decompressobj()
+                yield from _zstd_frame(packed, magic, unpacker.decompress, window, location)
             else:
                 raise _not_packed(location, "zstd") if first else _rubbish(location, "zstd")
             first = False
     except ShortRead:
         raise _cut(location, "zstd") from None
     except zstandard.ZstdError as exc:
-        if "too much memory" in str(exc):
-            raise CorruptObjectError(
-                "the zstd data needs a window of more than 128 MiB (written with --long=28 or more), which is not supported",
-                location=location,
-            ) from exc
-        raise _damaged(location, "zstd") from exc
+        if "not enough memory" in str(exc):
+            raise MemoryError(f"for the window of zstd: {exc}") from exc
+        raise CorruptObjectError(
+            "the zstd data is damaged, or was packed with a dictionary that it does not name: it cannot be unpacked further",
+            location=location,
+        ) from exc
 
 
-def _zstd_frame(packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes], location: str) -> Iterator[bytes]:
+def _zstd_frame(
+    packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes], window: int, location: str
+) -> Iterator[bytes]:
     descriptor = packed.take(1)
     flags = descriptor[0]
     single_segment, checksum = flags >> 5 & 1, flags >> 2 & 1
@@ -224,7 +238,15 @@ def _zstd_frame(packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes
     at, named = 1 - single_segment, (0, 1, 2, 4)[flags & 3]
     if dictionary := int.from_bytes(rest[at : at + named], "little"):
         raise CorruptObjectError(
-            f"the zstd data was packed with a dictionary (number {dictionary}), which cannot be given here",
+            f"the zstd data was packed with a dictionary (number {dictionary}), which cannot be given here; pack it "
+            "without one",
+            location=location,
+        )
+    # Without a window's own byte (RFC 8878, 3.1.1.1.2) it is as large as the content, which follows the dictionary's number.
+    needed = int.from_bytes(rest[named:], "little") if single_segment else _zstd_window(rest[0])
+    if needed > window:
+        raise CorruptObjectError(
+            f"the zstd data needs a window of {needed} bytes, more than input.max_window_bytes ({window})",
             location=location,
         )
     waiting = [magic, descriptor, rest]
@@ -250,6 +272,12 @@ def _zstd_frame(packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes
             waiting, blocks = [], 0
             if out:
                 yield out
+
+
+def _zstd_window(descriptor: int) -> int:
+    """The bytes of a window by its descriptor: an exponent in five bits, a mantissa in three."""
+    base = 1 << 10 + (descriptor >> 3)
+    return base + base // 8 * (descriptor & 7)
 
 
 _SNAPPY_CHUNK_BYTES = 76_490 + 4

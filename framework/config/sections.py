@@ -23,7 +23,14 @@ from framework.config.iggy_address import IggyAddress
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
-from framework.transformer import COMPRESSIONS, MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES, InputOptions
+from framework.transformer import (
+    COMPRESSIONS,
+    MAX_DEAD_LETTER_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_WINDOW_BYTES,
+    MIN_WINDOW_BYTES,
+    InputOptions,
+)
 
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
@@ -153,6 +160,21 @@ class InputSection:
         unit="bytes",
         doc="Maximum decompressed size of a Parquet file inside an outer compression: it goes to a temporary "
         "file (`TMPDIR`). A larger object fails.",
+    )
+    max_page_bytes: Bytes = option(
+        1024 * _MIB,
+        minimum=_MIB,
+        unit="bytes",
+        doc="`parquet`: maximum memory for the pages that are read at once, for each column a dictionary and a page. Larger "
+        "pages fail the object.",
+    )
+    max_window_bytes: Bytes = option(
+        128 * _MIB,
+        minimum=MIN_WINDOW_BYTES,
+        maximum=MAX_WINDOW_BYTES,
+        unit="bytes",
+        doc="zstd with a larger window (`--long=28` has 256 MiB, `--long=31` 2 GiB) or xz with a larger dictionary fails the "
+        "object. A task holds the window of the object that it reads in memory.",
     )
     split_size: Bytes | None = option(
         None,

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from framework.testing.fakes.memory_store import MemoryStore
+from tests.support import parquet_parts as made
 from tests.support.core import iterator_over
 
 MIB = 1 << 20
@@ -55,9 +56,10 @@ def gz(*parts_and_times):
     return b"".join(out) + packer.flush()
 
 
-def zstd(mebibytes):
-    packer = zstandard.ZstdCompressor().compressobj()
-    return b"".join(packer.compress(bytes(MIB)) for _ in range(mebibytes)) + packer.flush()
+def zstd(mebibytes, part=bytes(MIB), **parameters):
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, **parameters)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    return b"".join(packer.compress(part) for _ in range(mebibytes)) + packer.flush()
 
 
 def parquet(table, **options):
@@ -71,8 +73,21 @@ def repeated(words, rows):
     return pa.DictionaryArray.from_arrays(pa.array([n % len(words) for n in range(rows)], pa.int32()), pa.array(words))
 
 
+def repeats(values, *levels):
+    """A page of the first value of a dictionary."""
+    return made.data_page(values, b"".join(levels) + b"\1" + made.run(values, 0, 1), made.RLE_DICTIONARY)
+
+
 LINK = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 2**31, "scale": 2**31}
+
+OPTIONS = {
+    "zstd allowed window": {"max_window_bytes": 256 * MIB},
+    "parquet columns": {"max_page_bytes": 64 * MIB},
+    "parquet prefix": {"max_page_bytes": 64 * MIB},
+    "parquet long list": {"max_page_bytes": 64 * MIB},
+}
+"""What each is read under, besides the format."""
 
 
 def bombs():
@@ -102,6 +117,19 @@ def bombs():
     late = pa.table({"a": repeated([str(n) for n in range(5000)] + ["x" * 300_000], 5001)})
     many = late.take(pa.array(list(range(5001)) + [5000] * 3000))
     yield "parquet late word", "parquet", parquet(many)
+    page = made.data_page(1, b"", packed=zstd(1900), unpacked=1900 * MIB)
+    yield "parquet page", "parquet", made.parquet(made.column([page], rows=1), rows=1)
+    pages = [made.dictionary_page(1, made.string(bytes(20 * MIB))), repeats(30)]
+    yield "parquet dictionary", "parquet", made.parquet(made.column(pages, rows=30, dictionary=True), rows=30)
+    page = made.data_page(30, made.prefixed(20 * MIB, 30), made.DELTA_BYTE_ARRAY)
+    yield "parquet prefix", "parquet", made.parquet(made.column([page], rows=30), rows=30)
+    page = made.data_page(1, made.string(bytes(4 * MIB)))
+    yield "parquet columns", "parquet", made.parquet(*[made.column([page], rows=1)] * 500, rows=1)
+    for name, values in (("parquet list", 2**28), ("parquet long list", 5_000_000)):
+        runs = [made.levels(made.run(1, 0, 1) + made.run(values - 1, 1, 1)), made.levels(made.run(values, 1, 1))]
+        pages = [made.dictionary_page(1, b"\7\0\0\0"), repeats(values, *runs)]
+        column = made.column(pages, rows=values, kind=made.INT32, repetition=made.REPEATED, dictionary=True)
+        yield name, "parquet", made.parquet(column, rows=1)
     yield "json objects", "json", gz((b"[[", 1), (b"{}," * 300_000, 60), (b"{}]]", 1))
     yield "json text", "json", gz((b'["\xf0\x9f\x98\x80', 1), (b"x" * MIB, 60), (b'"]', 1))
     yield "jsonl text", "jsonl", gz((b'"\xf0\x9f\x98\x80', 1), (b"x" * MIB, 60), (b'"', 1))
@@ -123,6 +151,9 @@ def bombs():
     packed[16] = 37  # a dictionary of 1.5 GiB
     packed[20:24] = zlib.crc32(bytes(packed[12:20])).to_bytes(4, "little")
     yield "xz", "text", bytes(packed)
+    line = b"x" * (MIB - 1) + b"\n"
+    yield "zstd window", "text", zstd(600, line, window_log=31)
+    yield "zstd allowed window", "text", zstd(600, line, window_log=28)
 
 
 def good(name):
@@ -136,13 +167,13 @@ def good(name):
     return {"json": b"[1,2,3]", "csv": b"n\n1\n2\n3\n"}.get(name, b"1\n2\n3\n")
 
 
-def read(name, data):
+def read(name, data, **options):
     """Reads the bomb between two good objects; what came of each."""
     store = MemoryStore()
     for key, content in (("a", good(name)), ("b", data), ("c", good(name))):
         store.put(key, content)
     counts, errors = dict.fromkeys("abc", 0), []
-    iterator = iterator_over(store, once=True, format=name, tolerance="skip_record")
+    iterator = iterator_over(store, once=True, format=name, **options, tolerance="skip_record")
     try:
         while (batch := iterator.next_batch()) is not None:
             counts[batch.native.key] += len(batch.payloads)
@@ -168,7 +199,7 @@ def main():
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
             try:
-                came = read(form, data)
+                came = read(form, data, **OPTIONS.get(name, {}))
             except BaseException as exc:  # noqa: BLE001 - told to the parent, whatever it is
                 came = {}, [f"{type(exc).__name__}: {exc}"]
             with os.fdopen(begin, "w") as out:

@@ -46,8 +46,18 @@ CHANGES = {
     "max_block_bytes": [30, 1 << 20],
     "max_expansion": [0, 1],
     "max_temporary_bytes": [100, 1 << 20],
+    "max_page_bytes": [1 << 20, 1 << 30],
+    "max_window_bytes": [1 << 20, 1 << 31],
 }
-NUMBERS_NOTHING = {"validate", "max_record_bytes", "max_block_bytes", "max_expansion", "max_temporary_bytes"}
+NUMBERS_NOTHING = {
+    "validate",
+    "max_record_bytes",
+    "max_block_bytes",
+    "max_expansion",
+    "max_temporary_bytes",
+    "max_page_bytes",
+    "max_window_bytes",
+}
 """A record that they refuse keeps its number, and an object that they end has no other records before its end."""
 
 

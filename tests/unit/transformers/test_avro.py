@@ -474,6 +474,17 @@ def test_a_block_that_unpacks_to_too_much_is_an_error(codec):
     assert len(read(container(codec, blocks), max_block_bytes=4096)) == 2
 
 
+def test_a_window_that_a_block_needs_is_named_and_can_be_allowed():
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=28)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    data = packer.compress(datum(0)) + packer.flush()
+    assert "larger than input.max_window_bytes, 134217728" in error_of(container(b"zstandard", [(1, data)]))
+    assert read(container(b"zstandard", [(1, data)]), max_window_bytes=1 << 28) == expected(1)
+    packed = lzma.compress(datum(0), filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 200 << 20}])
+    assert "larger than input.max_window_bytes, 134217728" in error_of(container(b"xz", [(1, packed)]))
+    assert read(container(b"xz", [(1, packed)]), max_window_bytes=256 << 20) == expected(1)
+
+
 def test_a_header_has_an_end():
     def string(data):
         return varint(len(data)) + data

@@ -171,23 +171,67 @@ def test_xz_padding_may_stand_between_two_streams():
         unpack(BytesInput(PACK["gzip"](TEXT) + bytes(8) + PACK["gzip"](TEXT)))
 
 
-def test_a_dictionary_of_xz_that_takes_too_much_memory_is_named():
+def xz_with_dictionary(code):
     data = bytearray(lzma.compress(TEXT, filters=[{"id": lzma.FILTER_LZMA2, "preset": 6}]))
     assert data[12:17] == b"\x02\x00\x21\x01\x16"  # the block's header: LZMA2, a dictionary of 8 MiB
-    data[16] = 36  # 1 GiB
+    data[16] = code
     data[20:24] = zlib.crc32(bytes(data[12:20])).to_bytes(4, "little")
     assert lzma.decompress(bytes(data)) == TEXT
-    assert "bytes of memory" in error_of(bytes(data), format="text")
+    return bytes(data)
 
 
-def test_what_zstd_needs_and_has_not_is_named():
-    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=28, enable_ldm=False)
+def zstd_with_window(log):
+    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=log, enable_ldm=False)
     packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    assert "window of more than 128 MiB" in error_of(packer.compress(TEXT) + packer.flush(), format="text")
+    return packer.compress(TEXT) + packer.flush()
+
+
+LARGE_WINDOWS = {
+    "xz": (xz_with_dictionary(36), 1 << 30),
+    "xz at the limit": (xz_with_dictionary(31), 192 << 20),
+    "zstd --long=28": (zstd_with_window(28), 1 << 28),
+    "zstd --long=31": (zstd_with_window(31), 1 << 31),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_WINDOWS)
+def test_a_window_that_is_too_large_is_named_and_can_be_allowed(name):
+    data, window = LARGE_WINDOWS[name]
+    for options in ({}, {"max_window_bytes": window // 2}):
+        message = error_of(data, format="text", **options)
+        assert f"input.max_window_bytes ({options.get('max_window_bytes', 1 << 27)}" in message
+    allowed = InputOptions(format="text", max_window_bytes=window)
+    assert b"\n".join(make_transformer(allowed).records(BytesInput(data))) + b"\n" == TEXT
+
+
+def test_a_window_within_the_default_is_read():
+    for data in (zstd_with_window(27), xz_with_dictionary(30)):
+        assert unpack(BytesInput(data)) == TEXT
+
+
+def test_short_memory_for_a_window_is_not_the_objects_fault(monkeypatch):
+    class Short:
+        def __init__(self, **_):
+            pass
+
+        def decompressobj(self):
+            return self
+
+        def decompress(self, _):
+            raise zstandard.ZstdError("zstd decompress error: Allocation error : not enough memory")
+
+    monkeypatch.setattr(zstandard, "ZstdDecompressor", Short)
+    with pytest.raises(MemoryError, match="memory://memory, record 1"):
+        list(make_transformer(InputOptions(format="text")).records(BytesInput(zstd_with_window(20))))
+
+
+def test_a_dictionary_that_zstd_needs_is_named():
     samples = [b"%d some text %d" % (n, n * n) * 20 for n in range(500)]
     dictionary = zstandard.train_dictionary(8000, samples)
     packed = zstandard.ZstdCompressor(dict_data=dictionary).compress(TEXT)
     assert f"a dictionary (number {dictionary.dict_id()})" in error_of(packed, format="text")
+    packed = zstandard.ZstdCompressor(dict_data=dictionary, write_dict_id=False).compress(TEXT)
+    assert "a dictionary that it does not name" in error_of(packed, format="text")
 
 
 def test_chunks_of_snappy_are_no_longer_than_they_can_be():

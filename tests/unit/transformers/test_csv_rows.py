@@ -105,6 +105,13 @@ def test_an_object_whose_header_cannot_be_used_is_an_error():
             read(data)
 
 
+def test_a_name_that_is_there_twice_is_told_by_its_columns():
+    with pytest.raises(
+        CorruptObjectError, match=r"names a column twice \(columns 2 and 4\); set input.csv_header = false"
+    ):
+        read(b"a,secret,c,secret\n1,2,3,4\n")
+
+
 def test_quotes_that_never_close_are_a_cut():
     data = b'a,b\n1,2\n3,"4\n5,6\n'
     for piece in (1, 1000):

@@ -439,6 +439,13 @@ def test_what_is_not_json_lines_is_bad_line_by_line():
     assert {kind for _, kind in read("{}\n".encode("utf-16"))} == {RecordError}
 
 
+def test_lines_that_end_with_a_cr_alone_are_one_bad_record_that_says_so():
+    (run,) = make_transformer(InputOptions(format="jsonl")).read(BytesInput(b'{"a":1}\r{"a":2}\r'))
+    assert "not JSON (a CR alone in it, which ends no line)" in str(run.error)
+    (run,) = make_transformer(InputOptions(format="jsonl")).read(BytesInput(b'{"a":\r}\n'))
+    assert "a CR alone" not in str(run.error)
+
+
 def test_nesting_beyond_the_parser_is_a_bad_record_and_no_crash():
     deep = b"[" * 200_000 + b"]" * 200_000
     assert read(b"1\n" + deep + b"\n2\n") == [(1, b"1"), (2, RecordError), (3, b"2")]

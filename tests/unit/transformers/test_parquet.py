@@ -8,9 +8,12 @@ import json
 import math
 import os
 import struct
+import subprocess
+import sys
 import tempfile
 import uuid
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -266,8 +269,53 @@ def test_text_that_is_not_utf8_and_rows_too_long_are_bad_one_by_one():
 
 def test_two_columns_of_one_name_are_an_error():
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    with pytest.raises(CorruptObjectError, match="same name"):
+    with pytest.raises(CorruptObjectError, match="two columns of the Parquet file have the same name, 'a'"):
         read(write(table))
+    struct = pa.StructArray.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "é\n", "é\n"])
+    with pytest.raises(CorruptObjectError, match=r"two fields of a struct have the same name, '\\xe9\\n'"):
+        read(write(pa.table({"s": struct})))
+
+
+@pytest.mark.parametrize("plaintext_footer", [True, False])
+@pytest.mark.parametrize("small", [True, False], ids=["whole", "by ranges"])
+def test_encrypted_columns_are_an_error_and_never_the_end_of_the_process(plaintext_footer, small):
+    # in a process of its own, which the library may end
+    script = f"""
+import io, base64
+import pyarrow as pa, pyarrow.parquet as pq, pyarrow.parquet.encryption as encryption
+from framework.errors import CorruptObjectError
+from framework.transformer import InputOptions
+from transformers import BytesInput, make_transformer, parquet
+
+class Keys(encryption.KmsClient):
+    def __init__(self, config):
+        super().__init__()
+    def wrap_key(self, key, _):
+        return base64.b64encode(key)
+    def unwrap_key(self, wrapped, _):
+        return base64.b64decode(wrapped)
+
+factory = encryption.CryptoFactory(Keys)
+configuration = encryption.EncryptionConfiguration(
+    footer_key="f", column_keys={{"c": ["s"]}}, plaintext_footer={plaintext_footer}
+)
+properties = factory.file_encryption_properties(encryption.KmsConnectionConfig(), configuration)
+out = io.BytesIO()
+table = pa.table({{"n": [1, 2], "s": ["a", "b"]}})
+with pq.ParquetWriter(out, table.schema, encryption_properties=properties) as writer:
+    writer.write_table(table)
+if not {small}:
+    parquet._SMALL_OBJECT_BYTES = 0
+try:
+    print(list(make_transformer(InputOptions(format="parquet")).records(BytesInput(out.getvalue()))))
+except CorruptObjectError as exc:
+    print(exc)
+"""
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("memory://memory, record 1: ")
+    assert "crypt" in done.stdout
 
 
 def test_files_without_rows_or_columns():
