@@ -101,7 +101,7 @@ def test_a_signal_may_come_while_the_main_thread_holds_what_a_stop_needs(caplog)
         assert not engine.stop_requested
     assert engine.stop_requested
     assert "SIGTERM: stopping, positions are saved" in caplog.text
-    engine._patience.cancel()
+    engine._stop_timer.cancel()
 
 
 def test_without_a_signal_nothing_is_stopped_and_the_handlers_are_as_before():
