@@ -12,6 +12,7 @@ string of a dictionary, as often as a batch has rows.
 from __future__ import annotations
 
 import io
+import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
@@ -33,6 +34,9 @@ _BATCH_ROWS = 10_000
 """As many as a batch usually has at most: a dictionary is small when its bytes in each of so many rows would not matter."""
 _WORDS_SHARE = 4
 """The strings of dictionaries may take so much less in a batch than is allowed in all."""
+
+
+_LENGTH = struct.Struct("<I")
 
 
 class PagesError(Exception):
@@ -253,10 +257,12 @@ def _longest_word(packed: bytes, size: int, codec: str) -> int:
     except (ValueError, OSError, NotImplementedError):
         return size
     longest = at = 0
-    while at < len(data):
-        length = int.from_bytes(data[at : at + 4], "little")
-        longest = max(longest, length)
-        at += 4 + length
+    last = len(data) - _LENGTH.size
+    while at <= last:
+        (length,) = _LENGTH.unpack_from(data, at)
+        if length > longest:  # noqa: PLR1730 - `max` takes twice the time
+            longest = length
+        at += _LENGTH.size + length
     return min(longest, size)
 
 
