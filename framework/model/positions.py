@@ -49,14 +49,6 @@ class OffsetManagerKey:
         """
         return self if split_number <= 1 else self.of({**dict(self.properties), "share": str(split_number)})
 
-    @property
-    def split_number(self) -> int:
-        """Number of the split; 0 for the object's own key, which split 1 also uses."""
-        for name, value in self.properties:
-            if name == "share":
-                return int(value)
-        return 0
-
     def whole(self) -> OffsetManagerKey:
         """Return the key of the object that this split belongs to."""
         return OffsetManagerKey(tuple(pair for pair in self.properties if pair[0] != "share"))

@@ -68,9 +68,6 @@ class RowCodec:
             `records_done` and `extra`. `records_saved` and `total` equal `records_done`, and `mark` is None; templates
             hold the others.
         folders: maximum number of shared folders.
-
-    Attributes:
-        objects_only: whether every key so far was only a bucket and a key.
     """
 
     def __init__(self, entry_class: type[OffsetManagerEntry], *, folders: int = FOLDERS) -> None:
@@ -87,7 +84,6 @@ class RowCodec:
         self._templates: list[Mapping[str, Any]] = []
         self._whole: list[bool] = []
         self._done: list[bool] = []
-        self.objects_only = True
 
     # ---- stored
 
@@ -109,7 +105,6 @@ class RowCodec:
             known = scope if isinstance(scope, str) else _tuples(scope)
             self._folder_numbers[known, folder] = len(self._folders)
             self._folders.append((known, folder))
-            self.objects_only &= isinstance(known, str)
         for stored in tables["templates"]:
             topic, partition = stored["topic_partition"]
             template = {**stored, "topic_partition": TopicPartition(topic, partition)}
@@ -152,17 +147,12 @@ class RowCodec:
         if number is None and add:
             number = self._folder_numbers[scope, name[:cut]] = len(self._folders)
             self._folders.append((scope, name[:cut]))
-            self.objects_only &= isinstance(scope, str)
         return number, cut
 
     @staticmethod
     def head_of(row: bytes) -> bytes:
         """Return the head of a row."""
         return row[: _HEAD.size + _HEAD.unpack_from(row)[1]]
-
-    def is_other(self, row: bytes) -> bool:
-        """Return whether a row's key is more than a bucket and a key."""
-        return not isinstance(self._folders[_HEAD.unpack_from(row)[0]][0], str)
 
     def key_of(self, row: bytes) -> tuple[tuple[str, str], ...]:
         """Return the properties of a row's key."""

@@ -220,12 +220,6 @@ class FinishedTable:
         """Return the properties of every current key."""
         return map(self._codec.key_of, self.view().rows())
 
-    def other_keys(self) -> Iterator[tuple[tuple[str, str], ...]]:
-        """Return the properties of every current key that is more than a bucket and a key."""
-        if self._codec.objects_only:
-            return iter(())
-        return map(self._codec.key_of, filter(self._codec.is_other, self.view().rows()))
-
     def view(self) -> FinishedView:
         """Return a view of the current entries; later changes of the table do not affect it."""
         return FinishedView(self._codec, list(self._blocks), bytes(self._dead), self._block_bits)

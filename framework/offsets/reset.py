@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -54,26 +53,3 @@ class Reset:
         if self.key is not None:
             return watermark.opened(self.key, exactly=True)
         return watermark.opened(self.prefix or "")
-
-    def to_json(self) -> dict[str, str]:
-        """Return the stored form."""
-        if self.everything:
-            return {"kind": "all"}
-        if self.key is not None:
-            return {"kind": "key", "key": self.key}
-        return {"kind": "prefix", "prefix": self.prefix or ""}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Reset:
-        """Parse the stored form; the inverse of `to_json`.
-
-        Raises:
-            KeyError, ValueError: the stored form is not valid.
-        """
-        kind = stored["kind"]
-        if kind not in {"all", "key", "prefix"}:
-            raise ValueError(f"a reset of kind {kind}")
-        return cls(
-            key=str(stored["key"]) if kind == "key" else None,
-            prefix=str(stored["prefix"]) if kind == "prefix" else None,
-        )

@@ -204,7 +204,7 @@ def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
     assert "still failing: not JSON" in still.out
     program.configure(input={"validate": False})
     dry = program.run("dead-letter", "replay", "--dry-run")
-    assert f"{sum(map(len, bad.values()))} letters" in dry.out
+    assert f"{sum(map(len, bad.values()))} dead letters" in dry.out
     assert program.count() == sum(map(len, good.values()))
     one = program.run("dead-letter", "replay", "--key", "in/000.jsonl")
     assert f"sent again: {len(bad['in/000.jsonl'])} records" in one.out
@@ -244,7 +244,7 @@ def test_an_object_put_whole_again_is_read_on_from_where_it_was_given_up(program
     program.configure(errors={"tolerance": "skip_object"}, input={"max_record_bytes": 100}).once()
     assert program.count() == 1
     ended = program.configure(input={"max_record_bytes": 1000}).run("dead-letter", "replay")
-    assert "the next run goes on with 1 object, from" in ended.out
+    assert "the next run continues 1 object from where it failed" in ended.out
     program.once()
     assert [one.record for one in program.messages()] == [1, 2, 3]
 

@@ -55,22 +55,3 @@ def test_the_watermark_hides_none_of_the_objects_any_more():
     assert hidden(Reset(key="a/b")) == ["a", "a/", "a/bc", "b"]
     assert hidden(Reset(prefix="a/")) == ["a", "b"]
     assert hidden(Reset(prefix="")) == hidden(Reset()) == []
-
-
-@pytest.mark.parametrize(
-    ("reset", "stored"),
-    [
-        (Reset(), {"kind": "all"}),
-        (Reset(key="a/b"), {"kind": "key", "key": "a/b"}),
-        (Reset(key=""), {"kind": "key", "key": ""}),
-        (Reset(prefix="a/"), {"kind": "prefix", "prefix": "a/"}),
-    ],
-)
-def test_the_stored_form_comes_back(reset, stored):
-    assert reset.to_json() == stored
-    assert Reset.from_json(stored) == reset
-
-
-def test_an_unknown_stored_form_is_refused():
-    with pytest.raises(ValueError, match=r"^a reset of kind some$"):
-        Reset.from_json({"kind": "some"})
