@@ -208,7 +208,7 @@ def replay_dead_letters(
         lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
     if counts.reopened:
         objects = counted(counts.reopened, "object")
-        lines.append(f"the next run continues {objects} from where they failed")
+        lines.append(f"the next run resumes {objects}, each from its first missing record")
     lines += [f"{count:,} still failing: {sentence}" for sentence, count in counts.bad.items()]
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return EXIT_PERSON if counts.stayed else EXIT_DONE

@@ -244,7 +244,7 @@ def test_an_object_put_whole_again_is_read_on_from_where_it_was_given_up(program
     program.configure(errors={"tolerance": "skip_object"}, input={"max_record_bytes": 100}).once()
     assert program.count() == 1
     ended = program.configure(input={"max_record_bytes": 1000}).run("dead-letter", "replay")
-    assert "the next run continues 1 object from where it failed" in ended.out
+    assert "the next run resumes 1 object, each from its first missing record" in ended.out
     program.once()
     assert [one.record for one in program.messages()] == [1, 2, 3]
 
