@@ -2,6 +2,7 @@
 #
 #     make demo ARGS=--keep            options go on to the program
 #     make demo STORE=gcs              Google Cloud Storage in place of S3
+#     make test ARGS="-n 0 tests/unit"  some tests, in one process
 #     PYTHON=python3.12 make test      another interpreter than the machine's python3
 
 .DEFAULT_GOAL := help
@@ -13,6 +14,7 @@ unexport MAKEFLAGS MFLAGS
 
 RUN := .venv/bin/python
 STORE := s3
+WORKERS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
@@ -24,7 +26,7 @@ demo: ## flights from a local S3 server into Iggy, end to end; STORE=gcs for GCS
 
 test: ## all tests
 	@scripts/setup test
-	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest $(WORKERS) $(ARGS)
 
 lint: ## style, types, words, and who may import whom
 	@scripts/setup lint

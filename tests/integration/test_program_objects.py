@@ -118,7 +118,7 @@ def test_marks_of_writers_and_folders_are_left_alone_and_counted(program, moto_b
     for key in ("_SUCCESS", "_temporary/0/part.jsonl", ".hidden.jsonl", "folder/", "a/.part.crc"):
         moto_bucket.put(key, b"" if key.endswith(("/", "SS")) else b"no json\n")
     ended = program.once()
-    assert "not read" in ended.err
+    assert "filtered, hidden: 3 objects" in ended.err, ended.err
     check_exactly(program.messages(), GOOD)
 
 
