@@ -293,7 +293,7 @@ class S3Store(ObjectStore):
         return url, signer.lines(url, headers, self._credentials() if signer.template.service else None)
 
     def _credentials(self) -> Credentials:
-        """The keys to sign with, looked at anew every second: keys of a role renew themselves."""
+        """The keys to sign with, looked at again every second: keys of a role renew themselves."""
         now = time.monotonic()
         at, known = self._keys
         if known is None or now - at >= 1.0:

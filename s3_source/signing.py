@@ -195,7 +195,7 @@ class Signer:
 def _begun_hmac(key: bytes) -> tuple[_Hash, _Hash]:
     """The inner and the outer hash of an HMAC (RFC 2104) that have taken the key: copies of them take the text.
 
-    `hmac.digest` would take the key anew for each request, which costs three times as much.
+    `hmac.digest` would take the key again for each request, which costs three times as much.
     """
     padded = key.ljust(hashlib.sha256().block_size, b"\0")
     return hashlib.sha256(bytes(byte ^ 0x36 for byte in padded)), hashlib.sha256(bytes(byte ^ 0x5C for byte in padded))

@@ -364,7 +364,7 @@ class HttpLoop:
     """The GETs of one store. Threads may share it; its thread starts with the first request, also in a forked process.
 
     Requests made ahead are started in order, as many at once as `CallPace` allows: it starts low, and halves when the
-    store throttles. A request that somebody waits for is started at once.
+    store throttles. A request that a reader waits for is started at once.
     """
 
     def __init__(self, options: HttpOptions) -> None:

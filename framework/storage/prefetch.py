@@ -70,7 +70,7 @@ class StreamRoom:
         self._closed = False
 
     def take(self, size: int, resume: Callable[[], None]) -> bool:
-        """Take room for a piece; False when there is none. Bytes of a closed stream are not counted: nobody reads them."""
+        """Take room for a piece; False when there is none. Bytes of a closed stream do not count."""
         budget = self._budget
         with budget.changed:
             if self._closed:
