@@ -161,7 +161,6 @@ def test_share_1_goes_by_the_objects_key_and_every_other_share_by_its_own():
     assert key_of(12).canonical() == '{"bucket":"b","key":"k","share":"12"}'
     assert key_of(12) == KEY.of_split(12) != key_of(2)
     assert key_of(12).whole() == key_of(1).whole() == KEY
-    assert (key_of(12).split_number, key_of(1).split_number, key_of(0).split_number) == (12, 0, 0)
 
 
 def test_a_share_knows_its_bytes():
