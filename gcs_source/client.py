@@ -48,7 +48,7 @@ from framework.storage.error_messages import innermost, is_loopback
 from framework.storage.http_body import EMPTY, HttpStream, announces_length, expected_bytes
 from framework.storage.http_errors import HttpError
 from framework.storage.http_get import OK, ObjectGet
-from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
+from framework.storage.http_loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop, HttpOptions
 from framework.store import ListPage, ObjectStore, ReadRoom
 from framework.transformer import ReadStream
 from gcs_source.config import LARGEST_PAGE, GcsConfig, customer_key
@@ -442,13 +442,21 @@ def _error_of(answer: HttpAnswer, failed: Failed) -> SourceError:
 
 
 def _unpacked(answer: HttpAnswer, body: bytes) -> bytes:
-    """A document's bytes; what was cut at its limit is unpacked as far as it goes."""
+    """A document's bytes; what was cut at its limit is unpacked as far as it goes.
+
+    Raises:
+        HttpError: it is damaged, or unfolds to more than `MAX_DOCUMENT_BYTES`.
+    """
     if answer.headers.get("content-encoding") != "gzip":
         return body
+    unpacker = zlib.decompressobj(wbits=31)
     try:
-        return zlib.decompressobj(wbits=31).decompress(body)
+        unpacked = unpacker.decompress(body, MAX_DOCUMENT_BYTES)
     except zlib.error as error:
         raise HttpError(f"the answer cannot be unpacked: {error}") from error
+    if unpacker.unconsumed_tail:
+        raise HttpError(f"the answer unpacks to a document of more than {MAX_DOCUMENT_BYTES:,} bytes")
+    return unpacked
 
 
 def _token_of(answer: HttpAnswer) -> str:

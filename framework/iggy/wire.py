@@ -32,7 +32,6 @@ from framework.iggy.values import Confirmation, ConnectedClient
 from framework.model.payloads import PayloadColumn
 
 SEND_MESSAGES = 101
-POLL_MESSAGES = 100
 OWN_CLIENT = 20
 ALL_CLIENTS = 22
 DELETE_SEGMENTS = 503

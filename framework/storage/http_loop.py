@@ -45,6 +45,9 @@ WINDOW_BYTES = 1 << 21
 BUFFER_BYTES = 1 << 19
 """The most that libcurl takes off a socket at once: large, because each piece costs a call into Python."""
 
+MAX_DOCUMENT_BYTES = 64_000_000
+"""Limit of an answer that is a document, before and after unpacking: a page of a thousand keys has a few megabytes."""
+
 LONGEST_REFUSAL_BYTES = 65_536
 CLOSE_SECONDS = 1.0
 _SLOWEST_SWEEP_SECONDS = 1.0
@@ -213,12 +216,15 @@ class HttpAnswer:
         """Return the whole body, which is a document.
 
         Raises:
-            HttpError: it did not come whole.
+            HttpError: it did not come whole, or has more than `MAX_DOCUMENT_BYTES`.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
-        parts = []
+        parts, size = [], 0
         while data := self.read(WINDOW_BYTES):
             parts.append(data)
+            size += len(data)
+            if size > MAX_DOCUMENT_BYTES:
+                raise HttpError(f"the answer is a document of more than {MAX_DOCUMENT_BYTES:,} bytes")
         if self.failure is not None:
             raise self.failure
         return b"".join(parts)

@@ -10,6 +10,7 @@ import pytest
 
 from framework.errors import StoreUnavailableError, TaskClosedError
 from framework.model.objects import NativeObject
+from framework.storage import http_loop
 from framework.storage.http_body import HttpStream
 from framework.storage.http_errors import HttpConnectError, HttpCutError, HttpError, HttpReadTimeoutError
 from framework.storage.http_get import OK, ObjectGet
@@ -347,6 +348,17 @@ def test_an_answer_that_is_none_is_an_error(serving, parts, kind):
     server, loop = serving(lambda *_: parts)
     with pytest.raises(kind):
         assert loop.get(f"{server.endpoint}/k", []).status == 0
+
+
+def test_a_document_without_end_is_given_up_at_its_limit(serving, monkeypatch):
+    """A listing's page is read whole: a server must not decide how much memory that takes."""
+    monkeypatch.setattr(http_loop, "MAX_DOCUMENT_BYTES", 3 * WINDOW_BYTES)
+    size = 8 * WINDOW_BYTES
+    server, loop = serving(lambda *_: [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, bytes(size)])
+    answer = loop.get(f"{server.endpoint}/list", [])
+    with pytest.raises(HttpError, match=r"a document of more than [\d,]+ bytes"):
+        answer.read_all()
+    answer.close()
 
 
 def test_silence_is_an_error_and_other_transfers_go_on(serving):

@@ -1,0 +1,25 @@
+"""What the client reads beside objects: documents, which it reads whole."""
+
+import gzip
+from types import SimpleNamespace
+
+import pytest
+
+from framework.storage.http_errors import HttpError
+from gcs_source import client
+
+
+def packed(**headers):
+    return SimpleNamespace(headers=headers)
+
+
+def test_a_document_is_unpacked_up_to_a_limit(monkeypatch):
+    """A few kilobytes of gzip unfold to megabytes: the server must not decide how much memory a page takes."""
+    monkeypatch.setattr(client, "MAX_DOCUMENT_BYTES", 1_000_000)
+    answer = packed(**{"content-encoding": "gzip"})
+    assert client._unpacked(answer, gzip.compress(bytes(1_000_000))) == bytes(1_000_000)
+    with pytest.raises(HttpError, match=r"unpacks to a document of more than 1,000,000 bytes"):
+        client._unpacked(answer, gzip.compress(bytes(5_000_000)))
+    with pytest.raises(HttpError, match="cannot be unpacked"):
+        client._unpacked(answer, b"no gzip")
+    assert client._unpacked(packed(), b"plain") == b"plain"
