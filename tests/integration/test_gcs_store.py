@@ -6,6 +6,7 @@ import datetime as dt
 import gzip
 import os
 import socket
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -239,13 +240,37 @@ def sockets_to(endpoint):
     """This process's connections to an address."""
     port = int(endpoint.rpartition(":")[2])
     found = []
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError), contextlib.ExitStack() as kept:
-            one = kept.enter_context(socket.socket(fileno=os.dup(int(entry.name))))
-            if one.getpeername()[1] == port:
-                kept.pop_all()
-                found.append(one)
+    for number in own_sockets():
+        one = socket.socket(fileno=os.dup(number))
+        # Other libraries hold socket pairs: these have no port, and their peer's name is empty.
+        if one.family == socket.AF_INET and peer_port(one) == port:
+            found.append(one)
+        else:
+            one.close()
     return found
+
+
+def own_sockets():
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own descriptor is closed by now
+            if stat.S_ISSOCK(os.fstat(int(entry.name)).st_mode):
+                found.append(int(entry.name))
+    return found
+
+
+def peer_port(connection):
+    with contextlib.suppress(OSError):
+        return connection.getpeername()[1]
+    return None
+
+
+def test_connections_are_counted_beside_socket_pairs():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        one, other = socket.socketpair()
+        with one, other, socket.create_connection(("127.0.0.1", port)):
+            assert count_of(sockets_to(f"http://127.0.0.1:{port}")) == 1
 
 
 def count_of(sockets):

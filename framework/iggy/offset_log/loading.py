@@ -34,7 +34,7 @@ def load(offset_log: OffsetLog) -> LogState:
         at = state.snapshot_at = int(snapshot[0].header["at"])
     else:
         if not first_edition.newest_snapshot(first_heads):
-            _check_front(offset_log.source, first_heads or heads)
+            _check_front(offset_log, first_heads or heads)
         state = first_edition.load(offset_log, first_heads) if first_heads else LogState(source=offset_log.source)
         at = 0
     for message in offset_log.read(head for head in heads if head.offset >= at and head.kind != "snapshot"):
@@ -42,13 +42,26 @@ def load(offset_log: OffsetLog) -> LogState:
     return state
 
 
-def _check_front(source: str, heads: Sequence[LogMessage]) -> None:
-    """Check that the log begins with the first epoch's claim. Other writers may have written and deleted before it."""
-    if heads and (heads[0].kind, heads[0].epoch) != ("claim", 1):
-        raise PositionError(
-            f'offsets topic: the first records of source "{source}" are gone, and no snapshot stands for them. Does the topic '
-            f"drop messages (message_expiry, max_topic_size)? {codec.WAY_OUT}"
-        )
+def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
+    """Check that the log begins with the first epoch's claim. Other writers may have written and deleted before it.
+
+    A topic that was deleted and created again may begin with a late claim of a process that knew the old one. The
+    epochs after it are higher, so the first opening belongs to a claim behind it.
+    """
+    claims = list(itertools.takewhile(lambda head: head.kind == "claim", heads))
+    if not heads or (claims and claims[0].epoch == 1):
+        return
+    after = heads[len(claims) : len(claims) + 1]
+    if claims and not after:
+        return
+    if claims and after[0].kind == "opening":
+        (opening,) = offset_log.read(after)
+        if codec.decode_opening(opening) > claims[0].offset:
+            return
+    raise PositionError(
+        f'offsets topic: the first records of source "{offset_log.source}" are gone, and no snapshot stands for them. Does the '
+        f"topic drop messages (message_expiry, max_topic_size)? {codec.WAY_OUT}"
+    )
 
 
 def newest_snapshot(heads: Sequence[LogMessage]) -> list[LogMessage]:

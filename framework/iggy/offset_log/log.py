@@ -55,6 +55,7 @@ class OffsetLog:
         self.foreign = 0
         self.messages = 0
         self._own: dict[int, int] = {}
+        self._replaced_at: tuple[int, int] | None = None
         self._lock = threading.RLock()
 
     # ---- reading
@@ -63,10 +64,11 @@ class OffsetLog:
         """Yield, in order, what other writers appended since the last call; records appended here are skipped.
 
         Raises:
-            PositionError: a record of this source cannot be read.
+            PositionError: a record of this source cannot be read; or the topic was deleted and created again.
         """
         with self._lock:
             count = READ_MESSAGES
+            self._check_not_replaced()
             while True:
                 self._skip_own()
                 batch = self._poll(self.next_offset, count)
@@ -91,6 +93,7 @@ class OffsetLog:
             self.next_offset = self.foreign = 0
             self.sizes = LogSizes()
             self._own = {}
+            self._replaced_at = None
 
     def _skip_own(self) -> None:
         while (size := self._own.pop(self.next_offset, None)) is not None:
@@ -151,8 +154,11 @@ class OffsetLog:
 
         Raises:
             UnknownOutcomeError, IggyUnavailableError: the record may or may not be stored.
+            PositionError: the topic was deleted and created again.
         """
-        return self.connection.wait(self.submit(payload))
+        offset = self.connection.wait(self.submit(payload))
+        self._check_not_replaced()
+        return offset
 
     def submit(self, payload: bytes) -> Future[int]:
         """Append one record without waiting. Later requests over the same connection are stored after it.
@@ -171,7 +177,18 @@ class OffsetLog:
 
     def _appended(self, offset: int, size: int) -> None:
         # Without the lock: a following thread holds it while it waits for an answer from the event loop's thread.
+        if offset < self.next_offset:
+            self._replaced_at = self.next_offset, offset
         self._own[offset] = size
+
+    def _check_not_replaced(self) -> None:
+        if self._replaced_at is not None:
+            known, stored_at = self._replaced_at
+            raise PositionError(
+                f'offsets topic "{self.topic}" of stream "{self.stream}" was deleted and created again while source '
+                f'"{self.source}" ran: it had {known} messages, and Iggy stored the next one at offset {stored_at}. '
+                f"Bring it back from a backup; or read everything again: `offsets reset --all`"
+            )
 
     def end(self) -> int:
         """Return the offset that the next message of any writer will get."""

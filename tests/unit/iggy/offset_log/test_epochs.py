@@ -501,6 +501,17 @@ def test_a_worker_that_begins_when_its_epoch_is_over_sends_nothing(led):
         claimed(server, state)
 
 
+def test_a_worker_whose_log_was_replaced_sends_nothing(led):
+    server, log, _ = led
+    state, behind = loaded(server), worker_log(server)
+    list(behind.follow())
+    for _ in range(2):
+        server.delete_topic("kit", LOG)
+        log.connection.create_topic("kit", LOG, 1)
+        with pytest.raises(PositionError, match=rf'"{LOG}" of stream "kit" was deleted and created again.*offset 0'):
+            claim_partitions(behind, state, 1, PARTITIONS, waiting=waiting())
+
+
 def test_a_worker_that_waits_while_its_epoch_ends_sends_nothing(led):
     server, clock = led[0], FakeClock()
     earlier = at_work(server, leader=False, partitions=PARTITIONS)

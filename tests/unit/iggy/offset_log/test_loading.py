@@ -21,6 +21,7 @@ from framework.iggy.offset_log.codec import (
     SnapshotFooter,
     TopicIdentity,
 )
+from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.loading import load, newest_snapshot
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
@@ -457,6 +458,45 @@ def test_a_source_that_came_to_a_log_whose_front_another_one_had_deleted_has_los
     server = server_with_log(*FOREIGN, *START, begin(position("a", 0)))
     server.drop_head("kit", LOG, 0, 3)
     assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 0, 0, None)}
+
+
+LATE = [claim(3, leader=False, token="x"), claim(4, token="y")]
+"""Claims that were on their way while the topic was deleted and created again."""
+
+
+@pytest.mark.parametrize("late", [LATE, LATE[:1], LATE[1:], LATE[::-1]])
+def test_late_claims_do_not_make_a_new_log_one_without_its_front(late):
+    server = server_with_log(*late)
+    state = loaded(server)
+    newest = max(codec.decode(0, payload).epoch for payload in late)
+    assert (len(state.positions), state.epoch, state.last_epoch, len(state.claims)) == (0, 0, newest, len(late))
+    connection = server.connect()
+    for payload in (claim(newest + 1), opening(newest + 1, fenced=len(late)), begin(position("a"), epoch=newest + 1)):
+        connection.append("kit", LOG, 0, payload)
+    assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 0, 0, None)}
+
+
+def test_after_late_claims_everything_can_be_read_again():
+    server = server_with_log(*LATE)
+    log = log_over(server.connect())
+    epoch = begin_epoch(log)
+    epoch.open(log)
+    assert epoch.number == 5
+    assert loaded(server).epoch == 5
+
+
+@pytest.mark.parametrize("epoch", [2, 5])
+def test_a_log_that_begins_with_the_claim_of_a_later_epoch_has_lost_its_front(epoch):
+    server = server_with_log(claim(epoch), opening(epoch), begin(position("a"), epoch=epoch))
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
+        loaded(server)
+
+
+@pytest.mark.parametrize("record", [begin(position("a"), epoch=3), opening(3)])
+def test_claims_before_another_record_of_their_epoch_are_no_beginning(record):
+    server = server_with_log(*LATE[:1], record)
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
+        loaded(server)
 
 
 def test_an_empty_log_is_an_empty_state():
