@@ -454,7 +454,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         since then are in flight and must not be sent again.
         """
         entry = self.offsets.adopt(assignment.entry)
-        left = self._left.pop(entry.get_manager_key(), None)
+        left = self._left.pop(entry.get_manager_key(), None) if self._left else None
         if left is not None and left.is_of(entry) and left.records_done > entry.records_done:
             entry = left
         return assignment if entry is assignment.entry else attrs.evolve(assignment, entry=entry)

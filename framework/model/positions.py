@@ -51,6 +51,8 @@ class OffsetManagerKey:
 
     def whole(self) -> OffsetManagerKey:
         """Return the key of the object that this split belongs to."""
+        if all(name != "share" for name, _ in self.properties):
+            return self
         return OffsetManagerKey(tuple(pair for pair in self.properties if pair[0] != "share"))
 
     def canonical(self) -> str:
@@ -156,7 +158,8 @@ class OffsetManagerEntry:
 
     def get_manager_key(self) -> OffsetManagerKey:
         """Return the key under which the position is stored."""
-        return OffsetManagerKey.of_object(self.bucket, self.key).of_split(self.split_number)
+        whole = OffsetManagerKey.of_object(self.bucket, self.key)
+        return whole if self.split_number <= 1 else whole.of_split(self.split_number)
 
     def get_properties(self) -> dict[str, Any]:
         """Return the stored form without the key: a new dict of JSON values, independent of the position."""

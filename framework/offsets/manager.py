@@ -288,7 +288,8 @@ class OffsetManager:
         with self.lock:
             for entry in added:
                 begin_in(self._positions, entry)
-                self._removed.pop(entry.get_manager_key().whole(), None)  # starts are stored before removals
+                if self._removed:
+                    self._removed.pop(entry.get_manager_key().whole(), None)  # starts are stored before removals
             self._begun += added
         return added
 
@@ -343,8 +344,9 @@ class OffsetManager:
 
     def is_finished(self, entry: OffsetManagerEntry) -> bool:
         """Return whether the object of this position is done, failed or superseded, with or without its position."""
-        known = self.get_entry(entry.get_manager_key())
-        return known is None or not known.is_of(entry) or known.finished
+        with self.lock:
+            known = self._positions.find_pending(entry.get_manager_key())
+        return known is None or not known.is_of(entry) or known.finished  # a final position of any version is finished
 
     def past_listing(self, prefix: str) -> PastListing | None:
         """Return the hints of the last listing of that prefix."""

@@ -64,6 +64,10 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         entry = self._reading.get(key)
         return entry if entry is not None else self._finished.get(key)
 
+    def find_pending(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
+        """Return the entry of that key while it is not final; None when it is, or when there is none."""
+        return self._reading.get(key)
+
     @override
     def __getitem__(self, key: OffsetManagerKey) -> OffsetManagerEntry:
         entry = self.find(key)
