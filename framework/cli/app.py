@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 import typer
 
+from framework.cli.config_file import ConfigFile, ConfigOption, SetOption
 from framework.cli.dead_letter import dead_letter_app
 from framework.cli.offsets import JsonOption, offsets_app
 from framework.cli.prices import GET_PRICE, LIST_PRICE, TRANSFER_PRICE, Prices
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
 
     from framework.task import AbstractSourceTask
 
-ConfigOption = Annotated[
-    Path | None,
-    # readable=False: the loader says what is wrong with a file, in its own words
-    typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
-]
 OnceOption = Annotated[bool, typer.Option("--once", help="Send everything there is now, then end.")]
 TakeOverOption = Annotated[
     bool, typer.Option("--take-over", help="Start although another instance of the source is at work; that one ends.")
@@ -103,10 +99,12 @@ class _ErrorReporter:
 
     Attributes:
         config: the configuration's file.
+        settings: overrides that stand before the command.
         json: the last error is a JSON line.
     """
 
     config: Path | None = None
+    settings: tuple[str, ...] = ()
     json: bool = False
 
     def failed(self, error: Exception) -> int:
@@ -191,39 +189,47 @@ def make_app(
         rich_markup_mode=None,
     )
 
-    def _required(config: Path | None) -> Path:
-        if config is None:
+    def chosen(context: typer.Context, config: Path | None, settings: list[str] | None) -> ConfigFile:
+        reporter: _ErrorReporter = context.obj
+        path = config or reporter.config
+        if path is None:
             more = ", or try the command demo" if demo is not None else ""
             raise ConfigError(
                 f"no configuration: add --config FILE, a TOML file with at least {_required_options(task_class)}{more}"
             )
-        return config
+        return ConfigFile(path=path, settings=(*reporter.settings, *(settings or ())))
 
     @app.callback(invoke_without_command=True)
     def main(
-        context: typer.Context, config: ConfigOption = None, once: OnceOption = False, take_over: TakeOverOption = False
+        context: typer.Context,
+        config: ConfigOption = None,
+        settings: SetOption = None,
+        once: OnceOption = False,
+        take_over: TakeOverOption = False,
     ) -> int | None:
         """Run the source until it is stopped, or run a command."""
         reporter: _ErrorReporter = context.obj
-        reporter.config = config
+        reporter.config, reporter.settings = config, tuple(settings or ())
         if context.invoked_subcommand is not None:
             return None
         from framework.cli.run import run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
-        reporter.json = wants_json(_required(config))
-        return run_source(task_class, _required(config), once=once, take_over=take_over)
+        file = chosen(context, config, None)
+        reporter.json = wants_json(task_class, file)
+        return run_source(task_class, file, once=once, take_over=take_over)
 
     @app.command()
-    def check(context: typer.Context, config: ConfigOption = None) -> int:
+    def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:
         """Check configuration, engine, bucket, selection, Iggy and permissions; print one line each."""
         from framework.cli.check import check_source  # noqa: PLC0415
 
-        return check_source(task_class, _required(config or context.obj.config))
+        return check_source(task_class, chosen(context, config, settings))
 
     @app.command()
     def plan(
         context: typer.Context,
         config: ConfigOption = None,
+        settings: SetOption = None,
         ignore_offsets: Annotated[
             bool,
             typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
@@ -240,7 +246,7 @@ def make_app(
         prices = Prices(list_per_1000=list_price, get_per_1000=get_price, transfer_per_gb=transfer_price)
         return show_plan(
             task_class,
-            _required(config or context.obj.config),
+            chosen(context, config, settings),
             prices=prices,
             ignore_offsets=ignore_offsets or former,
             as_json=json,
@@ -250,6 +256,7 @@ def make_app(
     def status(
         context: typer.Context,
         config: ConfigOption = None,
+        settings: SetOption = None,
         no_list: Annotated[
             bool, typer.Option("--no-list", help="Do not list the bucket; the lag is not shown.")
         ] = False,
@@ -258,12 +265,13 @@ def make_app(
         """Show progress: objects done, reading and failed, the lag, the running processes, the last save."""
         from framework.cli.plan import show_status  # noqa: PLC0415
 
-        return show_status(task_class, _required(config or context.obj.config), no_list=no_list, as_json=json)
+        return show_status(task_class, chosen(context, config, settings), no_list=no_list, as_json=json)
 
     @app.command()
     def read(
         context: typer.Context,
         config: ConfigOption = None,
+        settings: SetOption = None,
         topic: Annotated[str, typer.Option(help="A topic other than the configured one.")] = "",
         partition: Annotated[int | None, typer.Option(help="Only this partition.", min=0, show_default=False)] = None,
         offset: Annotated[int, typer.Option(help="First offset to read in each partition.", min=0)] = 0,
@@ -274,18 +282,15 @@ def make_app(
 
         return read_records(
             task_class,
-            _required(config or context.obj.config),
+            chosen(context, config, settings),
             topic=topic,
             partition=partition,
             offset=offset,
             limit=limit,
         )
 
-    app.add_typer(
-        offsets_app(task_class, lambda context, config: _required(config or context.obj.config)), name="offsets"
-    )
-    dead_letters = dead_letter_app(task_class, lambda context, config: _required(config or context.obj.config))
-    app.add_typer(dead_letters, name="dead-letter")
+    app.add_typer(offsets_app(task_class, chosen), name="offsets")
+    app.add_typer(dead_letter_app(task_class, chosen), name="dead-letter")
     if demo is not None:
         app.command(name="demo")(demo)
     return app
@@ -299,11 +304,15 @@ def _warn_of_former(context: typer.Context, given: bool) -> bool:
 
 def _required_options(task_class: type[AbstractSourceTask]) -> str:
     """Return the required options of a file, as text: `[source] name, [input] format`."""
-    from framework.config.loading import sections_of  # noqa: PLC0415 - only for a failure
-    from framework.config.option import options_of  # noqa: PLC0415
+    from framework.config.option import options_of, sections_of  # noqa: PLC0415 - only for a failure
 
     root = task_class.config_class
     sections = sections_of(root).items() if root is not None else ()
     return ", ".join(
-        f"[{name}] {option.name}" for name, section in sections for option in options_of(section) if option.required
+        f"[{name}] {option}"
+        for name, section in sections
+        for option in (
+            *getattr(section, "one_of", ())[:1],
+            *(option.name for option in options_of(section) if option.required),
+        )
     )

@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from framework.cli.config_file import ConfigFile
 from framework.cli.run import place_of, read_config, require_pyspark
 from framework.discovery.filters import FilterReason
 from framework.engine.local import with_moment
@@ -43,14 +44,14 @@ PASSING = frozenset(
 """Filter reasons that do not indicate a wrong configuration: later objects may be selected."""
 
 
-def check_source(task_class: type[AbstractSourceTask], path: Path) -> int:
+def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
     """Write one line per check to stdout; return 0 when all pass, else the exit code that a run would have.
 
     Raises:
         ConfigError: mistakes in the file.
     """
-    config = with_moment(read_config(task_class, path))
-    _write(CheckResult("configuration", ok=True, detail=f"{path} is right"))
+    config = with_moment(read_config(task_class, file))
+    _write(CheckResult("configuration", ok=True, detail=f"{file.path} is right"))
     code = EXIT_DONE
     for results in (_engine(task_class, config), _metrics(config), _store(task_class, config), _iggy(config)):
         for result in results:

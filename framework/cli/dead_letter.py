@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from framework.cli.config_file import Choose, ConfigOption, SetOption
 from framework.cli.dead_letter_choice import DeadLetterChoice
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
-ConfigOption = Annotated[
-    Path | None,
-    # readable=False: the loader says what is wrong with a file, in its own words
-    typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
-]
 KeyOption = Annotated[
     str | None, typer.Option(help="Only dead letters of the object with this key.", show_default=False)
 ]
@@ -32,14 +27,12 @@ DeadLetterOption = Annotated[
 ]
 
 
-def dead_letter_app(
-    task_class: type[AbstractSourceTask], required: Callable[[typer.Context, Path | None], Path]
-) -> typer.Typer:
+def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.Typer:
     """Return the group of commands.
 
     Args:
         task_class: the source.
-        required: the configuration's path, of the command or of the program.
+        chosen: returns the configuration that the command's and the program's options name.
     """
     app = typer.Typer(
         help="Show and replay dead letters: skipped records, and the rest of failed objects.", rich_markup_mode=None
@@ -49,6 +42,7 @@ def dead_letter_app(
     def show(
         context: typer.Context,
         config: ConfigOption = None,
+        settings: SetOption = None,
         key: KeyOption = None,
         prefix: PrefixOption = None,
         kind: KindOption = None,
@@ -72,7 +66,7 @@ def dead_letter_app(
         from framework.cli.dead_letters import show_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, letter=letter, since=since)
-        path = required(context, config)
+        path = chosen(context, config, settings)
         return show_dead_letters(
             task_class, path, choice, with_replayed=replayed, limit=limit, as_json=json, payload=payload
         )
@@ -81,6 +75,7 @@ def dead_letter_app(
     def replay(
         context: typer.Context,
         config: ConfigOption = None,
+        settings: SetOption = None,
         key: KeyOption = None,
         prefix: PrefixOption = None,
         kind: KindOption = None,
@@ -101,7 +96,7 @@ def dead_letter_app(
 
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, letter=letter)
         return replay_dead_letters(
-            task_class, required(context, config), choice, dry_run=dry_run, may_be_lost=may_be_lost
+            task_class, chosen(context, config, settings), choice, dry_run=dry_run, may_be_lost=may_be_lost
         )
 
     return app

@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from framework.cli.config_file import ConfigFile
 from framework.cli.output import json_text, printable
 from framework.cli.run import reached, read_config
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
@@ -65,7 +66,7 @@ def _since_us(text: str | None, now: float) -> float:
 
 def show_dead_letters(
     task_class: type[AbstractSourceTask],
-    path: Path,
+    file: ConfigFile,
     choice: DeadLetterChoice,
     *,
     with_replayed: bool,
@@ -79,7 +80,7 @@ def show_dead_letters(
         ConfigError: mistakes in the file or the options; `--payload` without exactly one dead letter.
         IggyTopicError: the topic is missing.
     """
-    config = read_config(task_class, path)
+    config = read_config(task_class, file)
     topic_of(config)
     with reached(config) as connection:
         letters = DeadLetterLog.read(connection, config)
@@ -170,7 +171,7 @@ def _where(letter: StoredDeadLetter) -> str:
 
 def replay_dead_letters(
     task_class: type[AbstractSourceTask],
-    path: Path,
+    file: ConfigFile,
     choice: DeadLetterChoice,
     *,
     dry_run: bool,
@@ -186,7 +187,7 @@ def replay_dead_letters(
     from framework.engine.dead_letter_replay import DeadLetterReplay  # noqa: PLC0415
     from framework.engine.session import Session  # noqa: PLC0415
 
-    config = read_config(task_class, path)
+    config = read_config(task_class, file)
     topic_of(config)
     with reached(config) as connection:
         if dry_run:

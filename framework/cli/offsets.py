@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from framework.cli.config_file import Choose, ConfigOption, SetOption
 from framework.errors import ConfigError
 from framework.offsets.reset import Reset
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
-ConfigOption = Annotated[
-    Path | None,
-    # readable=False: the loader says what is wrong with a file, in its own words
-    typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
-]
 KeyOption = Annotated[str | None, typer.Option(help="Only the object of this key.", show_default=False)]
 PrefixOption = Annotated[str | None, typer.Option(help="Only objects whose keys begin so.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
@@ -26,14 +20,12 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 
 
-def offsets_app(
-    task_class: type[AbstractSourceTask], required: Callable[[typer.Context, Path | None], Path]
-) -> typer.Typer:
+def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.Typer:
     """Return the group of commands.
 
     Args:
         task_class: the source.
-        required: the configuration's path, of the command or of the program.
+        chosen: returns the configuration that the command's and the program's options name.
     """
     app = typer.Typer(help="Show and change the positions of the source.", rich_markup_mode=None)
 
@@ -41,6 +33,7 @@ def offsets_app(
     def show(
         context: typer.Context,
         config: ConfigOption = None,
+        settings: SetOption = None,
         key: KeyOption = None,
         prefix: PrefixOption = None,
         json: JsonOption = False,
@@ -48,21 +41,26 @@ def offsets_app(
         """Count positions by state and partition; with --key or --prefix, show each."""
         from framework.cli.positions import show_offsets  # noqa: PLC0415 - each command loads what it needs
 
-        return show_offsets(task_class, required(context, config), _choice(key, prefix), as_json=json)
+        return show_offsets(task_class, chosen(context, config, settings), _choice(key, prefix), as_json=json)
 
     @app.command()
     def export(
-        context: typer.Context, config: ConfigOption = None, key: KeyOption = None, prefix: PrefixOption = None
+        context: typer.Context,
+        config: ConfigOption = None,
+        settings: SetOption = None,
+        key: KeyOption = None,
+        prefix: PrefixOption = None,
     ) -> int:
         """Write every position to stdout, one JSON line each."""
         from framework.cli.positions import export_offsets  # noqa: PLC0415 - each command loads what it needs
 
-        return export_offsets(task_class, required(context, config), _choice(key, prefix))
+        return export_offsets(task_class, chosen(context, config, settings), _choice(key, prefix))
 
     @app.command()
     def reset(
         context: typer.Context,
         config: ConfigOption = None,
+        settings: SetOption = None,
         key: KeyOption = None,
         prefix: PrefixOption = None,
         everything: Annotated[bool, typer.Option("--all", help="All objects.")] = False,
@@ -75,20 +73,24 @@ def offsets_app(
         choice = Reset(key=key, prefix=prefix)
         from framework.cli.positions import reset_offsets  # noqa: PLC0415 - each command loads what it needs
 
-        return reset_offsets(task_class, required(context, config), choice, yes=yes, dry_run=dry_run)
+        return reset_offsets(task_class, chosen(context, config, settings), choice, yes=yes, dry_run=dry_run)
 
     @app.command()
-    def accept_data_loss(context: typer.Context, config: ConfigOption = None, yes: YesOption = False) -> int:
+    def accept_data_loss(
+        context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
+    ) -> int:
         """Continue after topics were purged or recreated: finished objects stay done and are not sent again."""
         from framework.cli.positions import accept_topics  # noqa: PLC0415 - each command loads what it needs
 
-        return accept_topics(task_class, required(context, config), yes=yes)
+        return accept_topics(task_class, chosen(context, config, settings), yes=yes)
 
     @app.command(hidden=True)
-    def accept(context: typer.Context, config: ConfigOption = None, yes: YesOption = False) -> int:
+    def accept(
+        context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
+    ) -> int:
         """Former name of `accept-data-loss`."""
         context.obj.warn("offsets accept: now called offsets accept-data-loss")
-        return accept_data_loss(context, config, yes)
+        return accept_data_loss(context, config, settings, yes)
 
     return app
 

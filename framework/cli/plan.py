@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from framework.cli.config_file import ConfigFile
 from framework.cli.output import json_text, printable
 from framework.cli.positions import moment, summary, summary_lines
 from framework.cli.run import is_new, reached, read_config
@@ -27,7 +27,7 @@ MAX_ROWS = 20
 
 
 def show_plan(
-    task_class: type[AbstractSourceTask], path: Path, *, prices: Prices, ignore_offsets: bool, as_json: bool
+    task_class: type[AbstractSourceTask], file: ConfigFile, *, prices: Prices, ignore_offsets: bool, as_json: bool
 ) -> int:
     """Write to stdout the objects that the next listing would give, and their approximate cost.
 
@@ -35,7 +35,7 @@ def show_plan(
         ConfigError: mistakes in the file.
         SourceError: the bucket's error, or positions made with other options.
     """
-    config = with_moment(read_config(task_class, path))
+    config = with_moment(read_config(task_class, file))
     found = None
     if not ignore_offsets and not is_new(config):
         with reached(config) as connection:
@@ -51,14 +51,14 @@ def show_plan(
     return 0
 
 
-def show_status(task_class: type[AbstractSourceTask], path: Path, *, no_list: bool, as_json: bool) -> int:
+def show_status(task_class: type[AbstractSourceTask], file: ConfigFile, *, no_list: bool, as_json: bool) -> int:
     """Write to stdout how far the source is and which processes run it. The source may be running.
 
     Raises:
         ConfigError: mistakes in the file.
         SourceError: as `show_plan`.
     """
-    config = with_moment(read_config(task_class, path))
+    config = with_moment(read_config(task_class, file))
     with reached(config) as connection:
         found = inspect(connection, config)
     figures = {**summary(found), **_log_json(found)}

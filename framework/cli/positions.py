@@ -6,12 +6,12 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import typer
 
+from framework.cli.config_file import ConfigFile
 from framework.cli.output import json_text, printable
 from framework.cli.run import reached, read_config
 from framework.engine.admin import accept_changes, reset_positions
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 
-def show_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset | None, *, as_json: bool) -> int:
+def show_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset | None, *, as_json: bool) -> int:
     """Write counts, or the selected positions, to stdout. Reads only; the source may be running.
 
     Raises:
         ConfigError: mistakes in the file.
         SourceError: no connection, or an unreadable log.
     """
-    found = read_log(task_class, path)
+    found = read_log(task_class, file)
     entries = sorted(_chosen(found, choice), key=_place) if choice is not None else None
     if as_json:
         more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
@@ -46,20 +46,22 @@ def show_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset
     return 0
 
 
-def export_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset | None) -> int:
+def export_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset | None) -> int:
     """Write the positions as JSON lines, in no particular order.
 
     Raises:
         ConfigError, SourceError: as `show_offsets`.
     """
     out = sys.stdout.buffer
-    for entry in _chosen(read_log(task_class, path), choice):
+    for entry in _chosen(read_log(task_class, file), choice):
         out.write(f"{json_text(as_row(entry))}\n".encode())
     out.flush()
     return 0
 
 
-def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Reset, *, yes: bool, dry_run: bool) -> int:
+def reset_offsets(
+    task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset, *, yes: bool, dry_run: bool
+) -> int:
     """Show what will be sent again, ask for confirmation, and delete the positions.
 
     Raises:
@@ -67,7 +69,7 @@ def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Rese
         SourceRunningError: the source is running.
         SourceError: as `show_offsets`.
     """
-    config = read_config(task_class, path)
+    config = read_config(task_class, file)
     with reached(config) as connection:
         found = inspect(connection, config)
         objects, records = _count(_chosen(found, choice))
@@ -91,13 +93,13 @@ def reset_offsets(task_class: type[AbstractSourceTask], path: Path, choice: Rese
     return 0
 
 
-def accept_topics(task_class: type[AbstractSourceTask], path: Path, *, yes: bool) -> int:
+def accept_topics(task_class: type[AbstractSourceTask], file: ConfigFile, *, yes: bool) -> int:
     """Accept the topics as they are; finished objects stay done.
 
     Raises:
         ConfigError, SourceRunningError, SourceError: as `reset_offsets`.
     """
-    config = read_config(task_class, path)
+    config = read_config(task_class, file)
     with reached(config) as connection:
         if not _confirmed(
             "Go on with the topics as they are? Records that were taken away are not sent again.", yes=yes
@@ -108,9 +110,9 @@ def accept_topics(task_class: type[AbstractSourceTask], path: Path, *, yes: bool
     return 0
 
 
-def read_log(task_class: type[AbstractSourceTask], path: Path) -> Inspection:
+def read_log(task_class: type[AbstractSourceTask], file: ConfigFile) -> Inspection:
     """Return the offsets log of the source that a file describes."""
-    config = read_config(task_class, path)
+    config = read_config(task_class, file)
     with reached(config) as connection:
         return inspect(connection, config)
 

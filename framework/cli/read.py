@@ -6,11 +6,11 @@ import base64
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from framework.cli.config_file import ConfigFile
 from framework.cli.run import reached, read_config
 from framework.errors import ConfigError, IggyTopicError
 
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 
 def read_records(
-    task_class: type[AbstractSourceTask], path: Path, *, topic: str, partition: int | None, offset: int, limit: int
+    task_class: type[AbstractSourceTask],
+    file: ConfigFile,
+    *,
+    topic: str,
+    partition: int | None,
+    offset: int,
+    limit: int,
 ) -> int:
     """Write the records to stdout, partition after partition, each from `offset` to its present end.
 
@@ -35,7 +41,7 @@ def read_records(
     from framework.discovery.routing import Router  # noqa: PLC0415
     from framework.iggy.reader import read_topic  # noqa: PLC0415
 
-    config = read_config(task_class, path)
+    config = read_config(task_class, file)
     name = topic or Router(config).fixed_topic
     if name is None:
         raise ConfigError("the topic comes from the objects' names: say which one to read with --topic NAME")

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from framework.config.loading import limits_text, sections_of
-from framework.config.option import Option, options_of
+from framework.config.loading import limits_text
+from framework.config.option import Option, options_of, sections_of
 from framework.config.sections import SourceCommonConfig
 from framework.engine.metrics import reference_rows
 
@@ -40,6 +40,30 @@ also stand for a number or for true and false: `tasks_max = "${env:TASKS}"`.
 **Durations** are text such as `"10ms"`, `"5s"`, `"2m"`, `"24h"`, `"7d"`, or a number of seconds. **Sizes** are text
 such as `"16MiB"`, `"4MB"`, or a whole number of bytes. **Dates** are TOML dates or text such as
 `"2024-05-31T12:00:00Z"`, in UTC when they name no zone.
+
+## Where a value comes from
+
+An option has the value of the first of these that gives one:
+
+| origin | form |
+| --- | --- |
+| the command line | `--set section.option=value`; may be repeated, the last one wins |
+| the environment | `IGGY_SOURCE__SECTION__OPTION=value`, such as `IGGY_SOURCE__S3__BUCKET` or `IGGY_SOURCE__IGGY__TLS__CA_FILE` |
+| the file | `option = value` below `[section]` |
+| included files | `include = ["common.toml"]` above the first section |
+| the default | below |
+
+**Overrides.** The value of a text option is taken as it is: `--set s3.bucket=lake`, without quotes. So are dates. The value
+of any other option is written as in TOML: `4`, `true`, `["a", "b"]`, `{ "spark.executor.memory" = "2g" }`; durations and
+sizes need no quotes: `5s`, `16MiB`. `--set spark.conf.spark.executor.memory=2g` sets a single entry of a table. References
+work in `--set`; the value of a variable is literal. A variable that begins with `IGGY_SOURCE__` and names no option is an
+error. **Other users of the machine can see a command line**: pass secrets by the environment or by a file.
+
+**Includes.** Paths are relative to the including file. Of several files, a later one wins. Tables (`[spark.conf]`) are merged
+entry by entry; any other value replaces the earlier one. A file must not include itself.
+
+A mistake in a value from elsewhere names its origin: `[s3] bucket = "": must not be empty (from IGGY_SOURCE__S3__BUCKET)`.
+`config show` prints the result with the origin of each value; see [Write a configuration](../guides/write-a-configuration.md).
 
 The smallest file for S3:
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,18 +16,15 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import Self
 
+from framework.cli.config_file import ConfigFile
 from framework.cli.output import Output
 from framework.config.bucket import BucketConfig
-from framework.config.loading import load_config
+from framework.config.layers import environment_layers, file_layers, merge, setting_layers
+from framework.config.loading import load, noted
 from framework.engine.memory import limit_arenas
 from framework.engine.progress import Progress
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError, IggyTopicError, SourceError
 from framework.model.text import counted
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -45,8 +41,8 @@ TAKEN_OVER_SECONDS = 5.0
 """Maximum wait for the port of an instance that was taken over: it ends within that time."""
 
 
-def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommonConfig:
-    """Return the configuration in a file, fully checked, including the format.
+def read_config(task_class: type[AbstractSourceTask], file: ConfigFile) -> SourceCommonConfig:
+    """Return the configuration in a file with its overrides, fully checked, including the format.
 
     Raises:
         ConfigError: all mistakes, each with its place.
@@ -56,14 +52,13 @@ def read_config(task_class: type[AbstractSourceTask], path: Path) -> SourceCommo
     root = task_class.config_class
     if root is None:
         raise ConfigError(f"{task_class.__name__} names no config_class, so no file can be read for it")
-    config = load_config(path, root)
+    loaded = load(file.path, root, settings=file.settings)
     try:
-        make_transformer(config.input.options())
+        make_transformer(loaded.config.input.options())
     except ConfigError as exc:
-        raise ConfigError(
-            [f"[input] {mistake.removeprefix('input.')}" for mistake in exc.mistakes], origin=str(path)
-        ) from exc
-    return config
+        mistakes = [noted(f"[input] {mistake.removeprefix('input.')}", loaded.merged) for mistake in exc.mistakes]
+        raise ConfigError(mistakes, origin=str(file.path)) from exc
+    return loaded.config
 
 
 def is_new(config: SourceCommonConfig) -> bool:
@@ -90,24 +85,32 @@ def reached(config: SourceCommonConfig) -> Iterator[IggyConnection]:
             yield connection
 
 
-def wants_json(path: Path) -> bool:
-    """Return whether a file asks for a log of JSON lines; works for a file with mistakes, which are then JSON too."""
-    try:
-        found = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except (OSError, ValueError):  # the loader says what is wrong
+def wants_json(task_class: type[AbstractSourceTask], file: ConfigFile) -> bool:
+    """Return whether a log of JSON lines is asked for; works with mistakes elsewhere, which are then JSON too."""
+    root = task_class.config_class
+    if root is None:
         return False
-    section = found.get("log")
+    overrides = (*environment_layers(os.environ, root, _ignore), *setting_layers(file.settings, root, _ignore))
+    try:
+        layers = [*file_layers(file.path), *overrides]
+    except ConfigError:  # the loader says what is wrong with the file
+        layers = [*overrides]
+    section = merge(layers).values.get("log")
     return isinstance(section, dict) and section.get("format") == "json"
 
 
-def run_source(task_class: type[AbstractSourceTask], path: Path, *, once: bool, take_over: bool = False) -> int:
+def _ignore(_mistake: str) -> None:
+    """Leave a mistake to the loader."""
+
+
+def run_source(task_class: type[AbstractSourceTask], file: ConfigFile, *, once: bool, take_over: bool = False) -> int:
     """Run a source; return 0 when it ended as requested, and 1 when `--once` was interrupted.
 
     Raises:
         ConfigError: mistakes in the file.
         SourceError: the error that ended the run.
     """
-    config = read_config(task_class, path)
+    config = read_config(task_class, file)
     limit_arenas()
     with Output(format=config.log.format, level=config.log.level) as output:
         last = run_engine(task_class, config, output, once=once, take_over=take_over)

@@ -1,4 +1,4 @@
-"""The Iggy server's address and the credentials: the value of `iggy.url`.
+"""The Iggy server's address and the credentials: the value of `[iggy] url`, or of `address` and the options beside it.
 
     iggy://user:password@host:port                      TCP; the default port is 8090
     iggy+tcp://...                                      the same
@@ -18,6 +18,7 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
+from collections.abc import Callable, Iterator
 from urllib.parse import parse_qsl, unquote
 
 import attrs
@@ -71,17 +72,7 @@ class IggyAddress:
         Raises:
             ConfigError: all mistakes of the address at once, without its password or token.
         """
-        scheme, colon, rest = url.strip().partition(":")
-        scheme = scheme.lower()
-        if scheme == "embedded" and colon:
-            if not rest:
-                raise ConfigError("embedded: needs the path of a data folder, as in embedded:./iggy-data")
-            return cls(embedded_path=rest)
-        if scheme in _UNSUPPORTED:
-            raise ConfigError(f"{scheme}:// is not supported for now: only TCP (iggy://) and TLS (iggy+tls://) are")
-        if scheme not in {"iggy", "iggy+tcp", "iggy+tls"} or not rest.startswith("//"):
-            raise ConfigError("an Iggy address looks like iggy://user:password@host:8090 or embedded:PATH")
-        return _parse_server(rest[2:], tls=scheme == "iggy+tls")
+        return _parse_address(url, with_login=False)
 
     @property
     def server(self) -> str:
@@ -111,7 +102,143 @@ class IggyAddress:
         return f"{'iggy+tls' if self.tls else 'iggy'}://{who}{self.server}"
 
 
-def _parse_server(rest: str, *, tls: bool) -> IggyAddress:
+def _parse_address(url: str, *, with_login: bool) -> IggyAddress:
+    """Return the parsed address. `with_login`: the login may be beside it."""
+    scheme, colon, rest = url.strip().partition(":")
+    scheme = scheme.lower()
+    if scheme == "embedded" and colon:
+        if not rest:
+            raise ConfigError("embedded: needs the path of a data folder, as in embedded:./iggy-data")
+        return IggyAddress(embedded_path=rest)
+    if scheme in _UNSUPPORTED:
+        raise ConfigError(f"{scheme}:// is not supported for now: only TCP (iggy://) and TLS (iggy+tls://) are")
+    if scheme not in {"iggy", "iggy+tcp", "iggy+tls"} or not rest.startswith("//"):
+        raise ConfigError("an Iggy address looks like iggy://user:password@host:8090 or embedded:PATH")
+    return _parse_server(rest[2:], tls=scheme == "iggy+tls", with_login=with_login)
+
+
+@attrs.frozen(kw_only=True)
+class Login:
+    """The options beside an address that say who logs in, each taken literally."""
+
+    username: str | None = None
+    password: str | None = attrs.field(default=None, repr=_hidden)
+    token: str | None = attrs.field(default=None, repr=_hidden)
+
+    @property
+    def names(self) -> list[str]:
+        """The options that are given."""
+        return [name for name, value in attrs.asdict(self).items() if value is not None]
+
+
+@attrs.frozen(kw_only=True)
+class Tls:
+    """The options of `[iggy.tls]`."""
+
+    enabled: bool | None = None
+    ca_file: str | None = None
+    domain: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The options that are given."""
+        return [f"tls.{name}" for name, value in attrs.asdict(self).items() if value is not None]
+
+
+def iggy_address(*, url: str | None, address: str | None, login: Login, tls: Tls) -> IggyAddress:
+    """Return the address that `url`, or `address`, and the options beside it describe.
+
+    Raises:
+        ConfigError: all mistakes and contradictions, each with the options that it is about; never a secret.
+    """
+    if url is not None and address is not None:
+        raise ConfigError("url, address: both name the server; leave one of the two out")
+    mistakes = [*_login_errors(login)]
+    if url is not None and url.strip().lower().startswith("embedded:"):
+        beside = [*login.names, *tls.names]
+        if beside:
+            mistakes.append(f"url, {', '.join(beside)}: embedded: takes no login and no TLS; leave them out")
+        parsed = _parsed("url", mistakes, lambda: IggyAddress.parse(url))
+        return _unless(mistakes, parsed)
+    if url is None and address is None:
+        raise ConfigError(
+            [*mistakes, "url: missing; give url, or address with username and password, or address with token"]
+        )
+    place, text = ("address", _url_of(address, mistakes)) if address is not None else ("url", url or "")
+    parsed = _parsed(place, mistakes, lambda: _parse_address(text, with_login=bool(login.names) or address is not None))
+    if address is not None and not login.names:
+        mistakes.append("address: who logs in is missing; add username and password, or token")
+    if parsed is not None:
+        parsed = _with_login(parsed, login, mistakes)
+        parsed = _with_tls(parsed, place, tls, mistakes)
+    return _unless(mistakes, parsed)
+
+
+def _login_errors(login: Login) -> Iterator[str]:
+    if login.token is not None and (login.username is not None or login.password is not None):
+        yield f"{', '.join(login.names)}: give either user and password or an access token, not both"
+    elif (login.username is None) != (login.password is None):
+        missing = "password" if login.password is None else "username"
+        yield f"{missing}: missing; username and password belong together"
+
+
+def _url_of(address: str, mistakes: list[str]) -> str:
+    """Return the address as a URL without a login."""
+    if "://" in address or address.startswith("embedded:"):
+        mistakes.append("address: must be host:port; an address with a scheme belongs into url")
+    elif "@" in address or "?" in address:
+        # not the value itself: it may hold a password
+        mistakes.append("address: must be host:port; the login belongs into username and password, or token")
+    else:
+        return f"iggy://{address}"
+    return "iggy://unused"
+
+
+def _parsed(place: str, mistakes: list[str], parse: Callable[[], IggyAddress]) -> IggyAddress | None:
+    try:
+        return parse()
+    except ConfigError as exc:
+        mistakes.extend(f"{place}: {mistake}" for mistake in exc.mistakes)
+        return None
+
+
+def _with_login(parsed: IggyAddress, login: Login, mistakes: list[str]) -> IggyAddress:
+    if not login.names:
+        return parsed
+    if parsed.user or parsed.token is not None:
+        mistakes.append(f"url, {', '.join(login.names)}: both say who logs in; leave one of the two out")
+    return attrs.evolve(parsed, user=login.username or "", password=login.password, token=login.token)
+
+
+def _with_tls(parsed: IggyAddress, place: str, tls: Tls, mistakes: list[str]) -> IggyAddress:
+    if place == "url" and tls.enabled is not None and tls.enabled != parsed.tls:
+        scheme = "iggy+tls" if parsed.tls else "iggy"
+        mistakes.append(f"url, tls.enabled: url begins with {scheme}://, which contradicts enabled; leave enabled out")
+        return parsed
+    enabled = parsed.tls if tls.enabled is None else tls.enabled
+    if not enabled:
+        useless = [name for name in tls.names if name != "tls.enabled"]
+        if useless:
+            mistakes.append(f"{', '.join(useless)}: no effect without TLS; set enabled = true in [iggy.tls]")
+        return parsed
+    for name, in_url, beside in (
+        ("ca_file", parsed.tls_ca_file, tls.ca_file),
+        ("domain", parsed.tls_domain, tls.domain),
+    ):
+        if in_url is not None and beside is not None:
+            mistakes.append(f"url, tls.{name}: url contains tls_{name} too; leave one of the two out")
+    return attrs.evolve(
+        parsed, tls=True, tls_ca_file=parsed.tls_ca_file or tls.ca_file, tls_domain=parsed.tls_domain or tls.domain
+    )
+
+
+def _unless(mistakes: list[str], parsed: IggyAddress | None) -> IggyAddress:
+    if mistakes or parsed is None:
+        raise ConfigError(mistakes)
+    return parsed
+
+
+def _parse_server(rest: str, *, tls: bool, with_login: bool) -> IggyAddress:
     mistakes: list[str] = []
     credentials, place, query = _split(rest)
     place, _, path = place.partition("/")
@@ -127,7 +254,7 @@ def _parse_server(rest: str, *, tls: bool) -> IggyAddress:
         token, user = user[len(_TOKEN_MARK) :], ""
     if token is not None and (user or password):
         mistakes.append("give either user and password or an access token, not both")
-    elif token is None and not (user and password):
+    elif token is None and not (user and password) and (user or password or not with_login):
         mistakes.append("user and password are missing: iggy://user:password@host, or ?token= for an access token")
     elif token == "":
         mistakes.append("the access token is empty")
@@ -137,7 +264,7 @@ def _parse_server(rest: str, *, tls: bool) -> IggyAddress:
         host=host,
         port=port,
         user=user,
-        password=password if token is None else None,
+        password=password if token is None and password else None,
         token=token,
         tls=tls,
         tls_ca_file=options.get("tls_ca_file"),

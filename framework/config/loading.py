@@ -9,28 +9,30 @@ reported twice.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
 import json
+import os
 import re
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar
 
 import attrs
 
-from framework.config.option import Option, options_of
+from framework.config.layers import INCLUDE, Layer, Merged, environment_layers, file_layers, merge, setting_layers
+from framework.config.option import Option, nearest, options_of, sections_of, subsections_of
 from framework.config.substitution import Substitution
-from framework.config.values import InvalidValueError, SubstitutedText, strict_converter
+from framework.config.values import (
+    InvalidValueError,
+    LiteralText,
+    SubstitutedText,
+    flat_table,
+    is_table,
+    strict_converter,
+)
 from framework.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 T = TypeVar("T")
 
@@ -44,70 +46,82 @@ class ConfigWarning(FutureWarning):
     """A former name of an option, a choice or a command: it still works, and a later version will reject it."""
 
 
-def load_config(path: str | Path, cls: type[T], *, environment: Mapping[str, str] | None = None) -> T:
-    """Return the configuration in a TOML file.
+@attrs.frozen(kw_only=True)
+class Loaded(Generic[T]):
+    """A configuration, and the place where each of its values was given.
+
+    Attributes:
+        config: the configuration.
+        merged: the values of all layers as they were written, with their origins.
+        secrets: texts that no output may show.
+    """
+
+    config: T
+    merged: Merged
+    secrets: frozenset[str] = attrs.field(repr=False)
+
+
+def load_config(
+    path: str | Path, cls: type[T], *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()
+) -> T:
+    """Return the configuration in a TOML file, with its includes and overrides.
 
     Args:
         path: the file.
         cls: the root class.
-        environment: variables for `${env:NAME}`; by default those of the process.
+        environment: variables for `${env:NAME}` and overrides; by default those of the process.
+        settings: overrides, `section.option=value`.
 
     Raises:
         ConfigError: the file cannot be read, is not TOML (with line and column), or has mistakes: all of
             them.
     """
-    origin = str(path)
-    try:
-        data = Path(path).read_bytes()
-    except OSError as exc:
-        reason = exc.strerror or type(exc).__name__
-        raise ConfigError(f"the configuration file cannot be read: {reason}", origin=origin) from None
-    try:
-        mapping = tomllib.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise ConfigError("not UTF-8 text; a TOML file must be", origin=origin) from None
-    except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"not valid TOML: {exc}{_toml_hint(data.decode('utf-8-sig'), exc)}", origin=origin) from None
-    return structure(mapping, cls, origin=origin, environment=environment)
+    return load(path, cls, environment=environment, settings=settings).config
 
 
-def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
-    """Return the probable correction of a line. It shows no value, which may be a secret."""
-    found = re.search(r"\(at line (\d+)", str(error))
-    lines = text.splitlines()
-    line = lines[int(found[1]) - 1].strip() if found is not None and int(found[1]) <= len(lines) else ""
-    name = line.partition("=")[0].strip()
-    if re.match(r"[\w.-]+\s*:(\s|$)", line):
-        return "; this looks like YAML: TOML writes a section as [name], and an option as name = value"
-    if re.fullmatch(r"[\w-]+(\.[\w-]+)+", name):
-        return (
-            f'; this looks like a .properties file: TOML writes sections as [name], and texts in quotes, {name} = "..."'
-        )
-    if "=" in line and re.fullmatch(r"[\w-]+", name):
-        return f'; a text stands in quotes: {name} = "..."'
-    return ""
+def load(
+    path: str | Path, cls: type[T], *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()
+) -> Loaded[T]:
+    """Return the configuration and the origins of its values, as `load_config` does.
+
+    Raises:
+        ConfigError: as for `load_config`.
+    """
+    environment = os.environ if environment is None else environment
+    reading = _Reading(environment)
+    layers = file_layers(path)
+    layers += environment_layers(environment, cls, reading.mistakes.append)
+    layers += setting_layers(settings, cls, reading.mistakes.append)
+    return reading.load(layers, cls, origin=str(path))
 
 
 def structure(
     mapping: Mapping[str, object], cls: type[T], *, origin: str = "", environment: Mapping[str, str] | None = None
 ) -> T:
-    """Return the configuration in a mapping of sections, `{"source": {"name": "orders"}, ...}`.
+    """Return the configuration in a mapping of sections, `{"source": {"name": "orders"}, ...}`. No overrides apply.
 
     Raises:
         ConfigError: with all mistakes.
     """
-    reading = _Reading(environment)
-    config = reading.root(mapping, cls)
-    if reading.mistakes:
-        raise ConfigError([reading.masked(mistake) for mistake in reading.mistakes], origin=origin)
-    return config
+    return _Reading(environment).load([Layer(origin="", values=mapping)], cls, origin=origin).config
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the most similar known name; None when none is similar."""
-    lower = {candidate.lower(): candidate for candidate in known}
-    found = difflib.get_close_matches(name.lower().replace("-", "_"), lower, n=1, cutoff=0.6)
-    return lower[found[0]] if found else None
+def noted(mistake: str, merged: Merged) -> str:
+    """Return a mistake with the origins of the options that it names, unless all are in the file itself."""
+    found: dict[str, list[str]] = {}
+    for section, names in re.findall(r"\[([\w.]+)\](?: ([\w.]+(?:, [\w.]+)*)|(?=:))", mistake):
+        for name in names.split(", "):
+            option, _, entry = name.partition(".")
+            path = (*section.split("."), *filter(None, (option, entry)))
+            origins = merged.origins_of(path) or merged.origins_of((*section.split("."), *name.split(".")))
+            if origins:
+                found[f"[{section}] {name}".rstrip()] = origins
+    if not any(map(any, found.values())):
+        return mistake
+    notes = {place: ", ".join(filter(None, origins)) for place, origins in found.items()}
+    if len(notes) == 1:
+        return f"{mistake} (from {next(iter(notes.values()))})"
+    return f"{mistake} ({', '.join(f'{place} from {origin}' for place, origin in notes.items() if origin)})"
 
 
 class _UnusableError(Exception):
@@ -138,30 +152,52 @@ class _Reading:
         self._owners: dict[str, str] = {}
         self._words: frozenset[str] = frozenset()
 
-    def root(self, mapping: Mapping[str, object], cls: type[T]) -> T:
-        sections = sections_of(cls)
+    def load(self, layers: Sequence[Layer], cls: type[T], *, origin: str) -> Loaded[T]:
+        """Return the configuration in these layers.
+
+        Raises:
+            ConfigError: with all mistakes.
+        """
+        before = len(self.mistakes)
+        merged = merge([self._current_names(layer, cls) for layer in layers])
+        renamed = len(self.mistakes)
+        config = self._root(merged.values, cls)
+        if self.mistakes:
+            self.mistakes[renamed:] = [noted(mistake, merged) for mistake in self.mistakes[renamed:]]
+            ordered = [*self.mistakes[before:], *self.mistakes[:before]]
+            raise ConfigError([self.masked(mistake) for mistake in ordered], origin=origin)
+        return Loaded(config=config, merged=merged, secrets=frozenset(self._secrets | self._substitution.secrets))
+
+    def _root(self, mapping: Mapping[str, object], cls: type[T]) -> T:
         kind: type = cls
         self._words = _own_words(kind)
+        sections = sections_of(cls)
         self._owners = {option.name: name for name, section in sections.items() for option in options_of(section)}
-        self._unknown(mapping, sections, place="")
+        known = subsections_of(cls)
+        self._unknown(mapping, known, place="")
+        return self._checked(cls, self._inner(mapping, known, place=""), place="")
+
+    def _inner(self, mapping: Mapping[str, object], sections: Mapping[str, type], *, place: str) -> dict[str, Any]:
+        """Return the sections in a mapping, by the names of their fields."""
         values: dict[str, Any] = {}
         for name, section in sections.items():
             # A section that is not there is an empty one: its required options are then named as missing.
             content = mapping.get(name, {})
+            path = f"{place}.{name}" if place else name
             if isinstance(content, Mapping):
-                values[name] = self._section(content, section, name)
+                values[name] = self._section(content, section, path)
             else:
-                self.mistakes.append(f"{name}: must be a section, [{name}]")
+                self.mistakes.append(f"{path}: must be a section, [{path}]")
                 values[name] = _UNUSABLE
-        return self._checked(cls, values, place="")
+        return values
 
     def _section(self, mapping: Mapping[str, object], cls: type[T], name: str) -> T:
         place = f"[{name}] "
         options = {option.name: option for option in options_of(cls)}
-        given = self._renamed(mapping, options, place)
-        self._unknown(given, options, place=place)
-        values = {option.name: self._option(given, option, place) for option in options.values()}
-        return self._checked(cls, values, place=place)
+        inner = subsections_of(cls)
+        self._unknown(mapping, {**options, **inner}, place=place)
+        values = {option.name: self._option(mapping, option, place) for option in options.values()}
+        return self._checked(cls, values | self._inner(mapping, inner, place=name), place=place)
 
     def _option(self, given: Mapping[str, object], option: Option, place: str) -> Any:
         if option.name not in given:
@@ -185,6 +221,8 @@ class _Reading:
         return result
 
     def _substituted(self, value: object, place: str) -> object:
+        if isinstance(value, LiteralText):
+            return value
         if isinstance(value, str):
             return self._substitution.apply(value, lambda mistake: self.mistakes.append(f"{place}: {mistake}"))
         if isinstance(value, list):
@@ -192,6 +230,22 @@ class _Reading:
         if isinstance(value, dict):
             return {name: self._substituted(item, f"{place}.{name}") for name, item in value.items()}
         return value
+
+    def _current_names(self, layer: Layer, cls: type, place: str = "") -> Layer:
+        """Return the layer with every former name of an option replaced by the current one."""
+        known = len(self.mistakes)
+        values = dict(layer.values)
+        for name, section in subsections_of(cls).items():
+            content = values.get(name)
+            if not isinstance(content, Mapping):
+                continue
+            path = f"{place}.{name}" if place else name
+            options = {option.name: option for option in options_of(section)}
+            renamed = Layer(origin=layer.origin, values=self._renamed(content, options, f"[{path}] "))
+            values[name] = self._current_names(renamed, section, path).values
+        if layer.origin and not place:
+            self.mistakes[known:] = [f"{mistake} (from {layer.origin})" for mistake in self.mistakes[known:]]
+        return Layer(origin=layer.origin, values=values)
 
     def _renamed(self, mapping: Mapping[str, object], options: Mapping[str, Option], place: str) -> dict[str, object]:
         given = dict(mapping)
@@ -206,6 +260,9 @@ class _Reading:
                 text = f"{place}{former}: now called {option.name}. {advice}".rstrip()
                 warnings.warn(text, ConfigWarning, stacklevel=2)
                 given[option.name] = value
+            content = given.get(option.name)
+            if is_table(option.type) and isinstance(content, dict):
+                given[option.name] = flat_table(content)
         return given
 
     def _unknown(self, given: Mapping[str, object], known: Mapping[str, object], *, place: str) -> None:
@@ -214,7 +271,9 @@ class _Reading:
                 continue
             what, shown = ("option", name) if place else ("section", f"[{name}]")
             guess = nearest(name, known)
-            if guess is not None:
+            if name == INCLUDE and place:
+                advice = "to include a file, write include above the first section"
+            elif guess is not None:
                 advice = f"did you mean {guess if place else f'[{guess}]'}?"
             elif name in self._owners:
                 advice = f"{name} belongs to [{self._owners[name]}]"
@@ -252,17 +311,6 @@ class _Reading:
             if len(secret) >= _SHORTEST_MASKED and secret not in self._words:
                 mistake = mistake.replace(secret, "***")
         return mistake
-
-
-def sections_of(cls: type) -> dict[str, type]:
-    """Return the sections of a root class: field name, which is the section's name in the file, and class."""
-    return dict(_sections(cls))
-
-
-@functools.cache
-def _sections(cls: type) -> dict[str, type]:
-    hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in attrs.fields(cls)}
 
 
 @functools.cache

@@ -12,8 +12,9 @@ The loader checks the declarations, and the reference page is generated from the
 
 from __future__ import annotations
 
+import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
@@ -141,6 +142,42 @@ def options_of(cls: type) -> tuple[Option, ...]:
             default = default.factory()
         found.append(Option(name=field.name, type=kind, type_text=text, default=default, metadata=metadata))
     return tuple(found)
+
+
+def sections_of(cls: type) -> dict[str, type]:
+    """Return the sections of a root class by name: `iggy`, and `iggy.tls` for a section inside another."""
+    return dict(_sections(cls))
+
+
+@functools.cache
+def _sections(cls: type) -> dict[str, type]:
+    found: dict[str, type] = {}
+    for name, section in subsections_of(cls).items():
+        found[name] = section
+        found |= {f"{name}.{inner}": kind for inner, kind in _sections(section).items()}
+    return found
+
+
+def subsections_of(cls: type) -> dict[str, type]:
+    """Return the sections directly inside a root class or a section: field name -> class."""
+    return dict(_subsections(cls))
+
+
+@functools.cache
+def _subsections(cls: type) -> dict[str, type]:
+    hints = get_type_hints(cls)
+    return {
+        field.name: hints[field.name]
+        for field in attrs.fields(cls)
+        if _METADATA_KEY not in field.metadata and attrs.has(hints[field.name])
+    }
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the most similar known name; None when none is similar."""
+    lower = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.lower().replace("-", "_"), lower, n=1, cutoff=0.6)
+    return lower[found[0]] if found else None
 
 
 @functools.cache

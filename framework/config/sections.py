@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from urllib.parse import quote
+from typing import ClassVar
 
 import attrs
 
 from framework.config.formats import is_format, known_formats
 from framework.config.globs import compile_globs
-from framework.config.iggy_address import IggyAddress
+from framework.config.iggy_address import IggyAddress, Login, Tls, iggy_address
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
@@ -244,14 +244,41 @@ class InputSection:
 
 
 @attrs.frozen(kw_only=True)
-class IggySection:
-    """Destination of the records."""
+class IggyTlsSection:
+    """Encryption of the connection to Iggy, beside `[iggy] address` or `url`."""
 
-    url: str = option(
+    enabled: bool | None = option(
+        None, doc="Encrypt the connection. Absent: as `url` says; with `address`, no encryption."
+    )
+    ca_file: str | None = option(
+        None,
+        doc="Path of a PEM file with the certificate authorities to trust. Absent: the public ones. The same as "
+        "`tls_ca_file` in `url`.",
+        minimum=1,
+    )
+    domain: str | None = option(
+        None, doc="Name in the server's certificate. Absent: the host. The same as `tls_domain` in `url`.", minimum=1
+    )
+
+
+@attrs.frozen(kw_only=True)
+class IggySection:
+    """Destination of the records. The server is `url`, or `address` with `username` and `password` or `token`."""
+
+    one_of: ClassVar[tuple[str, ...]] = ("url", "address")
+    """A file must contain one of these options."""
+
+    url: str | None = option(
+        None,
         secret=True,
         doc="`iggy://user:password@host:8090`, `iggy+tls://...` for TLS, `iggy://host:8090?token=TOKEN` for an access "
         "token; or `embedded:PATH`: a small server for development that keeps its data in a folder. A `%` in a password is "
         "written `%25`; `@`, `:`, `/`, `?` and `#` may be written `%40`, `%3A`, `%2F`, `%3F` and `%23`.",
+        minimum=1,
+    )
+    address: str | None = option(
+        None,
+        doc="`host:port` of the server, in place of `url`; without a port 8090. An IPv6 address is in brackets.",
         minimum=1,
     )
     username: str | None = option(
@@ -262,6 +289,13 @@ class IggySection:
     password: str | None = option(
         None, secret=True, doc="Password of `username`, literally: `${env:IGGY_PASSWORD}` or `${file:PATH}`.", minimum=1
     )
+    token: str | None = option(
+        None,
+        secret=True,
+        doc="A personal access token, in place of `username` and `password`. Literally, as the server gave it.",
+        minimum=1,
+    )
+    tls: IggyTlsSection = attrs.field(factory=IggyTlsSection)
     stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_MAX_IGGY_NAME_BYTES)
     topic: str | None = option(
         None,
@@ -315,23 +349,18 @@ class IggySection:
         "where Iggy and the source start together. Later outages are tolerated for five minutes.",
     )
 
-    def address(self) -> IggyAddress:
-        """Return the parsed address, with the user and the password.
+    def server(self) -> IggyAddress:
+        """Return the server's address, with the login.
 
         Raises:
-            ConfigError: the address is invalid; the loader finds it earlier.
+            ConfigError: the options contradict each other, or the address is invalid; the loader finds it earlier.
         """
-        if self.username is None and self.password is None:
-            return IggyAddress.parse(self.url)
-        scheme, mark, rest = self.url.strip().partition("://")
-        if not mark:
-            raise ConfigError("it takes no username and no password; leave the two out")
-        if self.username is None or self.password is None:
-            raise ConfigError("username and password belong together: give both, or have url hold them")
-        if "@" in rest.partition("?")[0] or "token=" in rest:
-            raise ConfigError("it says who logs in, and so do username and password; leave one of the two out")
-        login = f"{quote(self.username, safe='')}:{quote(self.password, safe='')}"
-        return IggyAddress.parse(f"{scheme}{mark}{login}@{rest}")
+        return iggy_address(
+            url=self.url,
+            address=self.address,
+            login=Login(username=self.username, password=self.password, token=self.token),
+            tls=Tls(enabled=self.tls.enabled, ca_file=self.tls.ca_file, domain=self.tls.domain),
+        )
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an invalid address, and for names that Iggy rejects; never the password."""
@@ -340,9 +369,9 @@ class IggySection:
             if mistake is not None:
                 yield f'{option_name} = "{name}": {mistake}'
         try:
-            self.address()
+            self.server()
         except ConfigError as exc:
-            yield from (f"url: {mistake}" for mistake in exc.mistakes)
+            yield from exc.mistakes
 
 
 @attrs.frozen(kw_only=True)

@@ -24,6 +24,12 @@ class SubstitutedText(str):
     __slots__ = ()
 
 
+class LiteralText(str):
+    """Text in which `${` is nothing special: the value of an environment variable that overrides an option."""
+
+    __slots__ = ()
+
+
 class InvalidValueError(ValueError):
     """The error of one value, as the end of a sentence: `must be a whole number`."""
 
@@ -155,37 +161,48 @@ def _truth(value: object, _kind: object) -> bool:
     return value
 
 
-def _union_members(kind: Any) -> tuple[Any, ...]:
+def union_members(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union without None; empty for another type."""
     origin = get_origin(kind)
     is_union = origin is Union or (origin is not None and origin.__name__ == "UnionType")
     return tuple(member for member in get_args(kind) if member is not type(None)) if is_union else ()
 
 
-def _has_unit(kind: Any) -> bool:
-    return get_origin(kind) is Annotated and any(isinstance(extra, Unit) for extra in get_args(kind)[1:])
+def unit_of(kind: Any) -> str | None:
+    """Return the name of a type's unit, `duration` or another; None without one."""
+    extras = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return next((extra.name for extra in extras if isinstance(extra, Unit)), None)
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Return whether the type is a list."""
     return get_origin(kind) in {list, tuple}
 
 
-def _is_table(kind: Any) -> bool:
+def is_table(kind: Any) -> bool:
+    """Return whether the type is a table of texts."""
     return get_origin(kind) in {dict, Mapping}
 
 
-def _table(value: object, _kind: Any) -> dict[str, str]:
-    """Return texts by name. TOML parses dots in a bare name as nested tables; here they are part of the name."""
-    if not isinstance(value, dict):
-        raise InvalidValueError("must be a table of texts")
-    flat: dict[str, str] = {}
+def flat_table(value: Mapping[str, object]) -> dict[str, object]:
+    """Return values by name. TOML parses dots in a bare name as nested tables; in a table of texts they belong to the name."""
+    flat: dict[str, object] = {}
     for name, item in value.items():
         if isinstance(item, dict):
-            flat |= {f"{name}.{inner}": text for inner, text in _table(item, None).items()}
-        elif isinstance(item, (str, int, float)):
-            flat[str(name)] = str(item).lower() if isinstance(item, bool) else str(item)
+            flat |= {f"{name}.{inner}": text for inner, text in flat_table(item).items()}
         else:
-            raise InvalidValueError("must be a table of texts")
+            flat[str(name)] = item
     return flat
+
+
+def _table(value: object, _kind: Any) -> dict[str, str]:
+    """Return texts by name."""
+    if not isinstance(value, dict):
+        raise InvalidValueError("must be a table of texts")
+    flat = flat_table(value)
+    if not all(isinstance(item, (str, int, float)) for item in flat.values()):
+        raise InvalidValueError("must be a table of texts")
+    return {name: str(item).lower() if isinstance(item, bool) else str(item) for name, item in flat.items()}
 
 
 def strict_converter() -> cattrs.Converter:
@@ -201,12 +218,11 @@ def strict_converter() -> cattrs.Converter:
     }
 
     def with_unit(value: object, kind: Any) -> object:
-        unit = next(extra for extra in get_args(kind)[1:] if isinstance(extra, Unit))
-        return units[unit.name](value)
+        return units[str(unit_of(kind))](value)
 
     def any_of(value: object, kind: Any) -> object:
         mistakes: list[str] = []
-        for member in _union_members(kind):
+        for member in union_members(kind):
             try:
                 return converter.structure(value, member)
             except InvalidValueError as mistake:
@@ -221,8 +237,8 @@ def strict_converter() -> cattrs.Converter:
         except InvalidValueError as mistake:
             raise InvalidValueError(f"every item {mistake}") from None
 
-    converter.register_structure_hook_func(_is_table, _table)
-    converter.register_structure_hook_func(lambda kind: bool(_union_members(kind)), any_of)
-    converter.register_structure_hook_func(_is_list, items)
-    converter.register_structure_hook_func(_has_unit, with_unit)
+    converter.register_structure_hook_func(is_table, _table)
+    converter.register_structure_hook_func(lambda kind: bool(union_members(kind)), any_of)
+    converter.register_structure_hook_func(is_list, items)
+    converter.register_structure_hook_func(lambda kind: unit_of(kind) is not None, with_unit)
     return converter

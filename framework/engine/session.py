@@ -74,9 +74,9 @@ class IggyTarget:
     def __init__(self, config: SourceCommonConfig) -> None:
         self._config = config
         try:
-            self._address = config.iggy.address()
+            self._address = config.iggy.server()
         except ConfigError as exc:
-            raise ConfigError([f"[iggy] url: {mistake}" for mistake in exc.mistakes]) from exc
+            raise ConfigError([f"[iggy] {mistake}" for mistake in exc.mistakes]) from exc
         self._server: EmbeddedServer | None = None
 
     @property
@@ -88,7 +88,7 @@ class IggyTarget:
         """Warn, once per run, if the password goes over the network in the clear."""
         if self._address.in_the_clear:
             log.warning(
-                "[iggy] url: password and records go to %s in the clear; use iggy+tls:// where others can listen",
+                "[iggy]: password and records go to %s in the clear; turn TLS on where others can listen",
                 self._address.server,
             )
 

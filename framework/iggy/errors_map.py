@@ -95,10 +95,10 @@ def _not_connected(answer: Answer, text: str, *, server: str, login: str) -> Sou
             )
         case Answer.BROKEN:
             return IggyUnavailableError(
-                f"Iggy at {server} did not answer ({text}); check that the server runs, and host and port in [iggy] url"
+                f"Iggy at {server} did not answer ({text}); check that the server runs, and host and port in [iggy] url or address"
             )
         case _:
-            return IggyProtocolError(f"refused by Iggy at {server} or its client: {text}; check [iggy] url")
+            return IggyProtocolError(f"refused by Iggy at {server} or its client: {text}; check [iggy] url or address")
 
 
 def classify(error: BaseException, what: str, *, server: str, login: str = "", sending: bool = False) -> SourceError:  # noqa: PLR0911  (a table)

@@ -99,7 +99,8 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
         trusted = f"tls_ca_file = {address.tls_ca_file}" if address.tls_ca_file is not None else "no tls_ca_file"
         raise IggyProtocolError(
             f"connect: the certificate of Iggy at {address.server} is not accepted: {exc.verify_message} (the name asked for is "
-            f"{address.tls_domain or address.host}, with {trusted}); set tls_ca_file or tls_domain in [iggy] url"
+            f"{address.tls_domain or address.host}, with {trusted}); "
+            "set ca_file or domain in [iggy.tls], or tls_ca_file or tls_domain in the url"
         ) from exc
     except ssl.SSLError as exc:
         raise IggyUnavailableError(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from framework.config.loading import sections_of, structure
-from framework.config.option import options_of
+from framework.config.loading import structure
+from framework.config.option import options_of, sections_of
 from framework.config.sections import SourceCommonConfig
 
 C = TypeVar("C", bound=SourceCommonConfig)
@@ -25,7 +25,7 @@ DEFAULTS: Mapping[str, object] = {
 """Defaults of tests: a name for each required option, and short waits."""
 
 
-def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) -> dict[str, dict[str, object]]:
+def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) -> dict[str, dict[str, Any]]:
     """Return sections and options, as in a TOML file. A name in several sections belongs to the first.
 
     Raises:
@@ -35,9 +35,13 @@ def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) 
     for section, cls in sections_of(root).items():
         for option in options_of(cls):
             owners.setdefault(option.name, section)
-    props: dict[str, dict[str, object]] = {}
+    props: dict[str, dict[str, Any]] = {}
     for name, value in options.items():
-        props.setdefault(owners[name], {})[name] = value
+        first, *inner = owners[name].split(".")
+        content = props.setdefault(first, {})
+        for part in inner:
+            content = content.setdefault(part, {})
+        content[name] = value
     return props
 
 

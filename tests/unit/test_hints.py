@@ -9,8 +9,7 @@ import pytest
 import typer.main
 
 from framework.cli.app import make_app
-from framework.config.loading import sections_of
-from framework.config.option import options_of
+from framework.config.option import options_of, sections_of
 from gcs_source.task import GcsSourceConfig
 from s3_source.demo import demo
 from s3_source.task import S3SourceConfig, S3SourceTask

@@ -299,10 +299,11 @@ def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> b
 
 
 def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
+    from framework.cli.config_file import ConfigFile  # noqa: PLC0415
     from framework.cli.output import Output  # noqa: PLC0415
     from framework.cli.run import read_config, run_engine  # noqa: PLC0415
 
-    config = read_config(demo.store.task_class, demo.config(name))
+    config = read_config(demo.store.task_class, ConfigFile(path=demo.config(name)))
     with connected(iggy) as connection:
         before = sum(held(connection, name).values())
     began = time.monotonic()

@@ -33,8 +33,8 @@ format = "{log}"
 """
 
 USED = [
-    '[discovery] mode = "after": now called "incremental".',
     "[s3] native_start_key: now called start_after.",
+    '[discovery] mode = "after": now called "incremental".',
 ]
 
 

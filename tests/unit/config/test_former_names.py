@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from framework.config.loading import ConfigWarning, sections_of, structure
-from framework.config.option import options_of
+from framework.config.loading import ConfigWarning, structure
+from framework.config.option import options_of, sections_of
 from framework.discovery.filters import selected_objects, selection_digest
 from framework.errors import ConfigError
 from gcs_source.task import GcsSourceConfig

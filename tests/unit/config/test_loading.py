@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.loading import ConfigWarning, load_config, nearest, structure
-from framework.config.option import Bytes, Moment, Seconds, option, options_of
+from framework.config.loading import ConfigWarning, load_config, structure
+from framework.config.option import Bytes, Moment, Seconds, nearest, option, options_of
 from framework.config.values import InvalidValueError, SubstitutedText, parse_duration, parse_moment, parse_size
 from framework.errors import ConfigError
 

@@ -11,8 +11,8 @@ import pytest
 
 from framework import errors
 from framework.config.formats import known_formats
-from framework.config.loading import sections_of, structure
-from framework.config.option import options_of
+from framework.config.loading import structure
+from framework.config.option import options_of, sections_of, subsections_of
 from framework.engine.metrics import reference_rows
 from s3_source.task import S3SourceConfig
 from tests.support.docs import ROOT, anchors, blocks, links, pages, run_blocks
@@ -221,7 +221,10 @@ def test_python_blocks_are_marked_or_at_least_python():
 
 def test_toml_examples_are_configurations(monkeypatch):
     """Whole ones are read as they are; parts name only sections and options that exist."""
-    sections = {name: {option.name for option in options_of(cls)} for name, cls in sections_of(S3SourceConfig).items()}
+    sections = {
+        name: {option.name for option in options_of(cls)} | set(subsections_of(cls))
+        for name, cls in sections_of(S3SourceConfig).items()
+    }
     whole = 0
     for page in pages():
         for block in blocks(page):

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from framework import BucketConfig, SourceCommonConfig, StoreSourceTask, option
-from framework.config.loading import sections_of
+from framework.config.option import sections_of
 from framework.errors import ConfigError
 
 COMMON = {

@@ -1,0 +1,42 @@
+"""The options `--config` and `--set`, which every command has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+import typer
+
+ConfigOption = Annotated[
+    Path | None,
+    # readable=False: the loader says what is wrong with a file, in its own words
+    typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.OPTION=VALUE",
+        help="Override an option of the file; may be repeated, the last one wins.",
+        show_default=False,
+    ),
+]
+
+
+@attrs.frozen(kw_only=True)
+class ConfigFile:
+    """A configuration file and the overrides of the command line.
+
+    Attributes:
+        path: the file.
+        settings: the values of `--set`, in their order.
+    """
+
+    path: Path
+    settings: tuple[str, ...] = attrs.field(default=(), repr=False)  # may hold passwords
+
+
+Choose = Callable[[typer.Context, Path | None, list[str] | None], ConfigFile]
+"""Returns the configuration that the options of a command name, or those before the command."""

@@ -1,0 +1,295 @@
+"""Where a configuration comes from: its file, included files, environment variables, and `--set`.
+
+Each source of values is a layer; later layers win, option by option:
+
+    include = [...] of the file, in order, < the file < IGGY_SOURCE__SECTION__OPTION < --set section.option=value
+
+A table option (`[spark] conf`) is merged name by name; every other value replaces the earlier one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.config.option import Option, nearest, options_of, sections_of
+from framework.config.values import LiteralText, is_table, union_members, unit_of
+from framework.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ENVIRONMENT_PREFIX = "IGGY_SOURCE__"
+INCLUDE = "include"
+_MAX_FILES = 100
+
+OptionPath = tuple[str, ...]
+"""`("iggy", "tls", "ca_file")`; one name more for an entry of a table."""
+
+
+@attrs.frozen(kw_only=True)
+class Layer:
+    """Values of one origin.
+
+    Attributes:
+        origin: the file, the variable, or `--set section.option`; empty for the configuration file itself.
+        values: sections and options, nested as in TOML.
+    """
+
+    origin: str
+    values: Mapping[str, object]
+
+
+@attrs.frozen(kw_only=True)
+class Merged:
+    """The values of all layers.
+
+    Attributes:
+        values: sections and options, nested as in TOML.
+        origins: the origin of each value.
+    """
+
+    values: dict[str, object]
+    origins: dict[OptionPath, str]
+
+    def origins_of(self, path: OptionPath) -> list[str]:
+        """Return the distinct origins of an option, or of everything in a section; empty when nothing is given."""
+        found = (origin for place, origin in self.origins.items() if place[: len(path)] == path)
+        return list(dict.fromkeys(found))
+
+
+def merge(layers: Sequence[Layer]) -> Merged:
+    """Return the values of all layers; later layers win."""
+    merged = Merged(values={}, origins={})
+    for layer in layers:
+        _merge_into(merged.values, layer.values, merged.origins, (), layer.origin)
+    return merged
+
+
+def _merge_into(
+    target: dict[str, object],
+    values: Mapping[str, object],
+    origins: dict[OptionPath, str],
+    place: OptionPath,
+    origin: str,
+) -> None:
+    for name, value in values.items():
+        path = (*place, name)
+        before = target.get(name)
+        if isinstance(value, Mapping):
+            inner: dict[str, object] = dict(before) if isinstance(before, Mapping) else {}
+            if not isinstance(before, Mapping):
+                origins.pop(path, None)
+            _merge_into(inner, value, origins, path, origin)
+            target[name] = inner
+            continue
+        for known in [known for known in origins if known[: len(path)] == path]:
+            del origins[known]
+        target[name] = value
+        origins[path] = origin
+
+
+# ---- files
+
+
+def file_layers(path: str | Path) -> list[Layer]:
+    """Return the layers of a file: what it includes, in order, then the file itself.
+
+    Raises:
+        ConfigError: a file cannot be read, is not TOML, or includes itself.
+    """
+    return list(_file_layers(Path(path), (), [0]))
+
+
+def _file_layers(path: Path, chain: tuple[Path, ...], count: list[int]) -> Iterator[Layer]:
+    count[0] += 1
+    if count[0] > _MAX_FILES:
+        raise ConfigError(f"include: more than {_MAX_FILES} files are included", origin=str(chain[0]))
+    values = read_toml(path)
+    for name in _included(values.pop(INCLUDE, []), path):
+        target = path.parent / name
+        if target.resolve() in [known.resolve() for known in (*chain, path)]:
+            way = " -> ".join(str(known) for known in (*chain, path, target))
+            raise ConfigError(f"include: a file must not include itself: {way}", origin=str(path))
+        try:
+            yield from _file_layers(target, (*chain, path), count)
+        except ConfigError as exc:
+            if exc.origin == str(target):
+                raise ConfigError([f"{text} (included by {path})" for text in exc.mistakes], origin=exc.origin) from exc
+            raise
+    yield Layer(origin=str(path) if chain else "", values=values)
+
+
+def _included(value: object, path: Path) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name and "\0" not in name for name in value):
+        raise ConfigError(
+            'include: must be a list of files above the first section, as in include = ["common.toml"]',
+            origin=str(path),
+        )
+    return value
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not TOML (with line and column).
+    """
+    origin = str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        reason = exc.strerror or type(exc).__name__
+        raise ConfigError(f"the configuration file cannot be read: {reason}", origin=origin) from None
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ConfigError("not UTF-8 text; a TOML file must be", origin=origin) from None
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"not valid TOML: {exc}{_toml_hint(data.decode('utf-8-sig'), exc)}", origin=origin) from None
+
+
+def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
+    """Return the probable correction of a line. It shows no value, which may be a secret."""
+    found = re.search(r"\(at line (\d+)", str(error))
+    lines = text.splitlines()
+    line = lines[int(found[1]) - 1].strip() if found is not None and int(found[1]) <= len(lines) else ""
+    name = line.partition("=")[0].strip()
+    if re.match(r"[\w.-]+\s*:(\s|$)", line):
+        return "; this looks like YAML: TOML writes a section as [name], and an option as name = value"
+    if re.fullmatch(r"[\w-]+(\.[\w-]+)+", name):
+        return (
+            f'; this looks like a .properties file: TOML writes sections as [name], and texts in quotes, {name} = "..."; '
+            f"the command convert translates the properties of a Kafka connector"
+        )
+    if "=" in line and re.fullmatch(r"[\w-]+", name):
+        return f'; a text stands in quotes: {name} = "..."'
+    return ""
+
+
+# ---- overrides
+
+
+def environment_layers(environment: Mapping[str, str], cls: type, report: Callable[[str], None]) -> list[Layer]:
+    """Return a layer for each variable `IGGY_SOURCE__SECTION__OPTION`, in the order of their names.
+
+    Args:
+        environment: all variables.
+        cls: the root class.
+        report: receives a sentence for each variable that names no option.
+    """
+    names = {_variable(path): (path, option) for path, option in _options(cls).items()}
+    layers: list[Layer] = []
+    for variable in sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)):
+        if variable not in names:
+            start = len(ENVIRONMENT_PREFIX)
+            guess = nearest(variable[start:], [name[start:] for name in names])
+            advice = (
+                f"did you mean {ENVIRONMENT_PREFIX}{guess}?"
+                if guess
+                else f"the form is {ENVIRONMENT_PREFIX}SECTION__OPTION"
+            )
+            report(f"{variable}: this environment variable names no option; {advice}")
+            continue
+        path, option = names[variable]
+        value = _literal(override_value(environment[variable], option))
+        layers.append(Layer(origin=variable, values=_nested(path, value)))
+    return layers
+
+
+def setting_layers(settings: Sequence[str], cls: type, report: Callable[[str], None]) -> list[Layer]:
+    """Return a layer for each `section.option=value`, in the order of the command line.
+
+    Args:
+        settings: the values of `--set`.
+        cls: the root class.
+        report: receives a sentence for each that names no option. No sentence contains a value.
+    """
+    names = {".".join(path): (path, option) for path, option in _options(cls).items()}
+    layers: list[Layer] = []
+    for setting in settings:
+        name, mark, text = setting.partition("=")
+        name = name.strip()
+        if not mark:
+            report(f"--set {name}: the value is missing: --set section.option=value")
+            continue
+        origin = f"--set {name}"
+        if name in names:
+            path, option = names[name]
+            layers.append(Layer(origin=origin, values=_nested(path, override_value(text, option))))
+            continue
+        table = next((path for known, (path, option) in names.items() if _holds(known, option, name)), None)
+        if table is not None:
+            entry = name[len(".".join(table)) + 1 :]
+            layers.append(Layer(origin=origin, values=_nested((*table, entry), text)))
+            continue
+        guess = nearest(name, names)
+        advice = f"did you mean --set {guess}?" if guess else "the form is --set section.option=value"
+        report(f"{origin}: unknown option; {advice}")
+    return layers
+
+
+def override_value(text: str, option: Option) -> object:
+    """Return the value of an override: the text itself for text and dates, otherwise its value in TOML.
+
+    Text that is not TOML stays text: `5s` and `16MiB` need no quotes.
+    """
+    if _takes_text(option.type):
+        return text
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return found["value"] if list(found) == ["value"] else text
+
+
+def _holds(known: str, option: Option, name: str) -> bool:
+    return is_table(option.type) and name.startswith(f"{known}.") and len(name) > len(known) + 1
+
+
+def _takes_text(kind: Any) -> bool:
+    members = union_members(kind)
+    return all(map(_takes_text, members)) if members else kind is str or unit_of(kind) == "moment"
+
+
+def _options(cls: type) -> dict[OptionPath, Option]:
+    """Return every option of a root class by its path, also under its former names."""
+    found: dict[OptionPath, Option] = {}
+    for section, kind in sections_of(cls).items():
+        for option in options_of(kind):
+            for name in (option.name, *option.metadata.former_names):
+                path = (*section.split("."), name)
+                found[path] = option
+    return found
+
+
+def _variable(path: OptionPath) -> str:
+    return ENVIRONMENT_PREFIX + "__".join(path).upper()
+
+
+def variable_of(section: str, option: str) -> str:
+    """Return the environment variable that overrides an option: `IGGY_SOURCE__S3__BUCKET`."""
+    return _variable((*section.split("."), option))
+
+
+def _nested(path: OptionPath, value: object) -> dict[str, object]:
+    first, *rest = path
+    return {first: _nested(tuple(rest), value) if rest else value}
+
+
+def _literal(value: object) -> object:
+    """Mark texts as final: the value of a variable is not searched for references."""
+    if isinstance(value, str):
+        return LiteralText(value)
+    if isinstance(value, list):
+        return [_literal(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _literal(item) for name, item in value.items()}
+    return value
