@@ -26,6 +26,7 @@ import typer.main  # noqa: E402
 
 from framework import errors  # noqa: E402
 from framework.cli.app import make_app  # noqa: E402
+from framework.cli.config import schema_text  # noqa: E402
 from framework.cli.reference import reference_page  # noqa: E402
 from framework.discovery.feed import ObjectFeed  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
@@ -39,8 +40,9 @@ from framework.testing import kit  # noqa: E402, F401  # it knows every law
 from framework.testing.kit.law import LAWS  # noqa: E402
 from framework.testing.rig import SourceRig  # noqa: E402
 from framework.transformer import ObjectInput, ReadStream, Transformer  # noqa: E402
+from gcs_source.task import GcsSourceConfig  # noqa: E402
 from s3_source.demo import demo  # noqa: E402
-from s3_source.task import S3SourceTask  # noqa: E402
+from s3_source.task import S3SourceConfig, S3SourceTask  # noqa: E402
 
 _WRITTEN_BY = "<!-- Written by `python docs/generate.py`. Change the code, not this page. -->"
 
@@ -328,6 +330,27 @@ _COMMAND_NOTES = {
         "runs.",
         "",
     ],
+    "convert": [
+        "A table at the end, in comments, says for each property which option it became, or why it has none. Values of secrets",
+        "are not copied. Warnings name what you must still correct. See",
+        "[coming from Kafka Connect](../guides/write-a-configuration.md#coming-from-kafka-connect).",
+        "",
+    ],
+    "config init": [
+        "The file has every option, its meaning and its default; what you must set is at the top of each section.",
+        "",
+    ],
+    "config show": [
+        "Includes, environment variables and `--set` are applied. A secret is `***`; a value that is a reference is shown as the",
+        "reference. Exit code 2 if the configuration has mistakes.",
+        "",
+    ],
+    "config schema": [
+        "A JSON schema, draft 7; [s3-source.schema.json](s3-source.schema.json) and",
+        "[gcs-source.schema.json](gcs-source.schema.json) are its results.",
+        "[Write a configuration](../guides/write-a-configuration.md) shows how editors use it.",
+        "",
+    ],
     "offsets show": [
         "Only reads, so it may run beside the source. Records sent since the last save are missing.",
         "",
@@ -388,6 +411,9 @@ _SERVER_NOTES = [
 ]
 
 
+_TABLE_HEAD = 2
+
+
 def _options(command: Any) -> list[str]:
     lines = ["| option | default | meaning |", "| --- | --- | --- |"]
     lines += [
@@ -395,16 +421,21 @@ def _options(command: Any) -> list[str]:
         for option in command.params
         if option.opts and not getattr(option, "hidden", False)
     ]
-    return [*[line for line in lines if "--help" not in line], ""]
+    lines = [line for line in lines if "--help" not in line]
+    return [*lines, ""] if len(lines) > _TABLE_HEAD else []
 
 
 def _names(option: Any) -> str:
-    value = "" if option.is_flag else f" {'FILE' if '--config' in option.opts else option.name.upper()}"
+    if option.param_type_name == "argument":
+        return f"`{option.metavar}`"
+    value = (
+        "" if option.is_flag else f" {'FILE' if '--config' in option.opts else option.metavar or option.name.upper()}"
+    )
     return ", ".join(f"`{name}{value}`" for name in option.opts)
 
 
 def _default(option: Any) -> str:
-    return "" if option.is_flag or option.default in {None, ""} else f"`{option.default}`"
+    return "" if getattr(option, "is_flag", False) or option.default in {None, ""} else f"`{option.default}`"
 
 
 def _sentence(text: str) -> str:
@@ -460,6 +491,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/contracts.md": contracts_page,
     "docs/reference/command-line.md": command_page,
     "docs/reference/configuration.md": reference_page,
+    "docs/reference/s3-source.schema.json": lambda: schema_text("s3_source", S3SourceConfig),
+    "docs/reference/gcs-source.schema.json": lambda: schema_text("gcs_source", GcsSourceConfig),
 }
 
 

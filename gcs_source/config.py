@@ -33,7 +33,7 @@ class GcsConfig(BucketConfig):
 
     scheme: ClassVar[str] = "gs"
 
-    bucket: str = option(doc="Name of the bucket.")
+    bucket: str = option(doc="Name of the bucket.", example="my-bucket")
     project: str = option("", doc="Project for calls that require one; empty = the identity's. A bucket requires none.")
     endpoint: str = option(
         "",

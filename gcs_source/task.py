@@ -10,6 +10,7 @@ from typing_extensions import override
 from framework.config.sections import SourceCommonConfig
 from framework.task.object_store import StoreSourceTask
 from gcs_source.config import GcsConfig
+from gcs_source.connector import OPTIONS
 from gcs_source.iterator import GcsSourceRecordIterator
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class GcsSourceTask(StoreSourceTask):
     config_class = GcsSourceConfig
     section = "gcs"
     iterator_class = GcsSourceRecordIterator
+    connector_options = OPTIONS
     needs_modules: ClassVar[tuple[str, ...]] = ("google.cloud.storage", "pycurl", "requests")
 
     @override

@@ -29,7 +29,7 @@ class S3Config(BucketConfig):
 
     scheme: ClassVar[str] = "s3"
 
-    bucket: str = option(doc="Name of the bucket, or the ARN of an access point.")
+    bucket: str = option(doc="Name of the bucket, or the ARN of an access point.", example="my-bucket")
     region: str = option("", doc="Region of the bucket; empty = environment or profile, else us-east-1.")
     endpoint: str = option(
         "", doc="Address of another store with the S3 protocol, with its scheme: `http://localhost:8333`."

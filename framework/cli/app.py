@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 import typer
 
+from framework.cli.config import add_convert, config_app
 from framework.cli.config_file import ConfigFile, ConfigOption, SetOption
 from framework.cli.dead_letter import dead_letter_app
 from framework.cli.offsets import JsonOption, offsets_app
@@ -289,6 +290,8 @@ def make_app(
             limit=limit,
         )
 
+    add_convert(app, program, task_class)
+    app.add_typer(config_app(program, task_class, chosen), name="config")
     app.add_typer(offsets_app(task_class, chosen), name="offsets")
     app.add_typer(dead_letter_app(task_class, chosen), name="dead-letter")
     if demo is not None:

@@ -14,11 +14,11 @@ import inspect
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from framework.config.loading import limits_text
 from framework.config.option import Option, options_of, sections_of
 from framework.config.sections import SourceCommonConfig
+from framework.config.toml_text import default_text
 from framework.engine.metrics import reference_rows
 
 PAGE = Path("docs/reference/configuration.md")
@@ -130,26 +130,9 @@ def _alternatives(choices: Iterable[str]) -> str:
 
 
 def _default(option: Option) -> str:
-    default = option.default
     if option.required:
         return "required"
-    if default is None:
-        return ""
-    return f"`{_toml(default, option.type_text)}`"
-
-
-def _toml(value: Any, type_text: str) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(_toml(item, "") for item in value) + "]"
-    if isinstance(value, str):
-        return f"'{value}'" if '"' in value else f'"{value}"'
-    if type_text == "duration":
-        return f'"{value * 1000:g}ms"' if 0 < value < 1 else f'"{value:g}s"'
-    if type_text == "size" and value % 1024**2 == 0:
-        return f'"{value // 1024**2}MiB"'
-    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else f"{value}"  # noqa: PLR2004
+    return "" if option.default is None else f"`{default_text(option)}`"
 
 
 def _meaning(option: Option) -> str:

@@ -20,7 +20,7 @@ from framework.cli.config_file import ConfigFile
 from framework.cli.output import Output
 from framework.config.bucket import BucketConfig
 from framework.config.layers import environment_layers, file_layers, merge, setting_layers
-from framework.config.loading import load, noted
+from framework.config.loading import Loaded, load, noted
 from framework.engine.memory import limit_arenas
 from framework.engine.progress import Progress
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError, IggyTopicError, SourceError
@@ -47,18 +47,27 @@ def read_config(task_class: type[AbstractSourceTask], file: ConfigFile) -> Sourc
     Raises:
         ConfigError: all mistakes, each with its place.
     """
+    return load_checked(task_class, file).config
+
+
+def load_checked(task_class: type[AbstractSourceTask], file: ConfigFile) -> Loaded[SourceCommonConfig]:
+    """Return the configuration as `read_config` does, with the origins of its values.
+
+    Raises:
+        ConfigError: all mistakes, each with its place.
+    """
     from framework.config.formats import make_transformer  # noqa: PLC0415 - formats are found when they are used
 
     root = task_class.config_class
     if root is None:
         raise ConfigError(f"{task_class.__name__} names no config_class, so no file can be read for it")
-    loaded = load(file.path, root, settings=file.settings)
+    loaded: Loaded[SourceCommonConfig] = load(file.path, root, settings=file.settings)
     try:
         make_transformer(loaded.config.input.options())
     except ConfigError as exc:
         mistakes = [noted(f"[input] {mistake.removeprefix('input.')}", loaded.merged) for mistake in exc.mistakes]
         raise ConfigError(mistakes, origin=str(file.path)) from exc
-    return loaded.config
+    return loaded
 
 
 def is_new(config: SourceCommonConfig) -> bool:

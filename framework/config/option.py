@@ -58,6 +58,7 @@ class OptionMetadata:
     maximum: float | None = None
     choices: tuple[str, ...] | None = None
     unit: str = ""
+    example: object = None
     former_names: Mapping[str, str] = attrs.field(factory=dict)
     former_values: Mapping[str, str] = attrs.field(factory=dict)
 
@@ -95,6 +96,7 @@ def option(
     maximum: float | None = None,
     choices: Sequence[str] | None = None,
     unit: str = "",
+    example: object = None,
     former_names: Mapping[str, str] | None = None,
     former_values: Mapping[str, str] | None = None,
 ) -> Any:
@@ -109,6 +111,7 @@ def option(
         maximum: maximum, inclusive; the same.
         choices: the allowed texts.
         unit: the unit of a plain number, for the reference.
+        example: the value in a new file (`config init`); without one the option is commented out there.
         former_names: former names -> additional advice for their users. They work and warn.
         former_values: former names of choices -> their present names. They work and warn.
     """
@@ -119,6 +122,7 @@ def option(
         maximum=maximum,
         choices=None if choices is None else tuple(choices),
         unit=unit,
+        example=example,
         former_names=dict(former_names or {}),
         former_values=dict(former_values or {}),
     )

@@ -21,7 +21,7 @@ from framework.config.formats import is_format, known_formats
 from framework.config.globs import compile_globs
 from framework.config.iggy_address import IggyAddress, Login, Tls, iggy_address
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
-from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
+from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option, sections_of
 from framework.errors import ConfigError
 from framework.transformer import (
     COMPRESSIONS,
@@ -45,6 +45,7 @@ class SourceSection:
     name: str = option(
         doc="The source's name. It is part of every position and message id: a source under another name starts from "
         "nothing. Letters, digits, `.`, `_` and `-`.",
+        example="orders",
         minimum=1,
         maximum=100,
     )
@@ -125,6 +126,7 @@ class InputSection:
     format: str = option(
         doc='What the objects hold: `"avro"`, `"jsonl"`, `"json"` (one array), `"parquet"`, `"csv"`, `"text"` (lines), '
         '`"bytes"` (chunks), `"auto"` (by the name), or the name of an installed format.',
+        example="jsonl",
         minimum=1,
     )
     compression: str = option(
@@ -279,15 +281,21 @@ class IggySection:
     address: str | None = option(
         None,
         doc="`host:port` of the server, in place of `url`; without a port 8090. An IPv6 address is in brackets.",
+        example="localhost:8090",
         minimum=1,
     )
     username: str | None = option(
         None,
         doc="User to log in when `url` contains none: `iggy://host:8090`. Used literally; nothing in it is decoded.",
+        example="iggy",
         minimum=1,
     )
     password: str | None = option(
-        None, secret=True, doc="Password of `username`, literally: `${env:IGGY_PASSWORD}` or `${file:PATH}`.", minimum=1
+        None,
+        secret=True,
+        doc="Password of `username`, literally: `${env:IGGY_PASSWORD}` or `${file:PATH}`.",
+        example="${env:IGGY_PASSWORD}",
+        minimum=1,
     )
     token: str | None = option(
         None,
@@ -296,11 +304,14 @@ class IggySection:
         minimum=1,
     )
     tls: IggyTlsSection = attrs.field(factory=IggyTlsSection)
-    stream: str = option(doc="The stream that holds the topics.", minimum=1, maximum=_MAX_IGGY_NAME_BYTES)
+    stream: str = option(
+        doc="The stream that holds the topics.", example="lake", minimum=1, maximum=_MAX_IGGY_NAME_BYTES
+    )
     topic: str | None = option(
         None,
         doc="The topic that receives the records. May contain `{{topic}}` from the name template; without it,"
         " this option overrides the template's topic. Absent: the template's topic.",
+        example="orders",
         minimum=1,
         maximum=_MAX_IGGY_NAME_BYTES,
     )
@@ -542,6 +553,7 @@ class RunnerSection:
         choices=("spark", "local"),
         doc='`"spark"`: executors of Spark, on this machine or on a cluster (see `[spark]`); needs Java 17. '
         '`"local"`: this machine, one process per task, no Java.',
+        example="local",
     )
     tasks_max: int | None = option(
         None,
@@ -738,3 +750,12 @@ class SourceCommonConfig:
             yield f'[naming] topics: has no effect, since every record goes to [iggy] topic = "{topic}"; leave one of the two out'
         for reserved in {self.offsets_topic, letters}.intersection(self.naming.topics):
             yield f'[naming] topics: "{reserved}" is the topic of positions or dead letters, where records never go'
+
+
+def ordered_sections(root: type) -> dict[str, type]:
+    """Return the sections of a root class as pages and files show them: the source, its store, then the common ones."""
+    sections = sections_of(root)
+    common = sections_of(SourceCommonConfig)
+    own = [name for name in sections if name not in common]
+    first = [name for name in ("source", *own, "input", "iggy") if name in sections]
+    return {name: sections[name] for name in dict.fromkeys([*first, *sections])}

@@ -10,13 +10,14 @@ class ShelfTask(StoreSourceTask):
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import attrs
 from typing_extensions import override
 
 from framework.config.bucket import BucketConfig
+from framework.config.connector import ConnectorOption
 from framework.config.formats import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError
@@ -37,6 +38,9 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
     """Class of the section. `config_class` is made from it, unless the subclass sets `config_class` itself."""
 
     iterator_class: ClassVar[type[StoreRecordIterator]] = StoreRecordIterator
+
+    connector_options: ClassVar[Mapping[str, ConnectorOption]] = {}
+    """What becomes of the store's properties of a Kafka connector, for the command `convert`."""
 
     @override
     def __init_subclass__(cls, **options: Any) -> None:

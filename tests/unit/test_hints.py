@@ -15,8 +15,15 @@ from s3_source.demo import demo
 from s3_source.task import S3SourceConfig, S3SourceTask
 
 ROOT = Path(__file__).parents[2]
-OTHERS = {"framework/iggy/embedded", "framework/testing", "framework/cli/demo", "framework/cli/reference.py"}
-"""Programs of their own, with options of their own."""
+OTHERS = {
+    "framework/iggy/embedded",
+    "framework/testing",
+    "framework/cli/demo",
+    "framework/cli/reference.py",
+    "s3_source/connector.py",
+    "gcs_source/connector.py",
+}
+"""Programs of their own, with options of their own; and properties of Kafka connectors."""
 
 NOT_OURS = {
     *("--x-", "--xa-"),

@@ -1,0 +1,117 @@
+"""The command `convert`: a configuration from the properties of a Kafka connector."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from framework.cli.output import printable
+from framework.config.connector import Converted, convert_properties, shown
+from framework.config.loading import structure
+from framework.config.properties import parse_properties
+from framework.config.sections import ordered_sections
+from framework.config.toml_text import toml_value
+from framework.errors import EXIT_DONE, ConfigError
+
+if TYPE_CHECKING:
+    from framework.task import AbstractSourceTask
+
+_MAX_BYTES = 1 << 20
+
+
+def convert_file(program: str, task_class: type[AbstractSourceTask], path: Path) -> int:
+    """Write a configuration to stdout, with a table of all properties as comments; warnings go to stderr.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no properties.
+    """
+    root = task_class.config_class
+    section: str | None = getattr(task_class, "section", None)
+    if root is None or section is None:
+        raise ConfigError(f"{task_class.__name__} has no section for its store, so nothing can be converted for it")
+    properties, repeated = _read(path)
+    converted = convert_properties(properties, getattr(task_class, "connector_options", {}), section=section)
+    sys.stdout.write("".join(f"{line}\n" for line in _lines(program, root, path, converted)))
+    sys.stdout.flush()
+    for name in repeated:
+        _warn(f"{name} is given more than once; the last value counts")
+    try:
+        structure(converted.sections, root, environment=_EveryVariable())
+    except ConfigError as exc:
+        for mistake in exc.mistakes:
+            _warn(f"to correct: {mistake}")
+    return EXIT_DONE
+
+
+class _EveryVariable(dict[str, str]):
+    """An environment in which every variable is set."""
+
+    @override
+    def __contains__(self, _name: object) -> bool:
+        return True
+
+    @override
+    def __getitem__(self, _name: str) -> str:
+        return "set-later"
+
+
+def _read(path: Path) -> tuple[dict[str, str], list[str]]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as exc:
+        raise ConfigError(f"cannot be read: {exc.strerror or type(exc).__name__}", origin=str(path)) from None
+    if len(data) > _MAX_BYTES or b"\0" in data:
+        raise ConfigError("is no file of properties: it is binary, or longer than 1 MiB", origin=str(path))
+    if data.lstrip().startswith(b"{"):
+        return _from_json(data, path), []
+    try:
+        properties, repeated = parse_properties(data)
+    except ValueError as exc:
+        raise ConfigError(f"is no valid file of properties: {exc}", origin=str(path)) from None
+    properties.pop("", None)
+    if not any("." in name for name in properties):
+        raise ConfigError("has no property of a connector, such as connector.class=...", origin=str(path))
+    return properties, repeated
+
+
+def _from_json(data: bytes, path: Path) -> dict[str, str]:
+    """Return the properties in the JSON that Kafka Connect's REST interface takes: `{"name": ..., "config": {...}}`."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ConfigError("is neither properties nor JSON", origin=str(path)) from None
+    config = content.get("config", content)
+    if not isinstance(config, dict) or not all(isinstance(value, (str, int, float)) for value in config.values()):
+        raise ConfigError('is no connector: its JSON must be {"name": "...", "config": {...}}', origin=str(path))
+    name = {"name": content["name"]} if config is not content and isinstance(content.get("name"), str) else {}
+    texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in config.items()}
+    return {**name, **texts}
+
+
+def _lines(program: str, root: type, path: Path, converted: Converted) -> Iterator[str]:
+    yield f"# Converted from {printable(path.name)}. Check it: python -m {program} check --config FILE"
+    for section in ordered_sections(root):
+        options = converted.sections.get(section)
+        if options:
+            yield ""
+            yield f"[{section}]"
+            yield from (f"{name} = {toml_value(value)}" for name, value in options.items())
+    yield ""
+    yield "# Property by property:"
+    rows = [
+        (printable(row.name) or "(absent)", shown(row.to) if row.to else "no counterpart", row.note)
+        for row in converted.rows
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    for name, to, note in rows:
+        yield f"#   {name:<{widths[0]}}  {to:<{widths[1]}}  {note}".rstrip()
+
+
+def _warn(text: str) -> None:
+    sys.stderr.write(f"warning: {printable(text)}\n")

@@ -1,0 +1,289 @@
+"""Converts the properties of a Kafka connector that reads a bucket, such as Aiven's S3 source, into a configuration.
+
+No value of a secret is copied: it becomes a reference `${env:NAME}`. Properties without a counterpart are listed, each
+with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+import attrs
+
+from framework.config.key_template import NameTemplate
+from framework.errors import ConfigError
+
+_KAFKA = "where records go is [iggy]; no Kafka is involved"
+_CONVERTER = "a record's payload is the bytes of the line, or JSON for Avro, Parquet and CSV"
+_SINK = "an option of sinks, which write objects"
+_SMT = "single message transforms are classes of Kafka Connect"
+_NOT_COPIED = "the value is not copied: set this variable"
+_NUMBER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_KAFKA_REFERENCE = re.compile(r"\$\{(?P<provider>[^}:]+):(?P<rest>[^}]*)\}")
+
+
+@attrs.frozen(kw_only=True)
+class ConnectorOption:
+    """What becomes of one property.
+
+    Attributes:
+        to: the option, `s3.bucket`; empty without a counterpart.
+        read: the value from its text; raises ValueError.
+        variable: for a secret, the environment variable that will hold it.
+        note: what differs, or why there is no counterpart.
+    """
+
+    to: str = ""
+    read: Callable[[str], object] = str
+    variable: str = ""
+    note: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ConvertedProperty:
+    """A row of the table.
+
+    Attributes:
+        name: the property; empty for an option that the file does not contain.
+        to: the option that it became; empty without one.
+        note: what differs, or why there is no counterpart.
+    """
+
+    name: str
+    to: str
+    note: str
+
+
+@attrs.frozen(kw_only=True)
+class Converted:
+    """The result: sections and options, and a row for each property."""
+
+    sections: dict[str, dict[str, object]]
+    rows: list[ConvertedProperty]
+
+
+def whole_number(text: str) -> int:
+    """Return the number; raises ValueError with the end of a sentence."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError("is not a whole number")
+    return int(text)
+
+
+def milliseconds(text: str) -> str:
+    """Return a number of milliseconds as a duration."""
+    return f"{whole_number(text)}ms"
+
+
+def seconds(text: str) -> str:
+    """Return a number of seconds as a duration."""
+    return f"{whole_number(text)}s"
+
+
+def _lower(text: str) -> str:
+    return text.strip().lower()
+
+
+def _tolerance(text: str) -> str:
+    return {"all": "skip_record"}.get(_lower(text), _lower(text))
+
+
+def _compression(text: str) -> str:
+    if _lower(text) == "snappy":
+        raise ValueError("has a framing of its own there (xerial's), which cannot be read")
+    return _lower(text)
+
+
+def _source_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", text.strip())[:100]
+
+
+def _none(note: str) -> ConnectorOption:
+    return ConnectorOption(note=note)
+
+
+COMMON: Mapping[str, ConnectorOption] = {
+    "name": ConnectorOption(to="source.name", read=_source_name, note="identifies the positions: keep it"),
+    "connector.class": _none("the program is the connector"),
+    "tasks.max": ConnectorOption(to="runner.tasks_max", read=whole_number),
+    "topic": ConnectorOption(to="iggy.topic"),
+    "topics": ConnectorOption(to="iggy.topic", note="the former name of topic"),
+    "topic.creation.default.partitions": ConnectorOption(to="iggy.partitions", read=whole_number),
+    "input.format": ConnectorOption(to="input.format", read=_lower),
+    "input.type": ConnectorOption(to="input.format", read=_lower, note="the former name of input.format"),
+    "transformer.max.buffer.size": ConnectorOption(
+        to="input.chunk_size", read=whole_number, note="of input.format=bytes"
+    ),
+    "expected.max.message.size": ConnectorOption(
+        to="input.max_record_bytes", read=whole_number, note="a longer record is a bad record"
+    ),
+    "distribution.type": ConnectorOption(to="naming.distribution", read=_lower),
+    "file.compression.type": ConnectorOption(to="input.compression", read=_compression),
+    "errors.tolerance": ConnectorOption(
+        to="errors.tolerance", read=_tolerance, note="all is skip_record: skipped records are counted and logged"
+    ),
+    "errors.deadletterqueue.topic.name": ConnectorOption(to="errors.dead_letter_topic"),
+    "errors.log.enable": _none("errors are always logged"),
+    "errors.log.include.messages": _none("records are never logged; a dead letter has the bytes"),
+    "max.poll.records": _none("requests are formed by bytes and time: [iggy] batch_length, batch_bytes, linger_time"),
+    "ring.buffer.size": _none("every object has a position, so late keys are found: [discovery] allowed_lateness"),
+    "schema.registry.url": _none(_CONVERTER),
+    "value.converter.schema.registry.url": _none(_CONVERTER),
+    "schemas.enable": _none(_CONVERTER),
+    "kafka.retry.backoff.ms": _none("a source that has lost Iggy reconnects for five minutes"),
+    "bootstrap.servers": _none(_KAFKA),
+    "plugin.path": _none("there are no plug-ins to load"),
+    "exactly.once.support": _none("delivery is always exactly once"),
+    "transaction.boundary": _none("delivery is always exactly once"),
+    "task.id": _none("tasks are numbered by the program"),
+}
+"""Properties of every source, and of Kafka Connect itself."""
+
+PREFIXES: Mapping[str, str] = {
+    "key.converter": _CONVERTER,
+    "value.converter": _CONVERTER,
+    "header.converter": _CONVERTER,
+    "transforms": _SMT,
+    "predicates": _SMT,
+    "producer.": _KAFKA,
+    "consumer.": _KAFKA,
+    "admin.": _KAFKA,
+    "offset.": "positions are in the topic [offsets] topic",
+    "offsets.": "positions are in the topic [offsets] topic",
+    "errors.retry.": "retries of the store are set in its section: max_attempts, retry_budget",
+    "errors.deadletterqueue.": "a dead letter always says where and why",
+    "topic.creation.": "the topic's other settings are Iggy's",
+    "file.": _SINK,
+    "format.output.": _SINK,
+    "output_": _SINK,
+    "rest.": "the worker's own options",
+    "config.providers": "references are ${env:NAME} and ${file:PATH}",
+}
+"""Beginnings of properties without a counterpart."""
+
+TEMPLATE = "file.name.template"
+START_KEY = "native.start.key"
+_TEMPLATE_NOTE = "found anywhere in the key, as there"
+
+
+def convert_properties(
+    properties: Mapping[str, str], store: Mapping[str, ConnectorOption], *, section: str
+) -> Converted:
+    """Return the configuration that these properties describe, with placeholders for what they cannot say.
+
+    Args:
+        properties: the values by name.
+        store: what becomes of the store's own properties.
+        section: the store's section.
+    """
+    start = ConnectorOption(
+        to=f"{section}.start_after", note="only the first listing starts there; finished objects are remembered"
+    )
+    known = {**COMMON, START_KEY: start, **store}
+    result = Converted(sections={}, rows=[])
+    for name, text in properties.items():
+        if name == TEMPLATE:
+            result.rows.extend(_template(text, result.sections))
+            continue
+        option = known.get(name) or _by_prefix(name)
+        result.rows.append(_converted(name, text, option, result.sections))
+    result.rows.extend(_completed(result.sections, section))
+    return result
+
+
+def _by_prefix(name: str) -> ConnectorOption | None:
+    found = next((note for prefix, note in PREFIXES.items() if name.startswith(prefix)), None)
+    return ConnectorOption(note=found) if found is not None else None
+
+
+def _converted(
+    name: str, text: str, option: ConnectorOption | None, sections: dict[str, dict[str, object]]
+) -> ConvertedProperty:
+    if option is None:
+        return ConvertedProperty(name=name, to="", note="unknown: neither Kafka Connect's nor this connector's")
+    if not option.to:
+        return ConvertedProperty(name=name, to="", note=option.note)
+    if not text.strip():
+        return ConvertedProperty(name=name, to="", note="empty")
+    section, _, key = option.to.partition(".")
+    if key in sections.get(section, {}):
+        return ConvertedProperty(name=name, to="", note=f"{shown(option.to)} is set by another property, which counts")
+    value, note = _value(text, option)
+    if value is None:
+        return ConvertedProperty(name=name, to="", note=note)
+    sections.setdefault(section, {})[key] = value
+    return ConvertedProperty(name=name, to=option.to, note=note)
+
+
+def _value(text: str, option: ConnectorOption) -> tuple[object, str]:
+    """Return the value and the note of a property; None and the reason when it cannot be used."""
+    reference = _KAFKA_REFERENCE.fullmatch(text.strip())
+    if reference is not None:
+        provider, rest = reference["provider"], reference["rest"]
+        if provider == "env":
+            return f"${{env:{rest}}}", option.note
+        if provider in {"dir", "directory"} and ":" in rest:
+            folder, _, file = rest.rpartition(":")
+            return f"${{file:{folder}/{file}}}", option.note
+        variable = option.variable or re.sub(r"\W", "_", option.to).upper()
+        return f"${{env:{variable}}}", f"was a reference of the config provider {provider}: set this variable"
+    if option.variable:
+        return f"${{env:{option.variable}}}", _NOT_COPIED
+    try:
+        value = option.read(text)
+    except ValueError as exc:
+        return None, f"its value {exc}"
+    return value.replace("${", "$${") if isinstance(value, str) else value, option.note
+
+
+def _template(text: str, sections: dict[str, dict[str, object]]) -> Iterator[ConvertedProperty]:
+    if text.strip() in {".*", ".+", ""}:
+        yield ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
+        return
+    template = f".*?(?:{text}).*"
+    try:
+        NameTemplate.parse(template, regex=True)
+    except ConfigError:
+        note = "not a valid expression here (Python's syntax): write it as [naming] template"
+        yield ConvertedProperty(name=TEMPLATE, to="", note=note)
+        return
+    sections.setdefault("naming", {}).update(template=template.replace("${", "$${"), regex=True)
+    yield ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
+
+
+def _completed(sections: dict[str, dict[str, object]], store: str) -> Iterator[ConvertedProperty]:
+    """Add what the properties do not say: their defaults where ours differ, and placeholders."""
+
+    def add(to: str, value: object, note: str) -> Iterator[ConvertedProperty]:
+        section, _, key = to.partition(".")
+        if key not in sections.setdefault(section, {}):
+            sections[section][key] = value
+            yield ConvertedProperty(name="", to=to, note=note)
+
+    yield from add("source.name", "converted", "choose a name, and keep it")
+    yield from add(f"{store}.bucket", "CHANGE-ME", "to fill in")
+    yield from add("input.format", "bytes", "the default there")
+    yield from add("input.compression", "none", 'the default there; "auto" goes by suffix and first bytes')
+    yield from add("iggy.address", "localhost:8090", "to fill in")
+    yield from add("iggy.username", "iggy", "to fill in")
+    yield from add("iggy.password", "${env:IGGY_PASSWORD}", "set this variable")
+    yield from add("iggy.stream", "lake", "to fill in")
+    template = sections.get("naming", {}).get("template", "")
+    if "topic" not in sections["iggy"] and "{{topic}}" not in str(template):
+        yield from add("iggy.topic", "records", "to fill in")
+    tasks, partitions = sections.get("runner", {}).get("tasks_max", 1), sections["iggy"].get("partitions", 4)
+    if isinstance(tasks, int) and isinstance(partitions, int) and tasks > partitions:
+        sections["iggy"]["partitions"] = tasks
+        yield ConvertedProperty(name="", to="iggy.partitions", note="at least one for each task")
+    yield from add("runner.engine", "local", '"spark" for a cluster')
+    tolerance = sections.get("errors", {}).get("tolerance", "none")
+    if tolerance == "none" and sections.get("errors", {}).pop("dead_letter_topic", None) is not None:
+        yield ConvertedProperty(
+            name="", to="", note="no dead letter topic: with errors.tolerance=none nothing is skipped"
+        )
+
+
+def shown(to: str) -> str:
+    """Return `[s3] bucket` for `s3.bucket`."""
+    section, _, name = to.partition(".")
+    return f"[{section}] {name}"

@@ -1,0 +1,55 @@
+"""Values as TOML, for generated files and pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from framework.config.option import Option
+
+_LONG = 10_000
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def toml_value(value: object) -> str:
+    """Return a value as TOML on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return f"{value}"
+    if isinstance(value, Mapping):
+        if not value:
+            return "{}"
+        return "{ " + ", ".join(f"{toml_name(str(name))} = {toml_value(item)}" for name, item in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return toml_string(str(value))
+
+
+def toml_string(text: str) -> str:
+    """Return a text as a TOML string: literal where that saves escapes, otherwise a basic string."""
+    if ('"' in text or "\\" in text) and "'" not in text and text.isprintable():
+        return f"'{text}'"
+    # JSON's escapes are TOML's, except that JSON leaves DEL as it is
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def toml_name(name: str) -> str:
+    """Return a name of a table as TOML, in quotes where it needs them."""
+    return name if _BARE.fullmatch(name) else toml_string(name)
+
+
+def default_text(option: Option) -> str:
+    """Return the default of an option as a file would have it: durations and sizes with their units."""
+    return _default(option.default, option.type_text)
+
+
+def _default(value: object, type_text: str) -> str:
+    if isinstance(value, (int, float)) and type_text.startswith("duration"):
+        return f'"{value * 1000:g}ms"' if 0 < value < 1 else f'"{value:g}s"'
+    if isinstance(value, int) and not isinstance(value, bool):
+        if type_text == "size" and value % 1024**2 == 0:
+            return f'"{value // 1024**2}MiB"'
+        return f"{value:_}" if value >= _LONG else f"{value}"
+    return toml_value(value)

@@ -1,0 +1,437 @@
+"""`config init`, `config show`, `config schema`, `convert`, and `--set` before and behind a command."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from framework.cli.app import run
+from framework.config.loading import load_config, structure
+from framework.config.option import options_of, sections_of
+from gcs_source.task import GcsSourceConfig, GcsSourceTask
+from s3_source.connector import OPTIONS as S3_OPTIONS
+from s3_source.task import S3SourceConfig, S3SourceTask
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PROGRAMS = {"s3_source": (S3SourceTask, S3SourceConfig), "gcs_source": (GcsSourceTask, GcsSourceConfig)}
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv("IGGY_PASSWORD", "hunter22")
+
+
+@pytest.fixture
+def told(capsys):
+    def tell(*arguments, program="s3_source"):
+        code = run(program, PROGRAMS[program][0], [str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert "hunter22" not in out + err
+        assert "Traceback" not in err
+        return code, out, err
+
+    return tell
+
+
+# ---- init
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_starting_file_is_a_configuration_with_every_option(told, tmp_path, monkeypatch, program):
+    monkeypatch.chdir(tmp_path)
+    path = Path("new.toml")
+    code, out, err = told("config", "init", path, program=program)
+    assert (code, err) == (0, "")
+    assert f"python -m {program} check --config {path}" in out
+    root = PROGRAMS[program][1]
+    assert load_config(path, root).source.name == "orders"
+    text = path.read_text()
+    for section, cls in sections_of(root).items():
+        part = re.split(rf"^\[{re.escape(section)}\]$", text, flags=re.MULTILINE)[1].split("\n[")[0]
+        for option in options_of(cls):
+            assert re.search(rf"^(# )?{option.name} = ", part, re.MULTILINE), (section, option.name)
+    assert max(map(len, text.split("\n"))) <= 105
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_default_in_the_starting_file_is_the_default(told, tmp_path, program):
+    path = tmp_path / "new.toml"
+    told("config", "init", path, program=program)
+    root = PROGRAMS[program][1]
+    before = load_config(path, root)
+    lines = [re.sub(r"^# (?=[a-z_]+ = (?!\())", "", line) for line in path.read_text().split("\n")]
+    path.write_text("\n".join(lines))
+    assert load_config(path, root) == before
+    assert len(tomllib.loads(path.read_text())["discovery"]) > 10
+
+
+def test_init_overwrites_nothing(told, tmp_path):
+    path = tmp_path / "there.toml"
+    path.write_text("mine")
+    code, _, err = told("config", "init", path)
+    assert (code, path.read_text()) == (2, "mine")
+    assert err == f"error: {path}: exists already, and config init overwrites nothing\n"
+    link = tmp_path / "link.toml"
+    link.symlink_to(tmp_path / "nothing")
+    assert told("config", "init", link)[0] == 2
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/x.toml", "."])
+def test_init_where_nothing_can_be_written(told, tmp_path, place):
+    code, out, err = told("config", "init", tmp_path / place)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+
+
+# ---- show
+
+FILE = """
+include = ["common.toml"]
+[source]
+name = "orders"
+[s3]
+bucket = "${env:BUCKET}"
+access_key_id = "hunter22-id"
+secret_access_key = "${env:IGGY_PASSWORD}"
+proxy = "http://u:hunter22@proxy:1"
+prefixes = ["a/", "b/"]
+[input]
+format = "jsonl"
+[spark.conf]
+spark.ssl.keyPassword = "hunter22"
+[iggy]
+url = "iggy://ann:hunter22@h:1"
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    monkeypatch.setenv("BUCKET", "lake")
+    (tmp_path / "common.toml").write_text('[iggy]\nstream = "lake"\ntopic = "x"\nrequest_timeout = "20s"\n')
+    path = tmp_path / "main.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_show_has_the_merged_values_masked_with_their_origins(told, file, monkeypatch):
+    monkeypatch.setenv("IGGY_SOURCE__DISCOVERY__ALLOWED_LATENESS", "forever")
+    code, out, err = told(
+        "config", "show", "--config", file, "--no-defaults", "--set", "iggy.topic=y", "--set", "iggy.partitions=8"
+    )
+    assert (code, err) == (0, "")
+    lines = [re.sub(r" +#", " #", line.replace(f"{file.parent}/", "")) for line in out.split("\n") if line]
+    assert lines == [
+        "[source]",
+        'name = "orders" # main.toml',
+        "[s3]",
+        'prefixes = ["a/", "b/"] # main.toml',
+        'proxy = "***" # main.toml',
+        'bucket = "${env:BUCKET}" # main.toml',
+        'access_key_id = "***" # main.toml',
+        'secret_access_key = "${env:IGGY_PASSWORD}" # main.toml',
+        "[input]",
+        'format = "jsonl" # main.toml',
+        "[iggy]",
+        'url = "iggy://ann:***@h:1" # main.toml',
+        'stream = "lake" # common.toml',
+        'topic = "y" # --set iggy.topic',
+        "partitions = 8 # --set iggy.partitions",
+        'request_timeout = "20s" # common.toml',
+        "[discovery]",
+        'allowed_lateness = "forever" # IGGY_SOURCE__DISCOVERY__ALLOWED_LATENESS',
+        "[spark]",
+        'conf = { "spark.ssl.keyPassword" = "***" } # main.toml',
+    ]
+
+
+def test_show_with_defaults_is_toml_with_every_option(told, file):
+    out = told("config", "show", "--config", file)[1]
+    assert "hunter22" not in out
+    content = tomllib.loads(out)
+    assert content["input"]["prefetch_bytes"] == "8MiB"
+    assert content["iggy"]["tls"] == {}
+    for section, cls in sections_of(S3SourceConfig).items():
+        for option in options_of(cls):
+            assert re.search(rf"^(# )?{option.name} =", out, re.MULTILINE), (section, option.name)
+
+
+def test_show_as_json(told, file):
+    shown = json.loads(told("config", "show", "--config", file, "--json", "--set", "spark.conf.a=b")[1])
+    assert shown["s3"]["access_key_id"] == {"value": "***", "origins": [str(file)]}
+    assert shown["s3"]["page_size"] == {"value": 1000, "origins": ["default"]}
+    assert shown["spark"]["conf"]["value"] == {"spark.ssl.keyPassword": "***", "a": "***"}
+    assert shown["spark"]["conf"]["origins"] == [str(file), "--set spark.conf.a"]
+
+
+def test_a_secret_of_a_variable_or_a_setting_is_masked(told, file, monkeypatch):
+    monkeypatch.setenv("IGGY_SOURCE__S3__SESSION_TOKEN", "hunter22-${env:X}")
+    out = told("config", "show", "-c", file, "--no-defaults", "--set", "s3.access_key_id=hunter22")[1]
+    assert 'session_token = "***"' in out
+    assert 'access_key_id = "***"' in out
+
+
+def test_show_of_a_wrong_configuration_is_its_mistakes(told, file):
+    code, out, err = told("config", "show", "-c", file, "--set", "iggy.partitions=0", "--set", "s3.x=hunter22")
+    assert (code, out) == (2, "")
+    assert "[iggy] partitions = 0: must be 1 to 1,000 (from --set iggy.partitions)" in err
+    assert "--set s3.x: unknown option" in err
+
+
+def test_settings_before_and_behind_the_command_count_and_the_last_wins(told, file):
+    def topic(*arguments):
+        return json.loads(told(*arguments)[1])["iggy"]["topic"]["value"]
+
+    show = ("config", "show", "--json")
+    assert topic("-c", file, "--set", "iggy.topic=a", *show) == "a"
+    assert topic("--set", "iggy.topic=a", "--config", file, *show, "--set", "iggy.topic=b") == "b"
+    assert topic(*show, "-c", file, "--set", "iggy.topic=b", "--set", "iggy.topic=c") == "c"
+
+
+@pytest.mark.parametrize("command", [(), ("check",), ("plan",), ("status",), ("read",), ("offsets", "show")])
+def test_every_command_takes_overrides(told, file, monkeypatch, command):
+    monkeypatch.setenv("IGGY_SOURCE__IGGY__BATCH_LENGTH", "0")
+    code, out, err = told(*command, "--config", file, "--set", "iggy.partitions=many")
+    assert (code, out) == (2, "")
+    assert '[iggy] partitions = "many": must be a whole number (from --set iggy.partitions)' in err
+    assert "[iggy] batch_length = 0: must be 1 to 100,000 (from IGGY_SOURCE__IGGY__BATCH_LENGTH)" in err
+
+
+@pytest.mark.parametrize("way", ["set", "environment", "include"])
+def test_a_json_log_that_an_override_asks_for_has_json_errors(told, file, monkeypatch, way):
+    arguments = ["--config", file, "--set", "iggy.partitions=0"]
+    if way == "set":
+        arguments += ["--set", "log.format=json"]
+    elif way == "environment":
+        monkeypatch.setenv("IGGY_SOURCE__LOG__FORMAT", "json")
+    else:
+        common = file.parent / "common.toml"
+        common.write_text(f'{common.read_text()}[log]\nformat = "json"\n')
+    code, _, err = told(*arguments)
+    assert code == 2
+    assert json.loads(err)["exit_code"] == 2
+
+
+# ---- schema
+
+
+def test_the_schema_command_writes_a_schema_that_accepts_the_starting_file(told, tmp_path):
+    schema = json.loads(told("config", "schema")[1])
+    told("config", "init", tmp_path / "a.toml")
+    jsonschema.Draft7Validator(schema).validate(tomllib.loads((tmp_path / "a.toml").read_text()))
+    assert schema["title"] == "Configuration of s3_source"
+
+
+# ---- convert
+
+AIVEN = r"""
+# An S3 source of Aiven
+name=orders
+connector.class=io.aiven.kafka.connect.s3.source.S3SourceConnector
+tasks.max=6
+topic: orders
+aws.access.key.id=AKIA-hunter22
+aws.secret.access.key : hunter22
+aws.s3.bucket.name lake
+aws.s3.prefix=events/\
+    2024/
+aws.s3.region = eu-west-1
+aws.s3.backoff.max.retries=5
+aws.s3.backoff.delay.ms=250
+aws.sts.role.arn=arn:aws:iam::123456789012:role/reader
+aws.sts.role.session.duration=1800
+input.format=JSONL
+file.compression.type=gzip
+distribution.type=object_hash
+file.name.template=.*
+errors.tolerance=all
+errors.deadletterqueue.topic.name=bad
+max.poll.records=500
+transformer.max.buffer.size=4096
+expected.max.message.size=1000000
+native.start.key=events/2024/05
+key.converter=org.apache.kafka.connect.storage.StringConverter
+value.converter.schemas.enable=false
+transforms=hoist
+transforms.hoist.password=hunter22
+my.own.option=hunter22
+"""
+
+
+@pytest.fixture
+def convert(told, tmp_path):
+    def converted(text, program="s3_source", name="aiven.properties"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return told("convert", path, program=program)
+
+    return converted
+
+
+def rows(out):
+    table = out.partition("# Property by property:\n")[2]
+    return {line[1:].split()[0]: " ".join(line[1:].split()[1:]) for line in table.strip().split("\n")}
+
+
+def test_an_aiven_source_becomes_a_configuration(convert):
+    code, out, err = convert(AIVEN)
+    assert (code, err) == (0, "")
+    assert tomllib.loads(out) == {
+        "source": {"name": "orders"},
+        "s3": {
+            "access_key_id": "${env:AWS_ACCESS_KEY_ID}",
+            "secret_access_key": "${env:AWS_SECRET_ACCESS_KEY}",
+            "bucket": "lake",
+            "prefix": "events/2024/",
+            "region": "eu-west-1",
+            "max_attempts": 6,
+            "retry_base": "250ms",
+            "role_arn": "arn:aws:iam::123456789012:role/reader",
+            "role_duration": "1800s",
+            "start_after": "events/2024/05",
+        },
+        "input": {"format": "jsonl", "compression": "gzip", "chunk_size": 4096, "max_record_bytes": 1000000},
+        "iggy": {
+            "topic": "orders",
+            "address": "localhost:8090",
+            "username": "iggy",
+            "password": "${env:IGGY_PASSWORD}",
+            "stream": "lake",
+            "partitions": 6,
+        },
+        "naming": {"distribution": "object_hash"},
+        "runner": {"tasks_max": 6, "engine": "local"},
+        "errors": {"tolerance": "skip_record", "dead_letter_topic": "bad"},
+    }
+    variables = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "IGGY_PASSWORD"), "x")
+    assert structure(tomllib.loads(out), S3SourceConfig, environment=variables).s3.bucket == "lake"
+
+
+def test_every_property_has_a_row(convert):
+    found = rows(convert(AIVEN)[1])
+    names = [re.split(r"[=:\s]", line)[0] for line in AIVEN.split("\n") if re.match(r"[a-z]", line)]
+    assert [name for name in names if name not in found] == []
+    assert found["aws.s3.bucket.name"] == "[s3] bucket"
+    assert found["aws.secret.access.key"].startswith("[s3] secret_access_key the value is not copied")
+    assert found["max.poll.records"].startswith("no counterpart requests are formed by bytes and time")
+    assert found["transforms.hoist.password"].startswith("no counterpart single message transforms")
+    assert found["my.own.option"].startswith("no counterpart unknown")
+    assert found["file.name.template"] == "no counterpart every key is read, which is the default"
+
+
+def test_every_known_property_of_s3_is_mapped_or_has_a_reason():
+    options = {
+        f"{name}.{option.name}" for name, cls in sections_of(S3SourceConfig).items() for option in options_of(cls)
+    }
+    assert [one.to for one in S3_OPTIONS.values() if one.to and one.to not in options] == []
+    assert [name for name, one in S3_OPTIONS.items() if not one.to and not one.note] == []
+
+
+def test_a_template_matches_the_same_keys_with_the_same_values(convert):
+    """The keys are those of the connector's own documentation; there a template is searched for in the key."""
+    from framework.config.key_template import NameTemplate
+
+    text = "aws.s3.bucket.name=lake\nfile.name.template={{topic}}-{{partition}}-{{start_offset}}\n"
+    naming = tomllib.loads(convert(text)[1])["naming"]
+    template = NameTemplate.parse(naming["template"], regex=naming["regex"])
+    for key, topic, partition, offset in (
+        ("customer-topic-1-1734445664111.txt", "customer-topic", 1, 1734445664111),
+        ("22-10-12/customer-topic-1-1734445664111.txt", "22", 10, 12),
+    ):
+        match = template.match(key)
+        assert (match.topic, match.partition, match.start_offset) == (topic, partition, offset)
+    assert template.match("customer/topic") is None
+
+
+@pytest.mark.parametrize("template", ["(?<name>a)", "a(", "{{nothing}}", "{{topic}}{{topic}}"])
+def test_a_template_that_is_none_here_is_left_out_with_the_reason(convert, template):
+    code, out, _ = convert(f"aws.s3.bucket.name=lake\nfile.name.template={template}\n")
+    assert code == 0
+    assert "naming" not in tomllib.loads(out)
+    assert rows(out)["file.name.template"].startswith("no counterpart not a valid expression here")
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("aws.secret.access.key=${env:MY_KEY}", "${env:MY_KEY}"),
+        ("aws.secret.access.key=${dir:/run/secrets:key}", "${file:/run/secrets/key}"),
+        ("aws.secret.access.key=${vault:s3/hunter22:key}", "${env:AWS_SECRET_ACCESS_KEY}"),
+    ],
+)
+def test_references_of_config_providers(convert, line, value):
+    out = convert(f"aws.s3.bucket.name=lake\n{line}\n")[1]
+    assert tomllib.loads(out)["s3"]["secret_access_key"] == value
+
+
+def test_a_value_that_looks_like_a_reference_stays_text(convert):
+    out = convert("aws.s3.bucket.name=lake\naws.s3.prefix=a${b}/\n")[1]
+    assert tomllib.loads(out)["s3"]["prefix"] == "a$${b}/"
+
+
+def test_what_must_be_corrected_is_a_warning(convert):
+    code, out, err = convert(
+        "name=x\ntasks.max=many\naws.s3.bucket.name=Not A Bucket\ninput.format=xml\naws.s3.prefix=a\naws.s3.prefix=b\n"
+    )
+    assert code == 0
+    assert rows(out)["tasks.max"] == "no counterpart its value is not a whole number"
+    assert "warning: aws.s3.prefix is given more than once; the last value counts" in err
+    assert "warning: to correct: [s3] bucket" in err
+    assert 'warning: to correct: [input] format = "xml": unknown format' in err
+
+
+def test_snappy_of_xerial_is_named(convert):
+    found = rows(convert("aws.s3.bucket.name=lake\nfile.compression.type=snappy\n")[1])
+    assert "framing of its own" in found["file.compression.type"]
+
+
+def test_the_json_of_the_rest_interface_is_read_too(convert):
+    content = {"name": "orders", "config": {"aws.s3.bucket.name": "lake", "tasks.max": 2, "topic": "t"}}
+    out = convert(json.dumps(content))[1]
+    made = tomllib.loads(out)
+    assert (made["source"]["name"], made["s3"]["bucket"], made["runner"]["tasks_max"]) == ("orders", "lake", 2)
+
+
+def test_gcs(convert):
+    text = 'name=g\ngcs.bucket.name=lake\ngcs.credentials.json={"private_key": "hunter22"}\ngcs.retry.backoff.max.attempts=6\n'
+    code, out, err = convert(text, program="gcs_source")
+    assert (code, err) == (0, "")
+    assert tomllib.loads(out)["gcs"] == {"bucket": "lake", "max_attempts": 6}
+    assert "write the JSON to a file" in rows(out)["gcs.credentials.json"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "has no property of a connector"),
+        (b"hello world\n", "has no property of a connector"),
+        (b"a.b=\\u12", "line 1: "),
+        (b"\0\1\2", "is binary"),
+        (b"{", "is neither properties nor JSON"),
+        (b'{"config": []}', "is no connector"),
+        (b'{"config": {"a.b": {}}}', "is no connector"),
+        (b"a.b=c\n" * 200_000, "longer than 1 MiB"),
+    ],
+)
+def test_what_is_no_file_of_properties(convert, data, said):
+    code, out, err = convert(data)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_file_that_cannot_be_read(told, tmp_path):
+    assert (
+        told("convert", tmp_path / "none")[2]
+        == f"error: {tmp_path / 'none'}: cannot be read: No such file or directory\n"
+    )
+    assert told("convert", tmp_path)[0] == 2
+    assert told("convert")[0] == 2
