@@ -41,6 +41,10 @@ OnceOption = Annotated[bool, typer.Option("--once", help="Send everything there 
 TakeOverOption = Annotated[
     bool, typer.Option("--take-over", help="Start although another instance of the source is at work; that one ends.")
 ]
+StandbyOption = Annotated[
+    bool,
+    typer.Option("--standby", help="Wait while another instance of the source is at work; take over when it ends."),
+]
 
 
 def run(
@@ -207,6 +211,7 @@ def make_app(
         settings: SetOption = None,
         once: OnceOption = False,
         take_over: TakeOverOption = False,
+        standby: StandbyOption = False,
     ) -> int | None:
         """Run the source until it is stopped, or run a command."""
         reporter: _ErrorReporter = context.obj
@@ -217,7 +222,7 @@ def make_app(
 
         file = chosen(context, config, None)
         reporter.json = wants_json(task_class, file)
-        return run_source(task_class, file, once=once, take_over=take_over)
+        return run_source(task_class, file, once=once, take_over=take_over, standby=standby)
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:

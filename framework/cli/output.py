@@ -28,7 +28,7 @@ from framework.cli import trace as traces
 from framework.cli.progress import Rate, progress_text, seconds_left
 from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE, fields_of
-from framework.engine.progress import Progress
+from framework.engine.progress import Progress, state_text
 from framework.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ class Output:
             self._bar.start()
         done, total = progress.bytes_done, progress.bytes_total
         text = progress_text(progress, self._rate)
-        if progress.state != "sending":
+        if progress.standby:
+            text = state_text(progress)
+        elif progress.state != "sending":
             text = f"{progress.state}  {text}"
         if self._task is not None:
             self._bar.update(self._task, completed=done, total=total or None, text=text)

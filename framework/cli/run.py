@@ -112,17 +112,28 @@ def _ignore(_mistake: str) -> None:
     """Leave a mistake to the loader."""
 
 
-def run_source(task_class: type[AbstractSourceTask], file: ConfigFile, *, once: bool, take_over: bool = False) -> int:
+def run_source(
+    task_class: type[AbstractSourceTask],
+    file: ConfigFile,
+    *,
+    once: bool,
+    take_over: bool = False,
+    standby: bool = False,
+) -> int:
     """Run a source; return 0 when it ended as requested, and 1 when `--once` was interrupted.
 
     Raises:
         ConfigError: mistakes in the file.
         SourceError: the error that ended the run.
     """
+    if standby and take_over:
+        raise ConfigError(
+            "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
+        )
     config = read_config(task_class, file)
     limit_arenas()
     with Output(format=config.log.format, level=config.log.level) as output:
-        last = run_engine(task_class, config, output, once=once, take_over=take_over)
+        last = run_engine(task_class, config, output, once=once, take_over=take_over, standby=standby)
         if once and last.state == "stopped":
             log.warning("interrupted before everything was sent: start it again, and it goes on from here")
             return EXIT_TRY_AGAIN
@@ -136,6 +147,7 @@ def run_engine(
     *,
     once: bool,
     take_over: bool = False,
+    standby: bool = False,
 ) -> Progress:
     """Run the configured engine below an open output; return the figures of the run."""
     engine_class = _engine_class(config)
@@ -145,13 +157,15 @@ def run_engine(
         output.update(progress)
         watch.see(progress)
 
-    metrics = _Metrics(config, take_over=take_over)
+    metrics = _Metrics(config, take_over=take_over or standby)
     engine = engine_class(
         task_class,
         config,
         once=once,
         take_over=take_over,
+        standby=standby,
         report=report,
+        on_standby=lambda: metrics.start_if_free(engine),
         on_claimed=lambda: metrics.start(engine),
     )
     log.info('source "%s": %s', config.source.name, "everything there is now" if once else "until stopped")
@@ -301,14 +315,28 @@ class _Metrics:
         place = self._config.metrics.host_and_port()
         if place is None or self._server is not None:
             return
+        self._serve(place, engine, TAKEN_OVER_SECONDS if self._take_over else 0.0)
+
+    def start_if_free(self, engine: LocalEngine) -> None:
+        """Open the port for a standby. On the host of the running instance it is in use, and `start` opens it later.
+
+        Raises:
+            ConfigError: the address cannot be used for another reason.
+        """
+        place = self._config.metrics.host_and_port()
+        if place is None:
+            return
+        try:
+            self._serve(place, engine, 0.0)
+        except ConfigError as error:
+            if error.exit_code != EXIT_TRY_AGAIN:
+                raise
+            log.warning("%s; it is opened when this instance takes over", error)
+
+    def _serve(self, place: tuple[str, int], engine: LocalEngine, patience_seconds: float) -> None:
         from framework.engine.metrics import serve  # noqa: PLC0415 - only when it is switched on
 
-        self._server = serve(
-            place,
-            engine.progress,
-            source=self._config.source.name,
-            patience_seconds=TAKEN_OVER_SECONDS if self._take_over else 0.0,
-        )
+        self._server = serve(place, engine.progress, source=self._config.source.name, patience_seconds=patience_seconds)
 
     def __enter__(self) -> Self:
         return self

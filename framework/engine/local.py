@@ -19,7 +19,8 @@ from framework.engine.progress import Progress
 from framework.engine.report import Reporter
 from framework.engine.restart_policy import RestartPolicy
 from framework.engine.session import IggyTarget, Session
-from framework.errors import IggyUnavailableError, TaskClosedError
+from framework.engine.standby import Standby
+from framework.errors import IggyUnavailableError, SourceRunningError, TaskClosedError
 from framework.pipeline.sender import Pipeline
 
 if TYPE_CHECKING:
@@ -53,7 +54,9 @@ class LocalEngine:
         config: its validated configuration.
         once: read everything that exists now, then return.
         take_over: begin although another instance of the source is running; that instance then ends.
+        standby: wait until no other instance of the source runs, then begin.
         report: called with the progress about twice a second, from another thread.
+        on_standby: called when a standby begins to wait.
         on_claimed: called when this instance has begun an epoch, and again after each recovery.
     """
 
@@ -64,11 +67,15 @@ class LocalEngine:
         *,
         once: bool = False,
         take_over: bool = False,
+        standby: bool = False,
         report: Report | None = None,
+        on_standby: Callable[[], None] = lambda: None,
         on_claimed: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_claimed = on_claimed
+        self._on_standby = on_standby
         self._take_over = take_over
+        self._standby = standby
         self._task_class = task_class
         self._config = with_moment(config)
         self._once = once
@@ -117,12 +124,39 @@ class LocalEngine:
         with self._reporter, IggyTarget(self._config) as target:
             target.warn_of_open_network()
             try:
-                self._run_epochs(target)
+                self._run_in_turn(target)
             finally:
                 if self._stop_timer is not None:
                     self._stop_timer.cancel()
             self._reporter.state = "stopped" if self._stopping.is_set() else "done"
         return self._reporter.last
+
+    def _run_in_turn(self, target: IggyTarget) -> None:
+        """Run; as a standby, when no other instance runs. A standby that another one precedes waits again."""
+        if not self._standby:
+            self._run_epochs(target)
+            return
+        self._on_standby()
+        standby = Standby(
+            self._config, target, self._reporter, stopping=self._stopping, pause=self._pause, hold=self._hold
+        )
+        while standby.wait():
+            try:
+                self._run_epochs(target)
+            except SourceRunningError as error:
+                if self._stopping.is_set():
+                    return
+                log.warning("standby again: %s", error)
+            else:
+                return
+
+    def _hold(self, connection: IggyConnection | None) -> None:
+        self._connection = connection
+
+    def _pause(self, seconds: float) -> None:
+        """Wait; a stop ends it."""
+        with contextlib.suppress(Empty):
+            self._woken.get(timeout=seconds)
 
     def _run_epochs(self, target: IggyTarget) -> None:
         # an embedded server that cannot start now cannot start a second later, either
@@ -158,8 +192,7 @@ class LocalEngine:
                 else:
                     log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
                 self._reporter.state = "reconnecting"
-                with contextlib.suppress(Empty):
-                    self._woken.get(timeout=pause)
+                self._pause(pause)
             else:
                 return
 

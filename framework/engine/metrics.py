@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 from typing_extensions import Self, override
 
+from framework.engine.progress import state_text
 from framework.errors import EXIT_TRY_AGAIN, ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ Kind = Literal["counter", "gauge"]
 
 METRICS_PATH, HEALTH_PATH, READY_PATH = "/metrics", "/healthz", "/readyz"
 
-NOT_READY = frozenset({"starting", "recovering", "reconnecting", "stopped", "done"})
+NOT_READY = frozenset({"starting", "recovering", "reconnecting", "standby", "stopped", "done"})
 """States of a run in which nothing can be sent."""
 
 _LOOK_SECONDS = 0.1
@@ -97,6 +98,7 @@ METRICS = (
     _gauge("queue_bytes", "queue_bytes", "Bytes that wait to be sent."),
     _gauge("iggy_up", "up", _UP, target="iggy"),
     _gauge("store_up", "up", _UP, target="store"),
+    _gauge("standby", "standby", "1 while another instance of the source runs, and this one waits for its end."),
     _gauge("lag_objects", "lag_objects", "Objects that were found and are not finished."),
     _gauge("lag_bytes", "lag_bytes", "Their sizes."),
     _gauge("filtered", "left_out_objects", "Objects filtered in the last listing, by reason.", label="reason"),
@@ -200,8 +202,9 @@ def _application(read: Callable[[], Progress], source: str) -> WSGIApplication:
         elif path == HEALTH_PATH:
             status, text = "200 OK", "ok"
         elif path == READY_PATH:
-            text = read().state
-            status = "503 Service Unavailable" if text in NOT_READY else "200 OK"
+            progress = read()
+            status = "503 Service Unavailable" if progress.state in NOT_READY else "200 OK"
+            text = state_text(progress)
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{text}\n".encode()]
 

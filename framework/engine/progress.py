@@ -11,6 +11,11 @@ from framework.discovery.feed import FeedCounts
 from framework.pipeline.statistics import FIELDS, TaskStatistics
 
 
+def state_text(progress: Progress) -> str:
+    """Return the state for people: `standby, waiting for the instance on web-1 (process 17)`."""
+    return f"{progress.state}, waiting for {progress.waiting_for}" if progress.waiting_for else progress.state
+
+
 @attrs.define(kw_only=True)
 class Progress(TaskStatistics):
     """Statistics of a run so far: the sum over its tasks, and what only the run knows.
@@ -18,8 +23,9 @@ class Progress(TaskStatistics):
     Totals count what the listing has shown; they grow during a listing.
 
     Attributes:
-        state: `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, `store away`, and at the end
+        state: `standby`, `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, `store away`, and at the end
             `done` or `stopped`.
+        waiting_for: for whom a standby waits; empty in other states.
         objects_total: objects that were new or unfinished.
         bytes_total: their listed sizes.
         done_before: objects that were finished before this run, as its first complete listing showed.
@@ -31,6 +37,7 @@ class Progress(TaskStatistics):
     """
 
     state: str = "starting"
+    waiting_for: str = ""
     objects_total: int = 0
     bytes_total: int = 0
     done_before: int = 0
@@ -51,6 +58,11 @@ class Progress(TaskStatistics):
         """
         listing: dict[str, Any] = {"listed": feed.listed, "filtered": dict(feed.filtered)} if feed is not None else {}
         return cls(**{name: getattr(tasks, name) for name in FIELDS}, **listing, **run)
+
+    @property
+    def standby(self) -> bool:
+        """Whether another instance does the work, and this one waits for its end."""
+        return self.state == "standby"
 
     @property
     def iggy_up(self) -> bool:

@@ -41,12 +41,18 @@ def statistics_of(task: AbstractSourceTask, pipeline: Pipeline) -> TaskStatistic
 
 
 class Reporter:
-    """Sum figures over epochs and tasks, and report them from a separate thread."""
+    """Sum figures over epochs and tasks, and report them from a separate thread.
+
+    Attributes:
+        waiting_for: for whom a standby waits.
+        last: the figures of a run that is over.
+    """
 
     def __init__(self, report: Callable[[Progress], None] | None, *, skipped_per_hour: int) -> None:
         self._report = report
         self._skips = SkipWatch(per_hour=skipped_per_hour)
         self._state = "starting"
+        self.waiting_for = ""
         self._began = time.time()
         self._past = TaskStatistics()
         self._idle = False
@@ -140,6 +146,7 @@ class Reporter:
             total,
             feed,
             state=state,
+            waiting_for=self.waiting_for if state == "standby" else "",
             objects_total=past.objects_done + (live.total_chosen if live is not None else 0),
             bytes_total=past.bytes_done + (live.total_chosen_bytes if live is not None else 0),
             done_before=before,

@@ -97,6 +97,13 @@ class RestartPolicy:
             log.warning("%s, after %.1f seconds", what, self._clock() - self._lost_at)
         self._lost_at, self._tries = None, 0
 
+    def reached(self) -> None:
+        """Note that the server answers, while this process only waits for its turn."""
+        self.answered = True
+        if self._lost_at is not None:
+            log.warning("Iggy is back, after %.1f seconds", self._clock() - self._lost_at)
+        self._lost_at, self._tries = None, 0
+
     def broke(self, error: IggyUnavailableError) -> float:
         """Note that work broke off, or a connection failed. Return the seconds to wait before the next attempt.
 

@@ -207,9 +207,15 @@ class SimConnection(IggyConnection):
     def has_group(self, stream, topic, group):
         return self._call(f"group of {topic}?", lambda: group in self._server.groups(stream, topic))
 
+    def group_members(self, stream, topic, group):
+        clients = self._server.clients
+        return self._call(
+            f"members of {topic}", lambda: sum((stream, topic, group) in one.groups for one in clients.values())
+        )
+
     def join_group(self, stream, topic, group):
         self.ensure_group(stream, topic, group)
-        self._call("join", lambda: self._link.groups.add(group))
+        self._call("join", lambda: self._link.groups.add((stream, topic, group)))
 
     def poll(self, stream, topic, partition, *, offset, count):
         found = self._call(f"poll {topic}", lambda: self._server.read(stream, topic, partition, offset, count))
@@ -555,11 +561,11 @@ def outcome_of(error):
     return Outcome(found[0] if found else "broken", text)
 
 
-def run_source(settings, *, once, take_over):
+def run_source(settings, *, once, take_over, standby=False):
     """A life of the source, in the process that calls this."""
     process = runtime.world.current.process
     make = SimSparkEngine if settings.engine == "spark" else local.LocalEngine
-    engine = make(SimTask, make_config(settings), once=once, take_over=take_over)
+    engine = make(SimTask, make_config(settings), once=once, take_over=take_over, standby=standby)
     process.extra["stop"] = engine.stop
     engine.run()
 

@@ -418,7 +418,11 @@ class World(Scheduler):
             if self.rng.random() < self.plan.change_rate:
                 self.change(name)
         self.main = self.start(
-            "source", once=self.rng.random() < self.plan.once_rate, take_over=False, then=lambda _: self.plan_restart()
+            "source",
+            once=self.rng.random() < self.plan.once_rate,
+            take_over=False,
+            then=lambda _: self.plan_restart(),
+            **({"standby": True} if self.plan.tuning.get("standby") else {}),
         )
 
     def change(self, name):
@@ -607,6 +611,26 @@ class World(Scheduler):
         if len([life for life in self.lives if life.ended is None]) < 3:
             take_over = self.rng.random() < self.plan.tuning.get("take_over", 0.0)
             self.start("source", host=self.hosts[1], once=True, take_over=take_over)
+
+    def act_standby(self):
+        """An instance that waits for the end of whoever is at work, and takes over; two at most."""
+        waiting = [life for life in self.lives if life.ended is None and life is not self.main]
+        if len(waiting) < 2:
+            self.start(
+                "source",
+                host=self.hosts[1],
+                once=self.rng.random() < 0.3,
+                take_over=False,
+                standby=True,
+            )
+
+    def act_kill_standby(self):
+        """One of them is killed, at work or waiting."""
+        found = [life for life in self.lives if life.ended is None and life.args.get("standby")]
+        if found:
+            self.kill(self.rng.choice(found))
+            if self.main is not None and self.main.ended is not None:
+                self.plan_restart()
 
     def act_clock(self):
         host = self.rng.choice(self.hosts)

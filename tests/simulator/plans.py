@@ -335,6 +335,20 @@ def take_overs(rng):
     )
 
 
+def standbys(rng):
+    """Instances that wait for each other's end: after kills, stops, broken connections, and hosts without power."""
+    return plain(
+        rng,
+        acts={"put": 4, "standby": 2, "stop": 1, "kill": 1, "kill_standby": 0.5},
+        faults={"kill": 3, "cut": 2, "pause": 1, "kill_server": 1, "restart_server": 1, "power": 0.5, "kill_worker": 1},
+        fault_rate=rng.choice((0.0, 0.003, 0.01)),
+        settings={"tasks": rng.choice((1, 1, 2)), "partitions": 2, "commit_interval": rng.choice((0.05, 0.3))},
+        tuning={**SMALL, "standby": rng.random() < 0.5},
+        act_seconds=rng.choice((0.4, 1.5)),
+        seconds=rng.uniform(4.0, 40.0),
+    )
+
+
 def dead_letters(rng):
     return plain(
         rng,
@@ -458,6 +472,7 @@ THEMES = {
         splits,
         clocks,
         take_overs,
+        standbys,
         dead_letters,
     )
 } | {"all": all_kinds}

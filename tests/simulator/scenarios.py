@@ -321,6 +321,112 @@ def a_second_instance(seed, **more):
         stage.finish()
 
 
+def written_by(stage, life, only=None):
+    """The messages that a life wrote, in all topics or in one."""
+    topics = stage.server.streams.get("lake", {})
+    parts = [part for name, topic in topics.items() if only in {None, name} for part in topic.partitions]
+    return sum(message.writer == life.process.name for part in parts for message in part.messages)
+
+
+def a_standby_after_a_kill(seed, **more):
+    """It writes nothing while it waits; seconds after a kill, or a stop, it goes on where the first one was."""
+    with Stage(seed, settings={"batch_length": 1, "batch_bytes": WIDTH}, bucket_options=SLOWLY, **more) as stage:
+        first = stage.start()
+        stage.wait(2 + seed * 0.1)
+        standby = stage.start(standby=True, host=stage.world.hosts[1])
+        stage.wait(20)
+        stage.put("0-a", 9)
+        stage.until(lambda: stage.count(0) >= 4)
+        if written_by(stage, standby) or standby.ended is not None or first.ended is not None:
+            raise ViolationError("DISPLACED", f"the standby wrote, or ended: {standby.outcome}, {first.outcome}")
+        if seed % 2:
+            stage.stop(first)
+        else:
+            stage.kill(first)
+        if not stage.until(lambda: stage.count(0) >= 9, 12):
+            raise ViolationError("STUCK", "the standby did not take over within 12 s")
+        stage.world.main = standby
+        stage.finish()
+
+
+def a_standby_of_a_silent_host(seed, **more):
+    """Within little more than a minute it takes over from a host without power."""
+    with Stage(seed, **more) as stage:
+        first = stage.start()
+        stage.wait(3)
+        standby = stage.start(standby=True, host=stage.world.hosts[1])
+        stage.wait(3)
+        stage.world.lose_host(first)
+        stage.put("0-y")
+        stage.wait(30)
+        if written_by(stage, standby):
+            raise ViolationError("DISPLACED", "a silent host is not gone before a minute is over")
+        if not stage.until(lambda: stage.count(0) == 3, 50):
+            raise ViolationError("STUCK", "the standby did not take over within 80 s")
+        stage.world.main = standby
+        stage.finish()
+
+
+def two_standbys(seed, **more):
+    """One takes over, the other goes on waiting, and takes over when that one is gone."""
+    with Stage(seed, **more) as stage:
+        at_work = stage.start()
+        stage.wait(2)
+        waiting = [stage.start(standby=True, host=stage.world.hosts[1]) for _ in range(2)]
+        stage.wait(2 + (seed % 10) * 0.1)
+        for wanted, key in ((3, "0-a"), (6, "0-b")):
+            stage.kill(at_work)
+            stage.put(key)
+            if not stage.until(lambda wanted=wanted: stage.count(0) == wanted, 40):
+                raise ViolationError("STUCK", "no standby took over within 40 s")
+            stage.wait(20)
+            wrote = [life for life in waiting if written_by(stage, life, "records")]  # a claim may be refused
+            ended = [life.outcome for life in waiting if life.ended is not None]
+            if len(wrote) != 1 or ended:
+                raise ViolationError("DISPLACED", f"{len(wrote)} standbys took over; ended: {ended}")
+            (at_work,) = wrote
+            waiting.remove(at_work)
+        stage.world.main = at_work
+        stage.finish()
+
+
+def a_standby_over_a_restart_of_the_server(seed, **more):
+    """The server restarts while it waits: it waits on, and the first one goes on."""
+    with Stage(seed, settings={"tasks": 1 + seed % 2}, **more) as stage:
+        first = stage.start()
+        stage.wait(3)
+        standby = stage.start(standby=True, host=stage.world.hosts[1])
+        stage.wait(3)
+        for _ in range(3):
+            stage.world.server_kills.append(stage.world.now)
+            stage.server.stop(0.3 + (seed % 7))
+            stage.wait(25)
+        stage.put("0-a")
+        stage.until(lambda: stage.count(0) == 3, 30)
+        if first.ended is not None or standby.ended is not None or written_by(stage, standby):
+            raise ViolationError("DISPLACED", f"the first one: {first.outcome}, the standby: {standby.outcome}")
+        stage.kill(first)
+        stage.put("0-b")
+        if not stage.until(lambda: stage.count(0) == 6, 30):
+            raise ViolationError("STUCK", "the standby did not take over")
+        stage.world.main = standby
+        stage.finish()
+
+
+def a_standby_once(seed, **more):
+    """Behind a run that ended it finds nothing left, and ends too; before any run it is the run."""
+    with Stage(seed, **more) as stage:
+        stage.put("0-a")
+        if stage.live(standby=True) != "done" or stage.count(0) != 3:
+            raise ViolationError("STUCK", "the first one did not run")
+        stage.put("0-b")
+        first = stage.start(once=True)
+        kind = stage.live(standby=True)
+        if kind != "done" or first.outcome is None or first.outcome.kind != "done" or stage.count(0) != 6:
+            raise ViolationError("STUCK", f"the first one: {first.outcome}, the standby: {kind}")
+        stage.finish()
+
+
 def fewer_partitions(seed, **more):
     """A partition was taken away in which everything was done: there is a way to go on."""
     with Stage(seed, settings={"partitions": 3}, **more) as stage:
@@ -604,6 +710,11 @@ SCENARIOS = {
         a_lost_log_of_a_shared_topic,
         a_host_without_power,
         a_second_instance,
+        a_standby_after_a_kill,
+        a_standby_of_a_silent_host,
+        two_standbys,
+        a_standby_over_a_restart_of_the_server,
+        a_standby_once,
         fewer_partitions,
         a_reset_after_a_kill_without_headers,
         given_back_half_read_and_back,

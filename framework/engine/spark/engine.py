@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from framework.engine.progress import Progress
-    from framework.engine.session import Session
+    from framework.engine.session import IggyTarget, Session
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +31,28 @@ class SparkEngine(LocalEngine):
 
     @override
     def run(self) -> Progress:
+        if self._standby:  # Spark starts when the wait is over
+            return super().run()
+        with self._spark():
+            return super().run()
+
+    @override
+    def _run_epochs(self, target: IggyTarget) -> None:
+        if not self._standby:
+            super()._run_epochs(target)
+            return
+        self._reporter.state = "starting"
+        with self._spark():
+            super()._run_epochs(target)
+
+    @contextlib.contextmanager
+    def _spark(self) -> Iterator[None]:
         name = f"iggy-cloud-sources {self._config.source.name}"
         with spark_context(self._config.spark, name=name, stopping=self._stopping) as context:
             if context is not None:
                 self._hold_line = require_packages(context, self._task_class, self._config, stopping=self._stopping)
             self._context = context
-            return super().run()
+            yield
 
     @property
     @override

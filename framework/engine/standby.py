@@ -1,0 +1,148 @@
+"""A standby: waits until no instance of the source runs, then lets this one begin.
+
+It reads the offsets log and the list of clients, and changes nothing. An instance that is gone for a moment is not
+ended: it may be reconnecting. So a standby waits until nothing was seen for some seconds, and longer after Iggy itself
+was away. Whoever begins then is decided by the claim, as at any start: of two standbys one is refused, and waits on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from framework.engine.restart_policy import RestartPolicy, WorkDone
+from framework.errors import IggyUnavailableError, TaskClosedError
+from framework.iggy.offset_log.standby import RunningInstances, Sighting
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.engine.report import Reporter
+    from framework.engine.session import IggyTarget
+    from framework.iggy.client import IggyConnection
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""Interval between two looks."""
+
+ABSENT_SECONDS = 3.0
+"""How long nothing must be seen of an instance: longer than a reconnection takes while Iggy is there."""
+
+RETURN_SECONDS = 12.0
+"""The same after Iggy was away: the other instance tries again every five seconds, and then loads its positions."""
+
+
+class Standby:
+    """Waits for the end of another instance.
+
+    Args:
+        config: configuration of the source.
+        target: the server.
+        reporter: shows the state, and for whom it waits.
+        stopping: set when the wait must end.
+        pause: waits for the given seconds, or until `stopping` is set.
+        hold: receives the open connection, so that a stop can close it; None when it is closed.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        config: SourceCommonConfig,
+        target: IggyTarget,
+        reporter: Reporter,
+        *,
+        stopping: threading.Event,
+        pause: Callable[[float], None],
+        hold: Callable[[IggyConnection | None], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._target = target
+        self._reporter = reporter
+        self._stopping = stopping
+        self._pause = pause
+        self._hold = hold
+        self._clock = clock
+        self._shown = ""
+        self._was_away = False
+
+    def wait(self) -> bool:
+        """Wait until no instance runs; return whether this one may begin, which a stop prevents.
+
+        Raises:
+            SourceError: what would also end a start: the log cannot be read, or Iggy is away for too long.
+        """
+        policy = RestartPolicy(
+            lambda: WorkDone(count=0, idle=True),
+            first_answer_seconds=0.0 if self._target.embedded else self._config.iggy.startup_timeout,
+        )
+        self._shown = ""
+        self._reporter.state = "standby"
+        while not self._stopping.is_set():
+            try:
+                with self._connected() as connection:
+                    if self._watch(connection, policy):
+                        return True
+            except TaskClosedError:
+                if not self._stopping.is_set():
+                    raise
+            except IggyUnavailableError as error:
+                if self._stopping.is_set():
+                    break
+                pause = max(policy.broke(error), LOOK_SECONDS)
+                log.warning("standby: Iggy is away, connecting again in %.1f seconds: %s", pause, error)
+                self._reporter.state = "reconnecting"
+                self._was_away = self._was_away or policy.answered
+                self._pause(pause)
+        return False
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[IggyConnection]:
+        connection = self._target.connect()
+        self._hold(connection)
+        try:
+            yield connection
+        finally:
+            self._hold(None)
+            connection.close()
+
+    def _watch(self, connection: IggyConnection, policy: RestartPolicy) -> bool:
+        """Look until no instance runs; False when a stop came first."""
+        instances = RunningInstances(
+            connection,
+            stream=self._config.iggy.stream,
+            topic=self._config.offsets_topic,
+            source=self._config.source.name,
+        )
+        absent_since: float | None = None
+        while not self._stopping.is_set():
+            seen = instances.look()
+            policy.reached()
+            self._reporter.state = "standby"
+            now = self._clock()
+            if seen.running:
+                self._show(seen)
+                absent_since, self._was_away = None, False
+            else:
+                absent_since = now if absent_since is None else absent_since
+                if now - absent_since >= self._patience(seen):
+                    log.info('standby: no instance of source "%s" runs; taking over', self._config.source.name)
+                    return True
+            self._pause(LOOK_SECONDS)
+        return False
+
+    def _patience(self, seen: Sighting) -> float:
+        if not seen.claimed_before:
+            return 0.0  # the source never ran
+        return RETURN_SECONDS if self._was_away else ABSENT_SECONDS
+
+    def _show(self, seen: Sighting) -> None:
+        who = f"the instance on {seen.claim.who}" if seen.claim is not None else "an instance that is starting"
+        self._reporter.waiting_for = who
+        if who != self._shown and (seen.claim is not None or not self._shown):
+            self._shown = who
+            log.info("standby, waiting for %s", who)
