@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from framework.engine.report import Reporter
     from framework.engine.session import IggyTarget
     from framework.iggy.client import IggyConnection
+    from framework.iggy.offset_log.codec import Claim
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,10 @@ ABSENT_SECONDS = 3.0
 """How long nothing must be seen of an instance: longer than a reconnection takes while Iggy is there."""
 
 RETURN_SECONDS = 12.0
-"""The same after Iggy was away: the other instance tries again every five seconds, and then loads its positions."""
+"""The same after Iggy was away: the other instance tries to connect again every five seconds."""
+
+LOADS = 2
+"""Both are longer by so many times the time that loading the log takes: a recovery loads it before it claims."""
 
 
 class Standby:
@@ -124,8 +128,8 @@ class Standby:
             policy.reached()
             self._reporter.state = "standby"
             now = self._clock()
-            if seen.running:
-                self._show(seen)
+            if seen.claim is not None:
+                self._show(seen.claim)
                 absent_since, self._was_away = None, False
             else:
                 absent_since = now if absent_since is None else absent_since
@@ -138,11 +142,11 @@ class Standby:
     def _patience(self, seen: Sighting) -> float:
         if not seen.claimed_before:
             return 0.0  # the source never ran
-        return RETURN_SECONDS if self._was_away else ABSENT_SECONDS
+        return (RETURN_SECONDS if self._was_away else ABSENT_SECONDS) + LOADS * seen.load_seconds
 
-    def _show(self, seen: Sighting) -> None:
-        who = f"the instance on {seen.claim.who}" if seen.claim is not None else "an instance that is starting"
+    def _show(self, claim: Claim) -> None:
+        who = f"the instance on {claim.who}"
         self._reporter.waiting_for = who
-        if who != self._shown and (seen.claim is not None or not self._shown):
+        if who != self._shown:
             self._shown = who
             log.info("standby, waiting for %s", who)

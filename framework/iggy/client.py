@@ -383,15 +383,6 @@ class IggyConnection:
         what = f'look up consumer group "{group}" of topic "{topic}", stream "{stream}"'
         return self._call(what, lambda client: client.get_consumer_group(stream, topic, group), bool)
 
-    def group_members(self, stream: str, topic: str, group: str) -> int:
-        """The number of connections that are members of a consumer group; 0 when the group is missing."""
-        what = f'look up consumer group "{group}" of topic "{topic}", stream "{stream}"'
-        return self._call(
-            what,
-            lambda client: client.get_consumer_group(stream, topic, group),
-            lambda details: int(details.members_count) if details is not None else 0,
-        )
-
     def join_group(self, stream: str, topic: str, group: str) -> None:
         """Makes this connection a member of a consumer group, made when it is missing.
 

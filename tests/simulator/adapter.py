@@ -207,15 +207,9 @@ class SimConnection(IggyConnection):
     def has_group(self, stream, topic, group):
         return self._call(f"group of {topic}?", lambda: group in self._server.groups(stream, topic))
 
-    def group_members(self, stream, topic, group):
-        clients = self._server.clients
-        return self._call(
-            f"members of {topic}", lambda: sum((stream, topic, group) in one.groups for one in clients.values())
-        )
-
     def join_group(self, stream, topic, group):
         self.ensure_group(stream, topic, group)
-        self._call("join", lambda: self._link.groups.add((stream, topic, group)))
+        self._call("join", lambda: self._link.groups.add(group))
 
     def poll(self, stream, topic, partition, *, offset, count):
         found = self._call(f"poll {topic}", lambda: self._server.read(stream, topic, partition, offset, count))

@@ -138,17 +138,13 @@ def begin_epoch(
 
 def lease(offset_log: OffsetLog) -> None:
     """Join the consumer group by which a server drops silent connections. The embedded server has no silent hosts."""
+    group = f"lease of {offset_log.source}"
     try:
-        offset_log.connection.join_group(offset_log.stream, offset_log.topic, lease_group(offset_log.source))
+        offset_log.connection.join_group(offset_log.stream, offset_log.topic, group[: codec.MAX_GROUP_CHARACTERS])
     except IggyAuthError as error:
         log.warning("Iggy will not notice by itself when this host falls silent: %s", error)
     except IggyProtocolError as error:
         log.debug("no lease: %s", error)
-
-
-def lease_group(source: str) -> str:
-    """Return the name of that consumer group."""
-    return f"lease of {source}"[: codec.MAX_GROUP_CHARACTERS]
 
 
 def make_claim(

@@ -1,14 +1,17 @@
-"""Whether an instance of a source runs, as a standby sees it: from the log and the server's list of clients. Writes nothing."""
+"""Whether an instance of a source runs, as a standby sees it: from the log and the server's list of clients. Writes nothing.
+
+The members of the lease's consumer group do not tell: a server that was restarted keeps members of connections that it
+no longer has (measured on version 0.9).
+"""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.errors import IggyAuthError, IggyProtocolError
 from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.epochs import lease_group
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 
@@ -22,23 +25,18 @@ class Sighting:
     """What a look found.
 
     Attributes:
-        claim: a claim whose connection the server lists, the leader's if there is one; None without such a claim.
-        starting: an instance is connected and has not claimed yet: it loads its positions.
-        claimed_before: the log has a claim, of this or an earlier instance.
+        claim: a claim whose connection the server lists, the leader's if there is one; None when no instance runs.
+        claimed_before: whether the source ever ran.
+        load_seconds: how long it took to load the log; an instance that recovers needs as long before it claims.
     """
 
     claim: Claim | None = None
-    starting: bool = False
     claimed_before: bool = False
-
-    @property
-    def running(self) -> bool:
-        """Whether an instance runs or starts."""
-        return self.claim is not None or self.starting
+    load_seconds: float = 0.0
 
 
 class RunningInstances:
-    """Looks for instances of a source over one connection. The connection joins no group and makes no claim.
+    """Looks for instances of a source over one connection, which makes no claim.
 
     Args:
         connection: an open connection.
@@ -55,6 +53,7 @@ class RunningInstances:
         self._log: OffsetLog | None = None
         self._claims: list[Claim] = []
         self._claimed_before = False
+        self._load_seconds = 0.0
 
     def look(self) -> Sighting:
         """Return what is there now.
@@ -66,23 +65,26 @@ class RunningInstances:
         if self._log is None:
             if self._connection.get_topic(self._stream, self._topic) is None:
                 return Sighting()
-            self._log = OffsetLog(self._connection, stream=self._stream, topic=self._topic, source=self._source)
-            state = load(self._log)
-            self._claims = list(state.claims.values())
-            self._claimed_before = state.last_epoch > 0
+            self._log = self._load()
         else:
             self._claims += [codec.decode_claim(message) for message in self._log.follow() if message.kind == "claim"]
-        # in this order: an instance that claims between the two requests is seen by one of them
-        starting = self._members() > 0
         listed = {(client.client_id, client.address) for client in self._connection.clients()}
         # a connection that is gone never returns under its number, while this one lives
         self._claims = [claim for claim in self._claims if claim.client in listed]
         self._claimed_before |= bool(self._claims)
         leaders = sorted(self._claims, key=lambda claim: (not claim.leader, -claim.epoch))
-        return Sighting(claim=leaders[0] if leaders else None, starting=starting, claimed_before=self._claimed_before)
+        return Sighting(
+            claim=leaders[0] if leaders else None,
+            claimed_before=self._claimed_before,
+            load_seconds=self._load_seconds,
+        )
 
-    def _members(self) -> int:
-        try:
-            return self._connection.group_members(self._stream, self._topic, lease_group(self._source))
-        except (IggyAuthError, IggyProtocolError):  # the embedded server has no groups; or this user may not see them
-            return 0
+    def _load(self) -> OffsetLog:
+        """Read the log as far as it is; the positions in it are not kept."""
+        began = time.monotonic()
+        offset_log = OffsetLog(self._connection, stream=self._stream, topic=self._topic, source=self._source)
+        state = load(offset_log)
+        self._claims = list(state.claims.values())
+        self._claimed_before = state.last_epoch > 0
+        self._load_seconds = time.monotonic() - began
+        return offset_log
