@@ -59,6 +59,38 @@ def kill_local(chain, rounds):
     finish(chain)
 
 
+def kill_with_standby(chain, rounds):
+    """The source is killed in the middle of its work, again and again; each time the standby beside it goes on."""
+    dice = chain.dice
+    chain.patience = STANDBY_SECONDS
+    chain.options()
+    chain.put(1)
+    chain.start()
+    chain.wait_until_done()  # it has claimed the source: a standby before that would be the first
+    for number in rounds_of(chain, rounds):
+        chain.options()
+        standby = chain.program.start("--standby")
+        standby.wait_for("standby, waiting for")
+        chain.look()
+        before = len_of(chain._seen)
+        chain.put(dice.randrange(4, 9))
+        left = chain.open_records()
+        chain.wait_for_count(before + dice.randrange(left))
+        alive = chain.alive()
+        chain.kill()
+        chain.strike("source", before, effective=alive)
+        chain.running = standby
+        chain.wait(lambda: not chain.alive() or (chain.look() and not chain.open_records()), "it did not go on")
+        chain.wait_until_done()
+        if number % VERIFY_EVERY == 0:
+            chain.verify()
+    chain.stop()
+    finish(chain)
+
+
+STANDBY_SECONDS = 150
+"""Of a round: a standby takes over after seconds, and then reads what is left."""
+
 TASKS = 2
 """Of the cluster."""
 

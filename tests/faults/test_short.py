@@ -14,6 +14,7 @@ from tests.faults.rows import BY_NAME, REAL, ROOT, run_row, why_not
 SHORT = {
     "kill-local": 3,
     "kill-embedded": 3,
+    "standby": 2,
     "iggy-proxy": 5,
     "store-proxy": 7,
     "both": 2,
