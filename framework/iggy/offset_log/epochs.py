@@ -283,6 +283,7 @@ def _at_work(source: str, claim: Claim, own_epochs: Collection[int]) -> IggyUnav
         )
     return SourceRunningError(
         f'source "{source}" is running already, on {claim.who}; stop that one first. If its host is dead, Iggy notices within '
-        f"{LEASE_SECONDS:.0f} seconds: start again then. To replace it, run the source with --take-over. For a second, "
+        f"{LEASE_SECONDS:.0f} seconds: start again then. To wait for its end, run the source with --standby; to replace it, with "
+        f"--take-over. For a second, "
         f"independent copy of the records set another [source] name"
     )
