@@ -3,6 +3,9 @@
     iggy://user:password@host:port                      TCP; the default port is 8090
     iggy+tcp://...                                      the same
     iggy+tls://user:password@host:port?tls_ca_file=FILE&tls_domain=NAME
+    iggy+quic://user:password@host:port?tls_domain=NAME QUIC, always encrypted; the default port is 8080
+    iggy+ws://user:password@host:port                   WebSocket; the default port is 8092
+    iggy+wss://user:password@host:port?tls_ca_file=FILE WebSocket over TLS
     iggy://host:port?token=TOKEN                        a personal access token, percent-encoded, as the server gave it
     iggy://iggypat-TOKEN@host:port                      the same; the prefix `iggypat-` is removed
     embedded:PATH                                       the development server of this project, its data in PATH
@@ -26,12 +29,29 @@ from typing_extensions import override
 
 from framework.errors import ConfigError
 
-DEFAULT_PORT = 8090
+DEFAULT_PORTS = {"tcp": 8090, "quic": 8080, "websocket": 8092}
+DEFAULT_PORT = DEFAULT_PORTS["tcp"]
+TRANSPORTS = tuple(DEFAULT_PORTS)
 _MAX_PORT = 65535
 _TOKEN_MARK = "iggypat-"  # noqa: S105  (a mark, not a secret)
-_OPTIONS = ("tls_ca_file", "tls_domain", "token")
+_OPTIONS = ("tls_ca_file", "tls_domain", "tls_validate_certificate", "token")
+_TLS_OPTIONS = frozenset(_OPTIONS) - {"token"}
 _QUERY = re.compile(rf"\?(?=(?:{'|'.join(_OPTIONS)})=)")
-_UNSUPPORTED = {"iggy+http", "iggy+https", "iggy+quic", "iggy+ws", "iggy+wss", "http", "https"}
+_SCHEMES = {
+    "iggy": ("tcp", False),
+    "iggy+tcp": ("tcp", False),
+    "iggy+tls": ("tcp", True),
+    "iggy+quic": ("quic", True),
+    "iggy+ws": ("websocket", False),
+    "iggy+wss": ("websocket", True),
+}
+"""Scheme -> transport, whether it is encrypted."""
+
+_HTTP = {"iggy+http", "iggy+https", "http", "https"}
+_BARE = {"tcp": "iggy", "tls": "iggy+tls", "quic": "iggy+quic", "ws": "iggy+ws", "wss": "iggy+wss"}
+
+
+_QUIC_AUTHORITIES = "over QUIC the official client trusts public authorities only, and no file; leave it out"
 
 
 def _hidden(secret: str | None) -> str:
@@ -44,7 +64,8 @@ class IggyAddress:
 
     Attributes:
         host: name or IP address, IPv6 without brackets; empty for `embedded:`.
-        port: TCP port.
+        port: the port; QUIC's is a UDP port.
+        transport: `tcp`, `quic` or `websocket`.
         user: the user; empty with a token.
         password: password of that user.
         token: a personal access token, instead of user and password.
@@ -52,17 +73,20 @@ class IggyAddress:
         tls_ca_file: trusted certificates. None: the public authorities that the client was built with
             (Mozilla's list); the system's authorities and `SSL_CERT_FILE` are ignored.
         tls_domain: name in the server's certificate; None means the host.
+        tls_validate_certificate: whether the server's certificate is checked.
         embedded_path: data folder of the embedded server; None for a real server.
     """
 
     host: str = ""
     port: int = DEFAULT_PORT
+    transport: str = "tcp"
     user: str = ""
     password: str | None = attrs.field(default=None, repr=_hidden)
     token: str | None = attrs.field(default=None, repr=_hidden)
     tls: bool = False
     tls_ca_file: str | None = None
     tls_domain: str | None = None
+    tls_validate_certificate: bool = True
     embedded_path: str | None = None
 
     @classmethod
@@ -80,14 +104,29 @@ class IggyAddress:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
+    def scheme(self) -> str:
+        """The scheme of this address as a URL."""
+        kind = (self.transport, self.tls)
+        return next(scheme for scheme, known in _SCHEMES.items() if known == kind)
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether the connection leaves this machine encrypted, to a server whose certificate nobody checks."""
+        return self.tls and not self.tls_validate_certificate and not self._on_this_machine
+
+    @property
     def in_the_clear(self) -> bool:
         """Whether password and records leave this machine unencrypted."""
-        if self.tls or self.embedded_path is not None or self.host == "localhost":
-            return False
+        return not self.tls and self.embedded_path is None and not self._on_this_machine
+
+    @property
+    def _on_this_machine(self) -> bool:
+        if self.host == "localhost":
+            return True
         try:
-            return not ipaddress.ip_address(self.host).is_loopback
+            return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
-            return True  # a name
+            return False  # a name
 
     @property
     def login(self) -> str:
@@ -99,7 +138,7 @@ class IggyAddress:
         if self.embedded_path is not None:
             return f"embedded:{self.embedded_path}"
         who = "***@" if self.token is not None else f"{self.user}:***@"
-        return f"{'iggy+tls' if self.tls else 'iggy'}://{who}{self.server}"
+        return f"{self.scheme}://{who}{self.server}"
 
 
 def _parse_address(url: str, *, with_login: bool) -> IggyAddress:
@@ -110,11 +149,17 @@ def _parse_address(url: str, *, with_login: bool) -> IggyAddress:
         if not rest:
             raise ConfigError("embedded: needs the path of a data folder, as in embedded:./iggy-data")
         return IggyAddress(embedded_path=rest)
-    if scheme in _UNSUPPORTED:
-        raise ConfigError(f"{scheme}:// is not supported for now: only TCP (iggy://) and TLS (iggy+tls://) are")
-    if scheme not in {"iggy", "iggy+tcp", "iggy+tls"} or not rest.startswith("//"):
+    if scheme in _HTTP:
+        raise ConfigError(
+            f"{scheme}:// is not supported: HTTP keeps no connection, so Iggy cannot tell when an instance has ended, and two "
+            "could send at once; use iggy:// (TCP), iggy+tls://, iggy+quic:// or iggy+ws://"
+        )
+    if scheme in _BARE and rest.startswith("//"):
+        raise ConfigError(f"{scheme}:// is no scheme of an Iggy address; write {_BARE[scheme]}://")
+    if scheme not in _SCHEMES or not rest.startswith("//"):
         raise ConfigError("an Iggy address looks like iggy://user:password@host:8090 or embedded:PATH")
-    return _parse_server(rest[2:], tls=scheme == "iggy+tls", with_login=with_login)
+    transport, tls = _SCHEMES[scheme]
+    return _parse_server(rest[2:], transport=transport, tls=tls, with_login=with_login)
 
 
 @attrs.frozen(kw_only=True)
@@ -138,6 +183,7 @@ class Tls:
     enabled: bool | None = None
     ca_file: str | None = None
     domain: str | None = None
+    validate_certificate: bool | None = None
 
     @property
     def names(self) -> list[str]:
@@ -145,7 +191,9 @@ class Tls:
         return [f"tls.{name}" for name, value in attrs.asdict(self).items() if value is not None]
 
 
-def iggy_address(*, url: str | None, address: str | None, login: Login, tls: Tls) -> IggyAddress:
+def iggy_address(
+    *, url: str | None, address: str | None, login: Login, tls: Tls, transport: str | None = None
+) -> IggyAddress:
     """Return the address that `url`, or `address`, and the options beside it describe.
 
     Raises:
@@ -155,20 +203,28 @@ def iggy_address(*, url: str | None, address: str | None, login: Login, tls: Tls
         raise ConfigError("url, address: both name the server; leave one of the two out")
     mistakes = [*_login_errors(login)]
     if url is not None and url.strip().lower().startswith("embedded:"):
-        beside = [*login.names, *tls.names]
+        beside = [*login.names, *(["transport"] if transport is not None else []), *tls.names]
         if beside:
-            mistakes.append(f"url, {', '.join(beside)}: embedded: takes no login and no TLS; leave them out")
+            mistakes.append(
+                f"url, {', '.join(beside)}: embedded: takes no login, no transport and no TLS; leave them out"
+            )
         parsed = _parsed("url", mistakes, lambda: IggyAddress.parse(url))
         return _unless(mistakes, parsed)
     if url is None and address is None:
         raise ConfigError(
             [*mistakes, "url: missing; give url, or address with username and password, or address with token"]
         )
-    place, text = ("address", _url_of(address, mistakes)) if address is not None else ("url", url or "")
+    place, text = ("url", url or "")
+    if address is not None:
+        place, text = ("address", _url_of(address, transport, mistakes))
     parsed = _parsed(place, mistakes, lambda: _parse_address(text, with_login=bool(login.names) or address is not None))
     if address is not None and not login.names:
         mistakes.append("address: who logs in is missing; add username and password, or token")
     if parsed is not None:
+        if transport not in {None, parsed.transport}:
+            mistakes.append(
+                f"url, transport: url begins with {parsed.scheme}://, which contradicts transport; leave it out"
+            )
         parsed = _with_login(parsed, login, mistakes)
         parsed = _with_tls(parsed, place, tls, mistakes)
     return _unless(mistakes, parsed)
@@ -182,7 +238,7 @@ def _login_errors(login: Login) -> Iterator[str]:
         yield f"{missing}: missing; username and password belong together"
 
 
-def _url_of(address: str, mistakes: list[str]) -> str:
+def _url_of(address: str, transport: str | None, mistakes: list[str]) -> str:
     """Return the address as a URL without a login."""
     if "://" in address or address.startswith("embedded:"):
         mistakes.append("address: must be host:port; an address with a scheme belongs into url")
@@ -190,7 +246,8 @@ def _url_of(address: str, mistakes: list[str]) -> str:
         # not the value itself: it may hold a password
         mistakes.append("address: must be host:port; the login belongs into username and password, or token")
     else:
-        return f"iggy://{address}"
+        schemes = {"quic": "iggy+quic", "websocket": "iggy+ws"}
+        return f"{schemes.get(transport or '', 'iggy')}://{address}"
     return "iggy://unused"
 
 
@@ -211,25 +268,43 @@ def _with_login(parsed: IggyAddress, login: Login, mistakes: list[str]) -> IggyA
 
 
 def _with_tls(parsed: IggyAddress, place: str, tls: Tls, mistakes: list[str]) -> IggyAddress:
-    if place == "url" and tls.enabled is not None and tls.enabled != parsed.tls:
-        scheme = "iggy+tls" if parsed.tls else "iggy"
-        mistakes.append(f"url, tls.enabled: url begins with {scheme}://, which contradicts enabled; leave enabled out")
-        return parsed
+    known = len(mistakes)
+    mistakes.extend(_tls_errors(parsed, place, tls))
     enabled = parsed.tls if tls.enabled is None else tls.enabled
-    if not enabled:
-        useless = [name for name in tls.names if name != "tls.enabled"]
-        if useless:
-            mistakes.append(f"{', '.join(useless)}: no effect without TLS; set enabled = true in [iggy.tls]")
+    if len(mistakes) > known or not enabled:
         return parsed
-    for name, in_url, beside in (
-        ("ca_file", parsed.tls_ca_file, tls.ca_file),
-        ("domain", parsed.tls_domain, tls.domain),
-    ):
-        if in_url is not None and beside is not None:
-            mistakes.append(f"url, tls.{name}: url contains tls_{name} too; leave one of the two out")
     return attrs.evolve(
-        parsed, tls=True, tls_ca_file=parsed.tls_ca_file or tls.ca_file, tls_domain=parsed.tls_domain or tls.domain
+        parsed,
+        tls=True,
+        tls_ca_file=parsed.tls_ca_file or tls.ca_file,
+        tls_domain=parsed.tls_domain or tls.domain,
+        tls_validate_certificate=parsed.tls_validate_certificate and tls.validate_certificate is not False,
     )
+
+
+def _tls_errors(parsed: IggyAddress, place: str, tls: Tls) -> Iterator[str]:
+    is_quic = parsed.transport == "quic"
+    if is_quic and tls.enabled is False:
+        yield f"{'url' if place == 'url' else 'transport'}, tls.enabled: QUIC is always encrypted; leave enabled out"
+        return
+    if place == "url" and tls.enabled not in {None, parsed.tls}:
+        yield f"url, tls.enabled: url begins with {parsed.scheme}://, which contradicts enabled; leave enabled out"
+        return
+    useless = [name for name in tls.names if name != "tls.enabled"]
+    if useless and not (parsed.tls or tls.enabled):
+        yield f"{', '.join(useless)}: no effect without TLS; set enabled = true in [iggy.tls]"
+        return
+    if is_quic and tls.ca_file is not None:
+        yield f"tls.ca_file: {_QUIC_AUTHORITIES}"
+    twice = {
+        "ca_file": parsed.tls_ca_file is not None and tls.ca_file is not None,
+        "domain": parsed.tls_domain is not None and tls.domain is not None,
+        "validate_certificate": not parsed.tls_validate_certificate and tls.validate_certificate is not None,
+    }
+    for name in (name for name, is_twice in twice.items() if is_twice):
+        yield f"url, tls.{name}: url contains tls_{name} too; leave one of the two out"
+    if tls.validate_certificate is False and (parsed.tls_ca_file or tls.ca_file):
+        yield "tls.ca_file, tls.validate_certificate: a certificate that is not checked needs no ca_file"
 
 
 def _unless(mistakes: list[str], parsed: IggyAddress | None) -> IggyAddress:
@@ -238,14 +313,19 @@ def _unless(mistakes: list[str], parsed: IggyAddress | None) -> IggyAddress:
     return parsed
 
 
-def _parse_server(rest: str, *, tls: bool, with_login: bool) -> IggyAddress:
+def _parse_server(rest: str, *, transport: str, tls: bool, with_login: bool) -> IggyAddress:
     mistakes: list[str] = []
     credentials, place, query = _split(rest)
     place, _, path = place.partition("/")
     if path:
         mistakes.append("an Iggy address has no path after the port; write / in a password as %2F")
-    host, port = _parse_place(place, mistakes)
+    host, port = _parse_place(place, DEFAULT_PORTS[transport], mistakes)
     options = _parse_options(query, tls=tls, mistakes=mistakes)
+    if transport == "quic" and "tls_ca_file" in options:
+        mistakes.append(f"tls_ca_file: {_QUIC_AUTHORITIES}")
+    validate = options.get("tls_validate_certificate", "true")
+    if validate not in {"true", "false"}:
+        mistakes.append("tls_validate_certificate must be true or false")
     user, colon, password = (unquote(part) for part in credentials.partition(":"))
     token = options.get("token")
     if user.startswith(_TOKEN_MARK) and not colon:
@@ -263,12 +343,14 @@ def _parse_server(rest: str, *, tls: bool, with_login: bool) -> IggyAddress:
     return IggyAddress(
         host=host,
         port=port,
+        transport=transport,
         user=user,
         password=password if token is None and password else None,
         token=token,
         tls=tls,
         tls_ca_file=options.get("tls_ca_file"),
         tls_domain=options.get("tls_domain"),
+        tls_validate_certificate=validate == "true",
     )
 
 
@@ -287,26 +369,26 @@ def _split(rest: str) -> tuple[str, str, str]:
     return credentials, place, query
 
 
-def _parse_place(place: str, mistakes: list[str]) -> tuple[str, int]:
+def _parse_place(place: str, usual: int, mistakes: list[str]) -> tuple[str, int]:
     if place.startswith("["):
         host, bracket, tail = place[1:].partition("]")
         if not bracket or (tail and not tail.startswith(":")):
             mistakes.append("an IPv6 address stands in brackets: [::1]:8090")
-            return "", DEFAULT_PORT
+            return "", usual
         text = tail[1:]
     else:
         if place.count(":") > 1:
             mistakes.append("an IPv6 address stands in brackets: [::1]:8090")
-            return "", DEFAULT_PORT
+            return "", usual
         host, _, text = place.partition(":")
     if not host:
         mistakes.append("the host is missing")
     if not text:
-        return host, DEFAULT_PORT
+        return host, usual
     # isascii: int() also takes digits of other scripts
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_PORT):
         mistakes.append("the port is a number from 1 to 65535")
-        return host, DEFAULT_PORT
+        return host, usual
     return host, int(text)
 
 
@@ -323,6 +405,6 @@ def _parse_options(query: str, *, tls: bool, mistakes: list[str]) -> dict[str, s
             mistakes.append(f"{name} stands twice in the address")
         else:
             options[name] = value
-    if not tls and (options.keys() & {"tls_ca_file", "tls_domain"}):
-        mistakes.append("tls_ca_file and tls_domain need iggy+tls://")
+    if not tls and options.keys() & _TLS_OPTIONS:
+        mistakes.append("options that begin with tls_ need iggy+tls:// or iggy+wss://")
     return options

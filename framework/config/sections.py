@@ -19,7 +19,7 @@ import attrs
 
 from framework.config.formats import is_format, known_formats
 from framework.config.globs import compile_globs
-from framework.config.iggy_address import IggyAddress, Login, Tls, iggy_address
+from framework.config.iggy_address import TRANSPORTS, IggyAddress, Login, Tls, iggy_address
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option, sections_of
 from framework.errors import ConfigError
@@ -261,6 +261,11 @@ class IggyTlsSection:
     domain: str | None = option(
         None, doc="Name in the server's certificate. Absent: the host. The same as `tls_domain` in `url`.", minimum=1
     )
+    validate_certificate: bool | None = option(
+        None,
+        doc="Check the server's certificate. Absent: `true`. **With `false`, whoever stands between can read the password "
+        "and all records.** QUIC needs it for a certificate of your own. The same as `tls_validate_certificate` in `url`.",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -273,16 +278,23 @@ class IggySection:
     url: str | None = option(
         None,
         secret=True,
-        doc="`iggy://user:password@host:8090`, `iggy+tls://...` for TLS, `iggy://host:8090?token=TOKEN` for an access "
-        "token; or `embedded:PATH`: a small server for development that keeps its data in a folder. A `%` in a password is "
+        doc="`iggy://user:password@host:8090`, `iggy+tls://...` for TLS, `iggy+quic://...` for QUIC, `iggy+ws://...` and "
+        "`iggy+wss://...` for WebSocket, `iggy://host:8090?token=TOKEN` for an access token; or "
+        "`embedded:PATH`: a small server for development that keeps its data in a folder. A `%` in a password is "
         "written `%25`; `@`, `:`, `/`, `?` and `#` may be written `%40`, `%3A`, `%2F`, `%3F` and `%23`.",
         minimum=1,
     )
     address: str | None = option(
         None,
-        doc="`host:port` of the server, in place of `url`; without a port 8090. An IPv6 address is in brackets.",
+        doc="`host:port` of the server, in place of `url`; without a port that of the transport. An IPv6 address is in brackets.",
         example="localhost:8090",
         minimum=1,
+    )
+    transport: str | None = option(
+        None,
+        choices=TRANSPORTS,
+        doc='How to reach `address`. Absent: as `url` says; `"tcp"` with `address`. The ports are 8090 (TCP), 8080 (QUIC) and '
+        "8092 (WebSocket), unless another is given. Iggy's HTTP interface cannot be used.",
     )
     username: str | None = option(
         None,
@@ -370,7 +382,13 @@ class IggySection:
             url=self.url,
             address=self.address,
             login=Login(username=self.username, password=self.password, token=self.token),
-            tls=Tls(enabled=self.tls.enabled, ca_file=self.tls.ca_file, domain=self.tls.domain),
+            tls=Tls(
+                enabled=self.tls.enabled,
+                ca_file=self.tls.ca_file,
+                domain=self.tls.domain,
+                validate_certificate=self.tls.validate_certificate,
+            ),
+            transport=self.transport,
         )
 
     def validate_options(self) -> Iterator[str]:

@@ -91,6 +91,11 @@ class IggyTarget:
                 "[iggy]: password and records go to %s in the clear; turn TLS on where others can listen",
                 self._address.server,
             )
+        if self._address.unchecked:
+            log.warning(
+                "[iggy]: the certificate of %s is not checked, so whoever stands between can read password and records",
+                self._address.server,
+            )
 
     @property
     def missing_folder(self) -> Path | None:

@@ -16,9 +16,16 @@ from framework.iggy.errors_map import Answer, answer_of, classify
 if TYPE_CHECKING:
     import apache_iggy
 
+    Config = apache_iggy.TcpConfig | apache_iggy.QuicConfig | apache_iggy.WebSocketConfig
+
     from framework.config.iggy_address import IggyAddress
 
 _HEARTBEAT = timedelta(seconds=5)
+_QUIC_KEEP_ALIVE = timedelta(seconds=2)
+_QUIC_IDLE = timedelta(seconds=8)
+"""After so long without a packet both sides drop a connection: before a start gives up looking (`LOOK_SECONDS`)."""
+
+_QUIC_WINDOW = 64 << 20
 _MIN_HANDSHAKE_SECONDS = 1.0
 
 # The process that made the first client. The client's threads stay behind in a fork, and a client made in the child
@@ -76,7 +83,16 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_ig
         if answer_of(failure) is not Answer.BROKEN or left <= 0:
             break
     classified = classify(failure, "connect", server=address.server, login=address.login)
-    if address.tls and isinstance(classified, IggyUnavailableError):
+    if (
+        address.transport == "quic"
+        and address.tls_validate_certificate
+        and isinstance(classified, IggyUnavailableError)
+    ):
+        raise IggyUnavailableError(
+            f"{classified}. Over QUIC the client accepts certificates of public authorities only: for another one set "
+            "validate_certificate = false in [iggy.tls]"
+        ) from failure
+    if address.tls and address.transport != "quic" and isinstance(classified, IggyUnavailableError):
         await _explain_tls(address, classified, max(_MIN_HANDSHAKE_SECONDS, deadline - loop.time()))
     raise classified from failure
 
@@ -100,7 +116,7 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
         raise IggyProtocolError(
             f"connect: the certificate of Iggy at {address.server} is not accepted: {exc.verify_message} (the name asked for is "
             f"{address.tls_domain or address.host}, with {trusted}); "
-            "set ca_file or domain in [iggy.tls], or tls_ca_file or tls_domain in the url"
+            "set tls_ca_file or tls_domain in [iggy] url, or ca_file or domain in [iggy.tls]"
         ) from exc
     except ssl.SSLError as exc:
         raise IggyUnavailableError(
@@ -117,29 +133,65 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
     )
 
 
-def _config(address: IggyAddress, ip: str) -> apache_iggy.TcpConfig:
-    from apache_iggy import AutoLogin, TcpConfig, TcpReconnectionConfig  # noqa: PLC0415  (loaded when used)
+def _config(address: IggyAddress, ip: str) -> Config:
+    """Return the client's configuration.
+
+    Its reconnection is off everywhere: it hides restarts in which confirmed messages were lost, and by default it
+    retries forever.
+    """
+    import apache_iggy as iggy  # noqa: PLC0415  (loaded when used)
 
     if address.token is not None:
-        login = AutoLogin.personal_access_token(address.token)
+        login = iggy.AutoLogin.personal_access_token(address.token)
     else:
-        login = AutoLogin.username_password(address.user, address.password or "")
-    return TcpConfig(
-        server_address=f"[{ip}]:{address.port}" if ":" in ip else f"{ip}:{address.port}",
+        login = iggy.AutoLogin.username_password(address.user, address.password or "")
+    server = f"[{ip}]:{address.port}" if ":" in ip else f"{ip}:{address.port}"
+    domain = (address.tls_domain or address.host) if address.tls else None
+    if address.transport == "quic":
+        return iggy.QuicConfig(
+            server_address=server,
+            # by default it is bound to loopback
+            client_address="[::]:0" if ":" in ip else "0.0.0.0:0",
+            server_name=domain,
+            validate_certificate=address.tls_validate_certificate,
+            auto_login=login,
+            reconnection=iggy.QuicReconnectionConfig(enabled=False),
+            heartbeat_interval=_HEARTBEAT,
+            keep_alive_interval=_QUIC_KEEP_ALIVE,
+            max_idle_timeout=_QUIC_IDLE,
+            # with the default windows of 100 kB, a request of 2 MB takes half a second
+            send_window=_QUIC_WINDOW,
+            receive_window=_QUIC_WINDOW,
+            datagram_send_buffer_size=_QUIC_WINDOW,
+            response_buffer_size=_QUIC_WINDOW,
+        )
+    if address.transport == "websocket":
+        return iggy.WebSocketConfig(
+            server_address=server,
+            auto_login=login,
+            reconnection=iggy.WebSocketReconnectionConfig(enabled=False),
+            heartbeat_interval=_HEARTBEAT,
+            tls_enabled=address.tls,
+            tls_domain=domain,
+            tls_ca_file=address.tls_ca_file,
+            tls_validate_certificate=address.tls and address.tls_validate_certificate,
+        )
+    return iggy.TcpConfig(
+        server_address=server,
         auto_login=login,
-        # It hides restarts in which confirmed messages were lost; by default it also retries forever.
-        reconnection=TcpReconnectionConfig(enabled=False),
+        reconnection=iggy.TcpReconnectionConfig(enabled=False),
         heartbeat_interval=_HEARTBEAT,
         tls_enabled=address.tls,
-        tls_domain=(address.tls_domain or address.host) if address.tls else None,
+        tls_domain=domain,
         tls_ca_file=address.tls_ca_file,
+        tls_validate_certificate=address.tls_validate_certificate,
         # Without it each send waits 44 ms for the other side's delayed acknowledgement.
         nodelay=True,
     )
 
 
 async def _try(
-    make: type[apache_iggy.IggyClient], config: apache_iggy.TcpConfig, limit_seconds: float
+    make: type[apache_iggy.IggyClient], config: Config, limit_seconds: float
 ) -> tuple[apache_iggy.IggyClient | None, BaseException | None]:
     client = make(config)
     try:

@@ -79,11 +79,41 @@ def test_no_mistake_shows_a_piece_of_a_password(password):
         assert "HUSH" not in shown
 
 
-@pytest.mark.parametrize("scheme", ["iggy+http", "iggy+quic", "iggy+ws"])
-def test_other_transports_are_refused_in_one_sentence(scheme):
-    with pytest.raises(ConfigError, match=r"not supported for now: only TCP .* and TLS") as caught:
-        IggyAddress.parse(f"{scheme}://a:hush@h")
-    assert len(caught.value.mistakes) == 1
+@pytest.mark.parametrize("scheme", ["iggy+http", "iggy+https", "http", "HTTPS"])
+def test_http_is_refused_with_the_reason(scheme):
+    with pytest.raises(ConfigError, match="is not supported: HTTP keeps no connection") as caught:
+        IggyAddress.parse(f"{scheme}://a:hush@h:3000")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "tls", "quic", "ws", "wss"])
+def test_a_transport_alone_is_told_its_scheme(scheme):
+    with pytest.raises(ConfigError, match=rf"{scheme}:// is no scheme of an Iggy address; write iggy(\+{scheme})?://"):
+        IggyAddress.parse(f"{scheme}://a:hush@h:3000")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "transport", "tls", "port"),
+    [
+        ("iggy", "tcp", False, 8090),
+        ("iggy+tls", "tcp", True, 8090),
+        ("iggy+quic", "quic", True, 8080),
+        ("iggy+ws", "websocket", False, 8092),
+        ("iggy+wss", "websocket", True, 8092),
+    ],
+)
+def test_each_scheme_has_its_transport_and_port(scheme, transport, tls, port):
+    address = IggyAddress.parse(f"{scheme}://a:hush@iggy.example")
+    assert (address.transport, address.tls, address.port) == (transport, tls, port)
+    assert str(address) == f"{scheme}://a:***@iggy.example:{port}"
+    assert address.in_the_clear is not tls
+    assert not address.unchecked
+
+
+def test_a_certificate_that_nobody_checks_is_known():
+    url = "iggy+quic://a:b@{}?tls_validate_certificate=false"
+    assert IggyAddress.parse(url.format("iggy.example")).unchecked
+    assert not IggyAddress.parse(url.format("127.0.0.1")).unchecked
 
 
 @pytest.mark.parametrize(
@@ -153,7 +183,12 @@ def test_an_address_knows_whether_others_can_listen(url, expected):
 
 
 def test_a_run_that_sends_its_password_in_the_clear_says_so(caplog):
-    for url, count in (("iggy://ann:hush@iggy.example:8090", 1), ("iggy://ann:hush@127.0.0.1:8090", 0)):
+    unchecked = "iggy+tls://ann:hush@iggy.example?tls_validate_certificate=false"
+    for url, count in (
+        ("iggy://ann:hush@iggy.example:8090", 1),
+        (unchecked, 1),
+        ("iggy://ann:hush@127.0.0.1:8090", 0),
+    ):
         caplog.clear()
         IggyTarget(source_config(url=url)).warn_of_open_network()
         assert len(caplog.messages) == count

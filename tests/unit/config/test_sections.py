@@ -95,7 +95,7 @@ def test_a_topic_must_come_from_somewhere():
         ({"discovery": {"include": ["[z-a]"]}}, '[discovery] include: "[z-a]" is no valid glob'),
         ({"discovery": {"exclude": [""]}}, "[discovery] exclude: an empty glob"),
         ({"naming": {"template": "{{topc}}"}}, "[naming] template"),
-        ({"iggy": {"url": "http://localhost:3000"}}, "[iggy] url: http:// is not supported for now"),
+        ({"iggy": {"url": "http://localhost:3000"}}, "[iggy] url: http:// is not supported: HTTP keeps no connection"),
     ],
 )
 def test_what_options_get_wrong_together(sections, said):

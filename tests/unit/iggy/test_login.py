@@ -60,7 +60,7 @@ PARTS = {"url": None, "address": "h:1"}
         ({"token": "hunter22", "url": "iggy://a:b@h"}, "url, token: both say who logs in; leave one of the two out"),
         (
             {**LOGIN, "url": "embedded:./x", "tls": {"enabled": True}},
-            "url, username, password, tls.enabled: embedded: takes no login and no TLS; leave them out",
+            "url, username, password, tls.enabled: embedded: takes no login, no transport and no TLS; leave them out",
         ),
         ({**LOGIN, "url": "iggy://h:port"}, "url: the port is a number from 1 to 65535"),
         (
@@ -84,6 +84,35 @@ PARTS = {"url": None, "address": "h:1"}
         ),
         ({**LOGIN, "url": "iggy+tls://h", "tls": {"enabled": False}}, "url, tls.enabled: url begins with iggy+tls://"),
         ({**LOGIN, **PARTS, "tls": {"ca_file": "ca.pem"}}, "tls.ca_file: no effect without TLS; set enabled = true"),
+        (
+            {**LOGIN, "url": "iggy+quic://h", "tls": {"enabled": False}},
+            "url, tls.enabled: QUIC is always encrypted; leave enabled out",
+        ),
+        (
+            {**LOGIN, **PARTS, "transport": "quic", "tls": {"enabled": False}},
+            "transport, tls.enabled: QUIC is always encrypted; leave enabled out",
+        ),
+        (
+            {**LOGIN, **PARTS, "transport": "quic", "tls": {"ca_file": "x"}},
+            "tls.ca_file: over QUIC the official client",
+        ),
+        ({**LOGIN, "url": "iggy+quic://h?tls_ca_file=x"}, "url: tls_ca_file: over QUIC the official client"),
+        (
+            {**LOGIN, "url": "iggy+ws://h", "transport": "quic"},
+            "url, transport: url begins with iggy+ws://, which contradicts transport; leave it out",
+        ),
+        ({**LOGIN, **PARTS, "transport": "http"}, 'transport = "http": must be "tcp" or "quic" or "websocket"'),
+        ({**LOGIN, "url": "iggy+ws://h", "tls": {"enabled": True}}, "url, tls.enabled: url begins with iggy+ws://"),
+        (
+            {**LOGIN, "url": "iggy+tls://h?tls_validate_certificate=false", "tls": {"validate_certificate": True}},
+            "url, tls.validate_certificate: url contains tls_validate_certificate too",
+        ),
+        (
+            {**LOGIN, **PARTS, "tls": {"enabled": True, "ca_file": "x", "validate_certificate": False}},
+            "tls.ca_file, tls.validate_certificate: a certificate that is not checked needs no ca_file",
+        ),
+        ({**LOGIN, "url": "iggy+tls://h?tls_validate_certificate=no"}, "url: tls_validate_certificate must be true"),
+        ({**LOGIN, **PARTS, "tls": {"validate_certificate": False}}, "tls.validate_certificate: no effect without TLS"),
         (
             {**LOGIN, "url": "iggy+tls://h?tls_ca_file=x", "tls": {"ca_file": "y"}},
             "url, tls.ca_file: url contains tls_ca_file too; leave one of the two out",
@@ -126,6 +155,24 @@ def test_a_token_is_taken_as_it_is(token):
     for place in ({}, PARTS):
         address = read(token=token, **place).server()
         assert (address.token, address.user, address.password) == (token, "", None)
+
+
+@pytest.mark.parametrize(
+    ("transport", "tls", "url"),
+    [
+        ("tcp", {}, "iggy://h"),
+        ("tcp", {"enabled": True}, "iggy+tls://h"),
+        ("quic", {}, "iggy+quic://h"),
+        ("quic", {"validate_certificate": False}, "iggy+quic://h?tls_validate_certificate=false"),
+        ("websocket", {}, "iggy+ws://h"),
+        ("websocket", {"enabled": True, "domain": "x"}, "iggy+wss://h?tls_domain=x"),
+    ],
+)
+def test_a_transport_is_the_same_beside_an_address_and_in_a_url(transport, tls, url):
+    parts = read(**LOGIN, url=None, address="h", transport=transport, tls=tls).server()
+    assert parts == read(**LOGIN, url=url).server()
+    assert (parts.transport, parts.port) == (transport, {"tcp": 8090, "quic": 8080, "websocket": 8092}[transport])
+    assert str(parts).startswith(url.partition("h")[0])
 
 
 def test_tls_beside_a_url_or_an_address():
