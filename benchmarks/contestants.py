@@ -67,7 +67,7 @@ class Contestant:
         self._pool = pool
 
     def __call__(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Runs a function there and returns what it returned, or raises what it raised."""
+        """Run a function there and return what it returned, or raise what it raised."""
         return self._pool.submit(work, *arguments, **options).result()
 
 
@@ -160,7 +160,7 @@ _payloads: list[bytes] = []
 
 
 def load(store: Store, prefix: str, kind: str) -> None:
-    """Fetches the objects into memory, and makes the payloads of JSON lines."""
+    """Fetch the objects into memory, and make the payloads of JSON lines."""
     client = store.client()
     pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
     keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
@@ -171,14 +171,14 @@ def load(store: Store, prefix: str, kind: str) -> None:
 
 
 def hold(objects: int, lines: int) -> None:
-    """Makes the payloads of objects of JSON lines, without a store."""
+    """Make the payloads of objects of JSON lines, without a store."""
     from benchmarks.data import encode, rows
 
     _payloads[:] = [line for number in range(objects) for line in encode("jsonl", rows(number, lines)).splitlines()]
 
 
 def check_same(kind: str) -> None:
-    """Raises unless our format and every bare loop make the same bytes of the first object."""
+    """Raise unless our format and every bare loop make the same bytes of the first object."""
     from framework.config.formats import make_transformer
     from framework.transformer import InputOptions
     from transformers.inputs import BytesInput
@@ -236,7 +236,7 @@ def make_topic(url: str, stream: str, topic: str) -> None:
 
 
 def drop_stream(url: str, stream: str) -> None:
-    """Deletes a stream with its topics, so that no round finds the disk fuller than the one before."""
+    """Delete a stream with its topics, so that no round finds the disk fuller than the one before."""
     from framework.config.iggy_address import IggyAddress
 
     async def drop() -> None:
@@ -255,7 +255,7 @@ def bare_decode(kind: str, way: int) -> Run:
 
 
 def ways(kind: str) -> int:
-    """How many bare loops there are."""
+    """Return how many bare loops there are."""
     return len(_DECODERS[kind])
 
 

@@ -47,7 +47,7 @@ _opened = contextlib.ExitStack()
 
 
 def open_spark(master: str, conf: dict[str, str]) -> float:
-    """Starts Spark for this process; how long that took, seconds."""
+    """Start Spark for this process; how long that took, seconds."""
     from framework.config.sections import SparkSection
     from framework.engine.spark.session import spark_context
 
@@ -59,12 +59,12 @@ def open_spark(master: str, conf: dict[str, str]) -> float:
 def list_on_spark(
     *, pages: int, page_ms: int, concurrency: int, histogram: Histogram
 ) -> tuple[float, int, list[tuple[str, int]]]:
-    """Lists so many pages of 50 keys by waves, in the session that is open: seconds, calls, the next pass's histogram."""
+    """List so many pages of 50 keys by waves, in the session that is open: seconds, calls, the next pass's histogram."""
     from pyspark import SparkContext
 
     from benchmarks.synthetic import SyntheticTask
     from framework.engine.spark.listing import spark_lister
-    from framework.storage.listing.limiter import CallPace, set_pace
+    from framework.storage.listing.limiter import CallLimiter, set_limiter
     from framework.storage.listing.parallel import ListingRequest
     from framework.task import SourceContext
 
@@ -79,7 +79,7 @@ def list_on_spark(
         }
     )
     iterator = task.get_iterator(SourceContext(config=config))
-    set_pace(iterator.store, CallPace())
+    set_limiter(iterator.store, CallLimiter())
     context = SparkContext.getOrCreate()
     iterator.list_with(spark_lister(context, SyntheticTask, config, group="listing"))
     assert iterator.lister is not None
@@ -93,7 +93,7 @@ def list_on_spark(
 
 
 def peak_of_engine(url: str, objects: int) -> tuple[float, float, float]:
-    """Runs so many synthetic objects through Spark: this process's highest resident size, that before, MB; seconds."""
+    """Run so many synthetic objects through Spark: this process's highest resident size, that before, MB; seconds."""
     from benchmarks.synthetic import SyntheticTask
     from framework.engine.memory import limit_arenas
     from framework.engine.spark.engine import SparkEngine

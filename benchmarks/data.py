@@ -126,7 +126,7 @@ _ENCODERS = {"jsonl": _jsonl, "csv": _csv, "avro": _avro, "parquet": _parquet}
 
 
 def ensure_bucket(store: Store) -> None:
-    """Makes the bucket, if it is not there; else waits until what it holds can be read.
+    """Make the bucket, if it is not there; else wait until what it holds can be read.
 
     A SeaweedFS that was started again lists its objects some seconds before it finds their bytes.
     """
@@ -147,7 +147,7 @@ def ensure_bucket(store: Store) -> None:
 
 
 def ensure_many(store: Store, kind: str, objects: int, lines: int) -> str:
-    """Puts the objects of one format unless they are there; returns their prefix."""
+    """Put the objects of one format unless they are there; return their prefix."""
     prefix = f"{kind}-{objects}x{lines}/"
     client = store.client()
     if not _complete(client, prefix):
@@ -208,7 +208,7 @@ class Large:
 
 
 def ensure_large(store: Store, large: Large) -> None:
-    """Puts a large object unless it is there."""
+    """Put a large object unless it is there."""
     client = store.client()
     if not _complete(client, large.prefix):
         if large.kind == "parquet":
@@ -222,7 +222,7 @@ def ensure_large(store: Store, large: Large) -> None:
 
 
 def forget_large(store: Store, large: Large) -> None:
-    """Deletes it."""
+    """Delete it."""
     client = store.client()
     client.delete_object(Bucket=BUCKET, Key=large.key)
     client.delete_object(Bucket=BUCKET, Key=f"done/{large.prefix}")

@@ -24,7 +24,7 @@ from typing_extensions import override
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from framework.model.objects import NativeObject
-from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.parallel import list_parallel
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -78,7 +78,12 @@ def measure(store, page_size, workers, histogram=()):
     store.calls = 0
     began, found = time.perf_counter(), 0
     with list_parallel(
-        store, page_size=page_size, policy=RetryPolicy(), concurrency=workers, histogram=histogram, pace=CallPace()
+        store,
+        page_size=page_size,
+        policy=RetryPolicy(),
+        concurrency=workers,
+        histogram=histogram,
+        limiter=CallLimiter(),
     ) as listing:
         for page in listing:
             found += len(page)

@@ -171,7 +171,7 @@ def make_server(count: int) -> ThreadingHTTPServer:
 
 
 def serve(count: int, told: Connection) -> None:
-    """Serves until the process ends; tells its address first."""
+    """Serve until the process ends; tell its address first."""
     server = make_server(count)
     told.send(f"http://127.0.0.1:{server.server_port}")
     server.serve_forever()

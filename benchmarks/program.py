@@ -45,12 +45,12 @@ class Program:
         return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
     def check(self) -> None:
-        """Raises when the process has ended with a failure."""
+        """Raise when the process has ended with a failure."""
         if self._process.poll():
             raise RuntimeError(f"the program ended with {self._process.returncode}: {self._errors.read_text()[-2000:]}")
 
     def wait(self) -> None:
-        """Waits for its end, watching its memory; the end must be a good one."""
+        """Wait for its end, watching its memory; the end must be a good one."""
         while self._process.poll() is None:
             self._look()
             time.sleep(LOOK_SECONDS)

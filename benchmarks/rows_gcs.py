@@ -36,7 +36,7 @@ class GcsServer:
         return {"bucket": BUCKET, "prefix": prefix, "endpoint": self.endpoint, "anonymous": True}
 
     def fill(self, objects: int, lines: int) -> str:
-        """Puts objects of JSON lines; returns their prefix."""
+        """Put objects of JSON lines; return their prefix."""
         import requests
 
         prefix = f"jsonl-{objects}x{lines}/"

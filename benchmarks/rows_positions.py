@@ -200,7 +200,7 @@ def _config(url: str, objects: int, *, window: str = "forever") -> Any:
 
 
 def keep_positions(url: str, objects: int, window: str = "forever") -> Kept:
-    """Lists and finishes every object; then lists them again."""
+    """List and finish every object; then list them again."""
     from framework.engine.memory import limit_arenas
     from framework.engine.session import IggyTarget, Session
     from framework.model.batches import Acknowledgement, RecordBatch
@@ -250,7 +250,7 @@ def keep_positions(url: str, objects: int, window: str = "forever") -> Kept:
 
 
 def fold_positions(url: str, objects: int) -> Kept:
-    """Lists and finishes every object, with the window as it is by default: all of them are older."""
+    """List and finish every object, with the window as it is by default: all of them are older."""
     import numpy  # noqa: F401, ICN001 - the table of positions loads it; it is code, not positions
 
     from framework.engine.memory import limit_arenas

@@ -291,14 +291,14 @@ class Transformer(abc.ABC):
         """Yield the records of a split, as `read` does for an object; numbers count from 1 in each split.
 
         A record belongs to the split in whose bytes it begins, and may end beyond it. All splits in order yield the
-        records of `read`. Only for formats whose `can_split` allows it. The bytes `share.window(source.size, mark)` are
+        records of `read`. Only for formats whose `can_split` allows it. The bytes `split.window(source.size, mark)` are
         prefetched: open those bytes first.
 
         Raises:
             ObjectError: as `read`.
             NotImplementedError: by default.
         """
-        raise NotImplementedError(f"{self.name} reads {source.location} whole, not share {split.number} of it")
+        raise NotImplementedError(f"{self.name} reads {source.location} whole, not split {split.number} of it")
 
     def decode_record(self, raw: bytes, *, key: str) -> bytes:
         """Return the payload of a record, decoded from its own bytes alone, under the current options.

@@ -21,7 +21,7 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,19 +37,18 @@ from framework.errors import (
     ObjectChangedError,
     ObjectError,
     ObjectNotFoundError,
-    RetriableError,
     SourceError,
     StoreUnavailableError,
-    TaskClosedError,
 )
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
-from framework.storage.http_body import EMPTY, HttpStream, announces_length, expected_bytes
+from framework.storage.http_body import expected_bytes
 from framework.storage.http_errors import HttpError
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop, HttpOptions
-from framework.store import ListPage, ObjectStore, ReadRoom
+from framework.storage.http_store import HttpStore
+from framework.store import ListPage
 from framework.transformer import ReadStream
 from gcs_source.config import LARGEST_PAGE, GcsConfig, customer_key
 from gcs_source.errors_map import Failed, from_answer, translate
@@ -76,7 +75,7 @@ _CRC32C = re.compile(r"\bcrc32c=([A-Za-z0-9+/=]+)")
 CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
-class GcsStore(ObjectStore):
+class GcsStore(HttpStore):
     """One bucket. Threads share one store: its connections are pooled, and at most `max_connections` are kept.
 
     Every method makes one attempt, save that a token that has expired is renewed and the request made again.
@@ -95,12 +94,10 @@ class GcsStore(ObjectStore):
     scheme = "gs"
 
     def __init__(self, config: GcsConfig, credentials: Credentials | None = None) -> None:
+        super().__init__(config.bucket)
         self.config = config
-        self.bucket = config.bucket
         self.address = config.endpoint
-        self._closed = False
         self._bucket_seen = False
-        self._streams: set[HttpStream] = set()
         try:
             self._client = _client(config, credentials)
             self._session = _session(self._client, config)
@@ -160,49 +157,15 @@ class GcsStore(ObjectStore):
         self._bucket_seen = True
 
     @override
-    def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
-        self._check_open()
-        stop = native.size if end is None or end > native.size else end
-        if start >= stop:
-            return EMPTY
-        return self._begin(native, start, stop).result()
-
-    @override
-    def begin(
-        self,
-        native: NativeObject,
-        start: int,
-        end: int | None,
-        *,
-        room: ReadRoom,
-        retry: Callable[[RetriableError], float | None],
-    ) -> ObjectGet:
-        return self._begin(native, start, native.size if end is None else end, room, retry)
-
-    def _begin(
-        self,
-        native: NativeObject,
-        start: int,
-        stop: int,
-        room: ReadRoom | None = None,
-        retry: Callable[[RetriableError], float | None] | None = None,
-    ) -> ObjectGet:
-        """Send the GET of a range; what keeps it from being sent is raised by its `result`."""
-        get = ObjectGet(self, native, start, stop)
-        try:
-            self._check_open()
-            if self._folds_dots and native.key in {".", ".."}:
-                raise ObjectError(  # noqa: TRY301
-                    "its key is a part of a path that an HTTP proxy takes out; read it without gcs.proxy, or over https",
-                    location=native.location,
-                )
-            url = f"{self._media_address(native)}?{urlencode(self._media_query(native))}"
-            get.send(self._http, url, self._lines(url, self._media_headers(get)), room=room, retry=retry)
-        except Exception as error:  # noqa: BLE001 - raised in `result`, in the order of the objects
-            get.problem = self.failure(error, native)
-            if get.problem is not error:
-                get.problem.__cause__ = error
-        return get
+    def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
+        native = get.native
+        if self._folds_dots and native.key in {".", ".."}:
+            raise ObjectError(
+                "its key is a part of a path that an HTTP proxy takes out; read it without gcs.proxy, or over https",
+                location=native.location,
+            )
+        url = f"{self._media_address(native)}?{urlencode(self._media_query(native))}"
+        return url, self._lines(url, {**self._media_headers(get), **more})
 
     def _media_address(self, native: NativeObject) -> str:
         return f"{self._media}/{quote(native.key, safe='')}"
@@ -226,6 +189,7 @@ class GcsStore(ObjectStore):
         self._tokens.add(url, tokens)
         return [*self._common, *(f"{name}: {value}" for part in (headers, tokens) for name, value in part.items())]
 
+    @override
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
         """What a refusal means; None when another request must tell."""
         if answer.status in REDIRECTS or answer.status == _REFUSED:
@@ -233,6 +197,7 @@ class GcsStore(ObjectStore):
         error = _error_of(answer, self._media_failed(get.native))
         return None if isinstance(error, (ObjectNotFoundError, ObjectChangedError)) else error
 
+    @override
     def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
         """The stream of an answer, redirects followed and a refused token renewed."""
         native, failed = get.native, self._media_failed(get.native)
@@ -246,17 +211,7 @@ class GcsStore(ObjectStore):
         except BaseException:
             answer.close()
             raise
-        stream = HttpStream(
-            answer,
-            expected,
-            native=native,
-            translate=self.failure,
-            on_close=self._streams.discard,
-            ends_there=not announces_length(answer.headers),
-            checksum=self._checksum(answer.headers) if get.wanted is None else None,
-        )
-        self._streams.add(stream)
-        return stream
+        return self._stream(get, answer, expected, self._checksum(answer.headers) if get.wanted is None else None)
 
     def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
         headers = answer.headers
@@ -285,7 +240,7 @@ class GcsStore(ObjectStore):
         return checksum_of("crc32c", found[1]) if found is not None else None
 
     def _refused(self, answer: Any, failed: Failed, native: NativeObject) -> None:
-        """Raises what a refused read means. A generation that is gone was overwritten, or deleted: the key tells which.
+        """Raise what a refused read means. A generation that is gone was overwritten, or deleted: the key tells which.
 
         One that is still there was refused by mistake: taken for overwritten it would be listed and refused for ever.
         """
@@ -363,10 +318,7 @@ class GcsStore(ObjectStore):
 
     @override
     def close(self) -> None:
-        self._closed = True
-        for stream in tuple(self._streams):
-            stream.abort()
-        self._http.close()
+        super().close()
         self._session.close()
         self._client.close()
 
@@ -384,10 +336,6 @@ class GcsStore(ObjectStore):
         where = "the file of gcs.credentials_file" if self.config.credentials_file else "Google's application default"
         return f"{who}, by {where}" if who else where
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TaskClosedError(f"gs://{self.bucket}: the store was used after it was closed")
-
     def _failed(self, operation: str, key: str = "") -> Failed:
         config = self.config
         return Failed(
@@ -399,10 +347,8 @@ class GcsStore(ObjectStore):
             anonymous=config.anonymous,
         )
 
-    def failure(self, error: BaseException, native: NativeObject) -> SourceError:
-        """The framework's error for a failure of the connection, of Google's libraries, or of the credentials."""
-        if isinstance(error, TaskClosedError) or self._closed:
-            return TaskClosedError(f"{native.location}: the store was closed while reading")
+    @override
+    def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
         return translate(error, self._failed("objects.get", native.key))
 
 

@@ -15,7 +15,7 @@ import io
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -28,17 +28,16 @@ from framework.errors import (
     ObjectChangedError,
     ObjectError,
     ObjectNotFoundError,
-    RetriableError,
     SourceError,
     StoreUnavailableError,
-    TaskClosedError,
 )
 from framework.model.objects import NativeObject
 from framework.storage.error_messages import is_loopback, redact
-from framework.storage.http_body import EMPTY, HttpStream, announces_length, expected_bytes
+from framework.storage.http_body import announces_length, expected_bytes
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
-from framework.store import ListPage, ObjectStore, ReadRoom
+from framework.storage.http_store import HttpStore
+from framework.store import ListPage
 from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key
 from s3_source.errors_map import MAKING, Failed, from_code, translate
@@ -89,14 +88,14 @@ class Pins:
         return self._conditions.get((native.key, native.version), {})
 
     def pin(self, native: NativeObject, headers: Mapping[str, str]) -> None:
-        """Keeps what an answer said, unless an earlier one has."""
+        """Keep what an answer said, unless an earlier one has."""
         if len(self._conditions) >= MAX_PINS:
             with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread does the same
                 del self._conditions[next(iter(self._conditions))]
         self._conditions.setdefault((native.key, native.version), condition_of(headers))
 
 
-class S3Store(ObjectStore):
+class S3Store(HttpStore):
     """One bucket. Threads share one store: its connections are pooled, and at most `max_connections` are kept.
 
     Every method makes one attempt, save that boto3 follows a redirect to the bucket's region.
@@ -112,15 +111,13 @@ class S3Store(ObjectStore):
     scheme = "s3"
 
     def __init__(self, config: S3Config, session: Session | None = None) -> None:
+        super().__init__(config.bucket)
         self.config = config
-        self.bucket = config.bucket
         # Directory buckets (S3 Express) list in no order.
         self.ordered = not config.bucket.endswith(("--x-s3", "--xa-s3"))
         secrets = (config.secret_access_key, config.session_token, config.sse_customer_key, config.access_key_id)
         self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
-        self._closed = False
         self._bucket_seen = False
-        self._streams: set[HttpStream] = set()
         self._signer: Signer | None = None
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
@@ -224,56 +221,15 @@ class S3Store(ObjectStore):
         return version_of(etag, modified_ms) if etag else None
 
     @override
-    def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
-        self._check_open()
-        stop = native.size if end is None or end > native.size else end
-        if start >= stop:
-            return EMPTY
-        return self._get(native, start, stop).result()
-
-    @override
-    def begin(
-        self,
-        native: NativeObject,
-        start: int,
-        end: int | None,
-        *,
-        room: ReadRoom,
-        retry: Callable[[RetriableError], float | None],
-    ) -> ObjectGet:
-        return self._get(native, start, native.size if end is None else end, room=room, retry=retry)
-
-    def _get(
-        self,
-        native: NativeObject,
-        start: int,
-        stop: int,
-        more: Mapping[str, str] | None = None,
-        *,
-        room: ReadRoom | None = None,
-        retry: Callable[[RetriableError], float | None] | None = None,
-    ) -> ObjectGet:
-        """Send the GET of a range; what keeps it from being sent is raised by its `result`."""
-        get = ObjectGet(self, native, start, stop)
-        try:
-            self._check_open()
-            if self._folds_dots and _has_dots(native.key):
-                raise ObjectError(  # noqa: TRY301
-                    "its key has a part that is '.' or '..', which an HTTP proxy takes out: another object would be asked "
-                    "for. Read it without s3.proxy, or over https",
-                    location=native.location,
-                )
-            url, lines = self._request(get, more or {})
-            get.send(self._http, url, lines, room=room, retry=retry)
-        except Exception as error:  # noqa: BLE001 - raised in `result`, in the order of the objects
-            get.problem = self.failure(error, native)
-            if get.problem is not error:
-                get.problem.__cause__ = error
-        return get
-
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
         """The address and the lines of the headers of a GET, signed."""
         native, wanted = get.native, get.wanted
+        if self._folds_dots and _has_dots(native.key):
+            raise ObjectError(
+                "its key has a part that is '.' or '..', which an HTTP proxy takes out: another object would be asked "
+                "for. Read it without s3.proxy, or over https",
+                location=native.location,
+            )
         etag = native.version.rpartition("@")[0]
         headers = {"If-Match": f'"{etag}"', **more} if etag else {**self._pins.of(native), **more}
         if wanted is not None:
@@ -309,13 +265,14 @@ class S3Store(ObjectStore):
             self._keys = now, known
         return known
 
+    @override
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
         """What a refusal means; None when a listing, or boto3's search for the bucket, must tell."""
         error = self._refused(get, answer)
         return None if isinstance(error, ObjectNotFoundError) or self._is_elsewhere(answer) else error
 
     def _is_elsewhere(self, answer: HttpAnswer) -> bool:
-        """Whether the bucket may lie in another region: elsewhere than at AWS there is none to find."""
+        """Return whether the bucket may lie in another region: elsewhere than at AWS there is none to find."""
         if self.config.endpoint:
             return False
         return 300 <= answer.status < 400 or error_fields(answer.wait_refusal()).get("Code") in _ELSEWHERE  # noqa: PLR2004
@@ -326,11 +283,12 @@ class S3Store(ObjectStore):
             fields.get("Code", ""),
             answer.status,
             self._failed("GetObject", get.native.key),
-            said=redact(fields.get("Message", "")),
+            message=redact(fields.get("Message", "")),
             region=fields.get("Region") or answer.headers.get("x-amz-bucket-region") or "",
             retry_after=answer.headers.get("retry-after"),
         )
 
+    @override
     def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
         """The stream of an answer, once it is sure to have the bytes that are stored.
 
@@ -345,7 +303,7 @@ class S3Store(ObjectStore):
             if isinstance(error, ObjectNotFoundError):
                 raise self._missing(native, error) from error
             self._find_bucket(native, error)
-            return self._get(native, get.start, get.stop).result()
+            return self._send_get(native, get.start, get.stop).result()
         headers = answer.headers
         if self._accepts_gzip is None and not announces_length(headers):
             answer.close()
@@ -355,26 +313,17 @@ class S3Store(ObjectStore):
         expected = expected_bytes(native, get.start, get.stop, status=answer.status, headers=headers)
         if not etag:
             self._pins.pin(native, headers)
-        stream = HttpStream(
-            answer,
-            expected,
-            native=native,
-            translate=self.failure,
-            on_close=self._streams.discard,
-            ends_there=not announces_length(headers),
-            checksum=checksum_in(headers) if get.wanted is None and self.config.verify_checksums else None,
-        )
-        self._streams.add(stream)
-        return stream
+        checksum = checksum_in(headers) if get.wanted is None and self.config.verify_checksums else None
+        return self._stream(get, answer, expected, checksum)
 
     def _find_encoding(self, get: ObjectGet) -> ReadStream:
         """Ask again accepting gzip, and remember whether that announces a length."""
-        packed = self._get(get.native, get.start, get.stop, {_ACCEPT_ENCODING: "gzip"})
+        packed = self._send_get(get.native, get.start, get.stop, {_ACCEPT_ENCODING: "gzip"})
         self._accepts_gzip = packed.announces_length()
         if self._accepts_gzip:
             return packed.result()
         packed.close()
-        return self._get(get.native, get.start, get.stop).result()
+        return self._send_get(get.native, get.start, get.stop).result()
 
     def _find_bucket(self, native: NativeObject, refused: SourceError) -> None:
         """Have boto3 follow a redirect to the bucket's region, and learn how it asks there.
@@ -452,10 +401,7 @@ class S3Store(ObjectStore):
 
     @override
     def close(self) -> None:
-        self._closed = True
-        for stream in tuple(self._streams):
-            stream.abort()
-        self._http.close()
+        super().close()
         self._client.close()
 
     @override
@@ -474,10 +420,6 @@ class S3Store(ObjectStore):
             raise translate(NoCredentialsError(), self._failed("GetCredentials"))
         return _SOURCES.get(credentials.method, f"found by the AWS libraries ({credentials.method})")
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TaskClosedError(f"s3://{self.bucket}: the store was used after it was closed")
-
     def _failed(self, operation: str, key: str = "") -> Failed:
         config = self.config
         return Failed(
@@ -490,10 +432,8 @@ class S3Store(ObjectStore):
             owner=config.expected_bucket_owner,
         )
 
-    def failure(self, error: BaseException, native: NativeObject) -> SourceError:
-        """The framework's error for a failure of the connection, of boto3, or of the credentials."""
-        if isinstance(error, TaskClosedError) or self._closed:
-            return TaskClosedError(f"{native.location}: the store was closed while reading")
+    @override
+    def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
         return translate(error, self._failed("GetObject", native.key))
 
 

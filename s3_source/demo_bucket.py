@@ -19,7 +19,7 @@ _READY_SECONDS = 30.0
 
 
 def fill_bucket(endpoint: str, access_key: str, secret_key: str, *, bucket: str, files: Mapping[str, Path]) -> int:
-    """Makes the bucket hold the files; returns how many had to be sent.
+    """Make the bucket hold the files; return how many had to be sent.
 
     What is there with the same size stays as it is: the same bytes put again would be a new version, to be read again.
     Returns when every object can be read: a server that starts with data of its own lists them before it can.

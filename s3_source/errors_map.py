@@ -198,14 +198,14 @@ def _from_response(error: BaseException, response: Mapping[str, Any], failed: Fa
     status = int(meta.get("HTTPStatusCode") or 0)
     headers = meta.get("HTTPHeaders") or {}
     details = response.get("Error") or {}
-    said = redact(str(details.get("Message") or ""))
+    message = redact(str(details.get("Message") or ""))
     facts = {"region": details.get("Region") or headers.get("x-amz-bucket-region") or ""}
     operation = getattr(error, "operation_name", "") or failed.operation
     return from_code(
         str(details.get("Code") or ""),
         status,
         attrs.evolve(failed, operation=operation),
-        said=said,
+        message=message,
         region=str(facts["region"]),
         retry_after=headers.get("retry-after"),
         signed=not headers or any(name.startswith("x-amz") for name in headers),
@@ -217,7 +217,7 @@ def from_code(
     status: int,
     failed: Failed,
     *,
-    said: str = "",
+    message: str = "",
     region: str = "",
     retry_after: str | None = None,
     signed: bool = True,
@@ -228,20 +228,20 @@ def from_code(
         code: S3's code; empty, or the status, when the answer was not an S3 document.
         status: HTTP status.
         failed: the operation.
-        said: S3's message, already without secrets.
+        message: S3's message, already without secrets.
         region: the bucket's region, if the answer contains it.
         retry_after: the header of that name.
         signed: whether the headers contain an S3 field: the only difference between an answer of S3 to a
             HEAD, which has no body, and an answer of a proxy.
     """
     foreign = _is_foreign(code, status, failed, signed=signed)
-    kind = StoreUnavailableError if foreign else _code_kind(code, status, failed, said)
+    kind = StoreUnavailableError if foreign else _code_kind(code, status, failed, message)
     advice = _ADVICE.get(code) or _KIND_ADVICE.get(kind, "the store refuses the request")
     if foreign:
         where = f"; asked was {failed.endpoint}" if failed.endpoint else ""
         advice = f"{NO_DOCUMENT}; when that stays so, check s3.endpoint and s3.proxy{where}"
     advice = advice.format(action=_ACTIONS.get(failed.operation, "s3:ListBucket"))
-    if kind is AccessDeniedError and "kms:" in said:
+    if kind is AccessDeniedError and "kms:" in message:
         advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
     if kind is AccessDeniedError and failed.owner:
         advice = f"{advice}; or the bucket's owner is not s3.expected_bucket_owner, {failed.owner}"
@@ -253,15 +253,15 @@ def from_code(
     elif kind is ConfigError and code != "InvalidBucketName":
         there = f"it lies in region {region}; set s3.region to that" if region else "it lies elsewhere"
         advice = f"{there}{'' if region else '; check s3.region and s3.endpoint'}"
-    elif _about_customer_key(code, said):
-        needless = "not applicable" in said
+    elif _about_customer_key(code, message):
+        needless = "not applicable" in message
         kind, advice = (
             AccessDeniedError,
             "it is not encrypted with a customer's key; leave s3.sse_customer_key out"
             if needless
             else "it is encrypted with a customer's key; check s3.sse_customer_key",
         )
-    words = [word for word in (code, f"HTTP {status}" if status and code != str(status) else "", said) if word]
+    words = [word for word in (code, f"HTTP {status}" if status and code != str(status) else "", message) if word]
     made = make_error(kind, failed, f"{advice} ({', '.join(words)})" if words else advice)
     if isinstance(made, (ThrottledError, StoreUnavailableError)):
         made.retry_after_seconds = retry_after_seconds(retry_after)
@@ -279,10 +279,10 @@ def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool
     return status >= 500 or status in (403, 404)  # noqa: PLR2004
 
 
-def _code_kind(code: str, status: int, failed: Failed, said: str) -> _Kind:
+def _code_kind(code: str, status: int, failed: Failed, message: str) -> _Kind:
     if code in ("404", "NotFound", "") and status == 404:  # noqa: PLR2004  # HEAD: no body, so no code
         return ObjectNotFoundError if failed.key else BucketNotFoundError
-    if code == "InvalidIdentityToken" and "verification key" in said:  # STS could not reach the identity provider
+    if code == "InvalidIdentityToken" and "verification key" in message:  # STS could not reach the identity provider
         return StoreUnavailableError
     kind = CODES.get(code) or CODES.get(str(status))
     if kind is None:
@@ -295,8 +295,8 @@ def _code_kind(code: str, status: int, failed: Failed, said: str) -> _Kind:
     return kind
 
 
-def _about_customer_key(code: str, said: str) -> bool:
-    return code in ("InvalidRequest", "InvalidArgument", "400") and "ncrypt" in said
+def _about_customer_key(code: str, message: str) -> bool:
+    return code in ("InvalidRequest", "InvalidArgument", "400") and "ncrypt" in message
 
 
 # A certificate that is not trusted or names another host, no TLS at all, a ca_bundle that cannot be read.

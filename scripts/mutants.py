@@ -75,7 +75,7 @@ class Undecorated(cst.CSTTransformer):
 
 
 def copy_the_project() -> None:
-    """Brings .mutants up to date; what has not changed keeps its time, so that mutmut keeps its results."""
+    """Bring .mutants up to date; what has not changed keeps its time, so that mutmut keeps its results."""
     wanted = {ROOT / "pyproject.toml"}
     for package in PACKAGES:
         wanted |= {path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
@@ -116,14 +116,14 @@ def missing_mutants(explained: str, names: Collection[str]) -> list[str]:
 
 
 def mutmut(*arguments: str) -> None:
-    """Runs mutmut in the copy."""
+    """Run mutmut in the copy."""
     done = subprocess.run([sys.executable, "-m", "mutmut", *arguments], cwd=COPY, check=False)
     if done.returncode:
         sys.exit(done.returncode)
 
 
 def report(chosen: set[str]) -> int:
-    """Prints what lived on and the rate; 1 when something lives on that tests/mutants.md does not explain."""
+    """Print what lived on and the rate; 1 when something lives on that tests/mutants.md does not explain."""
     found = {name: exit_code for name, exit_code in results().items() if name in chosen}
     ends = Counter(
         "killed" if code in KILLED else "alive" if code in ALIVE else "untested" if code in UNTESTED else "unclear"

@@ -15,7 +15,7 @@ from transformers.unpack import xz_member
 _ZSTD_STEP_BYTES = 1 << 10
 """A zstd block of 4 bytes holds 128 KiB: of that much at a time come 32 MiB at most."""
 
-_SAID_CHARACTERS = 200
+_MESSAGE_CHARACTERS = 200
 
 
 @attrs.frozen(slots=True)
@@ -56,9 +56,9 @@ def unpack_block(codec: str, data: bytes, limits: Limits, location: str) -> byte
     except MemoryError:
         raise
     except Exception as exc:  # each library raises kinds of its own
-        said = "".join(filter(str.isprintable, str(exc)))[:_SAID_CHARACTERS]
+        message = "".join(filter(str.isprintable, str(exc)))[:_MESSAGE_CHARACTERS]
         raise CorruptObjectError(
-            f"a block cannot be unpacked with the Avro codec {codec} ({said})", location=location
+            f"a block cannot be unpacked with the Avro codec {codec} ({message})", location=location
         ) from exc
 
 

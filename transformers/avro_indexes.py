@@ -13,7 +13,7 @@ from typing import Any
 
 
 def refuse_indexes(parsed: Any) -> None:
-    """Replaces the lists in a schema that fastavro has parsed. The schema itself must not be a union.
+    """Replace the lists in a schema that fastavro has parsed. The schema itself must not be a union.
 
     What it decodes from then on raises `KeyError` at the number of a branch or symbol that is not there.
     """
@@ -36,7 +36,7 @@ def refuse_indexes(parsed: Any) -> None:
 
 @cache
 def refuses_indexes() -> bool:
-    """Whether the installed fastavro looks up branches and symbols where `refuse_indexes` puts them."""
+    """Return whether the installed fastavro looks up branches and symbols where `refuse_indexes` puts them."""
     import fastavro  # noqa: PLC0415 - only who reads Avro pays for it
 
     sync = bytes(16)

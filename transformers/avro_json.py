@@ -124,7 +124,7 @@ def _float_columns(schema: Any) -> list[Convert] | None:
 
 
 def _is_float_free(schema: Any) -> bool:
-    """Whether surely no floating-point number is inside: made of primitive types alone."""
+    """Return whether surely no floating-point number is inside: made of primitive types alone."""
     if isinstance(schema, list):
         return all(map(_is_float_free, schema))
     if isinstance(schema, dict):
@@ -269,7 +269,7 @@ class NoJsonFormError(ValueError):
 
 
 def is_decimal(schema: Any) -> bool:
-    """Whether values are decimals: the logical type on bytes, with a scale and a precision as Avro demands them.
+    """Return whether values are decimals: the logical type on bytes, with a scale and a precision as Avro demands them.
 
     Raises:
         ValueError: its scale is more than can be written.

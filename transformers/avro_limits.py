@@ -89,7 +89,7 @@ class Weight:
     recursive: bool = False
 
     def must_walk(self, size: int) -> bool:
-        """Whether a block of `size` bytes could take more than allowed."""
+        """Return whether a block of `size` bytes could take more than allowed."""
         return self.recursive or self.dense * size > MEMORY_BYTES
 
     @property
@@ -99,7 +99,7 @@ class Weight:
 
 
 def check_parts(schema: Any) -> None:
-    """Refuses a schema whose JSON has too many parts or levels for the functions that go through it.
+    """Refuse a schema whose JSON has too many parts or levels for the functions that go through it.
 
     Raises:
         UnusableSchemaError: it has.
@@ -228,7 +228,7 @@ class Walker:
         self._data, self._at = data, 0
 
     def count(self, most: int) -> int:
-        """How many data of the block come next that may be decoded at once: one to `most`.
+        """Return how many data of the block come next that may be decoded at once: one to `most`.
 
         Raises:
             UnusableDatumError: not even one.

@@ -65,7 +65,7 @@ class RunBuilder:
         self._borders.append((ResumePoint(self.next_record - 1, byte), overhead))
 
     def add(self, payloads: Sequence[bytes], size: int) -> Iterator[PayloadBatch]:
-        """Takes payloads of `size` bytes in all, a list or a column, and yields the runs that are full."""
+        """Take payloads of `size` bytes in all, a list or a column, and yield the runs that are full."""
         if payloads:
             self._pending.append(payloads)
         self._count += len(payloads)
@@ -75,14 +75,14 @@ class RunBuilder:
             yield self._cut()
 
     def flush(self) -> Iterator[PayloadBatch]:
-        """Yields what is left."""
+        """Yield what is left."""
         while self._count:
             yield self._cut()
 
     def bad(
         self, error: RecordError, raw: bytes = b"", *, length: int | None = None
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        """Takes a bad record of which these are the bytes, and yields everything up to it.
+        """Take a bad record of which these are the bytes, and yield everything up to it.
 
         Args:
             error: why; about the record `next_record`.
@@ -94,7 +94,7 @@ class RunBuilder:
         return self.skipped(record)
 
     def skipped(self, record: SkippedRecord) -> Iterator[PayloadBatch | SkippedRecord]:
-        """Takes a bad record, which must have the number `next_record`, and yields everything up to it."""
+        """Take a bad record, which must have the number `next_record`, and yield everything up to it."""
         yield from self.flush()
         self.next_record += 1
         yield record
@@ -208,7 +208,7 @@ class ShippedTransformer(Transformer):
     def _read(
         self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        """Reads the records after `skip` into `builder`, yielding what comes out of it but for the last flush.
+        """Read the records after `skip` into `builder`, yielding what comes out of it but for the last flush.
 
         `builder.next_record` is `skip + 1`. Must close what it opens.
         """
@@ -225,7 +225,7 @@ def too_large(location: str, record: int, limit: int, *, byte_offset: int | None
 
 
 def check_utf8(data: bytes) -> None:
-    """Checks that bytes are UTF-8, whatever their length in little memory: text may take four times as much as its bytes.
+    """Check that bytes are UTF-8, whatever their length in little memory: text may take four times as much as its bytes.
 
     Raises:
         UnicodeDecodeError: they are not; its `start` is right.

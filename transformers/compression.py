@@ -113,7 +113,7 @@ def unsupported_compression(key: str) -> str | None:
 
 
 def check_text(head: bytes, source: ObjectInput) -> None:
-    """Refuses what is packed in a way that is not supported, for a format of text.
+    """Refuse what is packed in a way that is not supported, for a format of text.
 
     Args:
         head: the object's beginning, which is that of no compression here.
@@ -210,7 +210,7 @@ class UnpackedStream:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Give the connection back."""
         self._pieces = iter(())
         if self._raw_close is not None:
             self._raw_close()

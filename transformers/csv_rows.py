@@ -196,7 +196,7 @@ class _RowReader:
         self._ended = True
 
     def _fill(self, reader: CsvReader) -> tuple[str | None, bool, Exception | None]:
-        """Reads up to some rows. Returns what is wrong with the one behind them, whether all were read, a failure."""
+        """Read up to some rows. Returns what is wrong with the one behind them, whether all were read, a failure."""
         self._rows = []
         lines_before = reader.line_num
         try:
@@ -223,7 +223,7 @@ class _RowReader:
         return None, len(self._rows) < self._at_once, None
 
     def _leaves_open(self, lines: int) -> bool:
-        """Whether the row that cannot be read, the last of `lines`, ends inside quotes; a quote more decides it."""
+        """Return whether the row that cannot be read, the last of `lines`, ends inside quotes; a quote more decides it."""
         read = self._text.getvalue()[: self._text.tell()]
         quotes = read.count(self._options.csv_quote, read.rfind("\n", 0, -1) + 1) if self._quote else 0
         whole = sum(1 + sum(field.count("\n") for field in row) for row in self._rows)

@@ -41,7 +41,7 @@ class BytesInput:
         self.size = len(data)
 
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        """Opens the bytes `start .. end - 1`."""
+        """Open the bytes `start .. end - 1`."""
         part = self._data[start:end]
         return _CheckedStream(io.BytesIO(part), len(part), self.location)
 
@@ -57,7 +57,7 @@ class LocalFileInput:
         self.size = self._stat.st_size
 
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        """Opens the bytes `start .. end - 1`.
+        """Open the bytes `start .. end - 1`.
 
         Raises:
             ObjectNotFoundError: the file is gone.

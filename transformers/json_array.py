@@ -125,7 +125,7 @@ class _ArrayReader:
             self._data = b""
 
     def _begin(self) -> bool:
-        """Goes to the first element. False when there is nothing but whitespace."""
+        """Go to the first element. False when there is nothing but whitespace."""
         if not self._more():
             return False
         self._data = self._data.removeprefix(_BOM).lstrip(_WHITESPACE)
@@ -141,14 +141,14 @@ class _ArrayReader:
         return True
 
     def _more(self) -> bool:
-        """Reads on; twice as much each time that one element needs, so that a long one is not scanned too often."""
+        """Read on; twice as much each time that one element needs, so that a long one is not scanned too often."""
         piece = self._stream.read_about(max(self._piece_bytes, len(self._data)))
         self._at_end = not piece
         self._data = self._data + piece if self._data else piece
         return bool(piece)
 
     def _take_guessed(self) -> Iterator[PayloadBatch | SkippedRecord]:
-        """Hands out all elements up to a comma near the end, if a guess finds one."""
+        """Hand out all elements up to a comma near the end, if a guess finds one."""
         comma = self._between.index(b",", 1)
         end = min(len(self._data), _GUESSED_BYTES)
         for _ in range(_GUESSES):
@@ -177,7 +177,7 @@ class _ArrayReader:
             return
 
     def _take_scanned(self) -> Generator[PayloadBatch | SkippedRecord, None, bool]:
-        """Hands out one element after the other, as far as they are whole. Returns whether the array is closed.
+        """Hand out one element after the other, as far as they are whole. Returns whether the array is closed.
 
         Stops as soon as it has seen what stands between two elements for the first time.
         """
@@ -220,7 +220,7 @@ class _ArrayReader:
             raise self._corrupt(f"an element of the JSON array is not JSON ({exc.msg})") from None
 
     def _take_one(self, element: bytes, length: int = 0) -> Iterator[PayloadBatch | SkippedRecord]:
-        """Hands out one element; `length` is that of a long one, of which there may be the beginning only."""
+        """Hand out one element; `length` is that of a long one, of which there may be the beginning only."""
         if self._left and not length:
             self._left -= 1
             return
@@ -242,7 +242,7 @@ class _ArrayReader:
             yield from self._builder.add([element], len(element))
 
     def _take_long(self) -> Generator[PayloadBatch | SkippedRecord, None, bool]:  # noqa: C901 - a scanner
-        """Hands out, or leaves out, an element that is long. Returns whether the array is closed behind it."""
+        """Hand out, or leave out, an element that is long. Returns whether the array is closed behind it."""
         parts: list[bytes] = []
         length = depth = at = 0
         quoted = False
@@ -285,7 +285,7 @@ class _ArrayReader:
         return char == b"]"
 
     def _keep(self, parts: list[bytes], part: bytes, length: int) -> int:
-        """Adds a part to those of a long element, of which only the beginning is kept when it is too long."""
+        """Add a part to those of a long element, of which only the beginning is kept when it is too long."""
         if length <= self._max_bytes < length + len(part):
             parts[:] = [b"".join((*parts, part))[:RAW_BYTES]]
         elif length <= self._max_bytes:
@@ -297,7 +297,7 @@ class _ArrayReader:
 
 
 def _without_strings(data: bytes, at: int, depth: int) -> tuple[int, int]:
-    """Goes over a long part without quotes, up to where the value closes; where it stops, and how deep it is there."""
+    """Go over a long part without quotes, up to where the value closes; where it stops, and how deep it is there."""
     end = data.find(b'"', at)
     end = len(data) if end < 0 else end
     if end - at < _FEW_BYTES:

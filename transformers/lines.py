@@ -22,7 +22,7 @@ from framework.model.splits import Split
 from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
 from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream, compression_of_key, unsupported_compression
-from transformers.share_lines import ShareLines
+from transformers.split_lines import SplitLines
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -171,7 +171,7 @@ def split_lines(span: Span) -> LineBlock:
 
 
 def none_blank(lines: Sequence[bytes]) -> bool:
-    """Whether no line is blank."""
+    """Return whether no line is blank."""
     if isinstance(lines, PayloadColumn):
         first = lines.first_bytes.tobytes()
         if len(first.translate(None, _BLANKS)) == len(first):
@@ -197,7 +197,7 @@ class LineTransformer(ShippedTransformer):
 
     @abc.abstractmethod
     def _all_good(self, lines: Sequence[bytes], *, ascii_only: bool) -> bool:
-        """Whether surely none of the lines is bad; a blank line is. The fast way: called for every block."""
+        """Return whether surely none of the lines is bad; a blank line is. The fast way: called for every block."""
 
     @abc.abstractmethod
     def _problem(self, line: bytes) -> str | None:
@@ -232,7 +232,7 @@ class LineTransformer(ShippedTransformer):
 
     @override
     def can_split(self, key: str) -> bool:
-        """Whether neither option nor key says that the object is compressed."""
+        """Return whether neither option nor key says that the object is compressed."""
         compression = self.options.compression
         if compression == "auto":
             return compression_of_key(key) == "none" and unsupported_compression(key) is None
@@ -256,7 +256,7 @@ class LineTransformer(ShippedTransformer):
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         if mark is not None and mark.record > skip:
             mark = None
-        stream = ShareLines(
+        stream = SplitLines(
             source,
             split,
             self.options.compression,
@@ -289,7 +289,7 @@ class LineTransformer(ShippedTransformer):
     def _take(
         self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        """Adds a block without its first `drop` records."""
+        """Add a block without its first `drop` records."""
         lines = block.lines
         if block.too_long:
             offset = None if stream.packed else block.start

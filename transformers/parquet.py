@@ -26,7 +26,7 @@ from framework.model.payloads import longest, size_of
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
 from transformers.compression import UnpackedStream, detect_compression
-from transformers.parquet_pages import WatchedFile
+from transformers.parquet_pages import SeekableFile, WatchedFile
 from transformers.row_json import encode, encode_all
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 22
 _FIRST_BYTES = 1 << 25
 """What the first batch of a row group may take at most, if each of its rows held the longest value that there can be."""
-_SAID_CHARACTERS = 200
+_MESSAGE_CHARACTERS = 200
 _AGAIN_ROWS = 100
 _PEEKED_ROWS = 100
 _UNSURE_ROWS = 256
@@ -59,7 +59,7 @@ _ABSURD_BYTES = 1 << 32
 _SPOOL_BYTES = 1 << 22
 
 
-class RangedFile(io.RawIOBase):
+class RangedFile(SeekableFile):
     """A seekable file whose every read is one ranged read of the object.
 
     Attributes:
@@ -70,7 +70,6 @@ class RangedFile(io.RawIOBase):
     def __init__(self, source: ObjectInput) -> None:
         super().__init__()
         self._source = source
-        self._at = 0
         self.keeps = False
         self._kept: dict[tuple[int, int], bytes] = {}
         self.failure: Exception | None = None
@@ -84,18 +83,6 @@ class RangedFile(io.RawIOBase):
         """What was kept is not needed."""
         self.keeps = False
         self._kept.clear()
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def seekable(self) -> bool:
-        return True
-
-    @override
-    def tell(self) -> int:
-        return self._at
 
     @override
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
@@ -230,9 +217,9 @@ def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> 
         )
     if tail != _MAGIC:
         return TruncatedObjectError("the Parquet file has no footer: the object was cut short", location=location)
-    said = "".join(filter(str.isprintable, str(failure).strip().partition("\n")[0]))[:_SAID_CHARACTERS]
+    message = "".join(filter(str.isprintable, str(failure).strip().partition("\n")[0]))[:_MESSAGE_CHARACTERS]
     return CorruptObjectError(
-        f"the Parquet file cannot be read further ({type(failure).__name__}: {said}): it is damaged, or holds something that "
+        f"the Parquet file cannot be read further ({type(failure).__name__}: {message}): it is damaged, or holds something that "
         "the installed pyarrow cannot read",
         location=location,
     )
@@ -344,7 +331,7 @@ class _RowReader:
             )
 
     def _longest_words(self, parquet: pq.ParquetFile, index: int, most: int, first: pa.RecordBatch) -> int | None:
-        """How long the strings of a row can be that stand in dictionaries; None when that cannot be told.
+        """Return how long the strings of a row can be that stand in dictionaries; None when that cannot be told.
 
         The footer counts a dictionary once, and a string in it may be in every row. So dictionaries are looked at by
         themselves first, where reading `most` rows at once could take too much; but not where the first rows take as much as
@@ -493,12 +480,12 @@ def _pieces(batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[t
 
 
 def _takes_too_much(batch: pa.RecordBatch) -> bool:
-    """Whether rows are too large to become values of Python, each of which takes far more than in Arrow."""
+    """Return whether rows are too large to become values of Python, each of which takes far more than in Arrow."""
     return batch.nbytes > _LONGEST_ROW or sum(map(_values, batch.columns)) > _MOST_VALUES
 
 
 def _values(array: Any) -> int:
-    """How many values stand in an array, those in lists counted one by one."""
+    """Return how many values stand in an array, those in lists counted one by one."""
     from pyarrow import types  # noqa: PLC0415
 
     kind = array.type
@@ -515,7 +502,7 @@ def _values(array: Any) -> int:
 
 
 def _dictionaries(array: Any, found: Callable[[Any], None]) -> None:
-    """Calls `found` with each dictionary that a column holds, in the order of its leaves."""
+    """Call `found` with each dictionary that a column holds, in the order of its leaves."""
     from pyarrow import types  # noqa: PLC0415
 
     kind = array.type
@@ -554,7 +541,7 @@ def _int96_columns(parquet: pq.ParquetFile) -> list[str]:
 
 
 def _is_absurd(failure: MemoryError) -> bool:
-    """Whether memory was asked for that no file can need: then the file is damaged. pyarrow says how much it was."""
+    """Return whether memory was asked for that no file can need: then the file is damaged. pyarrow says how much it was."""
     asked = re.search(r"of size (\d+) failed", str(failure))
     return asked is not None and int(asked[1]) >= _ABSURD_BYTES
 

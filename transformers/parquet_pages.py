@@ -1,12 +1,12 @@
-"""What the pages of a Parquet file unfold to, told from their headers before they are unpacked.
+"""Limit the memory of a Parquet file's pages, calculated from their headers before pyarrow decompresses them.
 
-A footer may lie, and pyarrow believes the headers of pages: a thousand bytes can name a page of 2 GiB, or a list of 2^31
-values. So the file that pyarrow reads looks at what goes by: where a page begins, its header is read here too, and what the
-page will take is added up. pyarrow reads each column of a row group forward, header before page, so the sum is known in time.
+pyarrow trusts page headers: a thousand bytes can declare a page of 2 GiB, or a list of 2^31 values. So the file
+object that pyarrow reads parses each page header as well, and adds up the memory of the pages. pyarrow reads
+each column of a row group forward, header before page, so the sum is known in time.
 
-What counts: of each column its dictionary and the page that it stands in, and the pages that are read for a batch, whose
-values are copied. Values in lists count besides, because all those of a page may belong to one row, and so does the longest
-string of a dictionary, as often as a batch has rows.
+The sum has, of each column, its dictionary, its current page, and the pages read for a batch, whose values are
+copied. Values in lists count in addition, because all values of a page may belong to one row. So does the
+longest string of a dictionary, once per row of a batch.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ if TYPE_CHECKING:
 _DICTIONARY_PAGE = 2
 _LONGEST_HEADER = 1 << 24
 _LIST_VALUE = 12
-"""Memory of a value in a list, besides its bytes in the page: the value of a dictionary, and its levels."""
+"""Memory of a value in a list beyond its bytes in the page: the dictionary value and its levels."""
 _WORD = 16
-"""Memory of a string in a dictionary, besides its bytes."""
+"""Memory of a string in a dictionary beyond its bytes."""
 _BATCH_ROWS = 10_000
-"""As many as a batch usually has at most: a dictionary is small when its bytes in each of so many rows would not matter."""
-_WORDS_SHARE = 4
-"""The strings of dictionaries may take so much less in a batch than is allowed in all."""
+"""Usual maximum rows of a batch: a dictionary is small if its bytes in each of them stay within the limit."""
+_STRINGS_PART = 4
+"""Dictionary strings of a batch may take at most 1/_STRINGS_PART of the limit."""
 
 
 _LENGTH = struct.Struct("<I")
 
 
 class PagesError(Exception):
-    """Pages that take more than is allowed, or whose headers cannot be read; never leaves this package."""
+    """Pages exceed the limit, or a page header is invalid. Never leaves this package."""
 
 
 @attrs.define(slots=True)
 class _Column:
-    """Where the reading of a column stands.
+    """Read state of a column.
 
     Attributes:
         name: its path.
-        end: of its bytes.
-        next: where the next header begins.
+        end: end offset of its bytes.
+        next: offset of the next header.
         repeated: whether it is in a list.
-        strings: whether it is of strings.
-        codec: what packs it.
-        times: how many columns claim its bytes.
-        head: what was read of the next header.
-        page: what the page takes that was read last.
-        dictionary: what its dictionary takes.
-        reached: how many values the pages have that were counted.
-        ahead: pages that were read with others, and are not reached yet.
-        longest: of the strings in the dictionary, or more.
-        words: the dictionary page, while it is collected; None: it is not.
-        words_packed: how long that page is.
-        words_size: its bytes, unpacked.
+        strings: whether it has strings.
+        codec: its compression.
+        times: number of columns that claim its bytes.
+        head: bytes of the next header so far.
+        page: memory of the current page.
+        dictionary: memory of its dictionary.
+        reached: number of values in the counted pages.
+        ahead: pages that were read early and are not counted yet.
+        longest: length of the longest dictionary string, or an upper bound.
+        words: bytes of the dictionary page while it is collected, else None.
+        words_packed: compressed length of that page.
+        words_size: its uncompressed length.
     """
 
     name: str
@@ -84,22 +84,41 @@ class _Column:
     words_size: int = 0
 
 
-class WatchedFile(io.RawIOBase):
+class SeekableFile(io.RawIOBase):
+    """Base of the files that pyarrow reads; a subclass moves `_at`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._at = 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._at
+
+
+class WatchedFile(SeekableFile):
     """A Parquet file as pyarrow reads it.
 
     Args:
-        file: the file; others may read it in between.
-        limit: what pages may take at a time, in bytes.
+        file: the file; other readers may use it in between.
+        limit: maximum memory of the current pages, in bytes.
 
     Attributes:
-        failure: what was wrong with the pages, because the library may wrap it.
+        failure: the page error, because the library may wrap it.
     """
 
     def __init__(self, file: Any, limit: int) -> None:
         super().__init__()
         self._file = file
         self._limit = limit
-        self._at = 0
         self._starts: list[int] = []
         self._columns: list[_Column] = []
         self._next: tuple[pq.ParquetFile, int] | None = None
@@ -107,16 +126,16 @@ class WatchedFile(io.RawIOBase):
         self.failure: PagesError | None = None
 
     def begin(self, parquet: pq.ParquetFile, index: int) -> None:
-        """The columns of row group `index` come next, from their beginning."""
+        """Begin the columns of row group `index`."""
         self._next = parquet, index
         self._starts, self._columns = [], []
         self._used = self._rows = self._until = 0
         self.failure = None
 
     def _prepare(self, parquet: pq.ParquetFile, index: int) -> None:
-        """Takes down where the columns are. Only now: of metadata that it cannot use pyarrow makes an error when it opens them.
+        """Record the offsets of the columns. Called late: pyarrow reports unusable metadata when it opens the columns.
 
-        To ask for that metadata earlier, of an encrypted column for example, would end the process.
+        An earlier request for that metadata, for example of an encrypted column, would end the process.
         """
         group, schema = parquet.metadata.row_group(index), parquet.schema
         columns = []
@@ -135,31 +154,19 @@ class WatchedFile(io.RawIOBase):
         for column in columns:
             shared += column.next < furthest
             furthest = max(furthest, column.end)
-        for column in columns if shared else ():  # only in a file that was made to deceive
+        for column in columns if shared else ():  # only in a malicious file
             column.times = 1 + shared
 
     def step(self, rows: int) -> int:
-        """A batch of so many rows comes next, or of fewer. Returns of how many."""
+        """Begin a batch of at most `rows` rows; return the allowed number."""
         longest = sum(column.longest for column in self._columns)
-        self._rows = max(1, min(rows, self._limit // _WORDS_SHARE // max(1, longest)))
+        self._rows = max(1, min(rows, self._limit // _STRINGS_PART // max(1, longest)))
         self._until += self._rows
         self._used = sum((column.page + column.dictionary) * column.times for column in self._columns)
         for column in self._columns:
             while column.ahead and column.reached < self._until:
                 self._count(column, column.ahead.popleft())
         return self._rows
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def seekable(self) -> bool:
-        return True
-
-    @override
-    def tell(self) -> int:
-        return self._at
 
     @override
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
@@ -187,9 +194,9 @@ class WatchedFile(io.RawIOBase):
         return data
 
     def _look_at(self, column: _Column, at: int, data: bytes) -> None:
-        """Bytes of a column go by. Those of columns that begin at the same byte go by as the last one's."""
+        """Parse the page headers in these bytes. Columns with the same start count as the last of them."""
         end = at + len(data)
-        if column.words is not None:  # the first thing of a column: what comes is its rest
+        if column.words is not None:  # first in a column: these bytes continue it
             self._collect(column, data[: column.words_packed - len(column.words)])
         while at <= column.next + len(column.head) < end and column.next < column.end:
             head = column.head + data[column.next + len(column.head) - at :]
@@ -205,7 +212,7 @@ class WatchedFile(io.RawIOBase):
             column.next = body + header.packed
             if min(header.packed, header.unpacked, header.values) < 0:
                 raise PagesError(f"a page header of column {column.name} has a number below zero")
-            if column.reached < self._until or column.repeated:  # how many rows are in a page of lists is not known
+            if column.reached < self._until or column.repeated:  # the row count of a page of lists is unknown
                 self._count(column, header)
             else:
                 column.ahead.append(header)
@@ -217,13 +224,13 @@ class WatchedFile(io.RawIOBase):
         if header.kind == _DICTIONARY_PAGE:
             takes = column.dictionary = 2 * header.unpacked + _WORD * header.values
         else:
-            # What is not of a fixed size may all be in the rows of the batch, and in a list all the values.
+            # all values of variable size may be in the rows of the batch, and all values of a list
             copied = header.unpacked if column.repeated or column.strings else min(header.unpacked, _WORD * self._rows)
             takes = header.unpacked + copied + (_LIST_VALUE * header.values if column.repeated else 0)
             column.page = header.unpacked
             column.reached += header.values
             if column.strings and header.encoding == _DELTA_BYTE_ARRAY:
-                # A string may be the one before it, again and again.
+                # each string may repeat the string before it
                 column.longest = max(column.longest, header.unpacked)
                 takes += header.unpacked * min(header.values, self._rows)
         self._used += takes * column.times
@@ -237,8 +244,8 @@ class WatchedFile(io.RawIOBase):
             )
 
     def _collect(self, column: _Column, part: bytes) -> None:
-        """A part of a dictionary page of strings. None of them is longer than all; where that is too much they are looked at."""
-        if column.words_size * _BATCH_ROWS * column.times <= self._limit // _WORDS_SHARE:
+        """Collect a dictionary page of strings. Its size bounds the longest string; if that is too much, measure them."""
+        if column.words_size * _BATCH_ROWS * column.times <= self._limit // _STRINGS_PART:
             column.longest, column.words = column.words_size, None
             return
         column.words = (column.words or b"") + part
@@ -249,8 +256,8 @@ class WatchedFile(io.RawIOBase):
 
 
 def _longest_word(packed: bytes, size: int, codec: str) -> int:
-    """The length of the longest string of a dictionary page; when it cannot be unpacked here, that of all."""
-    import pyarrow as pa  # noqa: PLC0415 - 50 MB, only for who reads Parquet
+    """Return the length of the longest string of a dictionary page, or the page size if it cannot be decompressed."""
+    import pyarrow as pa  # noqa: PLC0415 - 50 MB, only for Parquet
 
     try:
         data = packed if codec == "UNCOMPRESSED" else pa.Codec(codec.lower()).decompress(packed, size, asbytes=True)
@@ -268,7 +275,7 @@ def _longest_word(packed: bytes, size: int, codec: str) -> int:
 
 @attrs.frozen(slots=True)
 class _PageHeader:
-    """Of a page header: its own bytes; of the page: kind, bytes unpacked and packed, how many values, and their encoding."""
+    """A page header: its length; the page's kind, uncompressed and compressed bytes, value count and encoding."""
 
     size: int
     kind: int
@@ -279,11 +286,11 @@ class _PageHeader:
 
 
 def _page_header(data: bytes) -> _PageHeader:
-    """Reads a page header (parquet.thrift), in Thrift's compact protocol.
+    """Read a page header (parquet.thrift), in Thrift's compact protocol.
 
     Raises:
-        IndexError: it goes on behind the data.
-        PagesError: it is none.
+        IndexError: the data ends before the header does.
+        PagesError: the data is no page header.
     """
     thrift = _Thrift(data)
     numbers = {1: -1, 2: -1, 3: -1}
@@ -310,13 +317,13 @@ def _page_header(data: bytes) -> _PageHeader:
 
 
 _ENCODINGS = {5: 2, 7: 2, 8: 4}
-"""Of data pages, dictionary pages and data pages of version 2 the field of the encoding; the first one is the count of values."""
+"""Header field -> its field of the encoding (data, dictionary, data v2); field 1 is the value count."""
 _DELTA_BYTE_ARRAY = 7
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(13)
 
 
 class _Thrift:
-    """Goes through the compact protocol; a place behind the data is an IndexError, sooner or later."""
+    """Decodes the compact protocol; an offset beyond the data raises IndexError."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -339,7 +346,7 @@ class _Thrift:
         return value >> 1 ^ -(value & 1)
 
     def fields(self) -> Iterator[tuple[int, int]]:
-        """The fields of a structure, number and type. Each must be read, or skipped, before the next."""
+        """Yield number and type of each field of a struct. Read or skip each before the next."""
         number = 0
         while head := self._data[self.at]:
             self.at += 1
@@ -374,7 +381,7 @@ class _Thrift:
             raise PagesError("a page header holds something of an unknown type")
 
     def _skip_item(self, kind: int) -> None:
-        """Of a list or a map: there a boolean has a byte. So every item has one, and a count without its bytes an end."""
+        """Skip an item of a list or map, where a boolean takes a byte: so the data bounds every count."""
         if kind in {_TRUE, _FALSE}:
             self.at += 1
         else:

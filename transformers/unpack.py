@@ -163,7 +163,7 @@ class ExactReader:
         self.taken = 0
 
     def at_end(self) -> bool:
-        """Whether nothing is left; may read a piece to know."""
+        """Return whether nothing is left; may read a piece to know."""
         if self._at == len(self._data):
             self._data, self._at = next(self._pieces, b""), 0
         return not self._data
@@ -192,7 +192,7 @@ class ExactReader:
         return b"".join(parts)
 
     def drop(self, size: int) -> None:
-        """Leaves out `size` bytes."""
+        """Leave out `size` bytes."""
         while size:
             step = min(size, _OUTPUT_BYTES)
             self.take(step)

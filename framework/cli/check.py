@@ -211,10 +211,10 @@ def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[
         yield CheckResult("iggy", ok=False, detail=detail)
         return
     yield CheckResult("iggy", ok=True, detail=f"version {version} at {connection.address}")
-    letters = config.errors.dead_letter_topic
+    dead_letters = config.errors.dead_letter_topic
     topics = [(Router(config).fixed_topic, iggy.partitions), (config.offsets_topic, 1)]
     rights: list[Right] = []
-    for topic, partitions in [*topics, *([(letters, 1)] if letters is not None else [])]:
+    for topic, partitions in [*topics, *([(dead_letters, 1)] if dead_letters is not None else [])]:
         if topic is None:
             yield CheckResult("topic", ok=True, detail="named by the objects, made when they come")
             continue
@@ -230,7 +230,7 @@ def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[
         if len(info.partitions) != partitions:
             detail = f"{place} has {counted(len(info.partitions), 'partition')}, the configuration needs {partitions:,}"
             yield CheckResult("topic", ok=False, detail=detail)
-        elif topic == letters and not keeps_dead_letters(info):
+        elif topic == dead_letters and not keeps_dead_letters(info):
             detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
             yield CheckResult("topic", ok=False, detail=detail)
         else:

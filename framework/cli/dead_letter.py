@@ -65,7 +65,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         """List dead letters: place, reason, length, replayed or not. Safe while the source is running."""
         from framework.cli.dead_letters import show_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
-        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, letter=letter, since=since)
+        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
         path = chosen(context, config, settings)
         return show_dead_letters(
             task_class, path, choice, with_replayed=replayed, limit=limit, as_json=json, payload=payload
@@ -94,7 +94,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         """Send skipped records again, read with the current configuration. The source must not be running."""
         from framework.cli.dead_letters import replay_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
-        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, letter=letter)
+        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter)
         return replay_dead_letters(
             task_class, chosen(context, config, settings), choice, dry_run=dry_run, may_be_lost=may_be_lost
         )

@@ -13,12 +13,12 @@ class DeadLetterChoice:
         key: the object's key.
         prefix: prefix of the object's key.
         kind: class of the error.
-        letter: number of the dead letter: its offset in the topic.
+        dead_letter: number of the dead letter: its offset in the topic.
         since: a time, or a duration before now.
     """
 
     key: str | None = None
     prefix: str | None = None
     kind: str | None = None
-    letter: int | None = None
+    dead_letter: int | None = None
     since: str | None = None

@@ -30,7 +30,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def chosen(
-    letters: Iterable[StoredDeadLetter], choice: DeadLetterChoice, *, now: float | None = None
+    dead_letters: Iterable[StoredDeadLetter], choice: DeadLetterChoice, *, now: float | None = None
 ) -> list[StoredDeadLetter]:
     """Return the dead letters that a command selects.
 
@@ -39,13 +39,13 @@ def chosen(
     """
     since_us = _since_us(choice.since, time.time() if now is None else now)
     return [
-        letter
-        for letter in letters
-        if (choice.key is None or letter.key == choice.key)
-        and (choice.prefix is None or letter.key.startswith(choice.prefix))
-        and (choice.kind is None or letter.error == choice.kind)
-        and (choice.letter is None or letter.offset == choice.letter)
-        and letter.timestamp_us >= since_us
+        dead_letter
+        for dead_letter in dead_letters
+        if (choice.key is None or dead_letter.key == choice.key)
+        and (choice.prefix is None or dead_letter.key.startswith(choice.prefix))
+        and (choice.kind is None or dead_letter.error == choice.kind)
+        and (choice.dead_letter is None or dead_letter.offset == choice.dead_letter)
+        and dead_letter.timestamp_us >= since_us
     ]
 
 
@@ -83,42 +83,46 @@ def show_dead_letters(
     config = read_config(task_class, file)
     topic_of(config)
     with reached(config) as connection:
-        letters = DeadLetterLog.read(connection, config)
-        found = chosen(letters.stored, choice)
-        if not with_replayed and choice.letter is None:
-            found = [letter for letter in found if letter.offset not in letters.replayed]
+        dead_letters = DeadLetterLog.read(connection, config)
+        found = chosen(dead_letters.stored, choice)
+        if not with_replayed and choice.dead_letter is None:
+            found = [dead_letter for dead_letter in found if dead_letter.offset not in dead_letters.replayed]
         found = found[-limit:] if limit else found
         if payload is not None:
             return _write_payload(connection, config, found, payload)
     if as_json:
-        for letter in found:
-            line = as_line(letter, replayed=letter.offset in letters.replayed)
+        for dead_letter in found:
+            line = as_line(dead_letter, replayed=dead_letter.offset in dead_letters.replayed)
             sys.stdout.buffer.write(f"{json_text(line)}\n".encode())
         sys.stdout.buffer.flush()
     else:
-        _write_table(found, letters.replayed)
+        _write_table(found, dead_letters.replayed)
     return 0
 
 
-def as_line(letter: StoredDeadLetter, *, replayed: bool) -> dict[str, Any]:
+def as_line(dead_letter: StoredDeadLetter, *, replayed: bool) -> dict[str, Any]:
     """Return a dead letter as `show --json` writes it."""
     return {
-        "letter": letter.offset,
-        "stored_us": letter.timestamp_us,
-        "about": letter.kind,
-        "bucket": letter.bucket,
-        "key": letter.key,
-        "version": letter.version,
-        **({"share": letter.split_number, "split_size": letter.split_size} if letter.split is not None else {}),
-        "record": letter.record,
-        "byte_offset": letter.byte_offset,
-        "error": letter.error,
-        "text": letter.text,
-        "length": letter.length,
-        "payload": letter.payload,
-        "format": letter.format,
-        "topic": letter.topic_partition.topic,
-        "partition": letter.topic_partition.partition,
+        "letter": dead_letter.offset,
+        "stored_us": dead_letter.timestamp_us,
+        "about": dead_letter.kind,
+        "bucket": dead_letter.bucket,
+        "key": dead_letter.key,
+        "version": dead_letter.version,
+        **(
+            {"share": dead_letter.split_number, "split_size": dead_letter.split_size}
+            if dead_letter.split is not None
+            else {}
+        ),
+        "record": dead_letter.record,
+        "byte_offset": dead_letter.byte_offset,
+        "error": dead_letter.error,
+        "text": dead_letter.text,
+        "length": dead_letter.length,
+        "payload": dead_letter.payload,
+        "format": dead_letter.format,
+        "topic": dead_letter.topic_partition.topic,
+        "partition": dead_letter.topic_partition.partition,
         "replayed": replayed,
     }
 
@@ -139,16 +143,16 @@ def _write_payload(
 
 def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) -> None:
     rows = [("letter", "stored (UTC)", "bytes", "replayed", "error", "place")]
-    for letter in found:
-        stored = datetime.fromtimestamp(letter.timestamp_us / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+    for dead_letter in found:
+        stored = datetime.fromtimestamp(dead_letter.timestamp_us / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
         rows.append(
             (
-                str(letter.offset),
+                str(dead_letter.offset),
                 stored,
-                "" if letter.length is None else f"{letter.length:,}",
-                "yes" if letter.offset in replayed else "",
-                printable(letter.error),
-                printable(_where(letter)),
+                "" if dead_letter.length is None else f"{dead_letter.length:,}",
+                "yes" if dead_letter.offset in replayed else "",
+                printable(dead_letter.error),
+                printable(_where(dead_letter)),
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -160,12 +164,12 @@ def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) ->
     sys.stdout.write(f"{counted(len(found), 'dead letter')}\n")
 
 
-def _where(letter: StoredDeadLetter) -> str:
-    split = f", split {letter.split_number}" if letter.split is not None else ""
-    byte = f" (byte {letter.byte_offset})" if letter.byte_offset is not None else ""
-    rest = "from record" if letter.kind == "object" else "record"
-    return f"{letter.bucket}/{letter.key}{split}, {rest} {letter.record}{byte}" + (
-        " on" if letter.kind == "object" else ""
+def _where(dead_letter: StoredDeadLetter) -> str:
+    split = f", split {dead_letter.split_number}" if dead_letter.split is not None else ""
+    byte = f" (byte {dead_letter.byte_offset})" if dead_letter.byte_offset is not None else ""
+    rest = "from record" if dead_letter.kind == "object" else "record"
+    return f"{dead_letter.bucket}/{dead_letter.key}{split}, {rest} {dead_letter.record}{byte}" + (
+        " on" if dead_letter.kind == "object" else ""
     )
 
 
@@ -191,19 +195,23 @@ def replay_dead_letters(
     topic_of(config)
     with reached(config) as connection:
         if dry_run:
-            letters = DeadLetterLog.read(connection, config)
-            found = [letter for letter in chosen(letters.stored, choice) if letter.offset not in letters.replayed]
+            dead_letters = DeadLetterLog.read(connection, config)
+            found = [
+                dead_letter
+                for dead_letter in chosen(dead_letters.stored, choice)
+                if dead_letter.offset not in dead_letters.replayed
+            ]
             _write_table(found, frozenset())
             return 0
         session = Session.begin(connection, config)
-        letters = DeadLetterLog.read(connection, config)  # after the fence: no process adds to them now
+        dead_letters = DeadLetterLog.read(connection, config)  # after the fence: no process adds to them now
         found = [
-            letter
-            for letter in chosen(letters.stored, choice)
-            if letter.offset not in letters.replayed and is_current(letter, session.offsets)
+            dead_letter
+            for dead_letter in chosen(dead_letters.stored, choice)
+            if dead_letter.offset not in dead_letters.replayed and is_current(dead_letter, session.offsets)
         ]
         with iterator_of(task_class, SourceContext(config=config, offsets=session.offsets)) as iterator:
-            counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, letters.notes)
+            counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, dead_letters.notes)
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"

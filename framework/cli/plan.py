@@ -12,7 +12,7 @@ from framework.cli.config_file import ConfigFile
 from framework.cli.output import json_text, printable
 from framework.cli.positions import moment, summary, summary_lines
 from framework.cli.run import is_new, reached, read_config
-from framework.engine.dry_run import Outlook, Part, look_ahead
+from framework.engine.dry_run import DryRun, ObjectTotals, dry_run
 from framework.engine.inspection import inspect
 from framework.engine.local import with_moment
 from framework.model.text import counted
@@ -40,12 +40,12 @@ def show_plan(
     if not ignore_offsets and not is_new(config):
         with reached(config) as connection:
             found = inspect(connection, config)
-    outlook = look_ahead(task_class, config, found)
-    cost = prices.cost(outlook)
+    plan = dry_run(task_class, config, found)
+    cost = prices.cost(plan)
     if as_json:
-        _json({**_outlook_json(outlook), "cost_usd": cost, "prices": attrs.asdict(prices)})
+        _json({**_plan_json(plan), "cost_usd": cost, "prices": attrs.asdict(prices)})
         return 0
-    _write(_outlook_lines(outlook))
+    _write(_plan_lines(plan))
     parts = ", ".join(f"${cost[name]:.4f} for {name.upper()}" for name in ("list", "get", "transfer"))
     _write([f"about ${cost['total']:.4f}: {parts}; prices by --list-price, --get-price, --transfer-price"])
     return 0
@@ -63,16 +63,16 @@ def show_status(task_class: type[AbstractSourceTask], file: ConfigFile, *, no_li
         found = inspect(connection, config)
     figures = {**summary(found), **_log_json(found)}
     table = [*summary_lines(found), *_log_lines(found)]  # before the positions are given away
-    outlook = None if no_list else look_ahead(task_class, config, found)
+    plan = None if no_list else dry_run(task_class, config, found)
     if as_json:
-        lag = {"objects": outlook.total.objects, "bytes": outlook.total.size_bytes} if outlook is not None else None
+        lag = {"objects": plan.total.objects, "bytes": plan.total.size_bytes} if plan is not None else None
         _json({**figures, "lag": lag})
         return 0
     _write(table)
-    if outlook is not None:
-        objects, size = counted(outlook.total.objects, "object"), counted(outlook.total.size_bytes, "byte")
+    if plan is not None:
+        objects, size = counted(plan.total.objects, "object"), counted(plan.total.size_bytes, "byte")
         _write([f"lag: {objects}, {size} listed and not done"])
-        _write(_filtered(outlook))
+        _write(_filtered(plan))
     return 0
 
 
@@ -106,34 +106,34 @@ def _log_lines(found: Inspection) -> Iterator[str]:
     )
 
 
-def _outlook_json(outlook: Outlook) -> dict[str, Any]:
+def _plan_json(plan: DryRun) -> dict[str, Any]:
     return {
-        **attrs.asdict(outlook.total),
-        "begun": outlook.begun,
-        "listed": outlook.listed,
-        "left_out": dict(outlook.filtered),
-        "list_requests": outlook.list_requests,
-        "get_requests": outlook.get_requests,
-        "endings": _groups_json(outlook.endings),
-        "partitions": _groups_json(outlook.topic_partitions),
-        "prefixes": _groups_json(outlook.prefixes),
+        **attrs.asdict(plan.total),
+        "begun": plan.begun,
+        "listed": plan.listed,
+        "left_out": dict(plan.filtered),
+        "list_requests": plan.list_requests,
+        "get_requests": plan.get_requests,
+        "endings": _groups_json(plan.endings),
+        "partitions": _groups_json(plan.topic_partitions),
+        "prefixes": _groups_json(plan.prefixes),
     }
 
 
-def _groups_json(groups: Mapping[str, Part]) -> dict[str, Any]:
+def _groups_json(groups: Mapping[str, ObjectTotals]) -> dict[str, Any]:
     return {name: attrs.asdict(groups[name]) for name in sorted(groups)}
 
 
-def _outlook_lines(outlook: Outlook) -> Iterator[str]:
-    total = outlook.total
-    begun = f", {outlook.begun:,} of them begun before" if outlook.begun else ""
+def _plan_lines(plan: DryRun) -> Iterator[str]:
+    total = plan.total
+    begun = f", {plan.begun:,} of them begun before" if plan.begun else ""
     objects, size = counted(total.objects, "object"), counted(total.size_bytes, "byte")
-    yield f"to read: {objects}, {size}{begun}; {outlook.listed:,} listed"
-    yield from _filtered(outlook)
+    yield f"to read: {objects}, {size}{begun}; {plan.listed:,} listed"
+    yield from _filtered(plan)
     for title, groups in (
-        ("ending", outlook.endings),
-        ("partition", outlook.topic_partitions),
-        ("folder", outlook.prefixes),
+        ("ending", plan.endings),
+        ("partition", plan.topic_partitions),
+        ("folder", plan.prefixes),
     ):
         if groups:
             yield f"{title:<40} {'objects':>12} {'bytes':>20}"
@@ -142,11 +142,11 @@ def _outlook_lines(outlook: Outlook) -> Iterator[str]:
             yield f"{name or '(none)':<40} {group.objects:>12,} {group.size_bytes:>20,}"
         if len(largest) > MAX_ROWS:
             yield f"... and {len(largest) - MAX_ROWS:,} more (--json shows all)"
-    yield f"requests: {outlook.list_requests:,} LIST for each listing, at least {outlook.get_requests:,} GET"
+    yield f"requests: {plan.list_requests:,} LIST for each listing, at least {plan.get_requests:,} GET"
 
 
-def _filtered(outlook: Outlook) -> Iterator[str]:
-    for reason, count in sorted(outlook.filtered.items()):
+def _filtered(plan: DryRun) -> Iterator[str]:
+    for reason, count in sorted(plan.filtered.items()):
         yield f"filtered, {reason}: {counted(count, 'object')}"
 
 

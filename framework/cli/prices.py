@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from framework.engine.dry_run import Outlook
+    from framework.engine.dry_run import DryRun
 
 LIST_PRICE = 0.005
 GET_PRICE = 0.0004
@@ -32,11 +32,11 @@ class Prices:
     get_per_1000: float = GET_PRICE
     transfer_per_gb: float = TRANSFER_PRICE
 
-    def cost(self, outlook: Outlook) -> dict[str, float]:
+    def cost(self, plan: DryRun) -> dict[str, float]:
         """Return the approximate cost of a listing and its reads: `list`, `get`, `transfer`, `total`."""
         parts = {
-            "list": outlook.list_requests / 1000 * self.list_per_1000,
-            "get": outlook.get_requests / 1000 * self.get_per_1000,
-            "transfer": outlook.total.size_bytes / _GIGABYTE * self.transfer_per_gb,
+            "list": plan.list_requests / 1000 * self.list_per_1000,
+            "get": plan.get_requests / 1000 * self.get_per_1000,
+            "transfer": plan.total.size_bytes / _GIGABYTE * self.transfer_per_gb,
         }
         return {**parts, "total": sum(parts.values())}

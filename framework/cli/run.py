@@ -242,7 +242,7 @@ def place_of(config: SourceCommonConfig) -> str:
     return "the source"
 
 
-def _summary(progress: Progress, letters: str | None) -> None:
+def _summary(progress: Progress, dead_letters: str | None) -> None:
     before = f"; {counted(progress.done_before, 'object')} done before" if progress.done_before else ""
     log.info("sent %s of %s%s", counted(progress.records, "record"), counted(progress.delivered, "object"), before)
     if progress.skipped or progress.failed or progress.vanished:
@@ -252,11 +252,11 @@ def _summary(progress: Progress, letters: str | None) -> None:
             *([f"{counted(progress.vanished, 'object')} deleted between list and read"] if progress.vanished else []),
         ]
         log.warning("skipped: %s", ", ".join(parts))
-    if letters is not None and progress.dead_letters:
+    if dead_letters is not None and progress.dead_letters:
         log.warning(
             'stored %s in topic "%s": "dead-letter show" lists them, "dead-letter replay" sends them again',
             counted(progress.dead_letters, "dead letter"),
-            letters,
+            dead_letters,
         )
     if progress.archived:
         log.warning("archived and waited for: %s, counted again in each listing", counted(progress.archived, "object"))

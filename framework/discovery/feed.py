@@ -16,7 +16,7 @@ from typing import Protocol
 import attrs
 from typing_extensions import override
 
-from framework.discovery.splitting import Cutter, InFlight
+from framework.discovery.splitting import InFlight, SplitPolicy
 from framework.discovery.stale_listing import NOT_GIVEN, StaleListingGuard
 from framework.errors import ObjectChangedError, ObjectError
 from framework.model.closing import close_iterator
@@ -174,7 +174,7 @@ class ListingFeed(ObjectFeed):
         once: bool = False,
         start_entry: Callable[[NativeObject, TopicPartition, str], OffsetManagerEntry] = OffsetManagerEntry.start,
         key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
-        cutter: Cutter | None = None,
+        split_policy: SplitPolicy | None = None,
         rest_seconds: Callable[[float], float] = _rest_seconds,
         idle_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -189,7 +189,7 @@ class ListingFeed(ObjectFeed):
         self._once = once
         self._start_entry = start_entry
         self._key_of = key_of
-        self._cutter = cutter or Cutter()
+        self._split_policy = split_policy or SplitPolicy()
         self._rest_seconds = rest_seconds
         self._idle_seconds = idle_seconds
         self._idle_before = 0.0
@@ -381,7 +381,7 @@ class ListingFeed(ObjectFeed):
         first = self._start_entry(native, topic_partition, self._numbering_options)
         if first.generation != generation:
             first = first.changed(generation=generation)
-        split_size = self._cutter.size_for(native)
+        split_size = self._split_policy.size_for(native)
         if not split_size:
             return [self._offsets.add_entry(first)]
         count = count_splits(native.size, split_size)
@@ -391,7 +391,7 @@ class ListingFeed(ObjectFeed):
                 first,
                 split_number=split_number,
                 split_size=split_size,
-                topic_partition=self._cutter.topic_partition(topic_partition, split_number),
+                topic_partition=self._split_policy.topic_partition(topic_partition, split_number),
             )
             for split_number in range(1, count + 1)
         )
@@ -400,7 +400,7 @@ class ListingFeed(ObjectFeed):
         """Begin the splits that version 0.1 had not begun; this version begins all splits of an object together."""
         first, count = begun[0], count_splits(native.size, begun[0].split_size)
         return self._offsets.add_entries(
-            first.another_split(split_number, self._cutter.topic_partition(first.topic_partition, split_number))
+            first.another_split(split_number, self._split_policy.topic_partition(first.topic_partition, split_number))
             for split_number in range(len(begun) + 1, count + 1)
         )
 

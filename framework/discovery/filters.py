@@ -32,7 +32,7 @@ from framework.config.key_template import NOTHING_NAMED, NameMatch
 from framework.discovery.routing import Router
 from framework.errors import ConfigError
 from framework.model.objects import NativeObject, TopicPartition
-from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.selection_scope import SelectionScope
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -255,7 +255,7 @@ def selection_digest(config: SourceCommonConfig, start_key: str | None) -> str:
 
 def selected_objects(
     config: SourceCommonConfig, bucket: str, prefixes: Sequence[str], *, address: str | None = None
-) -> SelectedObjects:
+) -> SelectionScope:
     """Return the scope that positions are bound to: the bucket, and the options that decide which objects are read.
 
     Excluded: `min_age`, as objects that are too young are only deferred; and a later `modified_after`, which adds no
@@ -270,7 +270,7 @@ def selected_objects(
         "[discovery] archived": discovery.archived,
     }
     oldest_ms = _milliseconds(discovery.modified_after, time.time)
-    return SelectedObjects(
+    return SelectionScope(
         address=address,
         bucket=bucket,
         prefixes=tuple(prefixes) or ("",),

@@ -29,7 +29,7 @@ from framework.discovery.feed import REST_FACTOR, Assignment, ListingFeed
 from framework.discovery.splitting import PRUNE_FROM
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.listing_hints import PastListing, TailMark
+from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.manager import OffsetManager
 
 HOLD_SECONDS = 60.0
@@ -62,7 +62,7 @@ class _Prefix:
     floor: str = ""
 
 
-class Tail:
+class IncrementalListing:
     """Start keys of listings. The feed's thread lists; any thread may release objects.
 
     Args:
@@ -92,7 +92,7 @@ class Tail:
         min_age: float = 0.0,
         selection: str,
         offsets: OffsetManager,
-        past: Callable[[str], PastListing],
+        past: Callable[[str], ListingHints],
         list_whole: Callable[[], Iterator[NativeObject]],
         list_behind: Callable[[Mapping[str, str]], Iterator[NativeObject]],
         clock: Callable[[], float] = time.time,
@@ -194,7 +194,7 @@ class Tail:
     # ---- across a restart
 
     def _resume(self) -> None:
-        marks = {prefix.name: self._past(prefix.name).tail for prefix in self._prefixes}
+        marks = {prefix.name: self._past(prefix.name).incremental for prefix in self._prefixes}
         known = [mark for mark in marks.values() if mark is not None and mark.selection == self._selection]
         if len(known) < len(marks):
             return
@@ -213,8 +213,10 @@ class Tail:
         held = any(marks[prefix.name] < prefix.back for prefix in self._prefixes)
         if not held or not self._marks:
             for name, after in marks.items():
-                mark = TailMark(after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._selection)
-                self._offsets.note_listing(name, attrs.evolve(self._past(name), tail=mark))
+                mark = IncrementalMark(
+                    after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._selection
+                )
+                self._offsets.note_listing(name, attrs.evolve(self._past(name), incremental=mark))
             self._marks = marks if held else None
 
     def _prune(self) -> None:
@@ -223,32 +225,32 @@ class Tail:
                 self._in_flight.pop(key, None)
 
 
-class TailFeed(ListingFeed):
+class IncrementalFeed(ListingFeed):
     """Feed whose listings mostly cover only the end of the key range.
 
     Args:
-        tail: start keys of the listings.
-        **options: options of `ListingFeed`; its listing is the tail's.
+        incremental: start keys of the listings.
+        **options: options of `ListingFeed`; its listing is that of `incremental`.
     """
 
-    def __init__(self, tail: Tail, **options: Any) -> None:
-        super().__init__(**{**options, "listing": tail.listing, "rest_seconds": tail.rest_seconds})
-        self._tail = tail
+    def __init__(self, incremental: IncrementalListing, **options: Any) -> None:
+        super().__init__(**{**options, "listing": incremental.listing, "rest_seconds": incremental.rest_seconds})
+        self._incremental = incremental
 
     @override
     def take(self) -> Assignment | None:
         """Return the next new or unfinished object of the listing in progress; start a listing when due."""
         assignment = super().take()
         if assignment is not None:
-            self._tail.assign(assignment)
+            self._incremental.assign(assignment)
         return assignment
 
     @override
     def _defer(self, native: NativeObject) -> None:
-        self._tail.deferred.add(native.key)
+        self._incremental.deferred.add(native.key)
 
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Let a later listing decide about this object, unless it is gone."""
-        self._tail.take_back(assignment, gone=gone)
+        self._incremental.take_back(assignment, gone=gone)
         super().release(assignment, gone=gone)

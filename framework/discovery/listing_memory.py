@@ -6,7 +6,7 @@ import logging
 
 import attrs
 
-from framework.offsets.listing_hints import PastListing, differs_notably, worth_keeping
+from framework.offsets.listing_hints import ListingHints, differs_notably, worth_keeping
 from framework.offsets.manager import OffsetManager
 from framework.storage.listing.histogram import Histogram
 from framework.storage.listing.parallel import Listing, ListingRequest
@@ -33,10 +33,10 @@ class ListingMemory:
         self._histograms: dict[str, Histogram] = {}
         self._reported: set[str] = set()
 
-    def past(self, prefix: str) -> PastListing:
+    def past(self, prefix: str) -> ListingHints:
         """Return the stored hints of the prefix; empty if there are none."""
-        past = self._offsets.past_listing(prefix)
-        return past if past is not None and past.of == self._of else PastListing(of=self._of)
+        past = self._offsets.listing_hints(prefix)
+        return past if past is not None and past.of == self._of else ListingHints(of=self._of)
 
     def request(self, prefix: str, after: str) -> ListingRequest:
         """Return the request for a lister. The first call per prefix warns if the store is known to be unordered."""

@@ -22,7 +22,7 @@ def _nothing(_key: str) -> bool:
 
 
 @attrs.frozen(kw_only=True)
-class Cutter:
+class SplitPolicy:
     """Choose the split size of an object that was not begun. An object that was begun keeps its split size.
 
     Attributes:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Changed:
+class AdminResult:
     """The result of a manual change.
 
     Attributes:
@@ -42,7 +42,7 @@ class Changed:
     positions: int
 
 
-def reset_positions(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> Changed:
+def reset_positions(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> AdminResult:
     """Remove positions, so that their objects are read again from the first record, in a higher generation.
 
     Atomic: nothing has happened until the snapshot is complete. Dead letters of reset objects are marked after it.
@@ -66,7 +66,7 @@ def reset_positions(connection: IggyConnection, config: SourceCommonConfig, rese
     return done
 
 
-def accept_changes(connection: IggyConnection, config: SourceCommonConfig) -> Changed:
+def accept_changes(connection: IggyConnection, config: SourceCommonConfig) -> AdminResult:
     """Accept the topics and the selection as they are now. What positions count as saved stays so.
 
     Where messages after an anchor were removed, reading continues after the saved records. Objects that were partly
@@ -107,7 +107,7 @@ def _change(
     change: Callable[[LogState], None],
     *,
     check: Callable[[LogState], object],
-) -> Changed:
+) -> AdminResult:
     ensure_offsets_topic(connection, config)
     offset_log = OffsetLog(connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name)
     epoch = begin_epoch(offset_log, check=check)
@@ -115,7 +115,7 @@ def _change(
     epoch.open(offset_log)
     session = Session(connection, config, offset_log, epoch)
     session.write_snapshot()
-    return Changed(epoch.number, len(session.offsets))
+    return AdminResult(epoch.number, len(session.offsets))
 
 
 def _reset(state: LogState, reset: Reset) -> None:
@@ -123,8 +123,8 @@ def _reset(state: LogState, reset: Reset) -> None:
         state.positions.remove_object(key.whole())
     state.watermark = reset.opened(state.watermark)
     for prefix, past in list(state.listings.items()):
-        if reset.touches(prefix):  # a tail mark says how far a listing was read
-            state.listings[prefix] = attrs.evolve(past, tail=None)
+        if reset.touches(prefix):  # the mark says how far a listing was read
+            state.listings[prefix] = attrs.evolve(past, incremental=None)
     state.skipped = []
     if reset.everything:
         # old messages are of older generations; changes to the topics no longer matter

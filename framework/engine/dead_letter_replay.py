@@ -75,7 +75,7 @@ class ReplayCounts:
 
 @attrs.frozen
 class _Remade:
-    letter: StoredDeadLetter
+    dead_letter: StoredDeadLetter
     payload: bytes = attrs.field(repr=length_only)
 
 
@@ -104,11 +104,11 @@ class DeadLetterReplay:
         self._refusals: dict[str, str | None] = {}
         self.counts = ReplayCounts()
 
-    def run(self, letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> ReplayCounts:
+    def run(self, dead_letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> ReplayCounts:
         """Replay dead letters, and mark them.
 
         Args:
-            letters: dead letters that are not replayed yet.
+            dead_letters: dead letters that are not replayed yet.
             notes: every marker of earlier replays.
 
         Raises:
@@ -117,19 +117,19 @@ class DeadLetterReplay:
             SourceError: an error of the store or a topic.
         """
         records = [
-            letter
-            for letter in letters
-            if letter.kind == "record" and self._has_place(letter) and self._is_passed(letter)
+            dead_letter
+            for dead_letter in dead_letters
+            if dead_letter.kind == "record" and self._has_place(dead_letter) and self._is_passed(dead_letter)
         ]
         waiting = self._found(records, notes)
         for group in self._groups(self._remade(waiting)):
             self._send(group)
-        self._reopen([letter for letter in letters if letter.kind == "object"])
+        self._reopen([dead_letter for dead_letter in dead_letters if dead_letter.kind == "object"])
         return self.counts
 
-    def _has_place(self, letter: StoredDeadLetter) -> bool:
+    def _has_place(self, dead_letter: StoredDeadLetter) -> bool:
         """Return whether records may go where the dead letter says: any program with access can write dead letters."""
-        topic_partition, partitions = letter.topic_partition, self._session.config.iggy.partitions
+        topic_partition, partitions = dead_letter.topic_partition, self._session.config.iggy.partitions
         if topic_partition.topic not in self._refusals:
             self._refusals[topic_partition.topic] = self._refusal(topic_partition.topic)
         refusal = self._refusals[topic_partition.topic]
@@ -147,38 +147,39 @@ class DeadLetterReplay:
             return None  # a problem with it ends the replay: the user must fix it
         return topic_refusal(self._session.connection, config, topic)
 
-    def _is_passed(self, letter: StoredDeadLetter) -> bool:
+    def _is_passed(self, dead_letter: StoredDeadLetter) -> bool:
         """Return whether the source is past the record; otherwise the source would send it a second time."""
-        key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_split(letter.split_number)
+        key = OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
         entry = self._session.offsets.get_entry(key)
-        if entry is None or entry.version != letter.version or entry.records_done >= letter.record:
+        if entry is None or entry.version != dead_letter.version or entry.records_done >= dead_letter.record:
             return True
         self._stays(RecordError("the source was killed before it had gone beyond the record; start it first"))
         return False
 
-    def _reopen(self, letters: Sequence[StoredDeadLetter]) -> None:
+    def _reopen(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
         """Reopen positions before marking: a dead letter that was only marked would never be replayed."""
         places = {
-            (letter.bucket, letter.key, letter.split_number, letter.version, letter.record - 1) for letter in letters
+            (dead_letter.bucket, dead_letter.key, dead_letter.split_number, dead_letter.version, dead_letter.record - 1)
+            for dead_letter in dead_letters
         }
         self.counts.reopened = reopen_objects(
             self._session,
             lambda entry: (entry.bucket, entry.key, entry.split_number, entry.version, entry.records_done) in places,
         )
-        for at in range(0, len(letters), BATCH_SIZE):
-            self._box.replayed(letters[at : at + BATCH_SIZE])
+        for at in range(0, len(dead_letters), BATCH_SIZE):
+            self._box.replayed(dead_letters[at : at + BATCH_SIZE])
 
     # ---- dead letters that an earlier replay had sent
 
-    def _found(self, letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> list[StoredDeadLetter]:
+    def _found(self, dead_letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> list[StoredDeadLetter]:
         """Mark the dead letters that an earlier, killed replay had sent; return the others."""
-        by_offset = {letter.offset: letter for letter in letters}
+        by_offset = {dead_letter.offset: dead_letter for dead_letter in dead_letters}
         suspects: set[int] = set()
         since: dict[TopicPartition, int] = {}
         for note in notes:
-            noted = [by_offset[offset] for offset in note.letters if offset in by_offset]
+            noted = [by_offset[offset] for offset in note.dead_letters if offset in by_offset]
             suspects.update(map(self._id, noted))
-            for topic_partition in {letter.topic_partition for letter in noted}:
+            for topic_partition in {dead_letter.topic_partition for dead_letter in noted}:
                 end = note.ends.get(topic_partition, 0)
                 since[topic_partition] = min(end, since.get(topic_partition, end))
         found: set[int] = set()
@@ -188,41 +189,43 @@ class DeadLetterReplay:
             ):
                 if REPLAY_HEADER in message.headers and message.message_id in suspects:
                     found.add(message.message_id)
-        done = [letter for letter in letters if self._id(letter) in found]
+        done = [dead_letter for dead_letter in dead_letters if self._id(dead_letter) in found]
         for at in range(0, len(done), BATCH_SIZE):
             self._box.replayed(done[at : at + BATCH_SIZE])
         self.counts.found = len(found)
-        return [letter for letter in letters if self._id(letter) not in found]
+        return [dead_letter for dead_letter in dead_letters if self._id(dead_letter) not in found]
 
-    def _id(self, letter: StoredDeadLetter) -> int:
+    def _id(self, dead_letter: StoredDeadLetter) -> int:
         """Return the id of the message that replays the dead letter."""
         of_object = dead_letter_hash64(
             self._source,
-            letter.bucket,
-            letter.key,
-            letter.version,
-            letter.split_size,
-            generation=letter.generation,
+            dead_letter.bucket,
+            dead_letter.key,
+            dead_letter.version,
+            dead_letter.split_size,
+            generation=dead_letter.generation,
             kind="replayed",
         )
-        return message_id(of_object, letter.split_number, letter.record)
+        return message_id(of_object, dead_letter.split_number, dead_letter.record)
 
     # ---- the records
 
-    def _remade(self, letters: Iterable[StoredDeadLetter]) -> Iterator[_Remade]:
+    def _remade(self, dead_letters: Iterable[StoredDeadLetter]) -> Iterator[_Remade]:
         """Yield the records that can be read now, object by object."""
-        by_object = sorted(letters, key=lambda letter: (*_object_of(letter), letter.record, letter.offset))
+        by_object = sorted(
+            dead_letters, key=lambda dead_letter: (*_object_of(dead_letter), dead_letter.record, dead_letter.offset)
+        )
         for (bucket, key, version, *_), group in itertools.groupby(by_object, key=_object_of):
             wanted = list(group)
             native = self._as_it_was(bucket, key, version)
             read = self._from_object(native, wanted) if native is not None else {}
-            for letter in wanted:
+            for dead_letter in wanted:
                 try:
-                    payload = self._payload(letter, read.get(letter.record))
+                    payload = self._payload(dead_letter, read.get(dead_letter.record))
                 except SkippableError as error:
                     self._stays(error)
                 else:
-                    yield _Remade(letter, payload)
+                    yield _Remade(dead_letter, payload)
 
     def _stays(self, error: SkippableError) -> None:
         self.counts.bad[error.message] = self.counts.bad.get(error.message, 0) + 1
@@ -232,23 +235,23 @@ class DeadLetterReplay:
         native = self._iterator.look_up(NativeObject(bucket=bucket, key=key, size=0, version=version))
         return native if native is not None and native.version == version else None
 
-    def _payload(self, letter: StoredDeadLetter, read: bytes | SkippableError | None) -> bytes:
+    def _payload(self, dead_letter: StoredDeadLetter, read: bytes | SkippableError | None) -> bytes:
         if isinstance(read, bytes):
             return read
         if isinstance(read, RecordError):
             raise read
-        raw = self._box.raw(letter) if letter.payload == "whole" else b""
+        raw = self._box.raw(dead_letter) if dead_letter.payload == "whole" else b""
         if not raw:
             reason = read.message if read is not None else "its object is gone, or there in another version"
             raise RecordError(f"{reason}, and the dead letter does not hold the whole record")
-        return self._iterator.transformer.decode_record(raw, key=letter.key)
+        return self._iterator.transformer.decode_record(raw, key=dead_letter.key)
 
     def _from_object(
-        self, native: NativeObject, letters: Sequence[StoredDeadLetter]
+        self, native: NativeObject, dead_letters: Sequence[StoredDeadLetter]
     ) -> Mapping[int, bytes | SkippableError]:
         """Read the wanted records of an object, or of one of its splits, under the current configuration."""
-        wanted = {letter.record for letter in letters}
-        split, skip = letters[0].split, min(wanted) - 1
+        wanted = {dead_letter.record for dead_letter in dead_letters}
+        split, skip = dead_letters[0].split, min(wanted) - 1
         source, read = self._iterator.get_input_stream(native), self._iterator.transformer
         limits = BatchLimits(records=SCAN_RECORDS)
         if split is not None:
@@ -282,7 +285,7 @@ class DeadLetterReplay:
         size = 0
         for remade_record in remade:
             full = len(group) >= BATCH_SIZE or size >= BATCH_BYTES
-            if full and self._id(remade_record.letter) != self._id(group[-1].letter):
+            if full and self._id(remade_record.dead_letter) != self._id(group[-1].dead_letter):
                 yield group
                 group, size = [], 0
             group.append(remade_record)
@@ -292,23 +295,25 @@ class DeadLetterReplay:
 
     def _send(self, group: Sequence[_Remade]) -> None:
         """Note the ends, send, mark. Dead letters with the same id are one record, which is sent once."""
-        topic_partitions = sorted({remade_record.letter.topic_partition for remade_record in group})
+        topic_partitions = sorted({remade_record.dead_letter.topic_partition for remade_record in group})
         for topic_partition in topic_partitions:
             self._open(topic_partition)
-        letters = [remade_record.letter for remade_record in group]
-        self._box.note(letters, {topic_partition: self._ends[topic_partition] for topic_partition in topic_partitions})
+        dead_letters = [remade_record.dead_letter for remade_record in group]
+        self._box.note(
+            dead_letters, {topic_partition: self._ends[topic_partition] for topic_partition in topic_partitions}
+        )
         for topic_partition in topic_partitions:
             noted = {
-                self._id(remade_record.letter): remade_record
+                self._id(remade_record.dead_letter): remade_record
                 for remade_record in group
-                if remade_record.letter.topic_partition == topic_partition
+                if remade_record.dead_letter.topic_partition == topic_partition
             }
             segments = [self._segment(remade_record) for remade_record in noted.values()]
             for part in wire.cut_segments(segments, BATCH_BYTES):
                 body = wire.encode_send(self._stream, topic_partition.topic, topic_partition.partition, part)
                 self._session.connection.send_raw(self._stream, topic_partition.topic, topic_partition.partition, body)
             self.counts.sent += len(noted)
-        self._box.replayed(letters)
+        self._box.replayed(dead_letters)
 
     def _open(self, topic_partition: TopicPartition) -> None:
         if topic_partition.topic not in self._checked:
@@ -327,21 +332,27 @@ class DeadLetterReplay:
         self._ends[topic_partition] = last[-1].offset + 1 if last else 0
 
     def _segment(self, remade: _Remade) -> wire.Segment:
-        letter = remade.letter
-        native = NativeObject(bucket=letter.bucket, key=letter.key, size=0, version=letter.version)
-        headers = provenance(native, split=letter.split) if self._provenance else {}
-        number = self._id(letter)
+        dead_letter = remade.dead_letter
+        native = NativeObject(bucket=dead_letter.bucket, key=dead_letter.key, size=0, version=dead_letter.version)
+        headers = provenance(native, split=dead_letter.split) if self._provenance else {}
+        number = self._id(dead_letter)
         return wire.Segment(
             id_high=number >> 64,
-            split_number=letter.split_number,
-            first_record=letter.record,
+            split_number=dead_letter.split_number,
+            first_record=dead_letter.record,
             payloads=[remade.payload],
             headers=encode_headers({**headers, REPLAY_HEADER: "1"}),
         )
 
 
-def _object_of(letter: StoredDeadLetter) -> tuple[str, str, str, int, int]:
-    return letter.bucket, letter.key, letter.version, letter.generation or 0, letter.split_number
+def _object_of(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int, int]:
+    return (
+        dead_letter.bucket,
+        dead_letter.key,
+        dead_letter.version,
+        dead_letter.generation or 0,
+        dead_letter.split_number,
+    )
 
 
 __all__ = ["DeadLetterReplay", "ReplayCounts"]

@@ -22,7 +22,7 @@ _CODECS = frozenset({".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".snappy", 
 
 
 @attrs.define(kw_only=True)
-class Part:
+class ObjectTotals:
     """A part of the objects to read.
 
     Attributes:
@@ -35,7 +35,7 @@ class Part:
 
 
 @attrs.frozen(kw_only=True)
-class Outlook:
+class DryRun:
     """The objects that a listing would read.
 
     Attributes:
@@ -50,20 +50,20 @@ class Outlook:
         get_requests: minimum of requests to read the objects: one each; formats that are read in pieces take more.
     """
 
-    total: Part
+    total: ObjectTotals
     begun: int
-    endings: Mapping[str, Part]
-    topic_partitions: Mapping[str, Part]
-    prefixes: Mapping[str, Part]
+    endings: Mapping[str, ObjectTotals]
+    topic_partitions: Mapping[str, ObjectTotals]
+    prefixes: Mapping[str, ObjectTotals]
     listed: int
     filtered: Mapping[str, int]
     list_requests: int
     get_requests: int
 
 
-def look_ahead(
+def dry_run(
     task_class: type[AbstractSourceTask], config: SourceCommonConfig, found: Inspection | None = None
-) -> Outlook:
+) -> DryRun:
     """List the bucket once and decide about each object.
 
     Args:
@@ -84,7 +84,7 @@ def look_ahead(
                 if assignment is not None:
                     tally.add(assignment, iterator.prefixes)
             counts = iterator.feed_counts
-            return tally.outlook(
+            return tally.result(
                 listed=counts.listed if counts is not None else 0,
                 filtered=dict(counts.filtered) if counts is not None else {},
                 list_requests=iterator.statistics.list_requests,
@@ -113,9 +113,9 @@ def _offsets(found: Inspection | None) -> OffsetManager:
 
 @attrs.define
 class _Tally:
-    total: Part = attrs.field(factory=Part)
+    total: ObjectTotals = attrs.field(factory=ObjectTotals)
     begun: int = 0
-    parts: tuple[dict[str, Part], ...] = attrs.field(factory=lambda: ({}, {}, {}))
+    parts: tuple[dict[str, ObjectTotals], ...] = attrs.field(factory=lambda: ({}, {}, {}))
 
     def add(self, assignment: Assignment, prefixes: Sequence[str]) -> None:
         native, entry, size = assignment.native, assignment.entry, assignment.bytes_left
@@ -126,14 +126,14 @@ class _Tally:
             str(entry.topic_partition),
             folder_of(native.key, configured[0] if configured else ""),
         )
-        parts = [part.setdefault(name, Part()) for part, name in zip(self.parts, names, strict=True)]
+        parts = [part.setdefault(name, ObjectTotals()) for part, name in zip(self.parts, names, strict=True)]
         for part in (self.total, *parts):
             part.objects += 1
             part.size_bytes += size
 
-    def outlook(self, *, listed: int, filtered: Mapping[str, int], list_requests: int) -> Outlook:
+    def result(self, *, listed: int, filtered: Mapping[str, int], list_requests: int) -> DryRun:
         endings, topic_partitions, prefixes = self.parts
-        return Outlook(
+        return DryRun(
             total=self.total,
             begun=self.begun,
             endings=endings,

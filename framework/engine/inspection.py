@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.offset_log.codec import Claim
-    from framework.offsets.listing_hints import PastListing
-    from framework.offsets.selection_scope import SelectedObjects
+    from framework.offsets.listing_hints import ListingHints
+    from framework.offsets.selection_scope import SelectionScope
     from framework.offsets.table import PositionMap
 
 
@@ -48,9 +48,9 @@ class Inspection:
     as_of_ms: int
     entries: PositionMap = attrs.field(factory=position_map, repr=length_only)
     anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
-    listings: Mapping[str, PastListing] = attrs.field(factory=dict, repr=length_only)
+    listings: Mapping[str, ListingHints] = attrs.field(factory=dict, repr=length_only)
     watermark: Watermark = attrs.field(factory=Watermark)
-    selected: SelectedObjects | None = None
+    selected: SelectionScope | None = None
     epoch: int = 0
     last_saved_us: int = 0
     log_messages: int = 0

@@ -21,7 +21,7 @@ from framework.engine.restart_policy import RestartPolicy
 from framework.engine.session import IggyTarget, Session
 from framework.engine.standby import Standby
 from framework.errors import IggyUnavailableError, SourceRunningError, TaskClosedError
-from framework.pipeline.sender import Pipeline
+from framework.pipeline.sender import Sender
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -256,7 +256,7 @@ class LocalEngine:
         producer = session.producer()
         try:
             task.start(self._config, offsets=session.offsets, once=self._once)
-            pipeline = Pipeline(
+            sender = Sender(
                 task,
                 producer,
                 self._config,
@@ -264,9 +264,9 @@ class LocalEngine:
                 dead_letters=session.dead_letters(),
                 on_turn=session.look_when_due,
             )
-            self._reporter.watch(task, pipeline)
-            with self._stops(pipeline):
-                pipeline.run()
+            self._reporter.watch(task, sender)
+            with self._stops(sender):
+                sender.run()
             self._finish(session)
         finally:
             self._reporter.unwatch()

@@ -118,13 +118,17 @@ def reference_rows() -> Iterator[tuple[str, str, str, str]]:
 
 
 class MetricsServer:
-    """Answers Prometheus and probes until it is closed; created by `serve`. A context manager."""
+    """Answers Prometheus and probes from `start` until `close`. A context manager."""
 
     def __init__(self, server: WSGIServer) -> None:
         self._server: WSGIServer | None = server
         self.port = int(server.server_port)
         self._thread = threading.Thread(target=server.serve_forever, args=(_LOOK_SECONDS,), name="metrics", daemon=True)
+
+    def start(self) -> Self:
+        """Begin to answer, in a thread."""
         self._thread.start()
+        return self
 
     def close(self) -> None:
         """Free the port. Idempotent."""
@@ -170,7 +174,7 @@ def serve(
     deadline = time.monotonic() + patience_seconds
     while True:
         try:
-            return MetricsServer(BoundedServer(address, _application(read, source)))
+            return MetricsServer(BoundedServer(address, _application(read, source))).start()
         except OSError as exc:
             if exc.errno == errno.EADDRINUSE and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECONDS)

@@ -209,7 +209,7 @@ class ProcessGroup:
         try:
             while True:
                 kind, value = worker.pipe.recv()
-                if kind == "said":
+                if kind == "log":
                     value.repeat()
                     continue
                 with self._changed:

@@ -19,16 +19,16 @@ from framework.pipeline.statistics import TaskStatistics
 
 if TYPE_CHECKING:
     from framework.discovery.feed import FeedCounts
-    from framework.pipeline.sender import Pipeline
+    from framework.pipeline.sender import Sender
     from framework.task import AbstractSourceTask
 
 REPORT_SECONDS = 0.5
 
 
-def statistics_of(task: AbstractSourceTask, pipeline: Pipeline) -> TaskStatistics:
+def statistics_of(task: AbstractSourceTask, sender: Sender) -> TaskStatistics:
     """Return the statistics of a running task."""
     queue, iterator = task.queue, task.iterator
-    parts = [pipeline.statistics]
+    parts = [sender.statistics]
     if iterator is not None:
         parts.append(iterator.statistics)
     if queue is not None:
@@ -80,10 +80,10 @@ class Reporter:
         self._recoveries += 1
         self._idle = False
 
-    def watch(self, task: AbstractSourceTask, pipeline: Pipeline) -> None:
+    def watch(self, task: AbstractSourceTask, sender: Sender) -> None:
         """Watch the task that runs in this process."""
         self.watch_statistics(
-            lambda: statistics_of(task, pipeline),
+            lambda: statistics_of(task, sender),
             lambda: task.iterator.feed_counts if task.iterator is not None else None,
         )
 

@@ -424,10 +424,10 @@ class Session:
             IggyUnavailableError: the connection broke.
         """
         ensure_offsets_topic(connection, config)
-        letters = config.errors.dead_letter_topic
-        if letters is not None:
+        dead_letters = config.errors.dead_letter_topic
+        if dead_letters is not None:
             for warning in ensure_dead_letter_topic(
-                connection, config.iggy.stream, letters, create=config.iggy.create_topics
+                connection, config.iggy.stream, dead_letters, create=config.iggy.create_topics
             ):
                 log.warning("%s", warning)
         offset_log = OffsetLog(

@@ -27,7 +27,7 @@ from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager, PositionDelta
 from framework.offsets.skipped import SkippedCount
 from framework.offsets.table import begin_in
-from framework.pipeline.sender import Pipeline
+from framework.pipeline.sender import Sender
 from framework.pipeline.statistics import TaskStatistics
 
 if TYPE_CHECKING:
@@ -137,51 +137,62 @@ class WorkerPlan:
 
 
 class TaskRun:
-    """A task that runs for a leader. Create it, `run` it in the same thread, `close` it; call `stop` from any thread.
+    """A task that runs for a leader. `start` it, `run` it in the same thread, `close` it; call `stop` from any thread."""
 
-    Args:
-        plan: the worker's plan.
-        feed: the objects that the leader assigns.
-        connect: opens the task's connection to Iggy.
-
-    Raises:
-        IggyUnavailableError, IggyAuthError: no connection.
-        UnknownOutcomeError: the epoch is over.
-        SourceError: starting the task failed.
-    """
-
-    def __init__(self, plan: WorkerPlan, feed: HandedFeed, *, connect: Connect = open_connection) -> None:
+    def __init__(self, plan: WorkerPlan, task: AbstractSourceTask, connection: IggyConnection) -> None:
         config = plan.config
-        self._epoch = plan.epoch
-        self.task: AbstractSourceTask = plan.task_class()
-        self._connection = connect(plan.address, config)
+        self.task = task
+        self._plan = plan
+        self._connection = connection
+        self._log = OffsetLog(
+            connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name
+        )
+        self._log.next_offset = plan.log_from
+        self._due = DuePolls(FOLLOW_SECONDS)
+        self._sender: Sender
+
+    @classmethod
+    def start(cls, plan: WorkerPlan, feed: HandedFeed, *, connect: Connect = open_connection) -> TaskRun:
+        """Connect, claim the partitions, and start the task.
+
+        Args:
+            plan: the worker's plan.
+            feed: the objects that the leader assigns.
+            connect: opens the task's connection to Iggy.
+
+        Raises:
+            IggyUnavailableError, IggyAuthError: no connection.
+            UnknownOutcomeError: the epoch is over.
+            SourceError: starting the task failed.
+        """
+        task = plan.task_class()
+        run = cls(plan, task, connect(plan.address, plan.config))
         try:
-            self._log = OffsetLog(
-                self._connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name
-            )
-            self._log.next_offset = plan.log_from
-            self._due = DuePolls(FOLLOW_SECONDS)
-            state = plan.state()
-            claim = claim_partitions(self._log, state, plan.epoch, plan.partitions)
-            store = LogOffsetStore(self._log, state, epoch=plan.epoch, writer=claim.token, pipelined=True)
-            offsets = OffsetManager(
-                store, positions=state.positions, anchors=state.anchors, skipped_lately=plan.skipped_lately
-            )
-            opener = PartitionOpener(self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token)
-            opener.open(plan.topics.keys() | plan.anchors.keys())
-            self.task.start(config, offsets=offsets, feed=feed, once=plan.once)
-            self.pipeline = Pipeline(
-                self.task,
-                make_producer(self._connection, config, offsets),
-                config,
-                open_partition=opener.open_one,
-                on_saved=self._saved,
-                dead_letters=IggyDeadLetters.of(self._connection, config),
-                on_turn=self._look_when_due,
-            )
+            run._start(feed)
         except BaseException:
-            self.close()
+            run.close()
             raise
+        return run
+
+    def _start(self, feed: HandedFeed) -> None:
+        plan, config, state = self._plan, self._plan.config, self._plan.state()
+        claim = claim_partitions(self._log, state, plan.epoch, plan.partitions)
+        store = LogOffsetStore(self._log, state, epoch=plan.epoch, writer=claim.token, pipelined=True)
+        offsets = OffsetManager(
+            store, positions=state.positions, anchors=state.anchors, skipped_lately=plan.skipped_lately
+        )
+        opener = PartitionOpener(self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token)
+        opener.open(plan.topics.keys() | plan.anchors.keys())
+        self.task.start(config, offsets=offsets, feed=feed, once=plan.once)
+        self._sender = Sender(
+            self.task,
+            make_producer(self._connection, config, offsets),
+            config,
+            open_partition=opener.open_one,
+            on_saved=self._saved,
+            dead_letters=IggyDeadLetters.of(self._connection, config),
+            on_turn=self._look_when_due,
+        )
 
     def _saved(self, delta: PositionDelta) -> None:
         self.task.offsets.forget_final(delta.entries)  # otherwise a worker would hold every object that it ever read
@@ -189,20 +200,20 @@ class TaskRun:
     def _look_when_due(self) -> None:
         if self._due.take():
             for message in self._log.follow():
-                if message.epoch > self._epoch and message.kind in {"claim", "opening"}:
+                if message.epoch > self._plan.epoch and message.kind in {"claim", "opening"}:
                     raise UnknownOutcomeError(f'another epoch of source "{self._log.source}" began')
 
     def run(self) -> None:
-        """Send the assigned objects until the leader closes the feed, or `stop`. Raises what `Pipeline.run` raises."""
-        self.pipeline.run()
+        """Send the assigned objects until the leader closes the feed, or `stop`. Raises what `Sender.run` raises."""
+        self._sender.run()
 
     def stop(self) -> None:
         """End `run` soon, positions saved."""
-        self.pipeline.stop()
+        self._sender.stop()
 
     def statistics(self) -> TaskStatistics:
         """Return the current statistics."""
-        return statistics_of(self.task, self.pipeline)
+        return statistics_of(self.task, self._sender)
 
     def close(self) -> None:
         """Stop the reader and close the connection. Idempotent."""

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 FIGURES_SECONDS = 0.5
 
 
-class Voice:
+class LeaderPipe:
     """The pipe to the leader, shared by the worker's threads. If the leader is gone, messages are dropped.
 
     The garbage collector may run finalizers that log at any time, even while this thread is sending a message.
@@ -54,41 +54,41 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
     limit_arenas()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader stops the workers in its own order
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    voice = Voice(pipe)
+    leader = LeaderPipe(pipe)
     # The leader writes the worker's log, too: with the leader's log options, and above its progress bar.
-    logging.getLogger().addHandler(LogForwarder(lambda said: voice.tell("said", said)))
-    serve(plan, pipe, voice)
+    logging.getLogger().addHandler(LogForwarder(lambda line: leader.tell("log", line)))
+    serve(plan, pipe, leader)
     leave(0)  # the leader has everything it needs
 
 
-def serve(plan: WorkerPlan, pipe: Connection, voice: Voice, *, connect: Connect = open_connection) -> None:
+def serve(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, *, connect: Connect = open_connection) -> None:
     """Run one task to its end and report how it ended: all of `work` that does not concern the process as a whole."""
     try:
-        _run(plan, pipe, voice, connect)
+        _run(plan, pipe, leader, connect)
     except SourceError as error:
-        voice.tell("failed", portable(error))
+        leader.tell("failed", portable(error))
     except Exception as error:
         log.exception("a worker failed")
-        voice.tell("failed", FatalError(f"{type(error).__name__}: {error}"))
+        leader.tell("failed", FatalError(f"{type(error).__name__}: {error}"))
     finally:
         pipe.close()
 
 
-def _run(plan: WorkerPlan, pipe: Connection, voice: Voice, connect: Connect) -> None:
+def _run(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, connect: Connect) -> None:
     def released(assignment: Assignment, gone: bool) -> None:
-        voice.tell("released", (assignment, gone))
+        leader.tell("released", (assignment, gone))
 
     feed = HandedFeed(on_release=released)
-    run = TaskRun(plan, feed, connect=connect)
+    run = TaskRun.start(plan, feed, connect=connect)
     ended = threading.Event()
     try:
         threading.Thread(target=_listen, args=(pipe, feed, run), name="leader", daemon=True).start()
-        threading.Thread(target=_send_statistics, args=(voice, run, ended), name="statistics", daemon=True).start()
+        threading.Thread(target=_send_statistics, args=(leader, run, ended), name="statistics", daemon=True).start()
         try:
             run.run()
         finally:
             ended.set()
-        voice.tell("ended", run.statistics())
+        leader.tell("ended", run.statistics())
     finally:
         run.close()
 
@@ -107,6 +107,6 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
         run.stop()  # the leader is gone: save what is confirmed and end
 
 
-def _send_statistics(voice: Voice, run: TaskRun, ended: threading.Event) -> None:
+def _send_statistics(leader: LeaderPipe, run: TaskRun, ended: threading.Event) -> None:
     while not ended.wait(FIGURES_SECONDS):
-        voice.tell("statistics", run.statistics())
+        leader.tell("statistics", run.statistics())

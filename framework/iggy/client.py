@@ -84,7 +84,7 @@ class IggyConnection:
     # ---- life
 
     def connect(self) -> Self:
-        """Connects and logs in.
+        """Connect and log in.
 
         Raises:
             IggyUnavailableError: no answer at the address within the limit.
@@ -115,7 +115,7 @@ class IggyConnection:
         return self
 
     def close(self) -> None:
-        """Gives the connection up without waiting for what is under way. May be called twice."""
+        """Give the connection up without waiting for what is under way. May be called twice."""
         if not self._closed and self._requests is not None and self._pid == os.getpid():
             self._requests.stop("it was closed")
         self._closed = True
@@ -158,17 +158,9 @@ class IggyConnection:
         """This connection as the server lists it."""
         return self._command("ask for the own client id", wire.OWN_CLIENT, b"", wire.parse_own_client)
 
-    def own_client_id(self) -> int:
-        """This connection's number at the server."""
-        return self.own_client().client_id
-
     def clients(self) -> tuple[ConnectedClient, ...]:
         """Every client connected to the server."""
         return self._command("list the clients", wire.ALL_CLIENTS, b"", wire.parse_clients)
-
-    def client_ids(self) -> frozenset[int]:
-        """The numbers of every client connected to the server."""
-        return frozenset(client.client_id for client in self.clients())
 
     def missing_rights(self, stream: str, topics: Iterable[Right]) -> list[str] | None:
         """What the user may not do of what a source does, in words; None when the server does not tell.
@@ -207,7 +199,7 @@ class IggyConnection:
     # ---- streams and topics
 
     def ensure_stream(self, stream: str) -> None:
-        """Makes the stream when it is missing."""
+        """Make the stream when it is missing."""
         wire.encode_name(stream)
         what = f'make stream "{stream}"'
         if self._call(f'look up stream "{stream}"', lambda client: client.get_stream(stream), bool):
@@ -233,7 +225,7 @@ class IggyConnection:
         )
 
     def create_topic(self, stream: str, topic: str, partitions: int, *, segment_bytes: int | None = None) -> None:
-        """Makes a topic that keeps what it confirmed: persisted, saved message by message, no expiry, no size limit.
+        """Make a topic that keeps what it confirmed: persisted, saved message by message, no expiry, no size limit.
 
         An existing one counts as made: the reply to an earlier try may have been lost.
 
@@ -265,7 +257,7 @@ class IggyConnection:
         self._create(f'make topic "{topic}" in stream "{stream}"', start)
 
     def delete_segments(self, stream: str, topic: str, partition: int, count: int) -> None:
-        """Deletes the `count` oldest sealed segments of a partition; the one being written always stays."""
+        """Delete the `count` oldest sealed segments of a partition; the one being written always stays."""
         self._command(
             f"delete segments of {_place(stream, topic, partition)}",
             wire.DELETE_SEGMENTS,
@@ -276,7 +268,7 @@ class IggyConnection:
     # ---- messages
 
     def submit_send(self, stream: str, topic: str, partition: int, body: bytes) -> Future[tuple[Confirmation, ...]]:
-        """Sends a body made by `wire.encode_send`; the names are for messages. The future holds the confirmations."""
+        """Send a body made by `wire.encode_send`; the names are for messages. The future holds the confirmations."""
         return self._submit(
             f"send to {_place(stream, topic, partition)}",
             lambda client: client.send_binary_request(wire.SEND_MESSAGES, body),
@@ -287,7 +279,7 @@ class IggyConnection:
     def submit_messages(
         self, stream: str, topic: str, partition: int, messages: list[apache_iggy.SendMessage]
     ) -> Future[tuple[Confirmation, ...]]:
-        """Sends the official client's own messages: the slow way, for servers whose layout we do not know."""
+        """Send the official client's own messages: the slow way, for servers whose layout we do not know."""
 
         def confirmations(response: apache_iggy.SendMessagesResponse) -> tuple[Confirmation, ...]:
             return tuple(
@@ -316,7 +308,7 @@ class IggyConnection:
         message_id: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Stores one message and waits: for the log of positions and the like, not for the hot path.
+        """Store one message and wait: for the log of positions and the like, not for the hot path.
 
         Args:
             stream: its name.
@@ -370,7 +362,7 @@ class IggyConnection:
         )
 
     def ensure_group(self, stream: str, topic: str, group: str) -> None:
-        """Makes a consumer group when it is missing.
+        """Make a consumer group when it is missing.
 
         Raises:
             IggyAuthError, IggyProtocolError: this user may not, or the server has no groups.
@@ -379,12 +371,12 @@ class IggyConnection:
         self._create(what, lambda client: client.create_consumer_group(stream, topic, group))
 
     def has_group(self, stream: str, topic: str, group: str) -> bool:
-        """Whether a topic has a consumer group of that name."""
+        """Return whether a topic has a consumer group of that name."""
         what = f'look up consumer group "{group}" of topic "{topic}", stream "{stream}"'
         return self._call(what, lambda client: client.get_consumer_group(stream, topic, group), bool)
 
     def join_group(self, stream: str, topic: str, group: str) -> None:
-        """Makes this connection a member of a consumer group, made when it is missing.
+        """Make this connection a member of a consumer group, made when it is missing.
 
         A real server drops a member 61 seconds after it fell silent, and no other silent connection, ever.
 

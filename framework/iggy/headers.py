@@ -70,11 +70,6 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
     return bytes(block)
 
 
-def split_headers(headers: Mapping[str, str]) -> dict[str, str | bytes]:
-    """Return the pieces of `encode_headers` as a mapping, for the official client's message."""
-    return {name: value.decode() if kind == _STRING else value for name, value, kind in _pieces(headers)}
-
-
 def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
     """Return the mapping that was passed to `encode_headers`, from the headers of a stored message.
 

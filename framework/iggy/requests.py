@@ -80,7 +80,7 @@ class RequestQueue:
         return request.future  # type: ignore[return-value]  # `finish` gives the T
 
     def stop(self, reason: str) -> None:
-        """Ends it soon: what is under way fails as a break does, what waits was not sent. May be called twice."""
+        """End it soon: what is under way fails as a break does, what waits was not sent. May be called twice."""
         self._loop.call_soon_threadsafe(self._end, reason)
 
     @property

@@ -52,7 +52,7 @@ class IggyProducer(Producer):
             recover, then make a new connection and a new producer.
         stream: name of the stream; the partitions name topic and partition.
         source: the source's name, part of every message id.
-        headers: `"provenance"` (bucket, key, version, share) or `"none"`.
+        headers: `"provenance"` (bucket, key, version, split) or `"none"`.
         max_in_flight: requests under way or waiting; one more makes `send` block.
         native: whether to encode requests ourselves; None asks the server for its version and decides.
     """
@@ -80,7 +80,7 @@ class IggyProducer(Producer):
         self._closed = False
 
     def expect_above(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Says that the partition holds a message at `offset` already: confirmations must lie above it.
+        """Say that the partition holds a message at `offset` already: confirmations must lie above it.
 
         Called after a recovery, with the anchors it began the epoch with, before anything is sent.
         """
@@ -150,7 +150,7 @@ class IggyProducer(Producer):
         split_number = batch.entry.split_number
         if not (0 <= split_number <= MAX_SPLIT and batch.last_record <= MAX_RECORD):
             raise RecordError(
-                f"no message id: at most {MAX_SPLIT} shares and {MAX_RECORD} records",
+                f"no message id: at most {MAX_SPLIT} splits and {MAX_RECORD} records",
                 location=batch.native.location,
                 record_number=batch.last_record,
             )
@@ -182,7 +182,7 @@ class IggyProducer(Producer):
                 )
 
     def _object(self, batch: RecordBatch) -> tuple[int, bytes]:
-        """Hash and header block of the batch's object or share, worked out once for those lately seen."""
+        """Hash and header block of the batch's object or split, cached for recent ones."""
         native, entry = batch.native, batch.entry
         name = (
             native.bucket,
@@ -207,7 +207,7 @@ class IggyProducer(Producer):
     def _encode(
         self, topic_partition: TopicPartition, segments: list[wire.Segment], sent_us: int
     ) -> tuple[int, Callable[[], Future[tuple[Confirmation, ...]]]]:
-        """How many messages, and the call that submits them."""
+        """Return how many messages, and the call that submits them."""
         count = sum(len(segment.payloads) for segment in segments)
         place = self._stream, topic_partition.topic, topic_partition.partition
         if self._speaks_native():

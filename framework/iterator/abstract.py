@@ -21,22 +21,22 @@ from typing_extensions import Self, override
 
 from framework.discovery.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed
 from framework.discovery.filters import RoutedSelection, Selector, selected_objects, selection_digest
-from framework.discovery.incremental import Tail, TailFeed
-from framework.discovery.key_list.feed import NamedFeed
-from framework.discovery.key_list.resolver import NamedObjects
+from framework.discovery.incremental import IncrementalFeed, IncrementalListing
+from framework.discovery.key_list.feed import KeyListFeed
+from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.routing import Router
-from framework.discovery.splitting import Cutter
+from framework.discovery.splitting import SplitPolicy
 from framework.errors import StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.model.batches import RecordBatch, SourceRecord
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
-from framework.offsets.listing_hints import PastListing
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
 from framework.pipeline.error_budget import SkipLimits
 from framework.pipeline.object_reader import ObjectRead
 from framework.pipeline.statistics import TaskStatistics
 from framework.storage.outage import StoreOutage
-from framework.storage.prefetch import FetchAhead, FetchedInput
+from framework.storage.prefetch import FetchedInput, Prefetcher
 from framework.transformer import BatchLimits, ObjectInput, Transformer
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._once = once
         self._feed: ObjectFeed | None = feed
         self._feed_lock = threading.Lock()
-        self._ahead = FetchAhead(objects=config.input.prefetch_objects, max_bytes=config.input.prefetch_bytes)
+        self._ahead = Prefetcher(objects=config.input.prefetch_objects, max_bytes=config.input.prefetch_bytes)
         self._window: deque[tuple[Assignment, FetchedInput]] = deque()
         self._window_bytes = 0
         self._current: Generator[RecordBatch, None, None] | None = None
@@ -156,16 +156,16 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def create_feed(self) -> ObjectFeed:
         """Make the feed of repeated listings with the configuration's filters and routes."""
         start_key = self.start_key
-        tail = self._create_tail()
+        incremental = self._create_incremental()
         selector = Selector(self.config, self.store_clock, prefixes=self.prefixes)
         selector.remember_logs(self.get_table_log_keys())
         named = self.named_objects
         make_feed: Callable[..., ListingFeed] = ListingFeed
         defer: Callable[[str], None] | None = None
-        if tail is not None:
-            make_feed, defer = partial(TailFeed, tail), tail.deferred.add
+        if incremental is not None:
+            make_feed, defer = partial(IncrementalFeed, incremental), incremental.deferred.add
         elif named is not None:
-            make_feed, defer = partial(NamedFeed, named), named.defer
+            make_feed, defer = partial(KeyListFeed, named), named.defer
 
         def defer_object(native: NativeObject) -> None:
             self.offsets.tracker.defer(native)
@@ -184,7 +184,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             once=self._once,
             start_entry=self.create_offset_manager_entry,
             key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
-            cutter=Cutter(
+            split_policy=SplitPolicy(
                 split_size=self.config.input.split_size or 0,
                 partitions=self.config.iggy.partitions,
                 can_split=self.transformer.can_split,
@@ -195,12 +195,12 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.offsets.tracker.open(None if math.isinf(window) or named is not None else int(window * 1000))
         return feed
 
-    def _create_tail(self) -> Tail | None:
-        """Make the tail of discovery mode `incremental`; None in other modes, and with `once`: it lists everything."""
+    def _create_incremental(self) -> IncrementalListing | None:
+        """Make the listing of discovery mode `incremental`; None in other modes, and with `once`: it lists everything."""
         discovery, start_key = self.config.discovery, self.start_key
         if discovery.mode != "incremental" or self._once:
             return None
-        return Tail(
+        return IncrementalListing(
             prefixes=self.prefixes,
             base=start_key or "",
             lookback_keys=discovery.lookback_keys,
@@ -208,24 +208,24 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             min_age=discovery.min_age,
             selection=selection_digest(self.config, start_key),
             offsets=self.offsets,
-            past=self.past_listing,
+            past=self.listing_hints,
             list_whole=lambda: self.get_native_item_stream(start_key),
-            list_behind=self.get_tail_stream,
+            list_behind=self.get_incremental_stream,
         )
 
-    def get_tail_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
+    def get_incremental_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
         """Yield the objects of each prefix after its own start key, as `get_native_item_stream` does for a single key.
 
         For discovery mode `incremental`. By default yields everything after the lowest start key: more than requested.
         """
         return self.get_native_item_stream(min(starts.values()) or None)
 
-    def past_listing(self, prefix: str) -> PastListing:
+    def listing_hints(self, prefix: str) -> ListingHints:
         """Return the listing hints of a prefix; empty when there are none."""
-        return self.offsets.past_listing(prefix) or PastListing(of="")
+        return self.offsets.listing_hints(prefix) or ListingHints(of="")
 
     @property
-    def named_objects(self) -> NamedObjects | None:
+    def named_objects(self) -> KeyListResolver | None:
         """The supplied list that `get_native_item_stream` reads from; None when it lists the bucket."""
         return None
 

@@ -12,15 +12,15 @@ from typing_extensions import override
 
 from framework.discovery.filters import log_prefixes
 from framework.discovery.key_list.location import place_of
-from framework.discovery.key_list.resolver import NamedObjects
+from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.key_list.source import KeyList
 from framework.discovery.listing_memory import ListingMemory
 from framework.errors import ListingError, ObjectNotFoundError, TaskClosedError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.objects import NativeObject
-from framework.offsets.listing_hints import PastListing
+from framework.offsets.listing_hints import ListingHints
 from framework.storage.listing.first_contact import SinglePages
-from framework.storage.listing.limiter import CallPace, set_pace
+from framework.storage.listing.limiter import CallLimiter, set_limiter
 from framework.storage.listing.parallel import Listing, ListingRequest, list_parallel
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
@@ -86,17 +86,16 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._pages = SinglePages(store, policy, page_size, self._count_retry)
         self._memory = ListingMemory(self.offsets, store, page_size)
         self._listing: Listing | None = None
-        self._listing_began: float | None = None
         self._listing_idle_seconds = 0.0
         self._began_monotonic = time.monotonic()
         self._clock_offset: float | None = None  # offset from this machine's monotonic clock to the store's time
         discovery = config.discovery
         if discovery.list_requests_per_second is not None or discovery.list_bytes_per_second is not None:
-            budget = CallPace(
+            budget = CallLimiter(
                 requests_per_second=discovery.list_requests_per_second,
                 bytes_per_second=discovery.list_bytes_per_second,
             )
-            set_pace(store, budget)
+            set_limiter(store, budget)
         self._lookups = Lookups(
             store,
             policy,
@@ -107,11 +106,11 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         )
         self._named = self._name_objects() if config.discovery.mode == "keys" else None
 
-    def _name_objects(self) -> NamedObjects:
+    def _name_objects(self) -> KeyListResolver:
         """Build the objects of the configured list of keys. No I/O."""
         discovery = self.config.discovery
         place = place_of(discovery.keys or "", self._lookups)
-        return NamedObjects(
+        return KeyListResolver(
             KeyList(place, form=discovery.keys_format, encoding=discovery.keys_encoding, bucket=self._store.bucket),
             self._lookups,
             self.offsets,
@@ -133,7 +132,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @property
     @override
-    def named_objects(self) -> NamedObjects | None:
+    def named_objects(self) -> KeyListResolver | None:
         return self._named
 
     @property
@@ -196,20 +195,16 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         return self._stream(dict.fromkeys(self._prefixes, offset or ""), whole=offset == self._start_key)
 
     @override
-    def get_tail_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
+    def get_incremental_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
         return self._stream(starts, whole=False)
 
     def _stream(self, starts: Mapping[str, str], *, whole: bool) -> Iterator[NativeObject]:
-        self._listing_began = None
-        self._began_monotonic = began = time.monotonic()
+        self._began_monotonic = time.monotonic()
         for prefix, after in starts.items():
-            for native in self._list(prefix, after, whole=whole):
-                if self._listing_began is None:
-                    self._listing_began = self.store_clock() - (time.monotonic() - began)
-                yield native
+            yield from self._list(prefix, after, whole=whole)
 
     @override
-    def past_listing(self, prefix: str) -> PastListing:
+    def listing_hints(self, prefix: str) -> ListingHints:
         return self._memory.past(prefix)
 
     def _list(self, prefix: str, after: str, *, whole: bool) -> Iterator[NativeObject]:
@@ -262,12 +257,12 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         """Yield the objects of a listing; add its counts to this iterator's counts, and take over its clock."""
         calls = retries = 0
         idle_before = self._listing_idle_seconds
-        told = False
+        clock_is_set = False
         try:
             while True:
                 objects = next(listing, None)
-                if listing.server_time_ms is not None and not told:
-                    told = True
+                if listing.server_time_ms is not None and not clock_is_set:
+                    clock_is_set = True
                     self._set_clock(listing.server_time_ms)
                     # the listing began before this request, so this is never later than its true start
                     passed = time.monotonic() - self._began_monotonic
@@ -301,15 +296,6 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     @override
     def listing_idle_seconds(self) -> float:
         return self._listing_idle_seconds
-
-    @property
-    def listing_began(self) -> float | None:
-        """Start of the current or last listing: seconds since 1970 by the store's clock.
-
-        Never later than the true start: an object written before it and shown by the listing has an earlier time. None
-        until the listing shows its first object.
-        """
-        return self._listing_began
 
     @override
     def get_table_log_keys(self) -> Iterable[str]:

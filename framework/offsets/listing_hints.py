@@ -27,7 +27,7 @@ DISTINGUISHING = 4
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class TailMark:
+class IncrementalMark:
     """The resume key of a prefix in discovery mode `incremental`; see `framework.discovery.incremental`.
 
     Attributes:
@@ -46,20 +46,20 @@ def _frozen(histogram: Iterable[tuple[str, int]]) -> Histogram:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class PastListing:
+class ListingHints:
     """Hints for the next listing of a prefix. All of them refer to a single place: `of`.
 
     Attributes:
         of: the bucket as `s3://bucket`, and its endpoint; hints about another place are ignored.
         histogram: distribution of the keys; empty for small or unordered listings.
         unordered: the store listed out of order before: list it as a single chain of pages from the start.
-        tail: discovery mode `incremental` only.
+        incremental: discovery mode `incremental` only.
     """
 
     of: str
     histogram: Histogram = attrs.field(default=(), converter=_frozen, repr=length_only)
     unordered: bool = False
-    tail: TailMark | None = None
+    incremental: IncrementalMark | None = None
 
 
 def worth_keeping(histogram: Histogram, page_size: int) -> Histogram:

@@ -20,8 +20,8 @@ from framework.errors import NotAcknowledgedError
 from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.listing_hints import PastListing
-from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.listing_hints import ListingHints
+from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.skipped import SkippedCount
 from framework.offsets.table import PositionMap, PositionView, begin_in, position_map
 from framework.offsets.watermark import Watermark
@@ -51,9 +51,9 @@ class PositionDelta:
     entries: Sequence[OffsetManagerEntry] = ()
     anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     removed: Sequence[OffsetManagerKey] = ()
-    listings: Mapping[str, PastListing] = attrs.field(factory=dict)
+    listings: Mapping[str, ListingHints] = attrs.field(factory=dict)
     skipped: int = 0
-    selected: SelectedObjects | None = None
+    selected: SelectionScope | None = None
     written: Collection[TopicPartition] = ()
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
@@ -95,7 +95,7 @@ class OffsetStore(abc.ABC):
         """
         self.save(delta)
 
-    def load_listings(self) -> Mapping[str, PastListing]:
+    def load_listings(self) -> Mapping[str, ListingHints]:
         """Return the saved listing hints by prefix.
 
         By default none: each start then lists without hints.
@@ -109,10 +109,10 @@ class MemoryOffsetStore(OffsetStore):
     def __init__(self) -> None:
         self.entries = position_map()
         self.anchors: dict[TopicPartition, Anchor] = {}
-        self.listings: dict[str, PastListing] = {}
+        self.listings: dict[str, ListingHints] = {}
 
     @override
-    def load_listings(self) -> Mapping[str, PastListing]:
+    def load_listings(self) -> Mapping[str, ListingHints]:
         return self.listings
 
     @override
@@ -136,7 +136,7 @@ class MemoryOffsetStore(OffsetStore):
 
 
 @attrs.frozen(slots=True)
-class TailItem:
+class UnsavedCount:
     """An acknowledged count that is not saved.
 
     Attributes:
@@ -159,12 +159,12 @@ class PartitionState:
     Attributes:
         hold_back: number of last messages that a killed server may lose; 0 when it loses none.
         last: the last message that was acknowledged, or found in the partition.
-        tail: unsaved counts, in the order of the partition.
+        unsaved: unsaved counts, in the order of the partition.
     """
 
     hold_back: int = 0
     last: Anchor | None = None
-    tail: deque[TailItem] = attrs.field(factory=deque)
+    unsaved: deque[UnsavedCount] = attrs.field(factory=deque)
 
 
 class OffsetManager:
@@ -203,7 +203,7 @@ class OffsetManager:
         positions: PositionMap | None = None,
         anchors: dict[TopicPartition, Anchor] | None = None,
         watermark: Watermark | None = None,
-        selected: SelectedObjects | None = None,
+        selected: SelectionScope | None = None,
         skipped_lately: Sequence[SkippedCount] = (),
         known_topics: Collection[str] = (),
         topic_refusal: Callable[[str], str | None] | None = None,
@@ -226,10 +226,10 @@ class OffsetManager:
         )  # partitions that hold counts back and received messages since the last flush
         self._dirty_anchors: set[TopicPartition] = set()
         self._removed: dict[OffsetManagerKey, None] = {}
-        self._listings: dict[str, PastListing] = {}
-        self._dirty_listings: dict[str, PastListing] = {}
+        self._listings: dict[str, ListingHints] = {}
+        self._dirty_listings: dict[str, ListingHints] = {}
         self._selected = selected
-        self._new_selected: SelectedObjects | None = None
+        self._new_selected: SelectionScope | None = None
         self.tracker = WatermarkTracker(self)
 
     def __len__(self) -> int:
@@ -348,12 +348,12 @@ class OffsetManager:
             known = self._positions.find_pending(entry.get_manager_key())
         return known is None or not known.is_of(entry) or known.finished  # a final position of any version is finished
 
-    def past_listing(self, prefix: str) -> PastListing | None:
+    def listing_hints(self, prefix: str) -> ListingHints | None:
         """Return the hints of the last listing of that prefix."""
         with self.lock:
             return self._listings.get(prefix)
 
-    def note_listing(self, prefix: str, past: PastListing) -> None:
+    def note_listing(self, prefix: str, past: ListingHints) -> None:
         """Set hints for the next listing of that prefix; the next flush writes them."""
         with self.lock:
             self._listings[prefix] = self._dirty_listings[prefix] = past
@@ -364,11 +364,11 @@ class OffsetManager:
             self._skipped += count
 
     @property
-    def selected(self) -> SelectedObjects | None:
+    def selected(self) -> SelectionScope | None:
         """The selection of objects."""
         return self._selected
 
-    def select(self, selected: SelectedObjects) -> None:
+    def select(self, selected: SelectionScope) -> None:
         """Bind the positions to the selection; it is written before any position starts.
 
         Raises:
@@ -384,7 +384,7 @@ class OffsetManager:
             if known != selected:
                 self._selected = self._new_selected = selected
 
-    def _keep_selected(self, selected: SelectedObjects | None) -> None:
+    def _keep_selected(self, selected: SelectionScope | None) -> None:
         """Restore a selection that could not be saved, unless a newer selection exists."""
         if self._new_selected is None:
             self._new_selected = selected
@@ -481,12 +481,12 @@ class OffsetManager:
             saved = entry.records_done
         else:
             saved = known.records_saved if known is not None and known.generation == entry.generation else 0
-            partition.tail.append(TailItem(partition.last, key, entry.generation, entry.records_done))
+            partition.unsaved.append(UnsavedCount(partition.last, key, entry.generation, entry.records_done))
         if saved != entry.records_saved:
             entry = entry.changed(records_saved=saved)
         self._positions[key] = self._dirty[key] = entry
 
-    def _save_tail(self, topic_partition: TopicPartition) -> None:
+    def _save_count(self, topic_partition: TopicPartition) -> None:
         """Advance saved counts and the anchor as far as no crash can revert them.
 
         A killed server loses at most the last `hold_back - 1` messages of a partition; so a message with that many
@@ -495,9 +495,9 @@ class OffsetManager:
         partition = self._partitions[topic_partition]
         assert partition.last is not None
         limit = partition.last.offset - partition.hold_back
-        tail = partition.tail
-        while tail and tail[0].anchor.offset <= limit:
-            item = tail.popleft()
+        unsaved = partition.unsaved
+        while unsaved and unsaved[0].anchor.offset <= limit:
+            item = unsaved.popleft()
             self._anchors[topic_partition] = item.anchor
             self._dirty_anchors.add(topic_partition)
             entry = self._positions.find(item.key)
@@ -529,7 +529,7 @@ class OffsetManager:
             with self.lock:
                 written = self._held | self._dirty_anchors
                 for topic_partition in self._held:
-                    self._save_tail(topic_partition)
+                    self._save_count(topic_partition)
                 entries, removed, topic_partitions = self._dirty, self._removed, self._dirty_anchors
                 listings, skipped, selected = self._dirty_listings, self._skipped, self._new_selected
                 delta = PositionDelta(
@@ -584,12 +584,12 @@ class OffsetManager:
         with self.lock:
             return self._positions.view()
 
-    def snapshot_listings(self) -> dict[str, PastListing]:
+    def snapshot_listings(self) -> dict[str, ListingHints]:
         """Return the known listing hints by prefix."""
         with self.lock:
             return dict(self._listings)
 
-    def observe_listings(self, listings: Mapping[str, PastListing]) -> None:
+    def observe_listings(self, listings: Mapping[str, ListingHints]) -> None:
         """Merge listing hints from a log."""
         with self.lock:
             self._listings.update(listings)

@@ -15,7 +15,7 @@ def _frozen(prefixes: Iterable[str]) -> tuple[str, ...]:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class SelectedObjects:
+class SelectionScope:
     """The objects that a configuration selects.
 
     Attributes:
@@ -34,7 +34,7 @@ class SelectedObjects:
     oldest_ms: int | None = None
     changes_accepted: bool = False
 
-    def check(self, before: SelectedObjects, watermark: Watermark) -> None:
+    def check(self, before: SelectionScope, watermark: Watermark) -> None:
         """Reject a watermark that may hide objects which were not selected when it advanced.
 
         Adding or removing a prefix is safe: each prefix has its own ranges. A later `modified_after` is safe, too: it
@@ -56,18 +56,18 @@ class SelectedObjects:
                 f"selected now is read, also what was finished long ago; or give the source another [source] name"
             )
 
-    def left_of(self, before: SelectedObjects, watermark: Watermark) -> Watermark:
+    def left_of(self, before: SelectionScope, watermark: Watermark) -> Watermark:
         """Return the watermark for this selection, given the watermark of `before`: empty after a relevant change."""
         return Watermark(bucket=self.bucket) if any(self._changes(before, watermark)) else watermark
 
-    def _moved(self, before: SelectedObjects) -> Iterator[str]:
+    def _moved(self, before: SelectionScope) -> Iterator[str]:
         if before.bucket != self.bucket:
             yield f'the bucket ("{before.bucket}" then, "{self.bucket}" now)'
         elif before.address is not None and self.address is not None and before.address != self.address:
             names = [f'"{address}"' if address else "its vendor's" for address in (before.address, self.address)]
             yield f"the address of the store ({names[0]} then, {names[1]} now)"
 
-    def _changes(self, before: SelectedObjects, watermark: Watermark) -> Iterator[str]:
+    def _changes(self, before: SelectionScope, watermark: Watermark) -> Iterator[str]:
         if not watermark:
             return
         yield from self._moved(before)

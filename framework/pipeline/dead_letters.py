@@ -52,7 +52,7 @@ class DeadLetter:
 class DeadLetterBox(Protocol):
     """A destination for dead letters."""
 
-    def send(self, letters: Sequence[DeadLetter]) -> None:
+    def send(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Store dead letters, in order; return when all are confirmed.
 
         Raises:

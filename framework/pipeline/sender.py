@@ -97,9 +97,9 @@ class ObjectLines:
             "seconds": round(seconds, 3),
         }
         if entry.split_size:
-            fields["share"] = entry.split_number
+            fields["split"] = entry.split_number
         if batch.failure:
-            fields["given_up"] = type(batch.failure.error).__name__
+            fields["error"] = type(batch.failure.error).__name__
         objects_log.info("object done", extra=fields)
 
 
@@ -127,7 +127,7 @@ class PolledTask(Protocol):
         """Commit the positions of batches that the server has confirmed."""
 
 
-class Pipeline:
+class Sender:
     """Run a task to its end, or until it is stopped. Single-threaded; `stop` may come from another thread.
 
     Args:
@@ -269,14 +269,14 @@ class Pipeline:
             and buffer.size_bytes + batch.size_bytes <= self._batch_bytes
         )
 
-    def _send_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+    def _send_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Store dead letters before any later record is sent.
 
         Recovery treats everything before a stored record as done.
         """
-        if self._dead_letters is not None and letters:
-            self._dead_letters.send(letters)
-            self.statistics.dead_letters += len(letters)
+        if self._dead_letters is not None and dead_letters:
+            self._dead_letters.send(dead_letters)
+            self.statistics.dead_letters += len(dead_letters)
 
     def _send_waiting(self, *, all_of_them: bool = False, longer_by: float = 0.0) -> None:
         limit = self._clock() - self._linger - longer_by

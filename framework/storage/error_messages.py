@@ -65,11 +65,11 @@ def innermost(error: BaseException) -> str:
         if not isinstance(inner, BaseException) or inner is bottom:
             break
         bottom = inner
-    said = redact(str(bottom))
+    message = redact(str(bottom))
     # urllib3: "<botocore.awsrequest.AWSHTTPConnection object at 0x7f...>: Failed to ...": the object adds nothing.
-    said = re.sub(r"<[^<>]*object at 0x[0-9a-f]+>(?:: )?", "", said)
+    message = re.sub(r"<[^<>]*object at 0x[0-9a-f]+>(?:: )?", "", message)
     name = type(error).__name__
-    return f"{name}: {said}" if said else name
+    return f"{name}: {message}" if message else name
 
 
 _QUERY = re.compile(r"(https?://)(?:[^\s/@'\"]*@)?([^\s?'\"]*)\?[^\s'\"]*")
@@ -85,7 +85,7 @@ def redact(text: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether traffic to that host stays on this machine."""
+    """Return whether traffic to that host stays on this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

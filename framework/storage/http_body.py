@@ -170,7 +170,7 @@ EMPTY = EmptyStream()
 
 
 def announces_length(headers: Mapping[str, str]) -> bool:
-    """Whether the head announces the body's length; otherwise only the body's end shows it."""
+    """Return whether the head announces the body's length; otherwise only the body's end shows it."""
     length = headers.get("content-length")
     return length is not None and length.isdecimal() and length.isascii() and len(length) <= _LENGTH_DIGITS
 

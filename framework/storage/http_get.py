@@ -115,7 +115,7 @@ class ObjectGet:
             raise self._judge.failure(error, self.native) from error
 
     def announces_length(self) -> bool:
-        """Whether the answer announces the length of its body; waits for it."""
+        """Return whether the answer announces the length of its body; waits for it."""
         answer = self._answer
         if answer is None:
             return False

@@ -34,7 +34,7 @@ from framework.storage.http_errors import (
     HttpReadTimeoutError,
     HttpTlsError,
 )
-from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom
 
 log = logging.getLogger(__name__)
@@ -369,13 +369,13 @@ class _Transfer:
 class HttpLoop:
     """The GETs of one store. Threads may share it; its thread starts with the first request, also in a forked process.
 
-    Requests made ahead are started in order, as many at once as `CallPace` allows: it starts low, and halves when the
+    Requests made ahead are started in order, as many at once as `CallLimiter` allows: it starts low, and halves when the
     store throttles. A request that a reader waits for is started at once.
     """
 
     def __init__(self, options: HttpOptions) -> None:
         self.options = options
-        self.pace = CallPace(most=options.max_connections)
+        self.limiter = CallLimiter(most=options.max_connections)
         self.now = 0.0
         self.paused: list[HttpAnswer] = []
         self._lock = threading.Lock()
@@ -555,7 +555,7 @@ class HttpLoop:
             self._waiting.appendleft(heapq.heappop(self._later)[2])
         waiting = self._waiting
         while waiting:
-            permitted = self.pace.take(1) == 1
+            permitted = self.limiter.take(1) == 1
             if not permitted and not self._all_paused:
                 break
             answer = waiting.popleft()
@@ -620,7 +620,7 @@ class HttpLoop:
         answer.transfer = None
         if answer.permitted:
             answer.permitted = False
-            self.pace.give_back(1, succeeded=succeeded)
+            self.limiter.give_back(1, succeeded=succeeded)
 
     def _collect(self, multi: Any) -> None:
         """End the answers whose transfers have ended."""
@@ -629,8 +629,8 @@ class HttpLoop:
             left, done, failed = multi.info_read()
             for curl in done:
                 self._end(self._transfers[curl], None)
-            for curl, code, said in failed:
-                self._end(self._transfers[curl], self._failure(code, said))
+            for curl, code, message in failed:
+                self._end(self._transfers[curl], self._failure(code, message))
 
     def _end(self, transfer: _Transfer, failure: HttpError | None) -> None:
         answer = transfer.answer
@@ -643,7 +643,7 @@ class HttpLoop:
         status = status_in(answer.lines)
         good = failure is None and status < _REFUSALS
         if status in _THROTTLED:
-            self.pace.throttled(answer.sent_at)
+            self.limiter.throttled(answer.sent_at)
         self._give_back(answer, succeeded=good)
         if not answer.ended:
             answer.failure = failure
@@ -664,19 +664,19 @@ class HttpLoop:
         heapq.heappush(self._later, (self.now + delay, next(self._numbers), answer))
         return True
 
-    def _failure(self, code: int, said: str) -> HttpError:
+    def _failure(self, code: int, message: str) -> HttpError:
         if code == pycurl.E_PARTIAL_FILE:
-            return HttpCutError(said)
+            return HttpCutError(message)
         if code == pycurl.E_OPERATION_TIMEDOUT:
-            return HttpConnectTimeoutError(said)
+            return HttpConnectTimeoutError(message)
         if code in _TLS:
-            said = f"WRONG_VERSION: {said}" if "wrong version" in said.lower() else said
-            return HttpTlsError(said if code == pycurl.E_SSL_CONNECT_ERROR else f"CERTIFICATE: {said}")
-        if self.options.proxy and (code in _PROXY or "CONNECT tunnel" in said):
-            return HttpProxyError(said)
+            message = f"WRONG_VERSION: {message}" if "wrong version" in message.lower() else message
+            return HttpTlsError(message if code == pycurl.E_SSL_CONNECT_ERROR else f"CERTIFICATE: {message}")
+        if self.options.proxy and (code in _PROXY or "CONNECT tunnel" in message):
+            return HttpProxyError(message)
         if code in (pycurl.E_COULDNT_CONNECT, pycurl.E_COULDNT_RESOLVE_HOST):
-            return HttpConnectError(said)
-        return HttpError(said or f"libcurl's error {code}")
+            return HttpConnectError(message)
+        return HttpError(message or f"libcurl's error {code}")
 
     def _end_silent(self) -> None:
         limit = self.now - self.options.read_seconds

@@ -1,6 +1,6 @@
 """Prefetching: many objects are requested at once, delivered in order, within a limit of bytes.
 
-Each small object would cost a round trip; here the round trips overlap. All streams of a `FetchAhead` share one budget
+Each small object would cost a round trip; here the round trips overlap. All streams of a `Prefetcher` share one budget
 of bytes. The object being delivered (the head) may always hold one chunk, so the budget cannot block it.
 """
 
@@ -38,7 +38,7 @@ class FetchBudget:
         self.blocked: set[Callable[[], None]] = set()
 
     def has_room(self, size: int, *, is_head: bool, is_empty: bool) -> bool:
-        """Whether a stream may hold that many bytes more. The caller holds `changed`."""
+        """Return whether a stream may hold that many bytes more. The caller holds `changed`."""
         limit = self.limit if is_head else self.limit_ahead
         return self.used + size <= limit or (is_head and is_empty)
 
@@ -280,7 +280,7 @@ class FetchedInput:
             self._stream = None
 
 
-class FetchAhead:
+class Prefetcher:
     """What one iterator reads ahead, and its budget.
 
     A store that can begin a read without blocking does so, and needs no threads; others are read by a thread each.
@@ -290,11 +290,6 @@ class FetchAhead:
         self.objects = max(1, objects)
         self._budget = FetchBudget(max_bytes)
         self._pool = DaemonThreads(min(self.objects, MAX_THREADS), name="fetch")
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes currently held."""
-        return self._budget.used
 
     def fetch(self, source: ObjectInput, start: int, end: int | None = None) -> FetchedInput:
         """Start reading the bytes `start .. end - 1` of an object, or all from `start` on; returns at once."""

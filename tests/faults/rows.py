@@ -187,7 +187,7 @@ HOSTILE_ROWS = (
             "tests/unit/iggy/dead_letters/test_topic.py",
             "tests/unit/iggy/test_named_topics.py",
             "tests/unit/engine/test_metrics.py",
-            "tests/unit/engine/spark/test_line.py",
+            "tests/unit/engine/spark/test_stop_channel.py",
         ),
     ),
 )

@@ -222,7 +222,7 @@ def test_whoever_joins_gets_the_credentials_that_the_server_was_started_with(tmp
     ):
         assert (joined.owned, joined.url) == (False, owner.url)
         with IggyConnection(IggyAddress.parse(joined.url)) as opened:
-            assert opened.own_client_id() > 0
+            assert opened.own_client().client_id > 0
 
 
 def test_a_client_without_the_password_neither_fills_memory_nor_stays_nor_keeps_the_server(tmp_path):

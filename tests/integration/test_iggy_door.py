@@ -74,12 +74,11 @@ def seen(messages):
 
 def test_who_is_connected(address, connection):
     own = connection.own_client()
-    assert connection.own_client_id() == own.client_id
     with IggyConnection(address).connect() as other:
-        assert {own.client_id, other.own_client_id()} <= connection.client_ids()
+        gone = other.own_client()
+        assert {own.client_id, gone.client_id} <= {client.client_id for client in connection.clients()}
         assert own in other.clients()
-        gone = other.own_client_id()
-    wait_until(lambda: gone not in connection.client_ids())
+    wait_until(lambda: gone.client_id not in {client.client_id for client in connection.clients()})
 
 
 def test_the_server_tells_a_version_we_know(connection):
@@ -105,7 +104,7 @@ def test_host_names_are_resolved(address):
         pytest.skip("the server is not on this machine")
     named = IggyAddress(host="localhost", port=address.port, user=address.user, password=address.password)
     with IggyConnection(named).connect() as connection:
-        assert connection.own_client_id()
+        assert connection.own_client().client_id
 
 
 def test_nobody_listens():

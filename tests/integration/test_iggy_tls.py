@@ -133,7 +133,7 @@ def test_a_certificate_that_is_right_is_accepted(authority, plain, names, domain
         tls_proxy(authority.server(*names), (plain.host, plain.port)) as port,
         connect(plain, port, authority.pem, domain) as connection,
     ):
-        assert connection.own_client_id() >= 0
+        assert connection.own_client().client_id >= 0
 
 
 @pytest.mark.parametrize(

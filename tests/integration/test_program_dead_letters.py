@@ -58,13 +58,13 @@ def check_letters(program, bad, *, repeated=False):
         bad: key -> bad records.
         repeated: whether it was killed: then a letter may be there twice, with the same id.
     """
-    letters = program.messages("dead")
+    dead_letters = program.messages("dead")
     if repeated:
-        letters = list({one.id: one for one in letters}.values())
-    found = Counter((one.key, int(one.headers["record"]), one.payload) for one in letters)
+        dead_letters = list({one.id: one for one in dead_letters}.values())
+    found = Counter((one.key, int(one.headers["record"]), one.payload) for one in dead_letters)
     assert found == Counter((key, number, line) for key, lines in bad.items() for number, line in lines.items())
-    assert len({one.id for one in letters}) == len(letters)
-    assert all(one.record == int(one.headers["record"]) for one in letters)
+    assert len({one.id for one in dead_letters}) == len(dead_letters)
+    assert all(one.record == int(one.headers["record"]) for one in dead_letters)
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
@@ -117,10 +117,14 @@ def test_an_object_cut_short_leaves_one_letter(program, moto_bucket):
     moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b'{"n":2}']))
     moto_bucket.put("in/b.jsonl.gz", gzip.compress(jsonl([b'{"n":%d}' % n for n in range(50)]))[:-12])
     ended = program.once()
-    (letter,) = program.messages("dead")
-    assert (letter.headers["letter"], letter.key, letter.record) == ("object", "in/b.jsonl.gz", program.count() - 1)
-    assert letter.headers["error"] == "TruncatedObjectError"
-    assert letter.payload == b'{"payload":"none"}'
+    (dead_letter,) = program.messages("dead")
+    assert (dead_letter.headers["letter"], dead_letter.key, dead_letter.record) == (
+        "object",
+        "in/b.jsonl.gz",
+        program.count() - 1,
+    )
+    assert dead_letter.headers["error"] == "TruncatedObjectError"
+    assert dead_letter.payload == b'{"payload":"none"}'
     assert "the rest of 1 object" in ended.err
     program.once()
     assert program.count("dead") == 1

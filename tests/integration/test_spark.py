@@ -233,7 +233,7 @@ def test_dead_letters_of_a_killed_python_worker_are_all_there(spark, moto_bucket
         errors={"tolerance": "skip_record", "dead_letter_topic": "dead"},
     )
 
-    def letters():
+    def dead_letters():
         with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
             return [
                 ((message.headers["key"], int(message.headers["record"])), message.message_id)
@@ -247,7 +247,7 @@ def test_dead_letters_of_a_killed_python_worker_are_all_there(spark, moto_bucket
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with contextlib.suppress(Exception):  # not there yet
-                if len(letters()) > 10:
+                if len(dead_letters()) > 10:
                     for pid in workers_of_spark():
                         os.kill(pid, signal.SIGKILL)
                     killed.set()
@@ -263,8 +263,8 @@ def test_dead_letters_of_a_killed_python_worker_are_all_there(spark, moto_bucket
     records = [(key, number) for key, number, _ in stored(iggy_url, stream_name, "letters")]
     assert (len(records), set(records)) == (len(good), good)
     # at least once: a letter that was stored right before the kill comes again, under the same id
-    assert {record for record, _ in letters()} == bad
-    assert len({message_id for _, message_id in letters()}) == len(bad)
+    assert {record for record, _ in dead_letters()} == bad
+    assert len({message_id for _, message_id in dead_letters()}) == len(bad)
 
 
 def parent_of(pid):

@@ -594,7 +594,7 @@ LIVES = {"source": run_source, "reset": run_reset, "accept": run_accept, "replay
 
 def begin_history(tuning):
     """What is kept in modules and does not belong to one history; and limits that are lower than a user's."""
-    limiter._paces.clear()
+    limiter._limiters.clear()
     codec.PART_BYTES = tuning.get("part_bytes", 1 << 20)
     snapshots.SNAPSHOT_RECORDS = tuning.get("snapshot_records", 1000)
     snapshots.COMPACT_FROM = tuning.get("compact_from", 10_000)

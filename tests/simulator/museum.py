@@ -135,9 +135,9 @@ def no_mark():
 
 def any_place():
     """Positions are not bound to the place of the bucket."""
-    from framework.offsets.selection_scope import SelectedObjects
+    from framework.offsets.selection_scope import SelectionScope
 
-    SelectedObjects._moved = lambda self, before: iter(())
+    SelectionScope._moved = lambda self, before: iter(())
 
 
 def any_numbering():
@@ -169,8 +169,8 @@ def anchor_ahead():
             self._anchors[topic_partition] = last
             self._dirty_anchors.add(topic_partition)
 
-    real = OffsetManager._save_tail
-    OffsetManager._save_tail = save_tail
+    real = OffsetManager._save_count
+    OffsetManager._save_count = save_tail
 
 
 def leader_by_stale_counts():

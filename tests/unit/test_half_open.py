@@ -18,17 +18,17 @@ import pytest
 
 from framework.engine.processes import ProcessGroup, _Worker
 from framework.engine.report import Reporter
-from framework.engine.spark import bundles, packages
+from framework.engine.spark import packages, range_batch
 from framework.engine.spark.group import SparkGroup
-from framework.engine.spark.line import DriverLine, held
-from framework.engine.worker import Voice
+from framework.engine.spark.stop_channel import StopChannel, held
+from framework.engine.worker import LeaderPipe
 from framework.errors import ConfigError, FatalError
 from framework.iggy.embedded import launcher as embedded
 from framework.iggy.embedded.launcher import EmbeddedServer
 from framework.iggy.embedded.service import Service
 from framework.iggy.offset_log.state import LogState
 from framework.offsets.manager import OffsetManager
-from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.parallel import list_parallel
 from framework.storage.retry import RetryPolicy
 from framework.task import SourceContext, iterator_of
@@ -95,16 +95,16 @@ def test_so_is_the_one_that_lists_for_several_processes(made):
 
 
 def test_so_is_the_one_that_lists_for_spark_and_the_line_with_it(made):
-    group = SparkGroup(HalfTask, source_config(engine="spark"), SESSION, CONTEXT, once=True, hold_line=True)
+    group = SparkGroup(HalfTask, source_config(engine="spark"), SESSION, CONTEXT, once=True, use_stop_channel=True)
     with pytest.raises(ConfigError):
         run(group)
     assert [one.closes for one in made] == [1]
-    assert group._line._listener.fileno() == -1
+    assert group._stop_channel._listener.fileno() == -1
 
 
 def test_so_is_the_one_that_lists_on_an_executor(made):
-    bundle = bundles.Bundle(task_class=HalfTask, config=source_config(), prefix="", tasks=())
-    (listed,) = bundles.list_bundle(bundle)
+    batch = range_batch.RangeBatch(task_class=HalfTask, config=source_config(), prefix="", tasks=())
+    (listed,) = range_batch.list_batch(batch)
     assert isinstance(listed.failure, ConfigError)
     assert [one.closes for one in made] == [1]
 
@@ -155,21 +155,21 @@ def test_a_worker_whose_collector_writes_to_the_log_while_it_tells_something_doe
 
     def send(message):
         if not told:
-            voice.tell("said", "never retrieved")  # a finalizer runs wherever something is made
+            leader.tell("said", "never retrieved")  # a finalizer runs wherever something is made
         told.append(message)
 
-    voice = Voice(SimpleNamespace(send=send))
-    in_time(lambda: voice.tell("figures", 1))
+    leader = LeaderPipe(SimpleNamespace(send=send))
+    in_time(lambda: leader.tell("figures", 1))
     assert told == [("figures", 1), ("said", "never retrieved")]
 
 
-def test_a_listing_that_nobody_closed_is_ended_in_the_middle_of_a_call_of_its_pace():
+def test_a_listing_that_nobody_closed_is_ended_in_the_middle_of_a_call_of_its_limiter():
     """The collector may do it wherever something is made, also while that lock is held."""
-    pace, kept = CallPace(), []
-    kept.append(list_parallel(MemoryStore(), policy=RetryPolicy(), pace=pace))
+    limiter, kept = CallLimiter(), []
+    kept.append(list_parallel(MemoryStore(), policy=RetryPolicy(), limiter=limiter))
 
     def collect():
-        with pace._lock:
+        with limiter._lock:
             kept.clear()
 
     in_time(collect)
@@ -189,7 +189,9 @@ def test_a_format_that_is_not_there_opens_no_line(monkeypatch):
     opened = []
     monkeypatch.setattr(packages, "ship_packages", lambda _: None)
     monkeypatch.setattr(packages, "needed_modules", lambda *_: fail(ConfigError("no such format")))
-    monkeypatch.setattr(DriverLine, "of", lambda _: opened.append(DriverLine("127.0.0.1", "127.0.0.1")) or opened[0])
+    monkeypatch.setattr(
+        StopChannel, "of", lambda _: opened.append(StopChannel("127.0.0.1", "127.0.0.1").open()) or opened[0]
+    )
     with pytest.raises(ConfigError):
         packages.require_packages(CONTEXT, MemorySourceTask, source_config())
     assert all(one._listener.fileno() == -1 for one in opened)

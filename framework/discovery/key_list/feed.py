@@ -8,13 +8,13 @@ from typing_extensions import override
 
 from framework.discovery.feed import Assignment, ListingFeed
 from framework.discovery.filters import FilterReason
-from framework.discovery.key_list.resolver import NamedObjects
+from framework.discovery.key_list.resolver import KeyListResolver
 from framework.model.objects import NativeObject
 
 _YOUNG = FilterReason.TOO_YOUNG.value
 
 
-class NamedFeed(ListingFeed):
+class KeyListFeed(ListingFeed):
     """Lists only released and deferred objects again, as long as the key list is unchanged.
 
     Args:
@@ -22,7 +22,7 @@ class NamedFeed(ListingFeed):
         **options: of `ListingFeed`; its listing is `named.objects`.
     """
 
-    def __init__(self, named: NamedObjects, **options: Any) -> None:
+    def __init__(self, named: KeyListResolver, **options: Any) -> None:
         super().__init__(**options)
         self._named = named
         self._whole_filtered: dict[str, int] = {}

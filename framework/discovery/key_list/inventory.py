@@ -115,7 +115,7 @@ def _bucket(name: str) -> str:
     return name.rpartition(":::")[2]
 
 
-class Checker:
+class DataFileCheck:
     """Counts and hashes the bytes of a data file, and compares them with the manifest."""
 
     def __init__(self, data: DataFile, origin: str) -> None:
@@ -150,7 +150,7 @@ def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, orig
     Raises:
         KeyListError: it differs from the manifest.
     """
-    checker = Checker(data, origin)
+    checker = DataFileCheck(data, origin)
     while chunk := source.read(_COPY_BYTES):
         checker.add(chunk)
         if target is not None:

@@ -71,7 +71,7 @@ class _Lookup:
         return self.answer.done()
 
 
-class NamedObjects:
+class KeyListResolver:
     """The objects of a list, listing after listing. One thread iterates; `released` and `defer` may come from any.
 
     Attributes:

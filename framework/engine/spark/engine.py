@@ -27,7 +27,7 @@ class SparkEngine(LocalEngine):
     """Runs a source on Spark, continuously or once. Epochs, positions and guarantee are those of the local engine."""
 
     _context: SparkContext | None = None
-    _hold_line = False
+    _use_stop_channel = False
 
     @override
     def run(self) -> Progress:
@@ -50,7 +50,9 @@ class SparkEngine(LocalEngine):
         name = f"iggy-cloud-sources {self._config.source.name}"
         with spark_context(self._config.spark, name=name, stopping=self._stopping) as context:
             if context is not None:
-                self._hold_line = require_packages(context, self._task_class, self._config, stopping=self._stopping)
+                self._use_stop_channel = require_packages(
+                    context, self._task_class, self._config, stopping=self._stopping
+                )
             self._context = context
             yield
 
@@ -64,7 +66,12 @@ class SparkEngine(LocalEngine):
         if self._context is None:  # a stop came first
             return
         group = SparkGroup(
-            self._task_class, self._config, session, self._context, once=self._once, hold_line=self._hold_line
+            self._task_class,
+            self._config,
+            session,
+            self._context,
+            once=self._once,
+            use_stop_channel=self._use_stop_channel,
         )
         with self._stops(group):
             group.run(self._stopping, self._reporter)

@@ -21,9 +21,9 @@ from pyspark import StorageLevel
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
-from framework.engine.spark.bundles import Bundle, RangeListed, list_bundle, packed, unpacked
 from framework.engine.spark.listing import wave_lister
 from framework.engine.spark.packages import ship_packages
+from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
 from framework.errors import ObjectChangedError, ObjectError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject, TopicPartition
@@ -106,12 +106,12 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
     task_class, config = source
     context = spark.sparkContext
     ship_packages(context)
-    kept: list[RDD[RangeListed]] = []
+    kept: list[RDD[RangeListing]] = []
     on_driver: list[bytes] = []
 
-    def run(wave: Sequence[Bundle]) -> list[RangeListed]:
-        listed = context.parallelize(wave, len(wave)).flatMap(list_bundle).persist(StorageLevel.MEMORY_AND_DISK)
-        reports = listed.map(RangeListed.report).collect()
+    def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
+        listed = context.parallelize(wave, len(wave)).flatMap(list_batch).persist(StorageLevel.MEMORY_AND_DISK)
+        reports = listed.map(RangeListing.report).collect()
         kept.append(listed)
         return reports
 

@@ -24,9 +24,9 @@ from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
 from framework.engine.spark.failures import lost_job
 from framework.engine.spark.job import JobResult, SparkJob, run_job
-from framework.engine.spark.line import DriverLine
 from framework.engine.spark.listing import spark_lister
 from framework.engine.spark.partitions import PartitionBoard
+from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, spark_thread
 from framework.engine.task_run import WorkerPlan
 from framework.errors import SourceError
@@ -90,8 +90,8 @@ class SparkGroup:
         session: the leader's side of the epoch.
         context: Spark's context.
         once: end after one complete listing.
-        hold_line: whether executors can reach the driver, so that jobs end in order; see
-            `framework.engine.spark.line`.
+        use_stop_channel: whether executors can reach the driver, so that jobs end in order; see
+            `framework.engine.spark.stop_channel`.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class SparkGroup:
         context: SparkContext,
         *,
         once: bool,
-        hold_line: bool,
+        use_stop_channel: bool,
     ) -> None:
         self._task_class = task_class
         self._config = config
@@ -122,7 +122,7 @@ class SparkGroup:
         self._live = TaskStatistics()
         self._due = DuePolls(FOLLOW_SECONDS)
         self._stopping_since = math.inf
-        self._line = DriverLine.of(context) if hold_line else None  # last: nothing may fail behind it
+        self._stop_channel = StopChannel.of(context) if use_stop_channel else None  # last: nothing may fail after it
 
     def stop(self) -> None:
         """Stop the jobs, in a separate thread: `run` and the jobs may be waiting for an answer of Iggy."""
@@ -130,8 +130,8 @@ class SparkGroup:
 
     def _request_stop(self) -> None:
         self._stopping_since = min(self._stopping_since, time.monotonic())
-        if self._line is not None:
-            self._line.close()
+        if self._stop_channel is not None:
+            self._stop_channel.close()
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Work until everything is done (once), `stopping` is set, or a job fails.
@@ -140,7 +140,7 @@ class SparkGroup:
             SourceError: of the first failed job; an `UnknownOutcomeError` when Spark lost it: recover.
         """
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
-        with self._closed_line(), iterator_of(self._task_class, context) as iterator:
+        with self._closed_channel(), iterator_of(self._task_class, context) as iterator:
             if isinstance(iterator, StoreRecordIterator):
                 make = spark_lister(self._context, self._task_class, self._config, group=self._listing_group)
                 iterator.list_with(make)
@@ -173,13 +173,13 @@ class SparkGroup:
             raise self._failure
 
     @contextlib.contextmanager
-    def _closed_line(self) -> Iterator[None]:
-        """Yield the line, open from the start so that a stop finds it, and close it in any case."""
+    def _closed_channel(self) -> Iterator[None]:
+        """Keep the stop channel open from the start, so that a stop finds it; close it in any case."""
         try:
             yield
         finally:
-            if self._line is not None:
-                self._line.close()
+            if self._stop_channel is not None:
+                self._stop_channel.close()
 
     # ---- handing out
 
@@ -203,7 +203,7 @@ class SparkGroup:
         self._jobs += 1
         number, job = (
             self._jobs,
-            SparkJob(plan=plan, assignments=given, line=self._line.address if self._line else None),
+            SparkJob(plan=plan, assignments=given, channel=self._stop_channel.address if self._stop_channel else None),
         )
         thread = spark_thread(lambda: self._run_job(number, job))
         self._running[number] = _Running(topic_partitions=topic_partitions, thread=thread)
@@ -229,7 +229,7 @@ class SparkGroup:
         cancel_jobs(self._context, self._listing_group)
         threads = [running.thread for running in self._running.values()]
         self._request_stop()
-        if self._line is not None:
+        if self._stop_channel is not None:
             _join(threads, self._stopping_since + ORDERLY_SECONDS)
         if any(thread.is_alive() for thread in threads):
             cancel_jobs(self._context, self._group)

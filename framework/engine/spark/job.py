@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.engine.log_forwarding import LogForwarder, LogLine
 from framework.engine.memory import limit_arenas
-from framework.engine.spark.line import LineAddress, held
+from framework.engine.spark.stop_channel import StopAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.pipeline.sender import OBJECTS_LOGGER
@@ -34,12 +34,12 @@ class SparkJob:
     Attributes:
         plan: the source, its configuration, the epoch and the partitions.
         assignments: the objects to read, in this order.
-        line: address of the driver's line; see `framework.engine.spark.line`.
+        channel: address of the driver's channel; see `framework.engine.spark.stop_channel`.
     """
 
     plan: WorkerPlan
     assignments: Sequence[Assignment]
-    line: LineAddress | None = None
+    channel: StopAddress | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +61,7 @@ class JobResult:
     more_lines: int = 0
 
 
-class _Heard:
+class _KeptWarnings:
     """Keeps warnings, up to a maximum."""
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ class _Heard:
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[_Heard]:
-    heard = _Heard()
+def _listening() -> Iterator[_KeptWarnings]:
+    heard = _KeptWarnings()
     handler = LogForwarder(heard.keep)
     root = logging.getLogger()
     root.addHandler(handler)
@@ -112,8 +112,8 @@ def _run(job: SparkJob) -> JobResult:
             run.stop()
 
     try:
-        with held(job.line, leave):
-            run = TaskRun(job.plan, feed)
+        with held(job.channel, leave):
+            run = TaskRun.start(job.plan, feed)
             if left.is_set():  # before there was anything to stop
                 run.stop()
             run.run()

@@ -84,7 +84,8 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     read_end, write_end = os.pipe()
-    output = _Teller(read_end)
+    output = _JavaOutput(read_end)
+    output.start()
     try:
         with _submitted(options):
             gateway = launch_gateway(None, {"stdout": write_end, "stderr": write_end})  # type: ignore[no-untyped-call]
@@ -129,12 +130,14 @@ def _escaped(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._/-]", escape, text)
 
 
-class _Teller:
+class _JavaOutput:
     """Reads the pipe to its end and logs the relevant lines."""
 
     def __init__(self, pipe: int) -> None:
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._thread = threading.Thread(target=self._read, args=(pipe,), name="spark-jvm", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def _read(self, pipe: int) -> None:

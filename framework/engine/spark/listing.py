@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from typing_extensions import override
 
-from framework.engine.spark.bundles import Bundle, RangeListed, list_bundle, unpacked
+from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, unpacked
 from framework.engine.spark.threads import spark_thread
 from framework.engine.spark.waves import ThreadMaker, Waves
 from framework.model.key_range import KeyRange
@@ -47,9 +47,9 @@ def spark_lister(
         group: the job group of the waves, for cancelling them.
     """
 
-    def run(wave: Sequence[Bundle]) -> list[RangeListed]:
+    def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
         context.setJobGroup(group, f"{config.source.name}: listing", interruptOnCancel=True)
-        return context.parallelize(wave, len(wave)).flatMap(list_bundle).collect()
+        return context.parallelize(wave, len(wave)).flatMap(list_batch).collect()
 
     return wave_lister(task_class, config, run, context.defaultParallelism)
 
@@ -57,7 +57,7 @@ def spark_lister(
 def wave_lister(
     task_class: type[AbstractSourceTask],
     config: SourceCommonConfig,
-    run: Callable[[Sequence[Bundle]], list[RangeListed]],
+    run: Callable[[Sequence[RangeBatch]], list[RangeListing]],
     width: int,
     *,
     make_thread: ThreadMaker = spark_thread,
@@ -68,8 +68,8 @@ def wave_lister(
     Args:
         task_class: the source.
         config: its configuration.
-        run: lists the bundles of a wave; blocks until all are done.
-        width: maximum number of concurrent bundles.
+        run: lists the batches of a wave; blocks until all are done.
+        width: maximum number of concurrent batches.
         make_thread: creates a thread that may call `run`.
         start_over: called before a store without order is listed again from the start.
     """

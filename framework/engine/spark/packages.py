@@ -20,8 +20,8 @@ import attrs
 
 from framework.config.formats import make_transformer
 from framework.engine.spark.failures import is_stopped, sentence
-from framework.engine.spark.line import DriverLine
 from framework.engine.spark.session import is_local, wait_for
+from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs
 from framework.errors import FatalError, SourceError, SparkUnavailableError
 
@@ -147,7 +147,7 @@ def require_packages(
 
     Returns:
         Whether executors can reach a port of the driver unknown to Spark: see
-            `framework.engine.spark.line`.
+            `framework.engine.spark.stop_channel`.
 
     Raises:
         SparkUnavailableError: the master has refused or ended the application.
@@ -155,11 +155,11 @@ def require_packages(
     """
     ship_packages(context)
     modules = needed_modules(task_class, config)
-    line = DriverLine.of(context)
+    channel = StopChannel.of(context)
     asked = {
         "modules": modules,
         "input": attrs.asdict(config.input.options()),
-        "line": line.address[:2] if line.address is not None else None,
+        "channel": channel.address[:2] if channel.address is not None else None,
     }
     what = "an executor: has the cluster free cores and memory for this application?"
     try:
@@ -172,12 +172,12 @@ def require_packages(
             f"interpreter there, of the driver's version"
         ) from exc
     finally:
-        line.close()
+        channel.close()
     if found is None:
         cancel_jobs(context, CHECK_GROUP)
         return False
     _judge(found)
-    return not found["line"]
+    return not found["channel"]
 
 
 def _no_answer(context: SparkContext, error: Exception, what: str) -> SourceError:
@@ -210,8 +210,8 @@ def _judge(found: Mapping[str, Any]) -> None:
         raise FatalError(f"{where}, which cannot import {'; '.join(found['broken'])}: {way_out}")
     if found["format"]:
         raise FatalError(f"{where}, where {found['format']}: install there what the format comes in")
-    if found["line"]:
-        log.warning("executors reach no free port of the driver, so a stop kills their jobs: %s", found["line"])
+    if found["channel"]:
+        log.warning("executors reach no free port of the driver, so a stop kills their jobs: %s", found["channel"])
 
 
 def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -239,9 +239,9 @@ def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
                 make_transformer(InputOptions(**asked["input"]))
             except ConfigError as error:
                 wrong = str(error)
-        if asked["line"] is not None:
+        if asked["channel"] is not None:
             try:
-                socket.create_connection(asked["line"], timeout=3.0).close()
+                socket.create_connection(asked["channel"], timeout=3.0).close()
                 cut = ""
             except OSError as error:
                 cut = str(error)
@@ -251,7 +251,7 @@ def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
             "missing": sorted(set(missing)),
             "broken": broken,
             "format": wrong,
-            "line": cut,
+            "channel": cut,
         }
 
     return probe

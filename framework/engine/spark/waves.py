@@ -1,6 +1,6 @@
 """Waves of a listing: key ranges planned on the driver, distributed over Spark's tasks.
 
-    planner -> a wave of ranges -> bundles -> executors: pages -> results, and remaining ranges -> planner
+    planner -> a wave of ranges -> batches -> executors: pages -> results, and remaining ranges -> planner
 
 The driver lists the first pages of a bucket, and executors list the rest: a small bucket costs no job.
 """
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from framework.engine.spark.bundles import Bundle, RangeListed, list_ranges, seconds_asked
 from framework.engine.spark.failures import sentence
+from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked
 from framework.errors import FatalError, TaskClosedError
-from framework.storage.listing.limiter import pace_of
+from framework.storage.listing.limiter import limiter_of
 from framework.storage.listing.pages import look_again
 from framework.storage.listing.planner import RangePlanner
 from framework.storage.listing.tasks import RangeTask
@@ -63,18 +63,18 @@ class Waves:
         task_class: type[AbstractSourceTask],
         config: SourceCommonConfig,
         *,
-        run: Callable[[Sequence[Bundle]], list[RangeListed]],
+        run: Callable[[Sequence[RangeBatch]], list[RangeListing]],
         width: int,
         make_thread: ThreadMaker,
     ) -> None:
         self._iterator = iterator
         self._make_thread = make_thread
         self._request = request
-        self._bundle = Bundle(task_class=task_class, config=config, prefix=request.prefix, tasks=())
+        self._bundle = RangeBatch(task_class=task_class, config=config, prefix=request.prefix, tasks=())
         self._run = run
         self._width = width
         self._concurrency = config.discovery.list_concurrency
-        self._pace = pace_of(iterator.store)
+        self._limiter = limiter_of(iterator.store)
         self.planner = RangePlanner(
             prefix=request.prefix,
             after=request.after,
@@ -91,7 +91,7 @@ class Waves:
         self.idle_seconds = 0.0
         self._leave = 0
 
-    def __iter__(self) -> Iterator[list[RangeListed]]:
+    def __iter__(self) -> Iterator[list[RangeListing]]:
         """Yield the results of each wave.
 
         Raises:
@@ -112,17 +112,17 @@ class Waves:
                 under_way = self._begin()
                 yield wave
         finally:
-            # of a wave that is left behind, or was lost: the pace is the process's, and the next listing's
-            self._pace.give_back(self._leave)
+            # of a wave that is left behind, or was lost: the limiter is the process's, and the next listing's
+            self._limiter.give_back(self._leave)
             self._leave = 0
 
-    def _begin(self) -> Callable[[], list[RangeListed]] | None:
+    def _begin(self) -> Callable[[], list[RangeListing]] | None:
         """Start the next wave; return a function that waits for its end. None: no range is left."""
         if self.planner.finished:
             return None
-        leave = self._pace.take(self._concurrency)
+        leave = self._limiter.take(self._concurrency)
         tasks = self.planner.next_ranges(max(1, leave))  # one goes on also while others use up what the bucket takes
-        self._pace.give_back(max(0, leave - len(tasks)), quiet=True)
+        self._limiter.give_back(max(0, leave - len(tasks)), quiet=True)
         self._leave = min(leave, len(tasks))
         began = self._iterator.policy.clock()
         if max(self.planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
@@ -134,37 +134,37 @@ class Waves:
             wave = self._spread(tasks, self._width)
             work = _in_background(lambda: self._on_executors(wave), self._make_thread)
 
-        def end() -> list[RangeListed]:
+        def end() -> list[RangeListing]:
             listed = work()
             throttled = sum(range_listed.throttled for range_listed in listed)
             calls, self._leave = self._leave, 0
             for _ in range(calls):
-                self._pace.give_back(1, succeeded=not throttled)
+                self._limiter.give_back(1, succeeded=not throttled)
             if throttled:
-                self._pace.throttled(began)
+                self._limiter.throttled(began)
             return listed
 
         return end
 
-    def _spread(self, tasks: Sequence[RangeTask], width: int) -> list[Bundle]:
-        """Distribute ranges over bundles, with a part of the budget each."""
+    def _spread(self, tasks: Sequence[RangeTask], width: int) -> list[RangeBatch]:
+        """Distribute ranges over batches, with a part of the budget each."""
         discovery = self._bundle.config.discovery
         dealt = [tasks[number::width] for number in range(min(width, len(tasks)))]
 
-        def part(budget: float | None, bundle: Sequence[RangeTask]) -> float | None:
-            return None if budget is None else budget * len(bundle) / len(tasks)
+        def part(budget: float | None, batch: Sequence[RangeTask]) -> float | None:
+            return None if budget is None else budget * len(batch) / len(tasks)
 
         return [
             attrs.evolve(
                 self._bundle,
-                tasks=list(bundle),
-                requests_per_second=part(discovery.list_requests_per_second, bundle),
-                bytes_per_second=part(discovery.list_bytes_per_second, bundle),
+                tasks=list(batch),
+                requests_per_second=part(discovery.list_requests_per_second, batch),
+                bytes_per_second=part(discovery.list_bytes_per_second, batch),
             )
-            for bundle in dealt
+            for batch in dealt
         ]
 
-    def _on_executors(self, wave: Sequence[Bundle]) -> list[RangeListed]:
+    def _on_executors(self, wave: Sequence[RangeBatch]) -> list[RangeListing]:
         """Run a wave on executors. A wave that Spark loses is listed again: listing changes nothing."""
         for attempt in range(1, WAVE_ATTEMPTS + 1):
             try:
@@ -177,7 +177,7 @@ class Waves:
                 log.warning("Spark lost a part of the listing, which is listed again: %s", sentence(error))
         raise AssertionError
 
-    def _report(self, wave: Sequence[RangeListed]) -> None:
+    def _report(self, wave: Sequence[RangeListing]) -> None:
         for listed in wave:
             if listed.result is not None:
                 self.planner.report(listed.result)
@@ -199,9 +199,11 @@ class Waves:
         return policy.call(lambda: store.list_page(**call), what=f"listing {self._where}", stop=stop)  # type: ignore[arg-type]
 
 
-def _in_background(work: Callable[[], list[RangeListed]], make_thread: ThreadMaker) -> Callable[[], list[RangeListed]]:
+def _in_background(
+    work: Callable[[], list[RangeListing]], make_thread: ThreadMaker
+) -> Callable[[], list[RangeListing]]:
     """Run work in a thread; return a function that waits for its result or exception."""
-    answer: Future[list[RangeListed]] = Future()
+    answer: Future[list[RangeListing]] = Future()
 
     def do() -> None:
         try:

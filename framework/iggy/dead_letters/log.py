@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from framework.offsets.reset import Reset
 
 
-def is_current(letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
+def is_current(dead_letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
     """Return whether a dead letter belongs to the object's present generation, not to an earlier version or reset.
 
     An object without a position is done where the watermark covers it. Elsewhere it is read again, as
     after a reset.
     """
-    key = OffsetManagerKey.of_object(letter.bucket, letter.key).of_split(letter.split_number)
+    key = OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
     entry = offsets.get_entry(key)
     if entry is None:
-        return offsets.watermark.time_of(letter.bucket, letter.key) > 0
-    return letter.generation is None or entry.generation <= letter.generation
+        return offsets.watermark.time_of(dead_letter.bucket, dead_letter.key) > 0
+    return dead_letter.generation is None or entry.generation <= dead_letter.generation
 
 
 BATCH_SIZE = 500
@@ -75,7 +75,7 @@ class DeadLetterLog:
             if isinstance(found, StoredDeadLetter):
                 stored.append(attrs.evolve(found, raw=b""))
             elif found.replayed:
-                replayed.update(found.letters)
+                replayed.update(found.dead_letters)
             else:
                 notes.append(found)
         return cls(stored=stored, replayed=frozenset(replayed), notes=notes)
@@ -112,8 +112,12 @@ def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, re
     box, topic = IggyDeadLetters.of(connection, config), config.errors.dead_letter_topic
     if box is None or topic is None or connection.get_topic(config.iggy.stream, topic) is None:
         return 0
-    letters = DeadLetterLog.read(connection, config)
-    void = [letter for letter in letters.stored if letter.offset not in letters.replayed and reset.takes(letter.key)]
+    dead_letters = DeadLetterLog.read(connection, config)
+    void = [
+        dead_letter
+        for dead_letter in dead_letters.stored
+        if dead_letter.offset not in dead_letters.replayed and reset.takes(dead_letter.key)
+    ]
     for at in range(0, len(void), BATCH_SIZE):
         box.replayed(void[at : at + BATCH_SIZE])
     return len(void)

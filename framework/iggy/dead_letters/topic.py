@@ -116,7 +116,7 @@ class ReplayMarker:
     Attributes:
         offset: its place in the topic.
         replayed: whether the dead letters were sent again; otherwise they are about to be sent.
-        letters: offsets of the dead letters.
+        dead_letters: offsets of the dead letters.
         ids: their message ids.
         objects: offsets of the dead letters that stand for the rest of an object.
         ends: partition -> the offset of its next message, when the marker was written.
@@ -124,7 +124,7 @@ class ReplayMarker:
 
     offset: int
     replayed: bool
-    letters: tuple[int, ...]
+    dead_letters: tuple[int, ...]
     ids: tuple[int, ...]
     objects: frozenset[int] = frozenset()
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
@@ -174,51 +174,55 @@ class IggyDeadLetters:
             input_format=config.input.format,
         )
 
-    def send(self, letters: Sequence[DeadLetter]) -> None:
+    def send(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Store dead letters, in order; return when all are confirmed.
 
         Raises:
             UnknownOutcomeError, IggyUnavailableError: some may be stored; recover.
         """
-        self._send([self._segment(letter) for letter in letters])
+        self._send([self._segment(dead_letter) for dead_letter in dead_letters])
 
-    def raw(self, letter: StoredDeadLetter) -> bytes:
+    def raw(self, dead_letter: StoredDeadLetter) -> bytes:
         """Return the bytes of a dead letter's record; empty when it holds none."""
-        return raw_of(self._connection, self._stream, self._topic, letter)
+        return raw_of(self._connection, self._stream, self._topic, dead_letter)
 
-    def note(self, letters: Sequence[StoredDeadLetter], ends: Mapping[TopicPartition, int]) -> None:
+    def note(self, dead_letters: Sequence[StoredDeadLetter], ends: Mapping[TopicPartition, int]) -> None:
         """Record that these dead letters are about to be sent again, after these ends."""
         topic_partitions = [
             [topic_partition.topic, topic_partition.partition, end] for topic_partition, end in ends.items()
         ]
-        self._mark("note", NOTE_ID, letters, {"ends": topic_partitions})
+        self._mark("note", NOTE_ID, dead_letters, {"ends": topic_partitions})
 
-    def replayed(self, letters: Sequence[StoredDeadLetter]) -> None:
+    def replayed(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
         """Record that these dead letters were sent again."""
-        self._mark("replayed", MARK_ID, letters, {})
+        self._mark("replayed", MARK_ID, dead_letters, {})
 
-    def _mark(self, kind: str, number: int, letters: Sequence[StoredDeadLetter], more: Mapping[str, object]) -> None:
-        named = [[letter.offset, f"{letter.message_id:032x}", letter.kind] for letter in letters]
+    def _mark(
+        self, kind: str, number: int, dead_letters: Sequence[StoredDeadLetter], more: Mapping[str, object]
+    ) -> None:
+        named = [
+            [dead_letter.offset, f"{dead_letter.message_id:032x}", dead_letter.kind] for dead_letter in dead_letters
+        ]
         body = {"letters": named, **more}
         headers = encode_headers({LETTER: kind, "source": self._source})
         self._send([wire.Segment(id_high=0, first_record=number, payloads=[orjson.dumps(body)], headers=headers)])
 
-    def _segment(self, letter: DeadLetter) -> wire.Segment:
-        kept = letter.raw[: self._max_bytes]
-        body: Payload = "none" if not kept else "whole" if len(kept) == letter.length else "beginning"
-        native, split, error = letter.native, letter.split, letter.error
+    def _segment(self, dead_letter: DeadLetter) -> wire.Segment:
+        kept = dead_letter.raw[: self._max_bytes]
+        body: Payload = "none" if not kept else "whole" if len(kept) == dead_letter.length else "beginning"
+        native, split, error = dead_letter.native, dead_letter.split, dead_letter.error
         headers = {
-            LETTER: "object" if letter.whole_object else "record",
+            LETTER: "object" if dead_letter.whole_object else "record",
             "source": self._source,
             **provenance(native, split=split),
-            "generation": str(letter.generation),
-            "record": str(letter.record_number),
-            "topic": letter.topic_partition.topic,
-            "partition": str(letter.topic_partition.partition),
+            "generation": str(dead_letter.generation),
+            "record": str(dead_letter.record_number),
+            "topic": dead_letter.topic_partition.topic,
+            "partition": str(dead_letter.topic_partition.partition),
             "error": type(error).__name__,
             "text": printable(error.message)[:ERROR_TEXT],
             "byte_offset": "" if error.byte_offset is None else str(error.byte_offset),
-            "length": "" if letter.length is None else str(letter.length),
+            "length": "" if dead_letter.length is None else str(dead_letter.length),
             "format": self._format,
             "payload": body,
         }
@@ -230,11 +234,11 @@ class IggyDeadLetters:
                 native.key,
                 native.version,
                 split_size,
-                generation=letter.generation,
-                kind="dead object" if letter.whole_object else "dead letter",
+                generation=dead_letter.generation,
+                kind="dead object" if dead_letter.whole_object else "dead letter",
             ),
             split_number=split.number if split is not None else 0,
-            first_record=letter.record_number,
+            first_record=dead_letter.record_number,
             payloads=[kept or b'{"payload":"none"}'],
             headers=encode_headers(headers),
         )
@@ -300,12 +304,12 @@ def read_dead_letter(message: StoredMessage, source: str) -> StoredDeadLetter | 
         return None  # written by another program under these names
 
 
-def raw_of(connection: IggyConnection, stream: str, topic: str, letter: StoredDeadLetter) -> bytes:
+def raw_of(connection: IggyConnection, stream: str, topic: str, dead_letter: StoredDeadLetter) -> bytes:
     """Read the bytes of a dead letter's record from the topic; empty when it holds none, or is gone."""
-    if letter.payload == "none":
+    if dead_letter.payload == "none":
         return b""
-    found = connection.poll(stream, topic, PARTITION, offset=letter.offset, count=1)
-    same = bool(found) and (found[0].offset, found[0].message_id) == (letter.offset, letter.message_id)
+    found = connection.poll(stream, topic, PARTITION, offset=dead_letter.offset, count=1)
+    same = bool(found) and (found[0].offset, found[0].message_id) == (dead_letter.offset, dead_letter.message_id)
     return found[0].payload if same else b""
 
 
@@ -314,7 +318,7 @@ def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
     return ReplayMarker(
         offset=message.offset,
         replayed=replayed,
-        letters=tuple(_number(offset) for offset, _, _ in body["letters"]),
+        dead_letters=tuple(_number(offset) for offset, _, _ in body["letters"]),
         ids=tuple(int(number, 16) for _, number, _ in body["letters"]),
         objects=frozenset(_number(offset) for offset, _, kind in body["letters"] if kind == "object"),
         ends={_partition(topic, partition): _number(end) for topic, partition, end in body.get("ends", ())},

@@ -40,9 +40,9 @@ import zstandard
 from framework.errors import PositionError
 from framework.model.objects import Anchor, ResumePoint, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.listing_hints import PastListing, TailMark
+from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.packed_table import RowChunk
-from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.table import PositionView
 from framework.offsets.watermark import CoveredRange, Watermark
 
@@ -239,9 +239,9 @@ class Progress:
     anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     removed: Sequence[OffsetManagerKey] = ()
-    listings: Mapping[str, PastListing] = attrs.field(factory=dict)
+    listings: Mapping[str, ListingHints] = attrs.field(factory=dict)
     skipped: int = 0
-    selected: SelectedObjects | None = None
+    selected: SelectionScope | None = None
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -268,9 +268,9 @@ class SnapshotFooter:
     owners: Mapping[TopicPartition, str] = attrs.field(factory=dict)
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     claims: Mapping[int, Claim] = attrs.field(factory=dict)
-    listings: Mapping[str, PastListing] = attrs.field(factory=dict)
+    listings: Mapping[str, ListingHints] = attrs.field(factory=dict)
     watermark: Watermark = attrs.field(factory=Watermark)
-    selected: SelectedObjects | None = None
+    selected: SelectionScope | None = None
     skipped: Sequence[tuple[int, int]] = ()
     has_abandoned_partitions: bool = False
 
@@ -409,7 +409,7 @@ def decode_opening(message: LogMessage) -> int:
 
 
 def encode_begin(
-    source: str, epoch: int, entries: Sequence[OffsetManagerEntry], selected: SelectedObjects | None = None
+    source: str, epoch: int, entries: Sequence[OffsetManagerEntry], selected: SelectionScope | None = None
 ) -> bytes:
     """Encode new positions as one message."""
     body: dict[str, Any] = {"entries": _entries_out(entries)}
@@ -418,7 +418,7 @@ def encode_begin(
     return _encode({"kind": "begin", "source": source, "epoch": epoch}, body)
 
 
-def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], SelectedObjects | None]:
+def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], SelectionScope | None]:
     """The inverse of `encode_begin`."""
     body = message.read()
     with shape_of(message):
@@ -684,15 +684,15 @@ def watermark_in(row: Mapping[str, Any]) -> Watermark:
     )
 
 
-def _selected_out(selected: SelectedObjects) -> dict[str, Any]:
+def _selected_out(selected: SelectionScope) -> dict[str, Any]:
     return attrs.asdict(selected)
 
 
-def _selected_in(row: Mapping[str, Any] | None) -> SelectedObjects | None:
-    return SelectedObjects(**row) if row is not None else None
+def _selected_in(row: Mapping[str, Any] | None) -> SelectionScope | None:
+    return SelectionScope(**row) if row is not None else None
 
 
-def _listings_out(listings: Mapping[str, PastListing]) -> dict[str, Any]:
+def _listings_out(listings: Mapping[str, ListingHints]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for prefix, past in listings.items():
         row = rows[prefix] = {
@@ -701,19 +701,19 @@ def _listings_out(listings: Mapping[str, PastListing]) -> dict[str, Any]:
             "counts": [count for _, count in past.histogram],
             "unordered": past.unordered,
         }
-        if past.tail is not None:
-            row["tail"] = [past.tail.after, past.tail.whole_listing_ms, past.tail.selection]
+        if past.incremental is not None:
+            row["tail"] = [past.incremental.after, past.incremental.whole_listing_ms, past.incremental.selection]
     return rows
 
 
-def listings_in(rows: Mapping[str, Any]) -> dict[str, PastListing]:
+def listings_in(rows: Mapping[str, Any]) -> dict[str, ListingHints]:
     """Decode listing hints from their stored form."""
     return {
-        prefix: PastListing(
+        prefix: ListingHints(
             of=row["of"],
             histogram=zip(row["keys"], row["counts"], strict=True),
             unordered=row["unordered"],
-            tail=TailMark(after=row["tail"][0], whole_listing_ms=row["tail"][1], selection=row["tail"][2])
+            incremental=IncrementalMark(after=row["tail"][0], whole_listing_ms=row["tail"][1], selection=row["tail"][2])
             if row.get("tail")
             else None,
         )

@@ -19,7 +19,7 @@ from framework.iggy.offset_log.codec import Claim, LogMessage, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.selection_scope import SelectionScope
 
 if TYPE_CHECKING:
     from framework.iggy.offset_log.log import OffsetLog
@@ -138,7 +138,7 @@ def _claim_in(message: LogMessage) -> Claim:
 
 def _restore_watermark(state: LogState, row: Mapping[str, Any]) -> None:
     state.watermark = codec.watermark_in(row)
-    state.selected = SelectedObjects(
+    state.selected = SelectionScope(
         bucket=row["bucket"], prefixes=list(row["prefixes"]), options=dict(row["selection"]), oldest_ms=row["oldest"]
     )
 

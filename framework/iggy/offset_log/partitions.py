@@ -28,7 +28,7 @@ from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError
 from framework.model.message_ids import object_hash64, parse_message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.manager import PartitionState, TailItem
+from framework.offsets.manager import PartitionState, UnsavedCount
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
@@ -360,7 +360,7 @@ class PartitionReader:
         counts = {key: entry.records_done for key, entry in (known or {}).items()}
         named = {self._state.identity(entry): entry.records_done for entry in (known or {}).values()}
         saved: dict[OffsetManagerKey, int] = {}
-        tail: deque[TailItem] = deque()
+        unsaved: deque[UnsavedCount] = deque()
         anchor = last = opening.anchor
         messages = 0
         start = last.offset + 1 if last is not None else 0
@@ -375,16 +375,16 @@ class PartitionReader:
                 key = entry.get_manager_key()
                 count = max(parts.record, counts.get(key, entry.records_saved))
                 counts[key] = named[parts.object_hash, parts.split_number] = count
-                tail.append(TailItem(last, key, entry.generation, count))
-            while tail and tail[0].anchor.offset <= last.offset - hold_back:
-                item = tail.popleft()
+                unsaved.append(UnsavedCount(last, key, entry.generation, count))
+            while unsaved and unsaved[0].anchor.offset <= last.offset - hold_back:
+                item = unsaved.popleft()
                 anchor = item.anchor
                 saved[item.key] = max(item.records, saved.get(item.key, 0))
             if not hold_back:
                 anchor = last
         return FoundPartition(
             opening=attrs.evolve(opening, counts=named),
-            state=PartitionState(hold_back=hold_back, last=last, tail=tail),
+            state=PartitionState(hold_back=hold_back, last=last, unsaved=unsaved),
             anchor=anchor,
             saved=saved,
             counts=counts,

@@ -24,8 +24,8 @@ from framework.iggy.offset_log.codec import (
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.listing_hints import PastListing
-from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.listing_hints import ListingHints
+from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 from framework.offsets.table import PositionMap, begin_in, position_map
 from framework.offsets.watermark import Watermark
@@ -68,9 +68,9 @@ class LogState:
     owners: dict[TopicPartition, str] = attrs.field(factory=dict)
     closed: dict[TopicPartition, int] = attrs.field(factory=dict)
     claims: dict[int, Claim] = attrs.field(factory=dict)
-    listings: dict[str, PastListing] = attrs.field(factory=dict, repr=length_only)
+    listings: dict[str, ListingHints] = attrs.field(factory=dict, repr=length_only)
     watermark: Watermark = attrs.field(factory=Watermark)
-    selected: SelectedObjects | None = None
+    selected: SelectionScope | None = None
     skipped: list[tuple[int, int]] = attrs.field(factory=list)
     now_us: int = 0
     saved_us: int = 0
@@ -139,7 +139,7 @@ class LogState:
         fenced = codec.decode_opening(message)
         self.claims = {offset: claim for offset, claim in self.claims.items() if offset >= fenced}
 
-    def begin(self, entries: Iterable[OffsetManagerEntry], selected: SelectedObjects | None = None) -> None:
+    def begin(self, entries: Iterable[OffsetManagerEntry], selected: SelectionScope | None = None) -> None:
         """Add new positions, in place of earlier generations of their objects."""
         if selected is not None:
             self._select(selected)
@@ -153,7 +153,7 @@ class LogState:
         for entry in entries:
             self._keys[self.identity(entry)] = entry.get_manager_key()
 
-    def _select(self, selected: SelectedObjects) -> None:
+    def _select(self, selected: SelectionScope) -> None:
         if self.selected is not None:
             self.watermark = selected.left_of(self.selected, self.watermark)
         self.selected = selected

@@ -18,10 +18,10 @@ from framework.errors import ListingError, RetriableError, TaskClosedError, Thro
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.histogram import Histogram
-from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import OutOfOrderError, bound_of, checked_keys, in_range, look_again, page_after
 from framework.storage.listing.planner import RangePlanner
-from framework.storage.listing.seen_keys import Hashes
+from framework.storage.listing.seen_keys import SeenKeys
 from framework.storage.listing.tasks import Disagreement, RangeTask
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import Chain, ListPage, ObjectStore
@@ -74,7 +74,7 @@ class ListingEngine:
         concurrency: int,
         histogram: Histogram,
         ending: threading.Event,
-        pace: CallPace,
+        limiter: CallLimiter,
         on_retry: OnRetry | None,
         *,
         unordered: bool = False,
@@ -87,7 +87,7 @@ class ListingEngine:
         self._policy = policy
         self._workers = concurrency
         self._ending = ending
-        self._pace = pace
+        self._limiter = limiter
         self._on_retry = on_retry
         self._first = first if first is not None and (first.objects or first.continuation is None) else None
         self._where = f"{store.scheme}://{store.bucket}/{prefix}"
@@ -145,7 +145,7 @@ class ListingEngine:
                 )
             self._start(self._list_serially)
         else:
-            self._pace.listen(self._wake)
+            self._limiter.listen(self._wake)
             if self._first is not None:
                 self._take_first(self._first)
             self._schedule()
@@ -173,8 +173,8 @@ class ListingEngine:
 
     def _shut(self) -> None:
         self._over = True
-        self._pace.unlisten(self._wake)
-        self._pace.give_back(len(self._ready), quiet=True)
+        self._limiter.unlisten(self._wake)
+        self._limiter.give_back(len(self._ready), quiet=True)
         self._ready.clear()
         self._work.notify_all()
         self._filled.notify_all()
@@ -195,12 +195,12 @@ class ListingEngine:
             return
         busy = self._under_way + len(self._ready)
         wanted = min(self._workers, 2 * self._workers - len(self._queue)) - busy
-        given = self._pace.take(wanted) if wanted > 0 else 0
+        given = self._limiter.take(wanted) if wanted > 0 else 0
         if not given:
             return
         tasks = self._planner.next_ranges(given)
         # quietly: a listener is another listing with its own lock, and this listing holds its lock
-        self._pace.give_back(given - len(tasks), quiet=True)
+        self._limiter.give_back(given - len(tasks), quiet=True)
         self._ready.extend(tasks)
         self._work.notify(len(tasks))
         while self._threads < min(self._workers, self._under_way + len(self._ready)):
@@ -237,7 +237,7 @@ class ListingEngine:
                 with self._work:
                     self._under_way -= 1
                     self._looking += 1
-                self._pace.give_back(1, succeeded=succeeded)
+                self._limiter.give_back(1, succeeded=succeeded)
             try:
                 keys = checked_keys(self._where, page, task.after)
                 for doubt in self._accept(task, page, keys, calls, bounded=bound is not None):
@@ -286,7 +286,7 @@ class ListingEngine:
 
     def _ask(self, **call: object) -> ListPage:
         """Make one call within the budget, with the policy's retries."""
-        delay = self._pace.delay_seconds()
+        delay = self._limiter.delay_seconds()
         if delay > 0:
             self._policy.wait(delay, self._ending)
         if self._ending.is_set():
@@ -305,12 +305,12 @@ class ListingEngine:
                 self.counts.retries += 1
                 self.counts.throttled += slow_down
             if slow_down:
-                self._pace.throttled(began)
+                self._limiter.throttled(began)
             if self._on_retry is not None:
                 self._on_retry(error, tries, seconds)
 
         page = self._policy.call(attempt, what=f"listing {self._where}", on_retry=again, stop=self._ending)
-        self._pace.spend(OBJECT_BYTES * len(page.objects))
+        self._limiter.spend(OBJECT_BYTES * len(page.objects))
         return page
 
     # ---- a store without order
@@ -333,8 +333,8 @@ class ListingEngine:
             self._check_memory(error)
             log.warning("%s; one chain of pages lists it from the start", error)
             self.counts.serial = True
-            self._pace.unlisten(self._wake)
-            self._pace.give_back(len(self._ready), quiet=True)
+            self._limiter.unlisten(self._wake)
+            self._limiter.give_back(len(self._ready), quiet=True)
             self._ready.clear()
             self._work.notify_all()
             self._start(self._list_serially)
@@ -358,7 +358,7 @@ class ListingEngine:
         A chain over the whole prefix needs no order, and shows whether there is one.
         """
         again = bool(self._emitted)
-        emitted = Hashes(self._emitted) if whole else None
+        emitted = SeenKeys(self._emitted) if whole else None
         last = after = "" if whole else self._after
         rising = True
         continuation: str | None = None

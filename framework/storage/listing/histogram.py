@@ -32,7 +32,7 @@ def thinned(marks: Histogram, points: int) -> list[tuple[str, int]]:
     return kept
 
 
-class Marks:
+class HistogramBuilder:
     """The histogram of the current listing, under construction. Bounded; not thread-safe."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Marks:
             points //= 2
 
 
-class PastPass:
+class KeyCountEstimate:
     """The histogram of the last listing, for estimates of key counts.
 
     Args:

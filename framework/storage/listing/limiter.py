@@ -12,7 +12,7 @@ START_CALLS = 4
 """Concurrent calls before anything is known about the store."""
 
 
-class CallPace:
+class CallLimiter:
     """Limiter of a process's concurrent calls to one bucket. Thread-safe.
 
     The limit grows by one with each successful call, which doubles it per round trip, until the store throttles for the
@@ -107,17 +107,17 @@ class CallPace:
             self._waiting.discard(listener)
 
 
-_paces: dict[tuple[str, str, str], CallPace] = {}
+_limiters: dict[tuple[str, str, str], CallLimiter] = {}
 _paces_lock = threading.Lock()
 
 
-def pace_of(store: ObjectStore) -> CallPace:
+def limiter_of(store: ObjectStore) -> CallLimiter:
     """Return the process's limiter of that bucket; what one listing learned holds for the next."""
     with _paces_lock:
-        return _paces.setdefault((store.scheme, store.address, store.bucket), CallPace())
+        return _limiters.setdefault((store.scheme, store.address, store.bucket), CallLimiter())
 
 
-def set_pace(store: ObjectStore, pace: CallPace) -> None:
+def set_limiter(store: ObjectStore, limiter: CallLimiter) -> None:
     """Set the limiter of a bucket, such as with a budget, before it is listed."""
     with _paces_lock:
-        _paces[store.scheme, store.address, store.bucket] = pace
+        _limiters[store.scheme, store.address, store.bucket] = limiter

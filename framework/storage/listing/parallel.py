@@ -23,7 +23,7 @@ from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.engine import SLICE_SECONDS, ListingCounts, ListingEngine
 from framework.storage.listing.histogram import Histogram
-from framework.storage.listing.limiter import CallPace, pace_of
+from framework.storage.listing.limiter import CallLimiter, limiter_of
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
 
@@ -99,7 +99,7 @@ def list_parallel(
     histogram: Histogram = (),
     unordered: bool = False,
     stop: threading.Event | None = None,
-    pace: CallPace | None = None,
+    limiter: CallLimiter | None = None,
     on_retry: OnRetry | None = None,
     first: ListPage | None = None,
 ) -> ParallelListing:
@@ -122,7 +122,7 @@ def list_parallel(
         histogram: histogram of the last complete listing of this prefix; empty = none.
         unordered: the store is known to be unordered: one chain of pages, without a warning.
         stop: ends the iteration early when it is set.
-        pace: limiter and budget of calls; None = the process's own for this bucket.
+        limiter: limiter and budget of calls; None = the process's own for this bucket.
         on_retry: called for each failed try, from any thread.
         first: the first page, if already requested: after `after`, or from the start of an unordered store.
 
@@ -138,7 +138,7 @@ def list_parallel(
         concurrency,
         histogram,
         _Ending(stop),
-        pace or pace_of(store),
+        limiter or limiter_of(store),
         on_retry,
         unordered=unordered,
         first=first,

@@ -28,9 +28,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from framework.storage.listing.histogram import Histogram, Marks, PastPass
+from framework.storage.listing.histogram import Histogram, HistogramBuilder, KeyCountEstimate
 from framework.storage.listing.keyspace import MAX_KEY_BYTES, KeySpace, after_all, shared_length
-from framework.storage.listing.remaining_range import OpenRange
+from framework.storage.listing.remaining_range import RemainingRange
 from framework.storage.listing.tasks import Disagreement, RangeResult, RangeTask, samples_of
 
 __all__ = ["Disagreement", "Histogram", "RangePlanner", "RangeResult", "RangeTask", "samples_of"]
@@ -117,12 +117,12 @@ class RangePlanner:
         self._max_pages = max_pages
         self._shrink = shrink
         self._space = KeySpace(prefix)
-        self._marks = Marks()
-        self._past = PastPass(
+        self._marks = HistogramBuilder()
+        self._past = KeyCountEstimate(
             [mark for mark in histogram if mark[0] > after and mark[0].startswith(prefix)], self._space
         )
-        self._ranges = [OpenRange(after=after, until=None, start=after)]
-        self._active: dict[int, OpenRange] = {}
+        self._ranges = [RemainingRange(after=after, until=None, start=after)]
+        self._active: dict[int, RemainingRange] = {}
         self._seams: dict[str, _Seam] = {}
         self._number = 0
         self.pages = 0
@@ -168,7 +168,7 @@ class RangePlanner:
             waiting.sort(key=self._left, reverse=True)
         return [self._begin(open_range) for open_range in waiting[:free]]
 
-    def _begin(self, open_range: OpenRange) -> RangeTask:
+    def _begin(self, open_range: RemainingRange) -> RangeTask:
         self._number += 1
         open_range.active, open_range.estimate = self._number, None
         self._active[self._number] = open_range
@@ -224,7 +224,7 @@ class RangePlanner:
 
     # ---- choosing the ranges to cut
 
-    def _left(self, open_range: OpenRange) -> float:
+    def _left(self, open_range: RemainingRange) -> float:
         if open_range.estimate is None:
             open_range.estimate = open_range.reckon(self._space, self._past, self._page_size)
         return open_range.estimate
@@ -240,7 +240,7 @@ class RangePlanner:
             if (self._shrink or open_range.active is None)
             and (open_range.pages or self._past.inside(open_range.after, open_range.until))
         ]
-        plans: dict[OpenRange, _Plan] = {}
+        plans: dict[RemainingRange, _Plan] = {}
         while count > 0 and able:
             best = max(
                 able,
@@ -275,7 +275,7 @@ class RangePlanner:
                 open_range.estimate, open_range.tried = 0.0, open_range.pages
             self._split(open_range, [cut for cut in cuts if len(cut.encode()) <= MAX_KEY_BYTES], risky=risky)
 
-    def _is_risky(self, open_range: OpenRange, plan: _Plan) -> bool:
+    def _is_risky(self, open_range: RemainingRange, plan: _Plan) -> bool:
         return plan.blind or plan.depths is not None or open_range.misses > 0 or open_range.pages < 2  # noqa: PLR2004
 
     def _misses_left(self) -> int:
@@ -283,7 +283,9 @@ class RangePlanner:
         tries = sum(open_range.parent is not None and open_range.risky for open_range in self._ranges)
         return int(min(1 + 2 * self.pages, FREE_MISSES + MISS_SHARE * self.pages)) - self.misses - tries
 
-    def _worth_a_try(self, able: list[OpenRange], plans: dict[OpenRange, _Plan], count: int) -> OpenRange | None:
+    def _worth_a_try(
+        self, able: list[RemainingRange], plans: dict[RemainingRange, _Plan], count: int
+    ) -> RemainingRange | None:
         """Return, when most workers idle, the range with the most keys: it is the likeliest to hold more (Lindy's law).
 
         This happens where the first keys are no sample of the rest: `key-1`, `key-10`, `key-100`, `key-1000` ...
@@ -305,7 +307,7 @@ class RangePlanner:
 
     # ---- where to cut it
 
-    def _depths(self, open_range: OpenRange) -> tuple[int, int] | None:
+    def _depths(self, open_range: RemainingRange) -> tuple[int, int] | None:
         """Return the subtrees of its last key outside of which no key is known, although keys could exist."""
         if self._past.inside(open_range.after, open_range.until):
             return None
@@ -314,7 +316,7 @@ class RangePlanner:
         deepest = 0 if first is None else shared_length(first, open_range.after)
         return (len(stem), deepest) if deepest > len(stem) else None
 
-    def _cuts(self, open_range: OpenRange, plan: _Plan) -> list[str]:
+    def _cuts(self, open_range: RemainingRange, plan: _Plan) -> list[str]:
         shares = [part / plan.parts for part in range(1, plan.parts)]
         if plan.depths is not None:
             top, deepest = plan.depths
@@ -338,12 +340,12 @@ class RangePlanner:
         precision = PRECISION * (high - low) / plan.parts
         return sorted({self._space.key_at(stem, low + (high - low) * share, precision) for share in shares})
 
-    def _split(self, open_range: OpenRange, cuts: Sequence[str], *, risky: bool = False) -> None:
+    def _split(self, open_range: RemainingRange, cuts: Sequence[str], *, risky: bool = False) -> None:
         if not cuts:
             return
         at = self._ranges.index(open_range) + 1
         self._ranges[at:at] = [
-            OpenRange(
+            RemainingRange(
                 after=cut, until=end, start=cut, log_density=open_range.log_density, parent=open_range, risky=risky
             )
             for cut, end in zip(cuts, [*cuts[1:], open_range.until], strict=True)

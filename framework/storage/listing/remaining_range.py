@@ -6,7 +6,7 @@ import math
 
 import attrs
 
-from framework.storage.listing.histogram import PastPass
+from framework.storage.listing.histogram import KeyCountEstimate
 from framework.storage.listing.keyspace import KeySpace, after_all, shared_length
 
 MAX_LOG = 400.0
@@ -20,7 +20,7 @@ TRUSTED = 1.25
 
 
 @attrs.define(slots=True, eq=False, kw_only=True)
-class OpenRange:
+class RemainingRange:
     """The keys `after < key <= until` that are still to be listed.
 
     Attributes:
@@ -52,7 +52,7 @@ class OpenRange:
     estimate: float | None = None
     scope: str | None = None
     trail: list[tuple[int, str, int]] = attrs.field(factory=list)
-    parent: OpenRange | None = None
+    parent: RemainingRange | None = None
     risky: bool = False
 
     def advance(self, last_key: str, keys: int, pages: int) -> None:
@@ -65,7 +65,7 @@ class OpenRange:
         self.keys += keys
         self.pages += pages
 
-    def reckon(self, space: KeySpace, past: PastPass, page_size: int) -> float:
+    def reckon(self, space: KeySpace, past: KeyCountEstimate, page_size: int) -> float:
         """Estimate the remaining keys, and set the scope that they lie in.
 
         Uses the histogram while it holds; otherwise the density: keys seen over the part of the key space that they lay

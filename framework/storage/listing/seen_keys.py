@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from framework.model.objects import NativeObject
 
 
-class Hashes:
+class SeenKeys:
     """Hashes (64 bits) of keys already handed out: 1 in 10**12 keys would be mistaken for one of a million."""
 
     def __init__(self, hashes: array[int] | None) -> None:

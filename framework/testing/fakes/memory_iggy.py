@@ -1,11 +1,11 @@
-"""An Iggy server in memory, and connections to it: for tests of positions, recovery and crashes that need no process.
+"""An Iggy server in memory and connections to it, for tests of positions, recovery and crashes without a process.
 
     server = MemoryIggy()
-    connection = server.connect()                # stands for an `IggyConnection`; the real `IggyProducer` works over it
-    server.break_connections()                   # what happens to clients when the server is killed
-    server.lose_tail("lake", "orders", 0, 3)     # confirmed messages that a killed server forgot
+    connection = server.connect()                # an `IggyConnection`; the real `IggyProducer` works with it
+    server.break_connections()                   # as when the server is killed
+    server.lose_tail("lake", "orders", 0, 3)     # confirmed messages that a killed server lost
 
-It is held to the embedded server by the same tests (tests/integration/test_memory_iggy.py).
+The same tests check it and the embedded server (tests/integration/test_memory_iggy.py).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 _OPTIONS: Mapping[str, HeaderScalar] = {"durability": "persisted", "messages_required_to_save": 1}
 _FIRST_TIME_US = 1_700_000_000_000_000
 _TICK_US = 2_000_000
-"""So much later is each message by the server's clock: more than a server rounds the time of its start by."""
+"""Time between messages by the server's clock: more than a server's rounding of its start time."""
 
 
 @attrs.define
@@ -66,10 +66,10 @@ class MemoryIggy:
     """The server: streams, topics, messages, clients. Threads may share it.
 
     Attributes:
-        segment_bytes: payload bytes in a sealed segment, at least; None: there is one segment.
-        on_event: called before each event: `send` before messages are stored, `ack` before their confirmation goes
-            out, and the same as `append` and `appended` for single messages (the log of positions). What it raises is
-            raised by the connection's call; so a crash can be put at any of them.
+        segment_bytes: minimum payload bytes of a sealed segment; None: a single segment.
+        on_event: called before each event: `send` before messages are stored, `ack` before their confirmation;
+            `append` and `appended` likewise for single messages (the offsets log). The connection's call raises
+            its error, so a crash is possible at each event.
     """
 
     def __init__(self, *, segment_bytes: int | None = None) -> None:
@@ -83,25 +83,25 @@ class MemoryIggy:
         self._lock = threading.RLock()
 
     def connect(self) -> MemoryConnection:
-        """A new connection, logged in."""
+        """Return a new connection, logged in."""
         with self._lock:
             connection = MemoryConnection(self, next(self._numbers))
             self._clients[connection.number] = connection
             return connection
 
-    # ---- what happens to servers
+    # ---- failures and operations
 
     def break_connections(self) -> None:
-        """Every connection breaks, and the server has noticed."""
+        """Break every connection; the server notices it."""
         with self._lock:
             for connection in list(self._clients.values()):
                 connection.broken = True
             self._clients.clear()
 
     def lose_tail(self, stream: str, topic: str, partition: int, count: int) -> None:
-        """Forgets the last messages, as a killed server does with a topic that is not saved message by message.
+        """Drop the last messages, as a killed server does with a topic that is not saved message by message.
 
-        The topic shows itself as such a one from then on, and the server has begun again.
+        The topic then has that setting, and the server has restarted.
         """
         with self._lock:
             self.set_option(stream, topic, "messages_required_to_save", 1024)
@@ -111,38 +111,38 @@ class MemoryIggy:
             self.started_us = next(self._ticks)
 
     def restart(self) -> None:
-        """The server begins again, and has lost nothing."""
+        """Restart the server without loss."""
         with self._lock:
             self.break_connections()
             self.started_us = next(self._ticks)
 
     def purge_topic(self, stream: str, topic: str) -> None:
-        """Takes every message of a topic away; offsets begin again at 0."""
+        """Delete every message of a topic; offsets begin at 0 again."""
         with self._lock:
             for part in self._streams[stream][topic].partitions:
                 part.messages.clear()
                 part.end = 0
 
     def drop_head(self, stream: str, topic: str, partition: int, count: int) -> None:
-        """Drops the oldest messages, as retention does."""
+        """Drop the oldest messages, as retention does."""
         with self._lock:
             del self._partition(stream, topic, partition).messages[:count]
 
     def rewrite(self, stream: str, topic: str, partition: int, change: Callable[[bytes], bytes]) -> None:
-        """Changes the payload of every message: what no server does, but a version to come, or a bad disk."""
+        """Change the payload of every message, as a later version or a bad disk might."""
         with self._lock:
             part = self._partition(stream, topic, partition)
             part.messages = [attrs.evolve(message, payload=change(message.payload)) for message in part.messages]
 
     def delete_segments(self, stream: str, topic: str, partition: int, count: int) -> None:
-        """Deletes the oldest sealed segments."""
+        """Delete the oldest sealed segments."""
         with self._lock:
             part = self._partition(stream, topic, partition)
             sealed = self._segments(part)[:-1]
             del part.messages[: sum(sealed[:count])]
 
     def _segments(self, part: _Partition) -> list[int]:
-        """How many messages each segment holds; the last one is being written."""
+        """Return the message counts of the segments; the last segment is being written."""
         counts, size = [0], 0
         for message in part.messages:
             if self.segment_bytes is not None and size >= self.segment_bytes:
@@ -153,25 +153,25 @@ class MemoryIggy:
         return counts
 
     def delete_topic(self, stream: str, topic: str) -> None:
-        """Deletes a topic with everything in it."""
+        """Delete a topic and its messages."""
         with self._lock:
             del self._streams[stream][topic]
 
     def messages(self, stream: str, topic: str, partition: int = 0) -> list[StoredMessage]:
-        """Everything that a partition holds."""
+        """Return the messages of a partition."""
         with self._lock:
             return list(self._partition(stream, topic, partition).messages)
 
-    # ---- what connections ask
+    # ---- for connections
 
     def set_option(self, stream: str, topic: str, name: str, value: HeaderScalar) -> None:
-        """Makes a topic look as if it had been made with that option."""
+        """Set an option of a topic."""
         with self._lock:
             found = self._streams[stream][topic]
             found.options = {**found.options, name: value}
 
     def make_topic(self, stream: str, topic: str, partitions: int) -> None:
-        """Makes a topic unless it is there."""
+        """Create a topic unless it exists."""
         with self._lock:
             topics = self._streams[stream]
             if topic not in topics:
@@ -179,17 +179,17 @@ class MemoryIggy:
                 topics[topic] = _Topic(number, _FIRST_TIME_US + number, [_Partition() for _ in range(partitions)])
 
     def make_stream(self, stream: str) -> None:
-        """Makes a stream unless it is there."""
+        """Create a stream unless it exists."""
         with self._lock:
             self._streams.setdefault(stream, {})
 
     def topic_names(self, stream: str) -> list[str]:
-        """The names of a stream's topics, sorted."""
+        """Return the sorted topic names of a stream."""
         with self._lock:
             return sorted(self._streams.get(stream, {}))
 
     def topic_info(self, stream: str, topic: str) -> TopicInfo | None:
-        """A topic as it is; None when it is missing."""
+        """Return a topic; None when it is missing."""
         with self._lock:
             found = self._streams.get(stream, {}).get(topic)
             if found is None:
@@ -222,7 +222,7 @@ class MemoryIggy:
         new: list[tuple[int, bytes, Mapping[str, HeaderScalar]]],
         origin_us: int = 0,
     ) -> Confirmation:
-        """Stores messages in one go; `(id, payload, headers)` each, and when they were sent by the sender's clock."""
+        """Store messages, `(id, payload, headers)` each, as one batch with the sender's time."""
         with self._lock:
             part = self._partition(stream, topic, partition)
             base, now = part.end, next(self._ticks)
@@ -234,7 +234,7 @@ class MemoryIggy:
             return Confirmation(1, self._streams[stream][topic].number, partition, base)
 
     def read(self, stream: str, topic: str, partition: int, offset: Offset, count: int) -> list[StoredMessage]:
-        """What a poll gives."""
+        """Return the messages of a poll."""
         with self._lock:
             messages = self._partition(stream, topic, partition).messages
             if offset == "last":
@@ -243,7 +243,7 @@ class MemoryIggy:
             return [message for message in messages if message.offset >= first][:count]
 
     def groups(self, stream: str, topic: str) -> set[str]:
-        """The consumer groups of a topic."""
+        """Return the consumer groups of a topic."""
         with self._lock:
             found = self._streams.get(stream, {}).get(topic)
             if found is None:
@@ -251,17 +251,17 @@ class MemoryIggy:
             return found.groups
 
     def event(self, name: str) -> None:
-        """Tells `on_event`."""
+        """Call `on_event`."""
         if self.on_event is not None:
             self.on_event(name)
 
     def clients(self) -> tuple[ConnectedClient, ...]:
-        """Who is connected."""
+        """Return the connected clients."""
         with self._lock:
             return tuple(connection.client for connection in self._clients.values())
 
     def leave(self, number: int) -> None:
-        """A client has gone."""
+        """Remove a client."""
         with self._lock:
             self._clients.pop(number, None)
 
@@ -273,12 +273,12 @@ class MemoryIggy:
 
 
 class MemoryConnection(IggyConnection):
-    """One connection to a `MemoryIggy`. Everything is answered at once.
+    """A connection to a `MemoryIggy`. Every call is answered at once.
 
     Attributes:
         number: the client id.
-        broken: whether it broke; then every call raises, and a send has an unknown outcome once.
-        on_event: told of this connection's events, in place of the server's `on_event`.
+        broken: whether it broke; then every call raises, and a pending send has an unknown outcome.
+        on_event: receives this connection's events in place of the server's `on_event`.
     """
 
     def __init__(self, server: MemoryIggy, number: int) -> None:
@@ -291,7 +291,7 @@ class MemoryConnection(IggyConnection):
 
     @property
     def client(self) -> ConnectedClient:
-        """As the server lists it."""
+        """The client as the server lists it."""
         return ConnectedClient(self.number, f"127.0.0.1:{40_000 + self.number}")
 
     @override
@@ -433,13 +433,13 @@ class MemoryConnection(IggyConnection):
 
 
 def origin_of(body: bytes) -> int:
-    """When the messages of a send request were sent, by the sender's clock."""
+    """Return the send time of a request, by the sender's clock."""
     (target,) = struct.unpack_from("<I", body)
     return int(struct.unpack_from("<Q", body, 4 + target + 24)[0])
 
 
 def decode_send(body: bytes) -> list[tuple[int, bytes, Mapping[str, HeaderScalar]]]:
-    """The messages of a send request, `(id, payload, headers)` each; the layout stands in `framework.iggy.wire`."""
+    """Return the messages of a send request, `(id, payload, headers)` each; layout: `framework.iggy.wire`."""
     (target,) = struct.unpack_from("<I", body)
     place = 4 + target + wire.BATCH_HEADER_BYTES
     messages: list[tuple[int, bytes, Mapping[str, HeaderScalar]]] = []

@@ -1,4 +1,4 @@
-"""A producer whose server is a dict: it keeps what was stored, and loses confirmations, stalls or fails on request."""
+"""A producer that stores records in a dict, and loses confirmations, stalls or fails on request."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from framework.pipeline.producer import Producer
 
 
 class Outcome(enum.Enum):
-    """What becomes of one send.
+    """Outcome of a send.
 
-    `STALL` keeps the confirmation back until `MemoryProducer.release`; the records are stored by then.
+    `STALL` stores the records and delays the confirmation until `MemoryProducer.release`.
     """
 
     STORE = "stored and confirmed"
@@ -31,15 +31,15 @@ class Outcome(enum.Enum):
 
 
 class MemoryProducer(Producer):
-    """Partitions in memory. Follows the contract of `Producer`: after a failure it is dead. Threads may wait for futures.
+    """Partitions in memory. As `Producer` requires, unusable after a failure. Threads may wait for futures.
 
     Args:
         source: part of the message ids.
-        plan: what becomes of the first sends, in order; later ones are stored.
+        plan: outcomes of the first sends, in order; later sends are stored.
 
     Attributes:
-        stored: partition -> the records that the server holds, in its order.
-        sends: (partition, number of records) of every call that came to the server.
+        stored: partition -> stored records, in order.
+        sends: (partition, number of records) of every send that was stored.
     """
 
     def __init__(self, source: str = "source", plan: Sequence[Outcome] = ()) -> None:
@@ -99,7 +99,7 @@ class MemoryProducer(Producer):
         )
 
     def release(self) -> int:
-        """Gives the confirmations that were kept back; how many."""
+        """Deliver the delayed confirmations; return their number."""
         with self._lock:
             stalled, self._stalled = self._stalled, deque()
         for future, acknowledgement in stalled:
@@ -107,7 +107,7 @@ class MemoryProducer(Producer):
         return len(stalled)
 
     def payloads(self) -> dict[str, list[bytes]]:
-        """Key -> the payloads that the server holds, in its order."""
+        """Return key -> stored payloads, in order."""
         found: dict[str, list[bytes]] = defaultdict(list)
         for topic_partition in sorted(self.stored):
             for record in self.stored[topic_partition]:

@@ -1,6 +1,6 @@
-"""The rig of the store in memory: the reference, on which the kit and its museum of broken sources are built.
+"""The rig of the store in memory: the reference for the kit and its collection of broken sources.
 
-An example to copy from, too: it can do everything that a rig can be asked for, but for positions of its own.
+Also an example to copy: it has every capability except positions of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CALLS = {"list": "list_page", "open": "open", "read": "read"}
 
 
 def json_lines(records: Sequence[bytes]) -> bytes:
-    """One record a line, with blank lines between some and CR LF after others."""
+    """Encode one record per line, with some blank lines and some CR LF."""
     out: list[bytes] = []
     for number, record in enumerate(records):
         if number % 3 == 1:
@@ -54,12 +54,12 @@ def json_lines(records: Sequence[bytes]) -> bytes:
 
 
 def bad_line(key: str, number: int) -> bytes:
-    """A line that is no JSON."""
+    """Return a line that is not JSON."""
     return b"- bad %d of %s" % (number, key.encode())
 
 
 class ShelfError(Exception):
-    """What the library of a made-up vendor raises: a code, and an address that is signed."""
+    """Error of a fictitious vendor library: a code and a signed address."""
 
     def __init__(self, code: str) -> None:
         super().__init__(f"{code} from https://shelf.example/bucket?signature={SECRET}")
@@ -76,12 +76,12 @@ _SHELF: dict[str, tuple[type[SourceError], str]] = {
 
 
 class MemoryRig(SourceRig):
-    """One `MemoryStore`. A subclass may give other tasks and stores.
+    """A rig over a `MemoryStore`. Subclasses may use other tasks and stores.
 
     Attributes:
-        task_class: what reads it.
+        task_class: the task that reads it.
         store: the bucket.
-        policy: how patiently; on the fake clock.
+        policy: the retry policy, on the fake clock.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.POSITIONS}
@@ -172,7 +172,7 @@ class MemoryRig(SourceRig):
 
 
 def _task_over(task_class: type[MemorySourceTask], stored: dict[str, tuple[bytes, str, int]]) -> MemorySourceTask:
-    """A task in another process, over the same objects."""
+    """Return a task over the same objects, in another process."""
     store = MemoryStore()
     store.restore(stored)
     return task_class(store)

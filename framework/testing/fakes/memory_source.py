@@ -1,4 +1,4 @@
-"""A whole source over a `MemoryStore`: the reference on which the conformance kit is proven, and a stage for tests."""
+"""A source over a `MemoryStore`: the reference of the conformance kit, and a base for tests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from framework.transformer import Transformer
 
 
 class MemorySourceTask(AbstractSourceTask):
-    """Reads a `MemoryStore`. Closing it leaves the store open: it is the test's.
+    """Reads a `MemoryStore`. Does not close the store: it belongs to the test.
 
     Args:
         store: the bucket.
-        policy: how patiently each call is tried; without waiting by default.
-        prefixes: what is listed.
-        page_size: keys in a page.
-        start_key: listings begin after it.
-        buckets: other buckets of the same store, for lists of keys that lie there.
+        policy: the retry policy of each call; by default without waiting.
+        prefixes: the listed prefixes.
+        page_size: keys per page.
+        start_key: key after which listings begin.
+        buckets: other buckets of the same store, for key lists stored there.
     """
 
     config_class = SourceCommonConfig
@@ -53,7 +53,7 @@ class MemorySourceTask(AbstractSourceTask):
         self.closes = 0
 
     def make_transformer(self, config: SourceCommonConfig) -> Transformer:
-        """The configured format."""
+        """Return the configured format."""
         return make_transformer(config.input.options())
 
     @override

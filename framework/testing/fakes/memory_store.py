@@ -1,11 +1,11 @@
-r"""A bucket in memory: pages, versions, a log of calls, and calls that fail by a script.
+r"""A bucket in memory: pages, versions, a log of calls, and scripted failures.
 
     store = MemoryStore()
     store.put("a/1.jsonl", b'{"n":1}\n')
     store.fail("list_page", ThrottledError("slow down"), times=2)
-    store.cut("a/1.jsonl", at=3)                 # its streams end early, without an error: what a bad store does
+    store.cut("a/1.jsonl", at=3)                 # its streams end early, without an error, as with a faulty store
 
-It behaves as `framework.store.ObjectStore` asks, which the conformance kit proves; everything that goes wrong is asked for.
+It follows `framework.store.ObjectStore`, as the conformance kit proves; it fails only on request.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from framework.store import ListPage, ObjectStore
 from framework.transformer import ReadStream
 
 FIRST_TIME_MS = 1_700_000_000_000
-"""Last-modified of the first object; each later change is a second younger."""
+"""Last-modified time of the first object; each later change adds a second."""
 
 
 @attrs.define(kw_only=True)
 class StoreFault:
-    """One line of the script.
+    """A scripted failure.
 
     Attributes:
         call: `list_page`, `stat`, `open` or `read`.
-        error: what is raised, the same each time.
-        key: only for this object; None for any. For `list_page` the prefix.
-        skip: so many matching calls pass first.
-        times: then so many fail; None = all.
-        at: `read`: fails once the stream stands at this byte of the object, or behind it.
+        error: the error to raise, the same each time.
+        key: only for this object; None = any. For `list_page` the prefix.
+        skip: number of matching calls that succeed first.
+        times: number of calls that fail after them; None = all.
+        at: `read` only: fails from this byte of the object on.
     """
 
     call: str
@@ -48,7 +48,7 @@ class StoreFault:
 
 @attrs.frozen
 class Call:
-    """A call that was made: its name, and the object's key (for a listing, the prefix)."""
+    """A recorded call: its name and the object's key (for a listing, the prefix)."""
 
     name: str
     key: str
@@ -63,14 +63,14 @@ class _Stored:
 
 
 class MemoryStore(ObjectStore):
-    """One bucket that lives as long as this object. Threads may share it.
+    """A bucket in memory. Threads may share it.
 
     Attributes:
         calls: every `list_page`, `stat`, `open` and `read`, in order.
-        open_streams: streams that were opened and not closed.
-        largest_read: no `read` gives more bytes than this; small values move the borders of what a format sees.
-        on_call: called before each call does anything; may raise.
-        change_page: given each page of a listing, says what is answered in its place: a store whose paging is broken.
+        open_streams: number of open streams.
+        largest_read: maximum bytes per `read`; small values move the block boundaries that a format sees.
+        on_call: called at the start of each call; may raise.
+        change_page: replaces each page of a listing: a store with broken paging.
     """
 
     scheme = "memory"
@@ -88,12 +88,12 @@ class MemoryStore(ObjectStore):
         self._faults: list[StoreFault] = []
         self._cuts: dict[str, int] = {}
         self._changes = 0
-        self._lock = threading.RLock()  # the collector may close a stream in the middle of a call
+        self._lock = threading.RLock()  # the garbage collector may close a stream during a call
 
     # ---- out of band
 
     def put(self, key: str, data: bytes, *, modified_ms: int | None = None, storage_class: str = "") -> NativeObject:
-        """Writes an object; the same bytes again are a new version. Returns it as a listing will show it."""
+        """Write an object, always as a new version; return it as listings show it."""
         with self._lock:
             self._changes += 1
             when = FIRST_TIME_MS + 1000 * self._changes if modified_ms is None else modified_ms
@@ -101,19 +101,19 @@ class MemoryStore(ObjectStore):
             return self._native(key, stored)
 
     def delete(self, key: str) -> None:
-        """Removes an object; one that is not there is fine."""
+        """Remove an object, if it exists."""
         with self._lock:
             self._objects.pop(key, None)
 
     def stored(self) -> dict[str, tuple[bytes, str, int]]:
-        """Everything: key -> bytes, version, last-modified; for `restore` in another process."""
+        """Return the content, key -> bytes, version, last-modified time; for `restore` in another process."""
         with self._lock:
-            return {key: (one.data, one.version, one.modified_ms) for key, one in self._objects.items()}
+            return {key: (stored.data, stored.version, stored.modified_ms) for key, stored in self._objects.items()}
 
     def restore(self, stored: Mapping[str, tuple[bytes, str, int]]) -> None:
-        """Holds exactly what another store held."""
+        """Replace the content by that of another store."""
         with self._lock:
-            self._objects = {key: _Stored(*one) for key, one in stored.items()}
+            self._objects = {key: _Stored(*fields) for key, fields in stored.items()}
             self._changes = len(self._objects)
 
     def fail(
@@ -126,14 +126,14 @@ class MemoryStore(ObjectStore):
         times: int | None = 1,
         at: int = 0,
     ) -> StoreFault:
-        """Adds a line to the script; see `StoreFault`. The first line that matches a call counts it."""
+        """Script a failure; see `StoreFault`. A call counts for the first failure that matches it."""
         fault = StoreFault(call=call, error=error, key=key, skip=skip, times=times, at=at)
         with self._lock:
             self._faults.append(fault)
         return fault
 
     def cut(self, key: str, at: int | None) -> None:
-        """Makes every stream of that object end at this byte without an error; None puts it right again."""
+        """Make every stream of an object end at this byte without an error; None = as stored again."""
         with self._lock:
             if at is None:
                 self._cuts.pop(key, None)
@@ -141,14 +141,14 @@ class MemoryStore(ObjectStore):
                 self._cuts[key] = at
 
     def clear_faults(self) -> None:
-        """No script and no cuts; the log of calls begins again."""
+        """Remove all failures and cuts; clear the log of calls."""
         with self._lock:
             self._faults.clear()
             self._cuts.clear()
             self.calls.clear()
 
     def count(self, name: str, key: str | None = None) -> int:
-        """How often a call was made."""
+        """Return the number of calls."""
         with self._lock:
             return sum(call.name == name and key in (None, call.key) for call in self.calls)
 
@@ -179,7 +179,7 @@ class MemoryStore(ObjectStore):
 
     @override
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
-        """An etag here is the version itself: `v1`, `v2` ..."""
+        """Return the etag, which is the version: `v1`, `v2`, and so on."""
         return etag.strip('"') or None
 
     @override
@@ -232,12 +232,12 @@ class MemoryStore(ObjectStore):
                 return
 
     def read_some(self, key: str, data: bytes, at: int, size: int) -> bytes:
-        """One read of a stream of this store."""
+        """Read from a stream of this store."""
         self._call("read", key, at)
         return data[at : at + min(size, self.largest_read or size)]
 
     def stream_closed(self) -> None:
-        """A stream of this store was given back."""
+        """Count a closed stream."""
         with self._lock:
             self.open_streams -= 1
 

@@ -59,13 +59,13 @@ _MODULES = (
 
 @attrs.frozen
 class Outcome:
-    """How a check ended that found nothing wrong.
+    """Result of a check that found no error.
 
     Attributes:
         law: its id.
-        comparisons: how many were made; 0 when it was skipped.
-        skipped: why it could not be made; empty when it was.
-        notes: what of it could not be tried, and why.
+        comparisons: number of comparisons; 0 when it was skipped.
+        skipped: why it was skipped; empty otherwise.
+        notes: parts that could not be tried, and why.
     """
 
     law: str
@@ -82,15 +82,15 @@ class Outcome:
 
 
 def check(law_id: str, rig: SourceRig, *, seed: int = SEED) -> Outcome:
-    """Checks one law on one fresh rig, and prints the outcome.
+    """Check a law on a fresh rig, and print the outcome.
 
     Args:
         law_id: one of `LAWS`.
         rig: over an empty bucket. The caller closes it.
-        seed: of what is chosen at random.
+        seed: seed of random choices.
 
     Raises:
-        LawBrokenError: the source breaks the law, or failed on the way; or nothing was compared.
+        LawBrokenError: the source breaks the law or failed, or nothing was compared.
         RigError: the rig's numbers prove nothing.
     """
     law = LAWS[law_id]
@@ -123,10 +123,10 @@ def _compare(law_id: str, rig: SourceRig, seed: int) -> Outcome:
 def check_all(
     make_rig: Callable[[], SourceRig], *, laws: Iterable[str] | None = None, seed: int = SEED
 ) -> Iterator[Outcome]:
-    """Checks every law, or those named, each on a rig of its own.
+    """Check every law, or the named laws, each on its own rig.
 
     Raises:
-        LawBrokenError: at the first law that is broken.
+        LawBrokenError: a law is broken; later laws are not checked.
     """
     for law_id in LAWS if laws is None else laws:
         rig = make_rig()
@@ -137,7 +137,7 @@ def check_all(
 
 
 class ConformanceLaws:
-    """Every law as a test. A subclass has `rig`: a fixture that gives a fresh one for each test.
+    """Every law as a test. A subclass has a fixture `rig`, which returns a fresh rig for each test.
 
     Attributes:
         cannot: law -> why it cannot be checked on this source. Such a law passes, and fails once it can be checked; any

@@ -1,7 +1,7 @@
-"""A source over an Iggy in memory whose process dies at a chosen event: the bench of the delivery laws.
+"""A source over an Iggy in memory whose process dies at a chosen event: the test bench of the delivery laws.
 
-After the chosen event nothing of the process has any effect any more: whatever it calls raises `CrashError`. What the
-server holds by then is what the next process finds.
+After the chosen event the process has no effect: each of its calls raises `CrashError`. The next process
+finds the server as it was then.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerEntry
-from framework.pipeline.sender import Pipeline
+from framework.pipeline.sender import Sender
 from framework.task import AbstractSourceTask
 from framework.task.context import SourceContext
 from framework.testing.clock import FakeClock
@@ -55,35 +55,35 @@ LEADER = "leader"
 
 
 class IggyServer(Protocol):
-    """What a bench needs of a server: `MemoryIggy`, or another one behind the same names."""
+    """The server of a bench: `MemoryIggy`, or another with these methods."""
 
     on_event: Callable[[str], None] | None
 
     def connect(self) -> IggyConnection:
-        """A new connection."""
+        """Return a new connection."""
 
     def messages(self, stream: str, topic: str, partition: int = 0) -> list[StoredMessage]:
-        """Everything that a partition holds."""
+        """Return the messages of a partition."""
 
     def break_connections(self) -> None:
-        """Every connection breaks, and the server has noticed."""
+        """Break every connection; the server notices it."""
 
 
 class CrashPoint:
-    """Count the events of a life, of all its processes; at the chosen event the host dies, or one process. Thread-safe.
+    """Counts the events of a run over all processes; at the chosen event the host or a process dies. Thread-safe.
 
     Args:
         at: number of the event, from 1; None: never.
-        alone: only the process of that event dies. It first stalls there until the others have nothing more to do, so
-            that whatever they may do without its event is done.
+        alone: only the process of that event dies. It first stalls until the others are idle, so that they
+            have done everything that is possible without its event.
 
     Attributes:
         events: names of the events, in order.
         processes: their processes.
         struck: whether the chosen event was reached.
         crashed: whether every process is dead.
-        lost: whether its connections broke because it asked for that.
-        on_death: told of each process that dies; None: all of them.
+        lost: whether it broke the connections.
+        on_death: called with each process that dies; None: all of them.
     """
 
     def __init__(self, at: int | None = None, *, alone: bool = False) -> None:
@@ -99,7 +99,7 @@ class CrashPoint:
         self._lock = threading.Lock()
 
     def __call__(self, name: str, process: str = LEADER) -> None:
-        """An event of a process is about to happen."""
+        """Count an event of a process that is about to happen."""
         with self._lock:
             now = False
             if not self._is_dead(process):
@@ -126,7 +126,7 @@ class CrashPoint:
                 return
 
     def kill(self, process: str | None = None) -> None:
-        """End a process, or all of them: nothing that it does from now on has an effect."""
+        """End a process, or all of them: from now on it has no effect."""
         with self._lock:
             if process is None:
                 self.crashed = True
@@ -143,7 +143,7 @@ class CrashPoint:
 
     @property
     def place(self) -> str:
-        """The chosen event, in words; empty while it was not reached."""
+        """Return the chosen event in words; empty until it is reached."""
         if self.at is None or self.at > len(self.events):
             return ""
         whose = f" of {self.processes[self.at - 1]}" if len(set(self.processes)) > 1 or self.alone else ""
@@ -151,7 +151,7 @@ class CrashPoint:
 
 
 class LostAck(CrashPoint):
-    """At the chosen event nothing dies: what was asked is done, and every connection breaks before the answer.
+    """At the chosen event the server does the work, and every connection breaks before the answer.
 
     For the events `ack` and `appended`.
     """
@@ -173,18 +173,18 @@ class LostAck(CrashPoint):
 
 
 class Bench:
-    """One Iggy in memory, and processes of one source that run over it one after the other.
+    """An Iggy in memory, and processes of a source that run over it in sequence.
 
     Args:
         rig: the source.
-        server: where it writes; a new one by default.
-        options: of its configuration. `split_size` may be smaller than a user may set it. With `tasks_max` above 1 the
+        server: the server; a new one by default.
+        options: options of its configuration. `split_size` may be smaller than users can set. With `tasks_max` above 1 the
             workers are threads, and the server is a `MemoryIggy`.
 
     Attributes:
-        config: of the last process.
-        recovered: what the last process found when it started; None when it died before it had found anything.
-        known: what the last process that began its work knew to be done when it ended or died.
+        config: configuration of the last process.
+        recovered: the state that the last process recovered; None when it died earlier.
+        known: the positions of the last process that began to read, at its end.
     """
 
     def __init__(self, rig: SourceRig, *, server: IggyServer | None = None, **options: Any) -> None:
@@ -197,10 +197,10 @@ class Bench:
         self._session: Session | None = None
 
     def live(self, crash: CrashPoint) -> list[OffsetManagerEntry]:
-        """One process: starts, recovers, reads everything there is, ends or dies. Returns the positions it ended with.
+        """Run a process: it recovers, reads everything, and ends or dies. Return its last positions.
 
         Raises:
-            SourceError: it failed without having been killed.
+            SourceError: it failed without a crash.
         """
         self.server.on_event = crash
         connection = self.server.connect()
@@ -246,7 +246,7 @@ class Bench:
         self.recovered = list(session.offsets.entries())
         _watch(task, crash)
         task.start(config, offsets=session.offsets, once=True)
-        Pipeline(
+        Sender(
             task,
             session.producer(),
             config,
@@ -301,7 +301,7 @@ class Bench:
         return list(session.offsets.entries())
 
     def messages(self) -> Iterator[tuple[int, StoredMessage]]:
-        """Partition and message of every record that is stored, partition by partition in its order."""
+        """Return partition and message of every stored record, in order by partition."""
         config = self.config
         if config is None or config.iggy.topic is None:
             return
@@ -314,16 +314,16 @@ class Bench:
                 yield partition, message
 
     def dead_letters(self) -> list[StoredMessage]:
-        """Every message of the dead letter topic."""
+        """Return the messages of the dead letter topic."""
         config = self.config
         if config is None or config.errors.dead_letter_topic is None:
             return []
         return self.server.messages(config.iggy.stream, config.errors.dead_letter_topic)
 
     def stored(self) -> dict[str, list[tuple[int, bytes]]]:
-        """Key -> (partition, payload) of every message, partition by partition in its order.
+        """Return key -> (partition, payload) of every message, in order by partition.
 
-        A key longer than a header holds is put together from its pieces.
+        Keys longer than a header are joined from their parts.
         """
         found: dict[str, list[tuple[int, bytes]]] = {}
         for partition, message in self.messages():
@@ -332,7 +332,7 @@ class Bench:
 
 
 class _Deadline(threading.Event):
-    """An event that is set when the time is over."""
+    """An event that is set at a deadline."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ class _Deadline(threading.Event):
 
 
 def _watch(task: AbstractSourceTask, crash: Callable[[str], None]) -> None:
-    """Makes the iterator that the task will get tell of its events."""
+    """Make the task's iterator report its events."""
     get_iterator = task.get_iterator
 
     def watched(context: SourceContext) -> AbstractSourceRecordIterator:

@@ -1,7 +1,7 @@
-"""A machine that plays histories of a bucket and of the processes that read it, and the model that knows the outcome.
+"""A state machine that runs histories of a bucket and its readers, and a model of the expected result.
 
-The model is a dict: key -> the contents it ever had, each a list of records that no other content has. At the end of a history
-the topic must hold, of each key, in this order: of each older content a beginning (mostly nothing), and the newest one wholly.
+The model is a dict: key -> all contents of the key, each a list of unique records. At the end of a history the
+topic must have of each key, in this order: a prefix of each older content (mostly empty), and all of the newest.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OPTIONS: dict[str, Any] = {"batch_length": 3, "queue_records": 7, "linger_time"
 
 
 class _Process:
-    """A source at work: one task, one epoch, driven step by step."""
+    """A source process: one task and one epoch, driven step by step."""
 
     def __init__(self, rig: SourceRig, server: MemoryIggy) -> None:
         self._connection = server.connect()
@@ -58,11 +58,11 @@ class _Process:
         self._task.start(config, offsets=self._session.offsets)
 
     def poll(self, records: int) -> None:
-        """Takes what is there, at most so many records."""
+        """Poll available batches, up to a number of records."""
         self._polled += self._task.poll(records, timeout_seconds=_POLL_SECONDS)
 
     def send(self) -> None:
-        """Sends the first batch that was polled and not sent."""
+        """Send the first batch that is polled and not sent."""
         if self._polled:
             batch = self._polled.pop(0)
             if batch.topic_partition not in self._partitions:
@@ -72,21 +72,21 @@ class _Process:
             self._sent.append(self._producer.send(batch.topic_partition, [batch]))
 
     def commit(self) -> None:
-        """Commits everything that is confirmed, and saves it."""
+        """Commit everything that is confirmed, and save it."""
         for confirmed in self._sent:
             self._task.commit(confirmed.result())
         self._sent.clear()
         self._session.offsets.flush()
 
     def stop(self) -> None:
-        """An orderly end: all that was polled is sent and committed."""
+        """Stop in order: send and commit all polled batches."""
         while self._polled:
             self.send()
         self.commit()
         self.die()
 
     def die(self) -> None:
-        """At once; nothing more has any effect."""
+        """End at once; nothing has an effect afterwards."""
         self._connection.close()
         self._task.stop()
 
@@ -96,13 +96,13 @@ def _live(bench: Bench) -> None:
 
 
 class History(RuleBasedStateMachine):
-    """One history over an empty bucket and a new server. `play` makes a subclass that knows its rig.
+    """A history over an empty bucket and a new server. `play` makes a subclass with its rig.
 
     Attributes:
         rig: the source.
-        comparing: counts.
-        broken: the histories that broke the law: how long each is, and the message.
-        give_up_at: when looking for a shorter one ends, by the monotonic clock; None until one is found.
+        comparing: counts comparisons.
+        broken: histories that broke the law: length and message.
+        give_up_at: end of the search for a shorter one, monotonic clock; None until one is found.
     """
 
     rig: ClassVar[SourceRig]
@@ -122,17 +122,17 @@ class History(RuleBasedStateMachine):
 
     @initialize(counts=st.lists(st.integers(1, 8), min_size=2, max_size=3))
     def begin(self, counts: list[int]) -> None:
-        """Some of the later keys are there, so that others come late."""
+        """Create some of the later keys, so that others come late."""
         for key, count in zip(reversed(_KEYS), counts, strict=False):
             self.put(key, count)
 
     @property
     def over(self) -> bool:
-        """Whether a history was found and looking for a shorter one took long enough: the rest is passed over."""
+        """Return whether the search for a shorter history has taken long enough."""
         return self.give_up_at is not None and time.monotonic() > self.give_up_at
 
     def act(self, text: str, do: Callable[[], None]) -> None:
-        """One step. An error of the source ends the history."""
+        """Run a step. An error of the source ends the history."""
         if self.over:
             return
         self.steps.append(text)
@@ -142,7 +142,7 @@ class History(RuleBasedStateMachine):
             self.found(f"{', '.join(self.steps)}: {type(error).__name__}: {error}")
 
     def found(self, example: str) -> None:
-        """This history breaks the law."""
+        """Record that this history breaks the law."""
         message = f"{self.comparing.law} is broken: {example} (seed {self.comparing.seed})"
         self.broken.append((len(self.steps), message))
         if self.give_up_at is None:
@@ -151,7 +151,7 @@ class History(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(_KEYS), count=st.integers(1, 8))
     def put(self, key: str, count: int) -> None:
-        """A new object, a late one, or a new version of one that is there."""
+        """Write a new object, a late object, or a new version."""
 
         def put() -> None:
             versions = self.contents.setdefault(key, [])
@@ -165,7 +165,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.there)
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
-        """One of those that are there."""
+        """Delete an existing object."""
         key = data.draw(st.sampled_from(sorted(self.there)))
 
         def delete() -> None:
@@ -177,7 +177,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight < _MAX_IN_FLIGHT)
     @rule(records=st.integers(1, 12))
     def poll(self, records: int) -> None:
-        """By a new process when none is at work."""
+        """Poll, in a new process if none runs."""
 
         def poll() -> None:
             if self.process is None:
@@ -190,7 +190,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.process is not None and self.in_flight)
     @rule(batches=st.integers(1, 3))
     def send(self, batches: int) -> None:
-        """What was polled, in its order."""
+        """Send polled batches in order."""
 
         def send() -> None:
             for _ in range(batches):
@@ -203,7 +203,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.process is not None and self.on_its_way)
     @rule()
     def commit(self) -> None:
-        """What is confirmed."""
+        """Commit confirmed batches."""
         process = self.process
         if process is not None:
             self.act("commit", process.commit)
@@ -212,11 +212,11 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: self.process is not None)
     @rule(orderly=st.booleans())
     def end(self, orderly: bool) -> None:
-        """In order; or at once, so that whatever was not committed is forgotten: polled, sent, or confirmed."""
+        """End in order, or at once: then everything uncommitted is lost, whether polled, sent or confirmed."""
         self.act("restart" if orderly else "crash", lambda: self.end_process(orderly=orderly))
 
     def end_process(self, *, orderly: bool) -> None:
-        """Ends the process at work, if there is one."""
+        """End the running process, if any."""
         process, self.process = self.process, None
         self.in_flight, self.on_its_way = 0, False
         if process is not None:
@@ -224,7 +224,7 @@ class History(RuleBasedStateMachine):
 
     @override
     def teardown(self) -> None:
-        """The end of every history: a run that reads all there is, and one that has nothing to do."""
+        """End each history with a run that reads everything, and a run without work."""
         try:
             self.end_process(orderly=False)
             bench = Bench(self.rig, server=self.server, **_OPTIONS)
@@ -237,7 +237,7 @@ class History(RuleBasedStateMachine):
                 self.rig.delete(key)
 
     def compare(self, bench: Bench) -> None:
-        """The topic against the model."""
+        """Compare the topic with the model."""
         try:
             self._compare(bench)
         except LawBrokenError as error:
@@ -263,10 +263,10 @@ class History(RuleBasedStateMachine):
 
 
 def play(rig: SourceRig, comparing: Comparing) -> None:
-    """Plays `rig.examples` histories.
+    """Play `rig.examples` histories.
 
     Raises:
-        LawBrokenError: with the shortest history that was found, step by step.
+        LawBrokenError: with the shortest history found, step by step.
     """
     history: type[History] = type("TheHistory", (History,), {"rig": rig, "comparing": comparing, "broken": []})
     hypothesis.seed(comparing.seed)(history)

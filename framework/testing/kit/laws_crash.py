@@ -1,4 +1,4 @@
-"""Laws of crashes: one or two of them, at any event, and answers that never came, lose and repeat nothing.
+"""Laws of crashes: crashes and lost answers, at any event, lose and repeat nothing.
 
 `framework.testing.sweep` tries every pair of events.
 """
@@ -21,7 +21,7 @@ OBJECTS = 3
 
 @law("D1", "a crash at any event loses and repeats nothing, and positions only grow, to the end")
 def crash_sweep(rig: SourceRig, comparing: Comparing) -> None:
-    """One crash at every event of a clean run, then a restart that drains."""
+    """Check a crash at every event of a clean run, followed by a run to the end."""
     contents = PLAIN.fill(rig, rig.counts[:OBJECTS])
     events = count_events(rig, comparing, contents)
     comparing.same(
@@ -33,7 +33,7 @@ def crash_sweep(rig: SourceRig, comparing: Comparing) -> None:
 
 @law("D2", "two crashes in a row, or confirmations that are lost, do no more harm than one crash")
 def double_crash(rig: SourceRig, comparing: Comparing) -> None:
-    """Every confirmation lost; pairs of crashes by the seed, the second in the run that recovers from the first."""
+    """Check every lost confirmation, and pairs of crashes by the seed; the second is in the recovering run."""
     contents = PLAIN.fill(rig, rig.counts[:OBJECTS])
     events = count_events(rig, comparing, contents)
     confirmations = [at for at, name in enumerate(events, 1) if name in LOSABLE]
@@ -53,7 +53,7 @@ def double_crash(rig: SourceRig, comparing: Comparing) -> None:
     "with splits, several tasks and bad records a crash loses and repeats nothing, and every bad record has its dead letter",
 )
 def crashes_together(rig: SourceRig, comparing: Comparing) -> None:
-    """Two tasks, what the rig can do of splits and bad records, and crashes by the seed: of one process, or of all."""
+    """Check two tasks, with splits and bad records if the rig can: crashes by the seed, of one process or of all."""
     contents = TOGETHER.within(rig.capabilities).fill(rig, rig.counts[:OBJECTS])
     events = count_events(rig, comparing, contents)
     chance = random.Random(comparing.seed)  # noqa: S311 - an order, not a secret
@@ -74,7 +74,7 @@ def count_events(rig: SourceRig, comparing: Comparing, contents: Contents) -> li
 
 
 def lose_ack(rig: SourceRig, comparing: Comparing, contents: Contents, at: int, crashes: list[CrashPoint]) -> None:
-    """One life in which the answer at that event does not come, then crashes, then one life to the end."""
+    """Run once with the answer at that event lost, then with crashes, then to the end."""
     bench = contents.bench(rig)
     lost = LostAck(bench.server, at)
     then = f", and a crash at event {crashes[0].at}" if crashes else ""
@@ -89,7 +89,7 @@ def run_lives(
     example: str,
     bench: Bench | None = None,
 ) -> None:
-    """Run one life after the other over one server; then everything is there once, and positions never went back."""
+    """Run several times over one server; check that every record is there once and positions never went back."""
     bench = bench or contents.bench(rig)
     entries: list[OffsetManagerEntry] = []
     for life, crash in enumerate(crashes, 1):

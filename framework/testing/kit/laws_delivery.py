@@ -1,4 +1,4 @@
-"""Laws of delivery: queues are bounded, stops end and lose nothing, order within an object is kept. Crashes: `laws_crash`."""
+"""Laws of delivery: bounded queues, stops without loss, order within an object. Crashes: `laws_crash`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HANGS_SECONDS = 20.0
 
 @law("D3", "while no batch is taken, no more is read than the queue holds and one batch")
 def bounded(rig: SourceRig, comparing: Comparing) -> None:
-    """Without polls the reader must come to rest."""
+    """Check that the reader pauses without polls."""
     written = fill(rig)
     total = sum(map(len, written.values()))
     task = rig.open_task(batch_length=BATCH, queue_records=QUEUE)
@@ -56,7 +56,7 @@ def _read_by(task: AbstractSourceTask) -> int:
 
 
 def _at_rest(task: AbstractSourceTask, *, least: int = 1) -> None:
-    """Waits until the reader reads nothing more, and has read so much: on a busy machine it may just stand still."""
+    """Wait until the reader has read a minimum and pauses: on a busy machine it may only be slow."""
     still = threading.Event()
     limit = time.monotonic() + _HANGS_SECONDS
     seen, since = -1, 0
@@ -71,7 +71,7 @@ def _at_rest(task: AbstractSourceTask, *, least: int = 1) -> None:
     "D4", "stop returns within its limit from every state, may be called twice, and what was not committed comes again"
 )
 def stops(rig: SourceRig, comparing: Comparing) -> None:  # noqa: C901 - a list of states
-    """Before the start, at once, with a full queue, polled, pausing, in a call that hangs, failed, at the end."""
+    """Check stops: before the start, at once, with a full queue, polled, pausing, in a hanging call, failed, at the end."""
     written = fill(rig)
 
     def unstarted() -> AbstractSourceTask:
@@ -134,7 +134,7 @@ def _stop_in_time(rig: SourceRig, comparing: Comparing, task: AbstractSourceTask
 
 
 def _started_with(rig: SourceRig, change: Callable[[AbstractSourceRecordIterator], None]) -> AbstractSourceTask:
-    """A started task whose iterator was changed before its first call."""
+    """Return a started task whose iterator was changed before its first call."""
     task, config = rig.make_task({})
     get_iterator = task.get_iterator
 
@@ -173,7 +173,7 @@ def _hangs(call: str, until: threading.Event, iterator: AbstractSourceRecordIter
 
 
 def _nothing_is_lost(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]]) -> None:
-    """Two polls, of which one is committed; a stop; then the rest."""
+    """Check two polls, a commit of the first, a stop, then the rest."""
     store = MemoryOffsetStore()
     task = rig.open_task(store, batch_length=BATCH, queue_records=QUEUE)
     done: list[bytes] = []
@@ -203,7 +203,7 @@ def _poll_some(task: AbstractSourceTask) -> list[RecordBatch]:
 
 @law("D5", "the records of one object are stored in one partition, in their order")
 def order_is_kept(rig: SourceRig, comparing: Comparing) -> None:
-    """Everything, with small batches over several partitions."""
+    """Check all records, in small batches over several partitions."""
     written = fill(rig)
     bench = Bench(rig, batch_length=BATCH, queue_records=QUEUE, linger_time=0.0, partitions=3)
     bench.live(CrashPoint())

@@ -1,4 +1,4 @@
-"""Laws of errors: transient errors are retried within a budget, errors that a person must fix are not."""
+"""Laws of errors: transient errors are retried within a budget, permanent errors are not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TIMES = 3
     Capability.FAULTS,
 )
 def retries(rig: SourceRig, comparing: Comparing) -> None:
-    """Three failures of each kind at each call; failures without end; failures that a person must put right."""
+    """Check each call with three failures of each kind, endless failures, and permanent failures."""
     written = fill(rig, rig.counts[:2])
     expected = sorted(record for records in written.values() for record in records)
     for call in ("list", "open", "read"):
@@ -80,7 +80,7 @@ _FEWEST_WORDS = 3
     Capability.VENDOR_ERRORS,
 )
 def vendor_errors(rig: SourceRig, comparing: Comparing) -> None:
-    """Each error that the rig knows, about the bucket and about an object."""
+    """Check each error of the rig, for the bucket and for an object."""
     fill(rig, rig.counts[:2])
     with rig.open_iterator() as iterator:
         native = next(iter(iterator.get_native_item_stream(None)))

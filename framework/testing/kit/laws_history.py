@@ -1,4 +1,4 @@
-"""The law of histories: whatever happens in whatever order, the topic holds what the bucket held. See `history`."""
+"""The law of histories: after any sequence of events the topic has the records of the bucket. See `history`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from framework.testing.rig import SourceRig
 
 @law("H1", "puts, deletes, overwrites, polls, commits, crashes and restarts in any order lose and repeat nothing")
 def any_history(rig: SourceRig, comparing: Comparing) -> None:
-    """Histories by the seed, each to its end, the shortest that breaks it reported; the model is a dict and lists.
+    """Check histories by the seed against a model of a dict and lists; report the shortest failure.
 
     Raises:
         CannotTryError: the package hypothesis is not installed.

@@ -1,4 +1,4 @@
-"""Laws of an iterator: it goes on where it was, a question changes nothing, and it reads no more than it has to."""
+"""Laws of an iterator: it resumes at its position, queries change nothing, and it reads no more than needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LITTLE_BYTES = 1 << 20
 
 
 def drain(iterator: AbstractSourceRecordIterator) -> list[RecordBatch]:
-    """Every batch there is."""
+    """Return every batch."""
     batches = []
     while (batch := iterator.next_batch()) is not None:
         batches.append(batch)
@@ -26,13 +26,13 @@ def drain(iterator: AbstractSourceRecordIterator) -> list[RecordBatch]:
 
 
 def payloads_of(batches: Sequence[RecordBatch]) -> list[bytes]:
-    """Their payloads, in order."""
+    """Return the payloads of batches, in order."""
     return [payload for batch in batches for payload in batch.payloads]
 
 
 @law("I1", "after any record, the position taken there gives exactly the rest to the next iterator")
 def resumes_at_every_cut(rig: SourceRig, comparing: Comparing) -> None:
-    """Every cut 0..N record by record, and after each larger batch; the rest is read in batches of another size."""
+    """Check resumption after every record and every larger batch, with another batch size for the rest."""
     written = fill(rig)
     for length, again in ((1, BATCH), (BATCH, BATCH - 1)):
         with rig.open_iterator(batch_length=length) as iterator:
@@ -53,7 +53,7 @@ def resumes_at_every_cut(rig: SourceRig, comparing: Comparing) -> None:
 
 @law("I2", "asking for positions, counts or a text changes nothing and answers the same twice")
 def questions_change_nothing(rig: SourceRig, comparing: Comparing) -> None:
-    """Every question between every two records."""
+    """Check every query between every two records."""
     written = fill(rig)
     with rig.open_iterator(batch_length=BATCH) as quiet:
         expected = payloads_of(drain(quiet))
@@ -83,7 +83,7 @@ def _answers(iterator: AbstractSourceRecordIterator) -> tuple[object, ...]:
 
 @law("I3", "the first record opens one object and the ones allowed ahead, and reads no more of it than it needs")
 def lazy(rig: SourceRig, comparing: Comparing) -> None:
-    """With one object ahead; then an object much larger than what may be held."""
+    """Check with one object ahead, then with an object much larger than the buffers."""
     fill(rig)
     record = rig.make_records("big", 1)[0]
     with rig.open_iterator(prefetch_objects=1) as iterator:
@@ -106,7 +106,7 @@ def lazy(rig: SourceRig, comparing: Comparing) -> None:
 
 
 class _Watch:
-    """Counts what an iterator opens."""
+    """Counts the objects that an iterator opens."""
 
     def __init__(self, iterator: AbstractSourceRecordIterator) -> None:
         self.opened = 0

@@ -1,4 +1,4 @@
-"""The law of difficult keys: whatever the store can hold is listed, read, sent and found again under exactly its key."""
+"""The law of difficult keys: every key that the store allows is listed, read, sent and found again unchanged."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _RECORDS = 3
 
 @law("L4", "difficult keys are listed, read, sent and found again under exactly the key they have")
 def difficult_keys(rig: SourceRig, comparing: Comparing) -> None:
-    """Forty-two keys, all at once, in pages that cut through them; then a second run, which must know them all."""
+    """Check forty-two keys over several pages; then a second run, which must find no new object."""
     tried = [key for key in DIFFICULT_KEYS if not rig.cannot_hold(key)]
     for key in (key for key in DIFFICULT_KEYS if key not in tried):
         comparing.note(f"{key!r} was not tried: {rig.cannot_hold(key)}")

@@ -1,6 +1,6 @@
-"""Laws of a listing: every object, once, strictly after, and every object in one partition whatever else there is.
+"""Laws of a listing: every object once, strictly after the start key, and always in the same partition.
 
-The law of difficult keys (L4) stands in `laws_keys`.
+The law of difficult keys (L4) is in `laws_keys`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _listed(iterator: AbstractSourceRecordIterator, after: str | None = None) ->
 
 @law("L1", "a listing shows every object once, whatever the size of a page")
 def every_object_once(rig: SourceRig, comparing: Comparing) -> None:
-    """Pages of 1, 2, 3, and more keys than the usual page has."""
+    """Check pages of 1, 2 and 3 keys, and more keys than a usual page."""
     expected = list(fill(rig))
     for options in _page_sizes(rig):
         with rig.open_iterator(**options) as iterator:
@@ -51,7 +51,7 @@ def every_object_once(rig: SourceRig, comparing: Comparing) -> None:
 
 
 def _large_pages(rig: SourceRig) -> list[dict[str, Any]]:
-    """The usual page, with ranges side by side and without; and a page that all objects fill to its edge."""
+    """Check the usual page with and without parallel ranges, and a page that the objects fill exactly."""
     options: list[dict[str, Any]] = [{}, {"list_concurrency": 1}]
     if Capability.PAGES in rig.capabilities and rig.largest_page >= rig.many_keys:
         options.append({"page_size": rig.many_keys})
@@ -60,7 +60,7 @@ def _large_pages(rig: SourceRig) -> list[dict[str, Any]]:
 
 @law("L2", "a listing after k shows the keys strictly greater than k, whether or not k exists", Capability.ORDER)
 def strictly_after(rig: SourceRig, comparing: Comparing) -> None:
-    """Every key, and places between, before and behind all keys; so every edge of a page too."""
+    """Check every key as a start, and starts between, before and after all keys, so every page boundary too."""
     keys = list(fill(rig))
     between = [key + "!" for key in keys] + [key[:-1] for key in keys]
     probes = in_order(list({*keys, *filter(None, between), _BEHIND_ALL}))
@@ -83,7 +83,7 @@ _HIDDEN = ("a/_SUCCESS", "a/.part", "a/_temporary/0", "a/d/.hidden/x")
 
 @law("L3", "a prefix is plain text; folder marks, empty objects and hidden names are filtered, and counted")
 def prefixes_and_marks(rig: SourceRig, comparing: Comparing) -> None:
-    """Nine objects, five marks and four hidden names; all, and below `a/`, with pages of every size."""
+    """Check nine objects, five folder markers and four hidden names; all and below `a/`, in pages of every size."""
     data, marks, hidden = ([key for key in keys if not rig.cannot_hold(key)] for keys in (_DATA, _MARKS, _HIDDEN))
     for key in {*_DATA, *_MARKS, *_HIDDEN} - {*data, *marks, *hidden}:
         comparing.note(f"{key!r} was not tried: {rig.cannot_hold(key)}")
@@ -138,7 +138,7 @@ _STUCK_SECONDS = 10.0
 
 @law("L5", "a page that makes no progress is an error, never an endless listing", Capability.STUCK)
 def progress_or_error(rig: SourceRig, comparing: Comparing) -> None:
-    """Three ways of standing still, with ranges side by side and without."""
+    """Check three kinds of listings without progress, with and without parallel ranges."""
     expected = list(fill(rig))
     sizes: dict[str, Any] = {"page_size": 2} if Capability.PAGES in rig.capabilities else {}
     for how in Stuck:
@@ -159,7 +159,7 @@ def progress_or_error(rig: SourceRig, comparing: Comparing) -> None:
 def _list_for_a_while(
     iterator: AbstractSourceRecordIterator, limit: int
 ) -> tuple[list[str], BaseException | None, bool]:
-    """What a listing gives before it fails, ends, or its time is over; in a thread, since a faulty listing may never return."""
+    """Return the objects of a listing until it ends, fails or times out; in a thread, as it may never return."""
     listed: list[str] = []
     errors: list[BaseException] = []
 
@@ -182,7 +182,7 @@ def _list_for_a_while(
     "L6", "n tasks divide the objects without overlap or gap, and an object's partition depends on nothing but its name"
 )
 def disjoint_and_complete(rig: SourceRig, comparing: Comparing) -> None:
-    """Every n from 1 to 7; then again after the first objects are gone."""
+    """Check every n from 1 to 7; then again after the first objects were deleted."""
     written = fill(rig)
     before = {topic_partitions: _partitions(rig, topic_partitions) for topic_partitions in range(1, 8)}
     for tasks, topic_partitions in before.items():
@@ -217,7 +217,7 @@ def _partitions(rig: SourceRig, partitions: int) -> dict[str, TopicPartition]:
 
 
 def _read_parts(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]], tasks: int) -> None:
-    """One listing, handed out to n tasks: together they read every record once."""
+    """Distribute a listing to n tasks; together they read every record once."""
     parts: list[HandedFeed] = [HandedFeed() for _ in range(tasks)]
     with rig.open_iterator(partitions=tasks) as lister:
         while (assignment := lister.feed.take()) is not None:

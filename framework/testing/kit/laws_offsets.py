@@ -29,7 +29,7 @@ _THREADS = 4
 
 @law("O1", "positions never go back: of any commits in any order the greatest holds")
 def never_go_back(rig: SourceRig, comparing: Comparing) -> None:
-    """Commits in every order, from one thread and from several."""
+    """Check commits in every order, from one thread and from several."""
     fill(rig)
     with rig.open_iterator(batch_length=BATCH) as iterator:
         batches = list(drain(iterator))
@@ -75,7 +75,7 @@ def _commit_from_threads(manager: OffsetManager, batches: list[RecordBatch], cha
 
 @law("O2", "the stored form of a position gives the position back, and a form of an unknown version is a clear error")
 def stored_form(rig: SourceRig, comparing: Comparing) -> None:
-    """Every position of a run as text and back; the log after a run; the same log in a version to come."""
+    """Check every position of a run through its text form; the log after a run; the log in a later version."""
     fill(rig)
     with rig.open_iterator(batch_length=BATCH - 1) as iterator:
         entries = [batch.entry for batch in drain(iterator)]
@@ -106,7 +106,7 @@ def _natives(iterator: AbstractSourceRecordIterator) -> list[NativeObject]:
 
 
 def _in_the_log(rig: SourceRig, comparing: Comparing) -> None:
-    """What a run leaves is what the next finds; a byte that says "a later version" ends the start."""
+    """Check that the next run loads the positions of a run, and rejects a later version."""
     server = MemoryIggy()
     bench = Bench(rig, server=server, batch_length=BATCH, linger_time=0.0)
     ends = bench.live(CrashPoint())
@@ -157,7 +157,7 @@ def _refusal(call: Callable[[], object]) -> SourceError | None:
 
 @law("O3", "a commit of what is not confirmed, not handed out, or out of order raises, and moves nothing")
 def only_confirmed(rig: SourceRig, comparing: Comparing) -> None:
-    """Without a message; of another task's batch; of a second batch before the first; twice."""
+    """Check commits without a message, of another task's batch, of a second batch before the first, and repeated."""
     fill(rig)
     with _polled(rig) as (task, first, second):
         before = task.offsets.entries()
@@ -189,7 +189,7 @@ def _confirmed(batch: RecordBatch) -> Acknowledgement:
 
 
 class _polled:  # noqa: N801 - a context manager
-    """A task, and the first two batches of one of its objects."""
+    """Return a task and the first two batches of one of its objects."""
 
     def __init__(self, rig: SourceRig) -> None:
         self._task = rig.open_task(batch_length=BATCH)

@@ -1,4 +1,4 @@
-"""The law of other processes: what a task is given travels, and the copy works without the original."""
+"""The law of other processes: a task's input can be pickled, and the copy works without the original."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from framework.testing.rig import Capability, SourceRig
     Capability.PROCESSES,
 )
 def travels(rig: SourceRig, comparing: Comparing) -> None:
-    """One new interpreter, given every object from its beginning, but the first, of which a batch is done."""
+    """Check a new interpreter that reads every object, the first from its second batch."""
     written = fill(rig)
     with rig.open_iterator(batch_length=BATCH) as iterator:
         batch = iterator.next_batch()
@@ -61,7 +61,7 @@ def travels(rig: SourceRig, comparing: Comparing) -> None:
 
 
 def _worker_plan(maker: object, plan: TaskPlan, topic_partition: TopicPartition) -> object:
-    """As the engines send it; for a source whose task is made by its class."""
+    """Return a plan as the engines send it; for a source whose class makes the task."""
     if not isinstance(maker, type):
         return plan.config
     return WorkerPlan(

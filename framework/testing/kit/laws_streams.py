@@ -1,4 +1,4 @@
-"""Laws of what an iterator holds: nothing is shared, everything is given back, and two versions are never mixed."""
+"""Laws of an iterator's resources: nothing is shared, everything is closed, and two versions are never mixed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SETTLE_SECONDS = 2.0
 
 @law("I4", "two iterators over one source do not disturb each other")
 def undisturbed(rig: SourceRig, comparing: Comparing) -> None:
-    """Record by record in turns, one beginning later; listings in turns; then one goes on when the other is closed."""
+    """Check two iterators record by record in turns, listings in turns, and one after the other is closed."""
     written = fill(rig)
     expected = sorted(record for records in written.values() for record in records)
     for behind in (0, 1, BATCH, len(expected) // 2):
@@ -63,7 +63,7 @@ def _one_more(iterator: AbstractSourceRecordIterator, seen: list[bytes]) -> bool
 
 @law("I5", "close twice is fine, use after close raises, and all that was open is closed, after errors too")
 def gives_back(rig: SourceRig, comparing: Comparing) -> None:
-    """Closed before, in the middle and at the end; an error at each read; a stream by itself."""
+    """Check closing before, during and after reading, an error at each read, and a single stream."""
     written = fill(rig)
     total = sum(map(len, written.values()))
     for records in (0, 1, BATCH + 1, total):
@@ -129,7 +129,7 @@ def _drain_or_fail(iterator: AbstractSourceRecordIterator) -> bool:
 
 
 class _Open:
-    """Counts the streams of an iterator that are open, and lets a read of each fail."""
+    """Counts the open streams of an iterator, and makes a read of each fail."""
 
     def __init__(self, iterator: AbstractSourceRecordIterator, *, fails_at: int = 0) -> None:
         self.fails_at = fails_at
@@ -141,12 +141,12 @@ class _Open:
         )
 
     def changed(self, by: int) -> None:
-        """A stream was opened, or closed for the first time."""
+        """Count a stream that was opened, or closed for the first time."""
         with self._lock:
             self.count += by
 
     def settled(self) -> bool:
-        """Whether nothing is open, once reading ahead had time to notice."""
+        """Return whether no stream is open, once the prefetch had time to end."""
         limit = time.monotonic() + _SETTLE_SECONDS
         while self.count and time.monotonic() < limit:
             threading.Event().wait(0.01)
@@ -192,7 +192,7 @@ class _CountedStream(ReadStream):
     "I6", "an object that goes or is overwritten between list and read: never two versions mixed, the newest one whole"
 )
 def one_version(rig: SourceRig, comparing: Comparing) -> None:
-    """Before it is opened, and after each batch of it; content of equal length; and a position in an older version."""
+    """Check a change before the object is opened and after each batch, with equal length; and an older position."""
     counts = rig.counts[:3]
     victim = "a/b"
     for gone in (False, True):
@@ -223,7 +223,7 @@ class _Change:
         self.done = False
 
     def make(self) -> None:
-        """Now."""
+        """Change the object now."""
         if not self.done:
             self.done = True
             if self._data is None:
@@ -262,7 +262,7 @@ def _one_version_each(
     new: Sequence[bytes],
     example: str,
 ) -> None:
-    """Of the old version a beginning, under its own name; then the new one wholly, unless the old one was read to its end."""
+    """Check for the start of the old version, then all of the new one, unless the old one was complete."""
     of_old: list[bytes] = []
     of_new: list[bytes] = []
     for batch in batches:
@@ -274,7 +274,7 @@ def _one_version_each(
 
 
 def _resumes_in_a_new_version(rig: SourceRig, comparing: Comparing, victim: str, counts: Sequence[int]) -> None:
-    """A position in the middle of an older version must not be taken for one in the new."""
+    """Check that a position within an older version is not used for the new version."""
     for done in range(1, 4):
         written = fill(rig, counts)
         store = MemoryOffsetStore()

@@ -1,4 +1,4 @@
-"""Laws of a format as a source reads it: nothing changed, nothing silently short, and skipping counts records."""
+"""Laws of a format in a source: no change, no silent truncation, and skips count records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from framework.testing.rig import Capability, SourceRig
 
 @law("T1", "what was encoded is what is read, and an empty object gives nothing")
 def round_trip(rig: SourceRig, comparing: Comparing) -> None:
-    """Difficult records, each alone and all together; an object of no records."""
+    """Check difficult records, one by one and together, and an object without records."""
     difficult = rig.difficult_records()
     written = {f"one/{number:02}": [record] for number, record in enumerate(difficult)}
     written["together"] = difficult
@@ -38,7 +38,7 @@ def round_trip(rig: SourceRig, comparing: Comparing) -> None:
 
 @law("T2", "an object that ends too early is an error naming object and record, never silently short", Capability.CUT)
 def never_silently_short(rig: SourceRig, comparing: Comparing) -> None:
-    """Cut at every byte."""
+    """Check an object truncated at every byte."""
     written = fill(rig, [3, *rig.counts[1:2]])
     key = KEYS[0]
     records = written[key]
@@ -70,7 +70,7 @@ def _read_until_error(iterator: AbstractSourceRecordIterator, key: str) -> tuple
 
 @law("T3", "skipping n records gives what reading everything gives without its first n")
 def skip_counts_records(rig: SourceRig, comparing: Comparing) -> None:
-    """Every n from none to one more than all, of every object."""
+    """Check every skip count of every object, from 0 to one more than its records."""
     written = fill(rig)
     with rig.open_iterator() as iterator:
         natives = {native.key: native for native in iterator.get_native_item_stream(None)}
@@ -91,7 +91,7 @@ def _skipping(iterator: AbstractSourceRecordIterator, native: NativeObject, skip
     Capability.SPLITS,
 )
 def splits_are_the_object(rig: SourceRig, comparing: Comparing) -> None:
-    """The smallest object cut at every size there is, so that a cut falls on every byte; the others at a few."""
+    """Check the smallest object at every split size, so that a split begins at every byte; others at a few sizes."""
     written = fill(rig)
     with rig.open_iterator() as iterator:
         natives = {native.key: native for native in iterator.get_native_item_stream(None)}

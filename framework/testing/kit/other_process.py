@@ -1,6 +1,6 @@
-"""A task in another process: a new interpreter, which knows nothing but what was pickled.
+"""A task in another process: a new interpreter that receives only pickled values.
 
-What the several processes of one machine and Spark's executors do with a source, without either.
+It does what local workers and Spark executors do with a source, without either.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _START = (
 
 @attrs.frozen(kw_only=True)
 class TaskPlan:
-    """What a task elsewhere is given.
+    """The work of a task in another process.
 
     Attributes:
-        make_task: makes it.
+        make_task: makes the task.
         config: its configuration.
-        entries: positions that it begins from.
-        assignments: the objects it reads.
+        entries: its start positions.
+        assignments: the objects to read.
     """
 
     make_task: Callable[[], AbstractSourceTask]
@@ -48,13 +48,13 @@ class ElsewhereError(Exception):
 
 
 def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
-    """Reads in a new interpreter. Key -> payloads.
+    """Read in a new interpreter; return key -> payloads.
 
     Args:
         plan: a pickled `TaskPlan`.
 
     Raises:
-        ElsewhereError: it ended with an error, or did not end within a minute.
+        ElsewhereError: it failed, or did not end within a minute.
     """
     try:
         done = subprocess.run(  # noqa: S603 - this interpreter, with a text from this module
@@ -74,7 +74,7 @@ def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
 
 
 def read_here(plan: TaskPlan) -> dict[str, list[bytes]]:
-    """Runs the plan in this process. Key -> payloads."""
+    """Run the plan in this process; return key -> payloads."""
     task = plan.make_task()
     store = MemoryOffsetStore()
     store.save(PositionDelta(entries=plan.entries))
@@ -92,6 +92,6 @@ def read_here(plan: TaskPlan) -> dict[str, list[bytes]]:
 
 
 def main() -> None:
-    """In the other process."""
+    """Run in the other process."""
     plan: TaskPlan = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
     sys.stdout.buffer.write(pickle.dumps(read_here(plan)))

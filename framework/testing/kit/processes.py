@@ -19,7 +19,7 @@ from typing_extensions import Self
 from framework.config.iggy_address import IggyAddress
 from framework.config.sections import SourceCommonConfig
 from framework.engine.task_run import WorkerPlan
-from framework.engine.worker import Voice, serve
+from framework.engine.worker import LeaderPipe, serve
 from framework.iggy.client import IggyConnection
 from framework.task import AbstractSourceTask
 
@@ -159,7 +159,7 @@ class ThreadProcess:
     def _run(self) -> None:
         pipe = cast("Any", self._pipe)
         try:
-            serve(self._plan, pipe, Voice(pipe), connect=self._connect)
+            serve(self._plan, pipe, LeaderPipe(pipe), connect=self._connect)
         except CrashError:
             pass
         finally:

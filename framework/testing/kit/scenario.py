@@ -124,7 +124,7 @@ class Contents:
     def compare(self, comparing: Comparing, bench: Bench, entries: Sequence[OffsetManagerEntry], example: str) -> None:
         """Compare topics and positions after a run to the end with what must be there."""
         numbers = self._compare_records(comparing, bench, example)
-        for split, bad in self._compare_letters(comparing, bench, example).items():
+        for split, bad in self._compare_dead_letters(comparing, bench, example).items():
             numbers.setdefault(split, []).extend(bad)
         for (key, number), found in sorted(numbers.items()):
             place = f"{example}: {key!r}, split {number}: numbers of its records and dead letters"
@@ -152,7 +152,7 @@ class Contents:
             comparing.same(payloads, records, f"{example}: the topic's records of {key!r}")
         return {split: [number for _, number, _ in messages] for split, messages in found.items()}
 
-    def _compare_letters(self, comparing: Comparing, bench: Bench, example: str) -> dict[Split, set[int]]:
+    def _compare_dead_letters(self, comparing: Comparing, bench: Bench, example: str) -> dict[Split, set[int]]:
         """Compare the dead letters; return the numbers of the records."""
         ids: dict[tuple[str, bytes], set[int]] = {}
         numbers: dict[Split, set[int]] = {}

@@ -94,7 +94,7 @@ class FakeGcs:
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Ends it. May be called twice."""
+        """End it. May be called twice."""
         if self._process.poll() is None:
             self._process.terminate()
             try:

@@ -124,7 +124,7 @@ class SeaweedFs:
         raise FatalError(f"the local S3 server was not ready within {READY_SECONDS:.0f} seconds; see {self.log}")
 
     def stop(self) -> None:
-        """Ends the server at once. May be called twice.
+        """End the server at once. May be called twice.
 
         By itself it takes 15 seconds, waiting for its own connections to itself. Its files stand a kill: it hands every
         write to the system before it answers.
@@ -155,7 +155,7 @@ def _answers(url: str) -> bool:
 
 
 def main() -> int:
-    """Runs a server in the folder given as the only argument until it is interrupted."""
+    """Run a server in the folder given as the only argument until it is interrupted."""
     with SeaweedFs.start(sys.argv[1]) as server:
         print(server.endpoint, server.access_key, server.secret_key, flush=True)  # noqa: T201  # a program's output
         try:

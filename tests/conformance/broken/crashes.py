@@ -13,7 +13,7 @@ from framework.iggy.dead_letters.topic import IggyDeadLetters
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.objects import TopicPartition
-from framework.pipeline.sender import Pipeline
+from framework.pipeline.sender import Sender
 from framework.testing.kit import crash
 from tests.conformance.broken.rigs import WithTransformer, Wrapping
 
@@ -82,21 +82,21 @@ def hands_out_before_it_begins(monkeypatch):
 def letters_behind_positions(monkeypatch):
     """A dead letter is stored when the position behind its record is saved."""
 
-    class Late(Pipeline):
+    class Late(Sender):
         def __init__(self, *arguments, **options):
             super().__init__(*arguments, **options)
             self.late = []
 
-        def _send_dead_letters(self, letters):
-            self.late += letters
+        def _send_dead_letters(self, dead_letters):
+            self.late += dead_letters
 
         def _flush(self, **options):
             super()._flush(**options)
             late, self.late = self.late, []
             super()._send_dead_letters(late)
 
-    monkeypatch.setattr(crash, "Pipeline", Late)
-    monkeypatch.setattr(task_run, "Pipeline", Late)
+    monkeypatch.setattr(crash, "Sender", Late)
+    monkeypatch.setattr(task_run, "Sender", Late)
 
 
 def changing(name, change):
@@ -111,7 +111,7 @@ def changing(name, change):
 
         monkeypatch.setattr(IggyDeadLetters, "__init__", init)
         monkeypatch.setattr(
-            IggyDeadLetters, "_segment", lambda self, letter: change(segment(self, letter), self.number)
+            IggyDeadLetters, "_segment", lambda self, dead_letter: change(segment(self, dead_letter), self.number)
         )
 
     put.__name__ = name

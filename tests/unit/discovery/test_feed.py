@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from framework.discovery.feed import REST_FACTOR, Assignment, HandedFeed, ListingFeed, ObjectFeed
-from framework.discovery.splitting import Cutter
+from framework.discovery.splitting import SplitPolicy
 from framework.discovery.stale_listing import MAX_LISTINGS, NOT_GIVEN
 from framework.errors import ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
 from framework.model.batches import Acknowledgement, RecordBatch
@@ -310,7 +310,7 @@ def test_one_that_is_overwritten_again_and_again_is_read_without_a_pause():
 
 
 def test_shares_of_one_object_that_come_back_count_once_a_pass():
-    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    rig = Rig(native("a", size=25), split_policy=splitting(), once=True)
     for _ in range(MAX_LISTINGS - 1):
         for taken in rig.take_all():
             rig.feed.release(taken)
@@ -477,8 +477,8 @@ def test_an_object_of_which_nothing_was_sent_or_when_that_is_accepted_begins_ane
     splits, records, accepted, split_size
 ):
     offsets = begun_under_other_options(records, splits=splits, accepted=accepted)
-    cutter = splitting(split_size) if split_size else Cutter()
-    taken = Rig(native("a"), offsets=offsets, numbering_options=ours, cutter=cutter).take_all()
+    split_policy = splitting(split_size) if split_size else SplitPolicy()
+    taken = Rig(native("a"), offsets=offsets, numbering_options=ours, split_policy=split_policy).take_all()
     assert {(one.entry.generation, one.entry.numbering_options, one.entry.records_done) for one in taken} == {
         (2, ours, 0)
     }
@@ -517,7 +517,7 @@ def partition_of(split_number, partitions=3):
 
 
 def splitting(size=10, partitions=3):
-    return Cutter(split_size=size, partitions=partitions, can_split=lambda key: not key.endswith(".gz"))
+    return SplitPolicy(split_size=size, partitions=partitions, can_split=lambda key: not key.endswith(".gz"))
 
 
 def splits_of(assignments):
@@ -532,7 +532,11 @@ def finish(rig, assignment, records=3):
 
 def test_a_large_object_is_handed_out_share_by_share_each_in_a_partition_of_its_own():
     rig = Rig(
-        native("a", size=9), native("b", size=31), native("c.gz", size=99), native("d", size=10), cutter=splitting()
+        native("a", size=9),
+        native("b", size=31),
+        native("c.gz", size=99),
+        native("d", size=10),
+        split_policy=splitting(),
     )
     taken = rig.take_all()
     assert splits_of(taken) == [
@@ -547,7 +551,7 @@ def test_a_large_object_is_handed_out_share_by_share_each_in_a_partition_of_its_
 
 
 def test_a_later_pass_hands_out_the_shares_that_are_neither_finished_nor_in_hand():
-    rig = Rig(native("a", size=45), cutter=splitting())
+    rig = Rig(native("a", size=45), split_policy=splitting())
     taken = rig.take_all()
     finish(rig, taken[1])
     rig.feed.release(taken[2])
@@ -561,13 +565,13 @@ def test_a_later_pass_hands_out_the_shares_that_are_neither_finished_nor_in_hand
 @pytest.mark.parametrize("size", [None, 7, 1000])
 def test_an_object_begun_in_shares_keeps_its_cut(size):
     offsets = OffsetManager()
-    first = Rig(native("a", size=45), cutter=splitting(), offsets=offsets)
+    first = Rig(native("a", size=45), split_policy=splitting(), offsets=offsets)
     taken = first.take_all()
     for number in (0, 3):
         send(offsets, taken[number].entry.advanced(2))
     finish(first, taken[1])
     again = Rig(
-        native("a", size=45), cutter=splitting(size) if size else Cutter(partitions=3), offsets=offsets
+        native("a", size=45), split_policy=splitting(size) if size else SplitPolicy(partitions=3), offsets=offsets
     ).take_all()
     assert splits_of(again) == [("a", split_number, 10, partition_of(split_number)) for split_number in (1, 3, 4, 5)]
     assert [one.entry.records_done for one in again] == [2, 0, 2, 0]
@@ -575,13 +579,13 @@ def test_an_object_begun_in_shares_keeps_its_cut(size):
 
 @pytest.mark.parametrize("state", [ObjectState.READING, ObjectState.DONE])
 def test_an_object_begun_whole_stays_whole(state):
-    rig = Rig(native("a", size=45), cutter=splitting())
+    rig = Rig(native("a", size=45), split_policy=splitting())
     rig.done(native("a", size=45), state=state)
     assert splits_of(rig.take_all()) == ([("a", 0, 0, PARTITION)] if state is ObjectState.READING else [])
 
 
 def test_all_shares_of_a_new_version_are_of_the_next_generation():
-    rig = Rig(native("a", size=25), cutter=splitting())
+    rig = Rig(native("a", size=25), split_policy=splitting())
     for one in rig.take_all():
         finish(rig, one)
     rig.objects = [native("a", "v2", size=35)]
@@ -592,12 +596,12 @@ def test_all_shares_of_a_new_version_are_of_the_next_generation():
     ]
     # of another process: they have begun, and do not begin a second time
     finish(rig, taken[2])
-    other = Rig(native("a", "v2", size=35), cutter=splitting(), offsets=rig.offsets)
+    other = Rig(native("a", "v2", size=35), split_policy=splitting(), offsets=rig.offsets)
     assert [(one.entry.split_number, one.entry.generation) for one in other.take_all()] == [(1, 2), (2, 2), (4, 2)]
 
 
 def test_a_version_that_comes_back_is_read_in_all_its_shares():
-    rig = Rig(native("a", size=25), cutter=splitting())
+    rig = Rig(native("a", size=25), split_policy=splitting())
     for version in ("v1", "v2", "v1"):
         rig.objects = [native("a", version, size=25)]
         rig.clock.advance(5)
@@ -610,7 +614,7 @@ def test_a_version_that_comes_back_is_read_in_all_its_shares():
 
 @pytest.mark.parametrize("size", [10, 25, 45])
 def test_a_newer_version_waits_until_no_share_of_the_older_one_is_in_hand(size):
-    rig = Rig(native("a", size=25), cutter=splitting())
+    rig = Rig(native("a", size=25), split_policy=splitting())
     taken = rig.take_all()
     rig.objects = [native("a", "v2", size=size)]
     for one in taken[::-1]:
@@ -620,7 +624,7 @@ def test_a_newer_version_waits_until_no_share_of_the_older_one_is_in_hand(size):
 
 
 def test_with_once_a_version_put_off_for_an_older_one_that_came_back_is_still_read():
-    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    rig = Rig(native("a", size=25), split_policy=splitting(), once=True)
     taken = rig.take_all()
     rig.objects = [native("a", "v2", size=25)]
     rig.feed.release(taken[0])
@@ -634,7 +638,7 @@ def test_with_once_a_version_put_off_for_an_older_one_that_came_back_is_still_re
 
 
 def test_gone_shares_do_not_keep_a_source_going():
-    rig = Rig(native("a", size=25), cutter=splitting(), once=True)
+    rig = Rig(native("a", size=25), split_policy=splitting(), once=True)
     taken = rig.take_all()
     rig.objects = []
     for one in taken:
@@ -643,18 +647,20 @@ def test_gone_shares_do_not_keep_a_source_going():
 
 
 def test_a_share_read_with_other_options_refuses_the_whole_object():
-    rig = Rig(native("a", size=25), cutter=splitting(), numbering_options='{"format":"text"}')
+    rig = Rig(native("a", size=25), split_policy=splitting(), numbering_options='{"format":"text"}')
     finish(rig, rig.take_all()[1], records=0)
-    other = Rig(native("a", size=25), cutter=splitting(), numbering_options='{"format":"jsonl"}', offsets=rig.offsets)
+    other = Rig(
+        native("a", size=25), split_policy=splitting(), numbering_options='{"format":"jsonl"}', offsets=rig.offsets
+    )
     with pytest.raises(PositionMismatchError, match="b/a"):
         other.take_all()
 
 
 def test_too_many_shares_are_an_error_that_names_the_option():
-    rig = Rig(native("a", size=3 << 24), cutter=splitting(2))
+    rig = Rig(native("a", size=3 << 24), split_policy=splitting(2))
     with pytest.raises(ObjectError, match=r"25,165,824 splits.*split_size"):
         rig.take_all()
-    assert Rig(native("a", size=3 << 24), native("b"), cutter=splitting(2), tolerant=True).keys() == ["b"] * 5
+    assert Rig(native("a", size=3 << 24), native("b"), split_policy=splitting(2), tolerant=True).keys() == ["b"] * 5
 
 
 def test_memory_for_what_was_handed_out_does_not_grow_within_a_pass():
@@ -738,7 +744,7 @@ def test_a_feed_that_cannot_tell_waits_as_long_as_it_is_asked_to_or_until_the_st
 
 
 def test_without_a_format_that_can_be_read_from_the_middle_nothing_is_split():
-    assert Cutter(split_size=10).size_for(native("a", size=100)) == 0
+    assert SplitPolicy(split_size=10).size_for(native("a", size=100)) == 0
 
 
 # ---- objects that somebody else chose

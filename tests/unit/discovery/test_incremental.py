@@ -6,10 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.discovery.deferred import MAX_DEFERRED, DeferredKeys
-from framework.discovery.incremental import HOLD_SECONDS, Tail, TailFeed, just_before
+from framework.discovery.incremental import HOLD_SECONDS, IncrementalFeed, IncrementalListing, just_before
 from framework.errors import ListingError
 from framework.model.objects import ObjectState, TopicPartition
-from framework.offsets.listing_hints import PastListing
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import MemoryOffsetStore, OffsetManager
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -57,7 +57,7 @@ class Source:
         self.offsets = OffsetManager(self.stored)
         self.offsets.populate_offset_manager()
         self.hands = {}
-        tail = Tail(
+        incremental = IncrementalListing(
             prefixes=self.prefixes,
             base=self.base,
             lookback_keys=self.lookback,
@@ -65,14 +65,14 @@ class Source:
             min_age=self.min_age,
             selection=self.selection,
             offsets=self.offsets,
-            past=lambda prefix: self.offsets.past_listing(prefix) or PastListing(of=""),
+            past=lambda prefix: self.offsets.listing_hints(prefix) or ListingHints(of=""),
             list_whole=lambda: self.list_behind(dict.fromkeys(self.prefixes, self.base)),
             list_behind=self.list_behind,
             clock=self.clock,
         )
-        self.chosen.deferred = tail.deferred.add
-        self.feed = TailFeed(
-            tail,
+        self.chosen.deferred = incremental.deferred.add
+        self.feed = IncrementalFeed(
+            incremental,
             selection=self.chosen,
             offsets=self.offsets,
             numbering_options="",

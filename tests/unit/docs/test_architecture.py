@@ -48,6 +48,6 @@ def test_no_place_is_overlooked():
 
 
 def test_a_name_that_does_not_exist_is_found():
-    assert has("framework/pipeline/sender.py", "Pipeline.run")
-    assert not has("framework/pipeline/sender.py", "Pipeline.walk")
+    assert has("framework/pipeline/sender.py", "Sender.run")
+    assert not has("framework/pipeline/sender.py", "Sender.walk")
     assert not has("framework/pipeline/sender.py", "run")

@@ -12,7 +12,7 @@ from framework.errors import IggyUnavailableError, PositionError, SourceError
 from framework.iggy.offset_log import epochs
 from framework.iggy.offset_log.log import OffsetLog
 from framework.model.objects import TopicPartition
-from framework.offsets.listing_hints import PastListing, TailMark
+from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.reset import Reset
 from framework.offsets.watermark import CoveredRange, Watermark
 from framework.testing.kit.crash import CrashError, CrashPoint
@@ -184,7 +184,9 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     source.live()
     connection = source.server.connect()
     session = Session.begin(connection, source.bench.config)
-    left = PastListing(of="x", histogram=[("b", 3)], tail=TailMark(after="z", whole_listing_ms=5, selection="all"))
+    left = ListingHints(
+        of="x", histogram=[("b", 3)], incremental=IncrementalMark(after="z", whole_listing_ms=5, selection="all")
+    )
     for prefix in ("", "a", "b"):
         session.offsets.note_listing(prefix, left)
     session.offsets.note_skipped(4)
@@ -200,7 +202,7 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     assert not state.watermark.covers("bucket", "bb", 5)
     assert state.watermark.covers("bucket", "a", 5)
     assert state.watermark.covers("bucket", "c", 5)
-    bare = attrs.evolve(left, tail=None)
+    bare = attrs.evolve(left, incremental=None)
     assert {prefix: state.listings[prefix] for prefix in ("", "a", "b")} == {"": bare, "a": left, "b": bare}
     assert ([count for _, count in state.skipped], state.has_abandoned_partitions) == ([], False)
 

@@ -34,17 +34,17 @@ def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
     counts = None
     try:
         session = Session.begin(connection, config)
-        letters = DeadLetterLog.read(connection, config)
+        dead_letters = DeadLetterLog.read(connection, config)
         waiting = [
             x
-            for x in chosen(letters.stored, choice or DeadLetterChoice())
-            if x.offset not in letters.replayed and is_current(x, session.offsets)
+            for x in chosen(dead_letters.stored, choice or DeadLetterChoice())
+            if x.offset not in dead_letters.replayed and is_current(x, session.offsets)
         ]
         iterator = task.get_iterator(SourceContext(config=config, offsets=session.offsets))
         iterator.look_up = lambda native: next(
             (one for one in iterator.get_native_item_stream(None) if one.key == native.key), None
         )
-        counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(waiting, letters.notes)
+        counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(waiting, dead_letters.notes)
     except CrashError:
         pass
     finally:
@@ -56,9 +56,9 @@ def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
 
 def open_letters(source):
     connection = source.server.connect()
-    letters = DeadLetterLog.read(connection, source.config)
+    dead_letters = DeadLetterLog.read(connection, source.config)
     connection.close()
-    return [letter for letter in letters.stored if letter.offset not in letters.replayed]
+    return [dead_letter for dead_letter in dead_letters.stored if dead_letter.offset not in dead_letters.replayed]
 
 
 def waiting_dead_letters(source):
@@ -71,7 +71,7 @@ def waiting_dead_letters(source):
 
 def as_text(source):
     """What the topic holds once the bad lines are taken as they are."""
-    return source.records + collections.Counter(line for _, _, line in source.letters)
+    return source.records + collections.Counter(line for _, _, line in source.dead_letters)
 
 
 def marked(source):
@@ -87,7 +87,7 @@ def test_what_is_good_now_is_sent_once_and_its_letters_are_marked():
     source = usual()
     source.live()
     counts, _ = replay(source, validate=False)
-    assert (counts.sent, counts.stayed) == (len(source.letters), 0)
+    assert (counts.sent, counts.stayed) == (len(source.dead_letters), 0)
     assert source.payloads() == as_text(source)
     assert open_letters(source) == []
     counts, _ = replay(source, validate=False)
@@ -121,9 +121,9 @@ def test_what_is_still_bad_stays_and_is_said():
     source = usual()
     source.live()
     counts, _ = replay(source)
-    assert (counts.sent, counts.stayed) == (0, len(source.letters))
+    assert (counts.sent, counts.stayed) == (0, len(source.dead_letters))
     assert any("not JSON" in sentence for sentence in counts.bad)
-    assert len(open_letters(source)) == len(source.letters)
+    assert len(open_letters(source)) == len(source.dead_letters)
     assert source.payloads() == source.records
 
 
@@ -144,8 +144,8 @@ def test_a_letter_that_names_a_place_where_no_record_may_go_stays_and_ends_nothi
     connection = source.server.connect()
     connection.ensure_stream("kit")
     connection.create_topic("kit", "theirs", 1)
-    letter = source.server.messages("kit", DEAD)[0]
-    connection.append("kit", DEAD, 0, letter.payload, headers={**letter.headers, **forged})
+    dead_letter = source.server.messages("kit", DEAD)[0]
+    connection.append("kit", DEAD, 0, dead_letter.payload, headers={**dead_letter.headers, **forged})
     connection.close()
     counts, _ = replay(source, validate=False)
     assert (counts.sent, counts.stayed) == (2, 1)
@@ -163,7 +163,7 @@ def test_of_an_object_that_is_not_there_any_more_the_letters_own_bytes_are_sent(
         source.rig.store.put("a", b'{"n":"other"}\n')
     counts, _ = replay(source, validate=False)
     assert (counts.sent, counts.stayed) == (2, 0)
-    assert sorted(message.payload for message in marked(source)) == sorted(line for _, _, line in source.letters)
+    assert sorted(message.payload for message in marked(source)) == sorted(line for _, _, line in source.dead_letters)
 
 
 def test_a_letter_with_a_beginning_only_stays_when_its_object_is_gone():
@@ -234,9 +234,9 @@ def test_letters_that_were_stored_twice_are_sent_once(monkeypatch):
     connection = source.server.connect()
     for message in source.server.messages("kit", DEAD):
         connection.append("kit", DEAD, 0, message.payload, message_id=message.message_id, headers=message.headers)
-    assert len(open_letters(source)) == 2 * len(source.letters)
+    assert len(open_letters(source)) == 2 * len(source.dead_letters)
     counts, _ = replay(source, validate=False)
-    assert counts.sent == len(source.letters)
+    assert counts.sent == len(source.dead_letters)
     assert source.payloads() == as_text(source)
     assert open_letters(source) == []
 
@@ -248,9 +248,9 @@ def test_a_topic_that_may_forget_gets_a_replayed_record_only_when_that_is_said()
     with pytest.raises(IggyTopicError, match=r'"records".*only every 1024 messages.*--may-be-lost'):
         replay(source, validate=False)
     assert source.payloads() == source.records
-    assert len(open_letters(source)) == len(source.letters)
+    assert len(open_letters(source)) == len(source.dead_letters)
     counts, _ = replay(source, validate=False, may_be_lost=True)
-    assert counts.sent == len(source.letters)
+    assert counts.sent == len(source.dead_letters)
     assert source.payloads() == as_text(source)
 
 
@@ -267,7 +267,7 @@ def test_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
     monkeypatch.setattr("framework.engine.admin.void_dead_letters", lambda *_: 0)  # killed behind the snapshot
     source = usual()
     source.live()
-    old = {letter.offset for letter in open_letters(source) if letter.key == "d"}
+    old = {dead_letter.offset for dead_letter in open_letters(source) if dead_letter.key == "d"}
     if how == "reset":
         connection = source.server.connect()
         reset_positions(connection, source.config, Reset(key="d"))
@@ -276,12 +276,12 @@ def test_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
         source.rig.store.put("d", b"- other\n")
     source.live()
     before = source.payloads()
-    new = {letter.offset for letter in open_letters(source) if letter.key == "d"} - old
+    new = {dead_letter.offset for dead_letter in open_letters(source) if dead_letter.key == "d"} - old
     assert new
     counts, _ = replay(source, choice=DeadLetterChoice(key="d"), validate=False)
     assert counts.sent == len(new)
     assert sum(source.payloads().values()) == sum(before.values()) + len(new)
-    assert {letter.offset for letter in open_letters(source) if letter.key == "d"} == old
+    assert {dead_letter.offset for dead_letter in open_letters(source) if dead_letter.key == "d"} == old
 
 
 def test_an_object_that_was_given_up_goes_on_where_it_was():
@@ -356,19 +356,19 @@ def test_a_replay_beside_the_source_is_refused(monkeypatch):
 def test_letters_are_chosen_by_key_prefix_kind_number_and_time():
     source = usual()
     source.live()
-    letters = source.stored()
-    assert {x.key for x in chosen(letters, DeadLetterChoice(key="a"))} == {"a"}
-    assert {x.key for x in chosen(letters, DeadLetterChoice(prefix="d"))} == {"d"}
-    assert chosen(letters, DeadLetterChoice(kind="ObjectError")) == []
-    assert len(chosen(letters, DeadLetterChoice(kind="RecordError"))) == len(letters)
-    assert [x.offset for x in chosen(letters, DeadLetterChoice(letter=3))] == [3]
-    latest = letters[-1].timestamp_us / 1e6
-    assert chosen(letters, DeadLetterChoice(since="1s"), now=latest + 5) == []
-    assert len(chosen(letters, DeadLetterChoice(since="2 h"), now=latest + 5)) == len(letters)
-    assert len(chosen(letters, DeadLetterChoice(since="2020-01-01"))) == len(letters)
-    assert chosen(letters, DeadLetterChoice(since="2099-01-01T00:00+01:00")) == []
+    dead_letters = source.stored()
+    assert {x.key for x in chosen(dead_letters, DeadLetterChoice(key="a"))} == {"a"}
+    assert {x.key for x in chosen(dead_letters, DeadLetterChoice(prefix="d"))} == {"d"}
+    assert chosen(dead_letters, DeadLetterChoice(kind="ObjectError")) == []
+    assert len(chosen(dead_letters, DeadLetterChoice(kind="RecordError"))) == len(dead_letters)
+    assert [x.offset for x in chosen(dead_letters, DeadLetterChoice(dead_letter=3))] == [3]
+    latest = dead_letters[-1].timestamp_us / 1e6
+    assert chosen(dead_letters, DeadLetterChoice(since="1s"), now=latest + 5) == []
+    assert len(chosen(dead_letters, DeadLetterChoice(since="2 h"), now=latest + 5)) == len(dead_letters)
+    assert len(chosen(dead_letters, DeadLetterChoice(since="2020-01-01"))) == len(dead_letters)
+    assert chosen(dead_letters, DeadLetterChoice(since="2099-01-01T00:00+01:00")) == []
     with pytest.raises(ConfigError, match="--since yesterday"):
-        chosen(letters, DeadLetterChoice(since="yesterday"))
+        chosen(dead_letters, DeadLetterChoice(since="yesterday"))
 
 
 @pytest.mark.parametrize("headers", ["provenance", "none"])
@@ -396,11 +396,11 @@ def test_letters_of_objects_that_were_reset_are_void_and_come_again():
     source.live(at=40)  # read again, killed in between, and read on
     source.live()
     again = [(x.key, x.record) for x in waiting_dead_letters(source) if x.key == "a"]
-    assert sorted(again) == sorted((key, number) for key, number, _ in source.letters if key == "a")
+    assert sorted(again) == sorted((key, number) for key, number, _ in source.dead_letters if key == "a")
     assert all(count == (2 if b'"object":"a"' in line else 1) for line, count in source.payloads().items())
     replay(source, validate=False)
     assert collections.Counter(message.payload for message in marked(source)) == collections.Counter(
-        line for _, _, line in source.letters
+        line for _, _, line in source.dead_letters
     )
 
 
@@ -453,10 +453,10 @@ def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_letters(
         assert not (new and then in ("the command again", "a replay") and waiting_dead_letters(source))
         source.live()
         waiting = collections.Counter((x.key, x.record) for x in waiting_dead_letters(source))
-        assert waiting == ({} if then == "a replay" and not new else {(k, n): 1 for k, n, _ in source.letters})
+        assert waiting == ({} if then == "a replay" and not new else {(k, n): 1 for k, n, _ in source.dead_letters})
         replay(source, validate=False)
         sent = collections.Counter(message.payload for message in marked(source))
-        assert sent == {line: 1 for _, _, line in source.letters}, (at, events[at - 1])
+        assert sent == {line: 1 for _, _, line in source.dead_letters}, (at, events[at - 1])
         good = {line: count * (2 if new else 1) for line, count in source.records.items()}
         assert {line: count for line, count in source.payloads().items() if line in good} == good
 
@@ -465,7 +465,7 @@ def test_the_letter_of_an_object_whose_position_the_watermark_stands_for_is_repl
     source = usual()
     source.live()
     offsets = OffsetManager()
-    (letter, *_) = source.stored()
-    assert not is_current(letter, offsets)  # it is read again
-    offsets.watermark = Watermark(bucket=letter.bucket).raised("", [CoveredRange("", None, 5)])
-    assert is_current(letter, offsets)
+    (dead_letter, *_) = source.stored()
+    assert not is_current(dead_letter, offsets)  # it is read again
+    offsets.watermark = Watermark(bucket=dead_letter.bucket).raised("", [CoveredRange("", None, 5)])
+    assert is_current(dead_letter, offsets)

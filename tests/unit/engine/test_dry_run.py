@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.engine.dry_run import ending_of, folder_of, look_ahead
+from framework.engine.dry_run import dry_run, ending_of, folder_of
 from framework.engine.inspection import inspect
 from framework.errors import ObjectError
 from framework.iterator.object_store import StoreRecordIterator
@@ -16,7 +16,7 @@ def plan(leader):
     connection = leader.server.connect()
     found = inspect(connection, leader.config)
     connection.close()
-    return look_ahead(lambda: MemorySourceTask(leader.store, prefixes=leader.prefixes), leader.config, found)
+    return dry_run(lambda: MemorySourceTask(leader.store, prefixes=leader.prefixes), leader.config, found)
 
 
 def test_what_was_folded_is_not_to_be_read_and_what_is_new_is():
@@ -45,10 +45,10 @@ def test_what_was_begun_is_counted_as_such():
     leader.take()
     leader.send(0)
     leader.save()
-    outlook = plan(leader)
-    assert (outlook.total.objects, outlook.begun) == (3, 1)
-    assert outlook.list_requests == 1
-    assert sum(part.objects for part in outlook.topic_partitions.values()) == 3
+    run = plan(leader)
+    assert (run.total.objects, run.begun) == (3, 1)
+    assert run.list_requests == 1
+    assert sum(part.objects for part in run.topic_partitions.values()) == 3
 
 
 def test_a_plan_that_ends_in_the_middle_of_its_pass_leaves_nothing_to_the_collector(monkeypatch):
@@ -63,7 +63,7 @@ def test_a_plan_that_ends_in_the_middle_of_its_pass_leaves_nothing_to_the_collec
     monkeypatch.setattr(StoreRecordIterator, "get_native_item_stream", listed)
     config = source_config(template="{{partition}}", distribution="partition")
     with pytest.raises(ObjectError) as kept:
-        look_ahead(lambda: MemorySourceTask(store_of(**{"9": 1, "91": 1})), config)
+        dry_run(lambda: MemorySourceTask(store_of(**{"9": 1, "91": 1})), config)
     assert kept.value.__traceback__ is not None
     assert ended
 

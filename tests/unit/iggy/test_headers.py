@@ -11,7 +11,6 @@ from framework.iggy.headers import (
     encode_headers,
     join_provenance,
     provenance,
-    split_headers,
     split_of,
 )
 from framework.model.objects import NativeObject
@@ -47,7 +46,6 @@ def test_any_key_comes_back_from_legal_pieces(key):
         value.decode()
     expected = {"bucket": "b", "version": "v"} | ({"key": key} if key else {})
     assert join_provenance(decode_headers(block)) == expected
-    assert join_provenance(split_headers({"bucket": "b", "key": key, "version": "v"})) == expected
 
 
 @pytest.mark.parametrize(("length", "pieces"), [(1, 1), (254, 1), (255, 1), (256, 2), (510, 2), (511, 3), (1024, 5)])

@@ -59,7 +59,7 @@ def test_dead_letters_of_another_source_are_recognised(connection):
     Session.begin(connection, other)
     native = NativeObject(scheme="s3", bucket="b", key="k", size=1, version="v")
     box = IggyDeadLetters.of(connection, other)
-    letter = DeadLetter(
+    dead_letter = DeadLetter(
         native=native,
         split=None,
         record_number=1,
@@ -69,7 +69,7 @@ def test_dead_letters_of_another_source_are_recognised(connection):
         raw=b"x",
         length=1,
     )
-    box.send([letter])
+    box.send([dead_letter])
     assert "dead letters of a source" in topic_refusal(connection, config(), "other-bad")
 
 

@@ -259,10 +259,10 @@ def test_what_is_fetched_ahead_is_bounded_in_bytes(over):
     iterator = over(store, prefetch_objects=8, prefetch_bytes=2_000_000)
     largest = 0
     while (batch := iterator.next_batch()) is not None:
-        largest = max(largest, iterator._ahead.used_bytes)
+        largest = max(largest, iterator._ahead._budget.used)
         assert batch.payloads
     assert 0 < largest <= 2_000_000
-    assert iterator._ahead.used_bytes == 0
+    assert iterator._ahead._budget.used == 0
 
 
 def test_a_failure_while_reading_ahead_is_raised_after_what_stands_before_it(over):

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.errors import ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
-from framework.offsets.listing_hints import PastListing
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import MemoryOffsetStore, OffsetManager
-from framework.storage.listing.limiter import CallPace, pace_of, set_pace
+from framework.storage.listing.limiter import CallLimiter, limiter_of, set_limiter
 from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -61,9 +61,9 @@ def like_folders(key):
 
 
 @pytest.fixture(autouse=True)
-def own_pace():
+def own_limiter():
     """What was learnt of one test's bucket is not known in the next."""
-    set_pace(MemoryStore(), CallPace())
+    set_limiter(MemoryStore(), CallLimiter())
 
 
 @pytest.fixture
@@ -148,18 +148,18 @@ def test_each_prefix_is_listed_in_its_turn(over):
 def test_the_budget_of_the_configuration_holds_for_the_bucket(over):
     store = SortedStore(numbered(10))
     over(store, list_requests_per_second=0.01, list_bytes_per_second=1000)
-    pace = pace_of(store)
-    assert pace.delay_seconds() == 0
-    assert pace.delay_seconds() == pytest.approx(100, abs=1)
-    pace.spend(50_000)
-    assert pace.delay_seconds() == pytest.approx(250, abs=2)
+    limiter = limiter_of(store)
+    assert limiter.delay_seconds() == 0
+    assert limiter.delay_seconds() == pytest.approx(100, abs=1)
+    limiter.spend(50_000)
+    assert limiter.delay_seconds() == pytest.approx(250, abs=2)
 
 
 def test_without_a_budget_what_was_learnt_of_the_bucket_stays(over):
     store = SortedStore(numbered(10))
-    before = pace_of(store)
+    before = limiter_of(store)
     over(store)
-    assert pace_of(store) is before
+    assert limiter_of(store) is before
 
 
 def test_an_empty_listing_tells_the_stores_clock_too(over):
@@ -170,14 +170,14 @@ def test_an_empty_listing_tells_the_stores_clock_too(over):
     assert iterator.store_clock() == pytest.approx(4e9, abs=5)
 
 
-def test_the_stores_clock_is_taken_over_and_the_listing_began_no_later_than_it_did(over):
+def test_the_stores_clock_is_taken_over_and_a_listing_began_no_later_than_it_did(over, monkeypatch):
     store = SortedStore(numbered(10))
     store.server_time_ms = 4_000_000_000_000
-    iterator = over(store)
-    assert iterator.listing_began is None
+    iterator, began = over(store), []
+    monkeypatch.setattr(iterator.offsets.tracker, "began", began.append)
     keys_of(iterator)
     assert iterator.store_clock() == pytest.approx(4e9, abs=5)
-    assert iterator.listing_began <= 4e9
+    assert len(began) == 1 and 4_000_000_000_000 - 5000 < began[0] < 4_000_000_000_000  # noqa: PT018
 
 
 # ---- keys and changes
@@ -264,7 +264,7 @@ def test_keys_deleted_at_the_cut_points_are_missed_by_nobody(over):
     store = SortedStore(keys)
     iterator = over(store)
     assert sorted(keys_of(iterator)) == keys
-    cuts = {key for key, _ in iterator.offsets.past_listing("").histogram}
+    cuts = {key for key, _ in iterator.offsets.listing_hints("").histogram}
     for key in cuts & set(keys):
         store.drop(key)
     assert sorted(keys_of(iterator)) == sorted(set(keys) - cuts)
@@ -306,7 +306,7 @@ def test_a_close_ends_a_listing_under_way_and_it_is_no_whole_one(over):
     iterator.close()
     with pytest.raises(TaskClosedError):
         list(stream)
-    assert iterator.offsets.past_listing("") is None
+    assert iterator.offsets.listing_hints("") is None
 
 
 # ---- what one pass leaves for the next
@@ -350,19 +350,19 @@ def test_a_part_of_a_prefix_is_not_taken_for_the_whole(over):
     keys = numbered(PAGE * 100)
     iterator = over(SortedStore(keys))
     keys_of(iterator, keys[100])
-    assert iterator.offsets.past_listing("") is None
+    assert iterator.offsets.listing_hints("") is None
 
 
 def test_where_listings_begin_is_all_of_it(over):
     keys = numbered(PAGE * 100)
     iterator = over(SortedStore(keys), start_key=keys[100])
     assert sorted(keys_of(iterator, keys[100])) == keys[101:]
-    assert sum(count for _, count in iterator.offsets.past_listing("").histogram) == len(keys) - 101
+    assert sum(count for _, count in iterator.offsets.listing_hints("").histogram) == len(keys) - 101
 
 
 def test_what_was_learnt_of_another_bucket_is_not_used(over):
     offsets = OffsetManager()
-    offsets.note_listing("", PastListing(of="memory://other", unordered=True))
+    offsets.note_listing("", ListingHints(of="memory://other", unordered=True))
     store = SortedStore(numbered(PAGE * 3))
     iterator = over(store, offsets)
     asked = []
@@ -414,13 +414,13 @@ def test_a_store_that_says_it_has_no_order_is_believed_without_being_noted(over,
 
 def test_a_store_that_came_to_have_an_order_is_listed_in_parallel_again(over):
     offsets = OffsetManager()
-    offsets.note_listing("", PastListing(of="memory://bucket", unordered=True))
+    offsets.note_listing("", ListingHints(of="memory://bucket", unordered=True))
     keys = numbered(PAGE * 20)
     iterator = over(SortedStore(keys), offsets)
     assert keys_of(iterator) == keys
-    assert not offsets.past_listing("").unordered
+    assert not offsets.listing_hints("").unordered
     assert sorted(keys_of(iterator)) == keys
-    assert offsets.past_listing("").histogram
+    assert offsets.listing_hints("").histogram
 
 
 def test_an_order_missed_too_late_to_begin_again_is_known_at_the_next_start(over, monkeypatch):
@@ -436,4 +436,4 @@ def test_one_chain_notices_a_missing_order_too(over):
     iterator = over(SortedStore(FOLDERS, like_folders), list_concurrency=1)
     assert sorted(keys_of(iterator)) == sorted(FOLDERS)
     assert iterator.statistics.list_requests == -(-len(FOLDERS) // PAGE)
-    assert iterator.offsets.past_listing("").unordered
+    assert iterator.offsets.listing_hints("").unordered

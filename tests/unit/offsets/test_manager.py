@@ -15,8 +15,8 @@ from framework.errors import NotAcknowledgedError, PositionMismatchError, StoreU
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options, check_numbering
-from framework.offsets.listing_hints import PastListing
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager, PartitionState, PositionDelta, TailItem
+from framework.offsets.listing_hints import ListingHints
+from framework.offsets.manager import MemoryOffsetStore, OffsetManager, PartitionState, PositionDelta, UnsavedCount
 from framework.offsets.table import begin_in, position_map
 from framework.offsets.watermark import CoveredRange, Watermark
 
@@ -649,7 +649,7 @@ def test_taking_over_a_partition_saves_what_was_found_safe_with_the_anchor_that_
     state = PartitionState(
         hold_back=3,
         last=anchor_at(9),
-        tail=deque([TailItem(anchor_at(7), KEY, 1, 6), TailItem(anchor_at(9), KEY, 1, 7)]),
+        unsaved=deque([UnsavedCount(anchor_at(7), KEY, 1, 6), UnsavedCount(anchor_at(9), KEY, 1, 7)]),
     )
     manager.open_partition(PARTITION, state, anchor=anchor_at(6), saved={KEY: 5})
     assert manager.is_open(PARTITION)
@@ -757,12 +757,12 @@ class ForgettingPartition:
     def check_recovery(self):
         anchor = self.store.anchors.get(PARTITION)
         start = anchor.offset + 1 if anchor is not None else 0
-        positions, tail, counts = position_map(), deque(), {}
+        positions, unsaved, counts = position_map(), deque(), {}
         for at, message in enumerate(self.messages[start:], start):
             if message is not None:
                 key = OffsetManagerKey.of_object("b", message[0])
                 counts[message[0]] = message[1]
-                tail.append(TailItem(anchor_at(at), key, 1, message[1]))
+                unsaved.append(UnsavedCount(anchor_at(at), key, 1, message[1]))
         for name in "xyz":
             stored = self.store.entries[OffsetManagerKey.of_object("b", name)]
             count = max(stored.records_saved, counts.get(name, 0))
@@ -772,11 +772,11 @@ class ForgettingPartition:
                 self.totals.pop(name, None)
         last = anchor_at(len(self.messages) - 1) if self.messages else None
         saved = {}
-        while tail and tail[0].anchor.offset <= last.offset - self.hold_back:
-            anchor = tail[0].anchor
-            item = tail.popleft()
+        while unsaved and unsaved[0].anchor.offset <= last.offset - self.hold_back:
+            anchor = unsaved[0].anchor
+            item = unsaved.popleft()
             saved[item.key] = item.records
-        state = PartitionState(hold_back=self.hold_back, last=last, tail=tail)
+        state = PartitionState(hold_back=self.hold_back, last=last, unsaved=unsaved)
         self.manager = OffsetManager(self.store, positions=positions, anchors=dict(self.store.anchors))
         self.manager.open_partition(PARTITION, state, anchor=anchor, saved=saved)
 
@@ -958,7 +958,7 @@ def test_without_a_window_nothing_is_ever_missing():
 
 
 def test_what_a_listing_left_is_saved_once_kept_when_that_fails_and_loaded_again():
-    store, left = BrokenStore(), PastListing(of="s3://b", histogram=[("k", 9)])
+    store, left = BrokenStore(), ListingHints(of="s3://b", histogram=[("k", 9)])
     manager = OffsetManager(store)
     manager.note_listing("p/", left)
     store.failures = 1
@@ -967,15 +967,15 @@ def test_what_a_listing_left_is_saved_once_kept_when_that_fails_and_loaded_again
     assert manager.dirty
     assert manager.flush().listings == {"p/": left}
     assert not manager.dirty
-    assert (manager.past_listing("p/"), manager.past_listing("")) == (left, None)
+    assert (manager.listing_hints("p/"), manager.listing_hints("")) == (left, None)
     again = OffsetManager(store)
     again.populate_offset_manager()
-    assert again.past_listing("p/") == left
+    assert again.listing_hints("p/") == left
     assert not again.dirty
 
 
 def test_what_was_noted_while_a_save_failed_wins():
-    store, old, new = BrokenStore(), PastListing(of="s3://b"), PastListing(of="s3://b", unordered=True)
+    store, old, new = BrokenStore(), ListingHints(of="s3://b"), ListingHints(of="s3://b", unordered=True)
     manager = OffsetManager(store)
     manager.note_listing("", old)
     store.failures = 1
@@ -988,8 +988,8 @@ def test_what_was_noted_while_a_save_failed_wins():
 
 def test_what_another_writer_saved_of_a_listing_is_taken_over():
     manager = OffsetManager()
-    manager.observe_listings({"": PastListing(of="s3://b")})
-    assert manager.past_listing("") == PastListing(of="s3://b")
+    manager.observe_listings({"": ListingHints(of="s3://b")})
+    assert manager.listing_hints("") == ListingHints(of="s3://b")
     assert not manager.dirty
 
 

@@ -59,7 +59,7 @@ class Source:
         self.server = None
         self.options = {**OPTIONS, **options}
         self.records = collections.Counter()
-        self.letters = collections.Counter()
+        self.dead_letters = collections.Counter()
 
     def put(self, name, *content):
         """Lines; those that are None are bad. A name's earlier version is no longer expected from here on."""
@@ -70,7 +70,7 @@ class Source:
             if good:
                 self.records[line] += 1
             else:
-                self.letters[name, number, line] += 1
+                self.dead_letters[name, number, line] += 1
         self.rig.store.put(name, b"".join(line + b"\n" for line in made))
         return self
 
@@ -87,9 +87,9 @@ class Source:
 
     def stored(self):
         return [
-            letter
-            for letter in (read_dead_letter(message, "kit") for message in self.server.messages("kit", DEAD))
-            if isinstance(letter, StoredDeadLetter)
+            dead_letter
+            for dead_letter in (read_dead_letter(message, "kit") for message in self.server.messages("kit", DEAD))
+            if isinstance(dead_letter, StoredDeadLetter)
         ]
 
     def payloads(self):
@@ -103,8 +103,8 @@ class Source:
         assert self.payloads() == self.records
         stored = [x for x in self.stored() if x.kind == "record"]
         found = collections.Counter((x.key, x.record, x.raw) for x in stored)
-        assert found.keys() == self.letters.keys() if repeats else found == self.letters
-        assert len({x.message_id for x in stored}) == len(self.letters)
+        assert found.keys() == self.dead_letters.keys() if repeats else found == self.dead_letters
+        assert len({x.message_id for x in stored}) == len(self.dead_letters)
         assert all(entry.finished for entry in self.entries.values())
 
 
@@ -125,20 +125,20 @@ def test_a_letter_says_where_what_and_why():
     source.put("events/a", 1, 0, 1)
     source.live()
     source.check()
-    (letter,) = source.stored()
+    (dead_letter,) = source.stored()
     entry = source.entries["events/a", 0]
     (message,) = source.server.messages("kit", DEAD)
-    assert (letter.kind, letter.bucket, letter.key, letter.version) == (
+    assert (dead_letter.kind, dead_letter.bucket, dead_letter.key, dead_letter.version) == (
         "record",
         entry.bucket,
         "events/a",
         entry.version,
     )
-    assert (letter.record, letter.split, letter.topic_partition) == (2, None, entry.topic_partition)
-    assert letter.byte_offset == len(lines("events/a", 1)[0]) + 1
-    assert (letter.error, letter.format, letter.payload) == ("RecordError", "jsonl", "whole")
-    assert letter.length == len(letter.raw) == len(message.payload)
-    assert "not JSON" in letter.text
+    assert (dead_letter.record, dead_letter.split, dead_letter.topic_partition) == (2, None, entry.topic_partition)
+    assert dead_letter.byte_offset == len(lines("events/a", 1)[0]) + 1
+    assert (dead_letter.error, dead_letter.format, dead_letter.payload) == ("RecordError", "jsonl", "whole")
+    assert dead_letter.length == len(dead_letter.raw) == len(message.payload)
+    assert "not JSON" in dead_letter.text
     assert "bad 2" not in " ".join(join_provenance(message.headers).values())
     of_object = dead_letter_hash64("kit", entry.bucket, "events/a", entry.version)
     assert message.message_id == message_id(of_object, 0, 2)
@@ -150,20 +150,20 @@ def test_a_long_record_leaves_its_beginning_and_its_length():
     source.put("a", 1)
     source.rig.store.put("long", b"- this is no JSON\n")
     source.live()
-    (letter,) = source.stored()
-    assert (letter.raw, letter.length, letter.payload) == (b"- this is ", 17, "beginning")
+    (dead_letter,) = source.stored()
+    assert (dead_letter.raw, dead_letter.length, dead_letter.payload) == (b"- this is ", 17, "beginning")
 
 
 def test_an_object_of_which_the_rest_cannot_be_read_leaves_one_letter_without_bytes():
     source = Source(tolerance="skip_object")
     source.put("a", 1, 1, 0, 1)
     source.records = collections.Counter(lines("a", 2))
-    source.letters.clear()
+    source.dead_letters.clear()
     source.live()
     source.check()
-    (letter,) = source.stored()
+    (dead_letter,) = source.stored()
     (message,) = source.server.messages("kit", DEAD)
-    assert (letter.kind, letter.record, letter.raw, letter.payload) == ("object", 3, b"", "none")
+    assert (dead_letter.kind, dead_letter.record, dead_letter.raw, dead_letter.payload) == ("object", 3, b"", "none")
     assert json.loads(message.payload) == {"payload": "none"}
     assert source.entries["a", 0].state is ObjectState.FAILED
 
@@ -219,7 +219,7 @@ def test_after_a_crash_at_any_event_every_record_is_there_once_and_every_letter_
         source.live(at)
         source.live()
         source.check(repeats=True)
-        repeated += len(source.stored()) > sum(source.letters.values())
+        repeated += len(source.stored()) > sum(source.dead_letters.values())
     assert 0 < repeated < total, "only letters behind which nothing was sent come again"
 
 
@@ -266,7 +266,7 @@ def rest_given_up(**options):
     source.put("b", 0, 1)
     source.put("c", 1, 1, 1)
     source.records = collections.Counter([*lines("a", 6), *lines("c", 3)])
-    source.letters.clear()
+    source.dead_letters.clear()
     return source
 
 
@@ -327,13 +327,16 @@ def test_an_object_overwritten_after_its_letters_leaves_those_of_its_new_version
         )
         source.rig.store.put("d", b"- other\n- and one more\n")
         source.live()
-        letters = {(x.key, x.version, x.record) for x in source.stored()}
-        assert first <= letters
+        dead_letters = {(x.key, x.version, x.record) for x in source.stored()}
+        assert first <= dead_letters
         generations = {x.version: x.generation for x in source.stored() if x.key == "d"}
         assert sorted(generations.values()) == list(
             range(source.entries["d", 0].generation - len(generations) + 1, source.entries["d", 0].generation + 1)
         )
-        assert {n for key, version, n in letters if (key, version) == ("d", source.entries["d", 0].version)} == {1, 2}
+        assert {n for key, version, n in dead_letters if (key, version) == ("d", source.entries["d", 0].version)} == {
+            1,
+            2,
+        }
 
 
 def test_a_topic_that_was_emptied_begins_anew():
@@ -349,7 +352,7 @@ def test_a_topic_named_later_takes_what_is_skipped_from_then_on():
     source.live(at=40)
     source.live(dead_letter_topic=DEAD)
     assert source.payloads() == source.records
-    assert {(x.key, x.record) for x in source.stored()} <= {(key, record) for key, record, _ in source.letters}
+    assert {(x.key, x.record) for x in source.stored()} <= {(key, record) for key, record, _ in source.dead_letters}
 
 
 def test_a_record_that_is_good_under_later_options_is_sent_once():
@@ -441,7 +444,7 @@ def test_nor_when_it_is_killed_at_any_moment():
         for moment in (at, at + 3, None, None):
             with contextlib.suppress(ReaderFailedError):
                 source.live(moment)
-        assert len({letter.message_id for letter in source.stored()}) <= 3
+        assert len({dead_letter.message_id for dead_letter in source.stored()}) <= 3
 
 
 def test_what_a_reset_forgets_counts_no_more():
@@ -558,17 +561,17 @@ def test_a_row_of_bad_records_waits_in_memory_no_longer_than_needed():
 def test_marks_name_letters_by_place_and_id():
     source = usual()
     source.live()
-    letters = source.stored()[:2]
+    dead_letters = source.stored()[:2]
     connection = source.server.connect()
     box = IggyDeadLetters.of(connection, source.config)
-    box.note(letters, {TopicPartition("records", 1): 7})
-    box.replayed(letters)
+    box.note(dead_letters, {TopicPartition("records", 1): 7})
+    box.replayed(dead_letters)
     note, replayed = (read_dead_letter(message, "kit") for message in source.server.messages("kit", DEAD)[-2:])
     assert isinstance(note, ReplayMarker)
     assert (note.replayed, replayed.replayed) == (False, True)
     assert note.ends == {TopicPartition("records", 1): 7}
-    assert note.letters == replayed.letters == tuple(letter.offset for letter in letters)
-    assert note.ids == tuple(letter.message_id for letter in letters)
+    assert note.dead_letters == replayed.dead_letters == tuple(dead_letter.offset for dead_letter in dead_letters)
+    assert note.ids == tuple(dead_letter.message_id for dead_letter in dead_letters)
 
 
 def test_without_a_topic_there_is_no_box():
@@ -625,5 +628,5 @@ def test_no_header_and_no_line_of_the_log_shows_what_a_record_holds(at, toleranc
     assert SECRET.decode() not in headers
     assert SECRET.decode() not in caplog.text
     assert message.headers["text"]
-    (letter,) = source.stored()
-    assert SECRET in letter.raw or letter.kind == "object"
+    (dead_letter,) = source.stored()
+    assert SECRET in dead_letter.raw or dead_letter.kind == "object"

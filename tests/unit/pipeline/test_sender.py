@@ -1,4 +1,4 @@
-"""The pipeline: acknowledge, then commit; what becomes of records when anything on the way fails."""
+"""The sender: acknowledge, then commit; what becomes of records when anything on the way fails."""
 
 import threading
 from concurrent.futures import Future
@@ -17,7 +17,7 @@ from framework.errors import (
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import MemoryOffsetStore, OffsetManager, PartitionState
-from framework.pipeline.sender import IN_FLIGHT, Pipeline
+from framework.pipeline.sender import IN_FLIGHT, Sender
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_producer import MemoryProducer, Outcome
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -69,10 +69,20 @@ class Kept(MemoryOffsetStore):
 
 
 class Run:
-    """A started task and a pipeline over it."""
+    """A started task and a sender over it."""
 
     def __init__(
-        self, store, *, plan=(), kept=None, once=True, feed=None, producer=None, hold_back=0, letters=None, **options
+        self,
+        store,
+        *,
+        plan=(),
+        kept=None,
+        once=True,
+        feed=None,
+        producer=None,
+        hold_back=0,
+        dead_letters=None,
+        **options,
     ):
         self.producer = producer or MemoryProducer(plan=plan)
         self.kept = kept if kept is not None else Kept(self.producer)
@@ -89,14 +99,14 @@ class Run:
         self.task = MemorySourceTask(store)
         self.task.start(config, offsets=offsets, once=once, feed=feed)
         self.clock = FakeClock(step=0.001)
-        self.pipeline = Pipeline(
+        self.sender = Sender(
             self.task,
             self.producer,
             config,
             open_partition=self._open,
             on_saved=self.saved.append,
             on_turn=self._on_turn,
-            dead_letters=letters,
+            dead_letters=dead_letters,
             clock=self.clock,
         )
 
@@ -125,20 +135,20 @@ DONE, READING = ObjectState.DONE, ObjectState.READING
 
 def test_everything_is_stored_in_order_and_then_committed():
     with Run(store_of(a=7, b=5, c=3), batch_length=4) as run:
-        run.pipeline.run()
+        run.sender.run()
         assert run.producer.payloads() == {"a": lines("a", 7), "b": lines("b", 5), "c": lines("c", 3)}
         assert run.positions() == {"a": (7, DONE), "b": (5, DONE), "c": (3, DONE)}
-        assert run.pipeline.statistics.records == 15
+        assert run.sender.statistics.records == 15
         assert [delta for delta in run.saved if delta] == run.kept.saves
 
 
 def test_a_second_run_sends_nothing_and_opens_nothing():
     store = store_of(a=7, b=5)
     with Run(store) as first:
-        first.pipeline.run()
+        first.sender.run()
     store.calls.clear()
     with Run(store, kept=first.kept) as second:
-        second.pipeline.run()
+        second.sender.run()
         assert (second.producer.sends, store.count("open")) == ([], 0)
 
 
@@ -146,7 +156,7 @@ def test_objects_without_records_are_done_without_a_message():
     store = MemoryStore()
     store.put("blank", b"\n \n")
     with Run(store) as run:
-        run.pipeline.run()
+        run.sender.run()
         (entry,) = run.kept.load()
         assert (entry.key, entry.records_done, entry.final, run.producer.sends) == ("blank", 0, True, [])
 
@@ -154,14 +164,14 @@ def test_objects_without_records_are_done_without_a_message():
 def test_batches_of_one_partition_travel_together_up_to_the_limit():
     store = store_of(**{f"k{number:02}": 3 for number in range(20)})
     with Run(store, partitions=1, batch_length=30, linger_time=5, queue_records=1000) as run:
-        run.pipeline.run()
+        run.sender.run()
         assert [count for _, count in run.producer.sends] == [30, 30]
 
 
 def test_no_request_is_longer_than_its_limit():
     store = store_of(a=7, b=6, c=5, d=9)
     with Run(store, partitions=1, batch_length=8, linger_time=5) as run:
-        run.pipeline.run()
+        run.sender.run()
         assert max(count for _, count in run.producer.sends) <= 8
 
 
@@ -169,7 +179,7 @@ def test_a_partition_is_opened_before_its_first_record_is_sent():
     with Run(store_of(**{f"k{number}": 3 for number in range(9)})) as run:
         seen = []
         run.producer.on_send = lambda topic_partition, batches: seen.append(topic_partition in run.opened)
-        run.pipeline.run()
+        run.sender.run()
         assert seen
         assert all(seen)
         assert len(run.opened) == len(set(run.opened))
@@ -178,7 +188,7 @@ def test_a_partition_is_opened_before_its_first_record_is_sent():
 def test_nothing_is_committed_before_it_is_confirmed():
     store = store_of(a=8)
     with Run(store, plan=[STALL] * 4, batch_length=2, queue_records=2) as run:
-        runner = threading.Thread(target=run.pipeline.run, daemon=True)
+        runner = threading.Thread(target=run.sender.run, daemon=True)
         runner.start()
         sent = 0
         for _ in range(6000):
@@ -198,14 +208,14 @@ def test_a_stalled_producer_holds_the_reader_back():
     store = store_of(**{f"k{number:02}": 5 for number in range(30)})
     options = {"batch_length": 5, "queue_records": 7, "partitions": 1}
     with Run(store, plan=[STALL] * 100, **options) as run:
-        runner = threading.Thread(target=run.pipeline.run, daemon=True)
+        runner = threading.Thread(target=run.sender.run, daemon=True)
         runner.start()
         while len(run.producer.sends) < IN_FLIGHT:
             runner.join(0.01)
         runner.join(0.1)
         # two requests under way, one gathered, the queue, and one batch in the reader's hands
         assert run.task.iterator.statistics.records_read <= 5 * IN_FLIGHT + 5 + 7 + 5
-        run.pipeline.stop()
+        run.sender.stop()
         while runner.is_alive():
             run.producer.release()
             runner.join(0.01)
@@ -222,7 +232,7 @@ def test_a_stalled_producer_holds_the_reader_back():
 def test_after_a_broken_connection_nothing_more_is_sent_or_saved(outcome, error, at):
     with Run(store_of(a=20), plan=[*[STORE] * at, outcome], batch_length=4) as run:
         with pytest.raises(error):
-            run.pipeline.run()
+            run.sender.run()
         stored = len(run.producer.payloads().get("a", []))
         assert stored == 4 * (at + (outcome is LOSE_ACK))
         saves = len(run.kept.saves)
@@ -235,10 +245,10 @@ def test_after_a_broken_connection_nothing_more_is_sent_or_saved(outcome, error,
 def test_what_was_lost_is_sent_by_the_next_run():
     store, kept = store_of(a=20, b=5), Kept()
     with Run(store, plan=[STORE, LOSE_ALL], batch_length=4, kept=kept) as run, pytest.raises(UnknownOutcomeError):
-        run.pipeline.run()
+        run.sender.run()
     already = run.producer.payloads()
     with Run(store, batch_length=3, kept=kept) as again:
-        again.pipeline.run()
+        again.sender.run()
         done = {key: set(already.get(key, [])) | set(values) for key, values in again.producer.payloads().items()}
         assert done == {"a": set(lines("a", 20)), "b": set(lines("b", 5))}
 
@@ -246,9 +256,9 @@ def test_what_was_lost_is_sent_by_the_next_run():
 def test_a_confirmation_that_never_comes_ends_the_run(monkeypatch):
     monkeypatch.setattr("framework.pipeline.sender.WAIT_SLICE_SECONDS", 0.01)
     with Run(store_of(a=3), plan=[STALL], request_timeout=0.1) as run:
-        run.pipeline._request_timeout = -0.9
+        run.sender._request_timeout = -0.9
         with pytest.raises(UnknownOutcomeError, match="did not answer"):
-            run.pipeline.run()
+            run.sender.run()
         assert run.positions() == {}
 
 
@@ -264,7 +274,7 @@ def test_a_time_limit_of_the_producer_itself_is_raised_as_it_is():
 
         def go():
             try:
-                run.pipeline.run()
+                run.sender.run()
             except TimeoutError as error:
                 ended.append(error)
 
@@ -282,7 +292,7 @@ def test_when_the_reader_dies_everything_it_had_read_is_sent_and_saved():
     store.fail("open", AccessDeniedError("not yours"), key="c")
     with Run(store, batch_length=3, linger_time=5) as run:
         with pytest.raises(ReaderFailedError) as caught:
-            run.pipeline.run()
+            run.sender.run()
         assert isinstance(caught.value.__cause__, AccessDeniedError)
         assert run.producer.payloads() == {"a": lines("a", 5), "b": lines("b", 5)}
         assert run.positions() == {"a": (5, DONE), "b": (5, DONE)}
@@ -297,7 +307,7 @@ def test_a_record_that_iggy_cannot_store_ends_the_run_with_the_rest_saved():
 
     with Run(store_of(a=3, b=3), producer=Refuses(), partitions=1, batch_length=3) as run:
         with pytest.raises(RecordTooLargeError):
-            run.pipeline.run()
+            run.sender.run()
         assert run.positions() == {"a": (3, DONE)}
 
 
@@ -305,7 +315,7 @@ def test_positions_that_cannot_be_saved_are_no_success():
     kept = Kept()
     kept.failures = 100
     with Run(store_of(a=3), kept=kept) as run, pytest.raises(StoreUnavailableError):
-        run.pipeline.run()
+        run.sender.run()
 
 
 # ---- skipped records
@@ -318,10 +328,10 @@ class DeadLetterLog:
         self.events = []
         self.failure = None
 
-    def send(self, letters):
+    def send(self, dead_letters):
         if self.failure is not None:
             raise self.failure
-        self.events += [("letter", letter.record_number, letter.generation) for letter in letters]
+        self.events += [("letter", dead_letter.record_number, dead_letter.generation) for dead_letter in dead_letters]
 
 
 def good_and_bad(store, key, kinds):
@@ -329,38 +339,38 @@ def good_and_bad(store, key, kinds):
 
 
 def test_a_letter_is_confirmed_before_anything_that_stands_behind_its_record_is_sent():
-    store, letters = MemoryStore(), DeadLetterLog()
+    store, dead_letters = MemoryStore(), DeadLetterLog()
     good_and_bad(store, "a", "+--+-++-")
-    with Run(store, tolerance="skip_record", batch_length=1, letters=letters) as run:
+    with Run(store, tolerance="skip_record", batch_length=1, dead_letters=dead_letters) as run:
         run.kept.left_out = {2, 3, 5, 8}
 
         def sending(topic_partition, batches):
-            letters.events += [
+            dead_letters.events += [
                 ("record", number, batch.entry.generation)
                 for batch in batches
                 for number in range(batch.first_record, batch.last_record + 1)
             ]
 
         run.producer.on_send = sending
-        run.pipeline.run()
+        run.sender.run()
         # record by record in the order of the object, letters among them
-        assert letters.events == [
+        assert dead_letters.events == [
             ("record" if kind == "+" else "letter", number, 1) for number, kind in enumerate("+--+-++-", 1)
         ]
         assert run.positions() == {"a": (8, DONE)}
         assert [entry.skipped for entry in run.kept.load()] == [4]
         assert sum(save.skipped for save in run.kept.saves) == 4
-        assert run.pipeline.statistics.dead_letters == 4
+        assert run.sender.statistics.dead_letters == 4
 
 
 def test_when_a_letter_may_not_be_stored_nothing_behind_its_record_is_sent_or_saved():
-    store, letters = MemoryStore(), DeadLetterLog()
+    store, dead_letters = MemoryStore(), DeadLetterLog()
     good_and_bad(store, "a", "++-++")
-    with Run(store, tolerance="skip_record", batch_length=2, linger_time=5, letters=letters) as run:
+    with Run(store, tolerance="skip_record", batch_length=2, linger_time=5, dead_letters=dead_letters) as run:
         run.kept.left_out = {3}
-        letters.failure = UnknownOutcomeError("the connection broke")
+        dead_letters.failure = UnknownOutcomeError("the connection broke")
         with pytest.raises(UnknownOutcomeError):
-            run.pipeline.run()
+            run.sender.run()
         assert run.producer.payloads().get("a", []) in ([], [b'{"n":1}', b'{"n":2}'])
         assert run.positions().get("a", (0, READING)) in [(0, READING), (2, READING)]
 
@@ -370,15 +380,15 @@ def test_a_letter_of_a_trailing_bad_record_repeats_after_a_crash_with_the_same_g
     store, kept, told = MemoryStore(), Kept(), []
     good_and_bad(store, "a", "++-")
     for _ in range(2):
-        letters = DeadLetterLog()
-        with Run(store, tolerance="skip_record", kept=kept, letters=letters, commit_interval=60) as run:
+        dead_letters = DeadLetterLog()
+        with Run(store, tolerance="skip_record", kept=kept, dead_letters=dead_letters, commit_interval=60) as run:
             kept.left_out = {3}
-            flush = run.pipeline._flush
-            run.pipeline._flush = lambda *, closing=False, flush=flush, told=told: (
+            flush = run.sender._flush
+            run.sender._flush = lambda *, closing=False, flush=flush, told=told: (
                 None if not told else flush(closing=closing)
             )
-            run.pipeline.run()
-        told.append(letters.events)
+            run.sender.run()
+        told.append(dead_letters.events)
     assert told == [[("letter", 3, 1)], [("letter", 3, 1)]]
 
 
@@ -404,7 +414,7 @@ def test_no_record_is_sent_before_its_position_is_stored(batch_length, split):
     producer.kept = kept
     kept.save = lambda delta: MemoryOffsetStore.save(kept, delta)  # shares count for themselves
     with Run(store, producer=producer, kept=kept, batch_length=batch_length, **split) as run:
-        run.pipeline.run()
+        run.sender.run()
         assert {key: len(records) for key, records in producer.payloads().items()} == {
             **{f"k{number:02}": 3 for number in range(20)},
             "large": 300,
@@ -415,7 +425,7 @@ def test_when_what_began_cannot_be_stored_nothing_is_sent():
     kept = Kept()
     kept.failures = 100
     with Run(store_of(a=3), kept=kept) as run, pytest.raises(StoreUnavailableError):
-        run.pipeline.run()
+        run.sender.run()
     assert run.producer.sends == []
 
 
@@ -425,7 +435,7 @@ def test_when_what_began_cannot_be_stored_nothing_is_sent():
 def test_an_end_that_could_be_forgotten_is_not_saved_and_nothing_of_it_is_sent_again():
     store, kept = store_of(a=30, b=2), Kept()
     with Run(store, kept=kept, partitions=1, batch_length=7, hold_back=10) as run:
-        run.pipeline.run()
+        run.sender.run()
         saved = {entry.key: (entry.records_done, entry.records_saved, entry.total) for entry in kept.load()}
         assert saved["b"] == (2, 0, 2)
         assert saved["a"][::2] == (30, 30)
@@ -437,13 +447,13 @@ def test_an_end_that_could_be_forgotten_is_not_saved_and_nothing_of_it_is_sent_a
         ]
     store.calls.clear()
     with Run(store, kept=kept, partitions=1, hold_back=10) as again:
-        again.pipeline.run()
+        again.sender.run()
         assert (again.producer.sends, store.count("open")) == ([], 0)
 
 
 def test_an_orderly_end_says_where_the_partitions_ended():
     with Run(store_of(a=3, b=3, c=3)) as run:
-        run.pipeline.run()
+        run.sender.run()
         ends = {topic_partition: len(records) - 1 for topic_partition, records in run.producer.stored.items()}
         assert run.kept.saves[-1].closed == ends
         assert set(ends) == set(run.opened)
@@ -452,7 +462,7 @@ def test_an_orderly_end_says_where_the_partitions_ended():
 def test_a_run_that_breaks_says_no_such_thing():
     with Run(store_of(a=20), plan=[STORE, LOSE_ACK], batch_length=4, commit_interval=0.01) as run:
         with pytest.raises(UnknownOutcomeError):
-            run.pipeline.run()
+            run.sender.run()
         assert not any(save.closed for save in run.kept.saves)
 
 
@@ -461,7 +471,7 @@ def test_a_run_that_breaks_says_no_such_thing():
 
 def test_positions_are_saved_once_an_interval_and_not_for_each_batch():
     with Run(store_of(a=40), batch_length=2, commit_interval=60) as run:
-        run.pipeline.run()
+        run.sender.run()
         assert len(run.producer.sends) == 20
         assert len(run.kept.saves) == 1
 
@@ -478,8 +488,8 @@ def test_a_partition_with_few_records_does_not_wait_for_a_busy_one_for_ever():
     options = {"batch_length": 4, "queue_records": 4000, "linger_time": 0.01}
     with Run(store, feed=feed, once=False, **options) as run:
         run.task._reader.join(30)  # everything is in the queue: no poll is empty before the end
-        run.pipeline._task = _Sip(run.task)
-        run.pipeline.run()
+        run.sender._task = _Sip(run.task)
+        run.sender.run()
         order = [topic_partition for topic_partition, _ in run.producer.sends]
         assert order.index(quiet) < len(order) - 50
 
@@ -500,12 +510,12 @@ class _Sip:
 def test_an_idle_source_is_told_so_and_saves_what_is_due():
     store = store_of(a=3)
     with Run(store, once=False, poll_interval=0.01, commit_interval=0.01) as run:
-        runner = threading.Thread(target=run.pipeline.run, daemon=True)
+        runner = threading.Thread(target=run.sender.run, daemon=True)
         runner.start()
         while run.positions() != {"a": (3, DONE)}:
             assert runner.is_alive()
             runner.join(0.01)
-        run.pipeline.stop()
+        run.sender.stop()
         runner.join(30)
         assert not runner.is_alive()
 
@@ -513,12 +523,12 @@ def test_an_idle_source_is_told_so_and_saves_what_is_due():
 def test_a_stop_confirms_and_saves_what_is_under_way():
     store = store_of(**{f"k{number:02}": 3 for number in range(30)})
     with Run(store, plan=[STORE, STALL], batch_length=3, queue_records=6, once=False) as run:
-        runner = threading.Thread(target=run.pipeline.run, daemon=True)
+        runner = threading.Thread(target=run.sender.run, daemon=True)
         runner.start()
         while len(run.producer.sends) < 2:
             runner.join(0.01)
         began = Stopwatch()
-        run.pipeline.stop()
+        run.sender.stop()
         run.producer.release()
         while runner.is_alive():
             run.producer.release()

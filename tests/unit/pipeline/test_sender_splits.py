@@ -7,7 +7,7 @@ import pytest
 
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.discovery.routing import object_partition_number
-from framework.discovery.splitting import Cutter
+from framework.discovery.splitting import SplitPolicy
 from framework.engine.session import Session
 from framework.iggy.headers import split_of
 from framework.model.batches import RecordBatch
@@ -15,7 +15,7 @@ from framework.model.message_ids import parse_message_id
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.model.splits import count_splits
-from framework.pipeline.sender import Pipeline
+from framework.pipeline.sender import Sender
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint
 from tests.conformance.rigs import MemoryRig
@@ -224,10 +224,12 @@ def begin_big(source, *, split_size=SPLIT):
         generation=session.offsets.next_generation(OffsetManagerKey.of_object(native.bucket, "big")),
         split_size=split_size,
     )
-    cutter = Cutter(partitions=source.config.iggy.partitions)
+    split_policy = SplitPolicy(partitions=source.config.iggy.partitions)
     begun = (
         [
-            attrs.evolve(entry, split_number=split_number, topic_partition=cutter.topic_partition(own, split_number))
+            attrs.evolve(
+                entry, split_number=split_number, topic_partition=split_policy.topic_partition(own, split_number)
+            )
             for split_number in range(1, count_splits(native.size, split_size) + 1)
         ]
         if split_size
@@ -244,7 +246,7 @@ def some_splits(source, numbers):
     feed = HandedFeed([Assignment(native=native, entry=begun[number - 1]) for number in numbers], closed=True)
     task, config = source.rig.make_task({**source.options, "split_size": SPLIT})
     task.start(config, offsets=session.offsets, feed=feed)
-    Pipeline(task, session.producer(), config, open_partition=session.partitions.open_one).run()
+    Sender(task, session.producer(), config, open_partition=session.partitions.open_one).run()
     task.stop()
     session.close()
 

@@ -199,7 +199,7 @@ def test_an_answer_of_s3_is_told_by_its_code_then_by_its_status(code, status, ki
     error = translate(botocore.exceptions.ClientError(response, "GetObject"), READ)
     assert type(error) is kind
     assert str(error).startswith("s3://lake/a/b c.jsonl: ")
-    direct = from_code(code, status, READ, said="Said so")
+    direct = from_code(code, status, READ, message="Said so")
     assert (type(direct), str(direct)) == (type(error), str(error))
 
 
@@ -270,23 +270,23 @@ def test_a_role_that_cannot_be_assumed_is_named():
 
 def test_an_object_under_a_customers_key_asks_for_the_key():
     said = "The object was stored using a form of Server Side Encryption. The correct parameters must be provided"
-    error = from_code("InvalidRequest", 400, READ, said=said)
+    error = from_code("InvalidRequest", 400, READ, message=said)
     assert type(error) is AccessDeniedError
     assert "check s3.sse_customer_key" in str(error)
     said = "The encryption parameters are not applicable to this object."
-    assert "leave s3.sse_customer_key out" in str(from_code("InvalidRequest", 400, READ, said=said))
+    assert "leave s3.sse_customer_key out" in str(from_code("InvalidRequest", 400, READ, message=said))
 
 
 def test_a_key_of_kms_that_may_not_be_used_is_named():
     said = "User: arn:aws:iam::1:user/u is not authorized to perform: kms:Decrypt on resource: arn:aws:kms:eu-west-1:1:key/k"
-    assert "grant kms:Decrypt" in str(from_code("AccessDenied", 403, READ, said=said))
+    assert "grant kms:Decrypt" in str(from_code("AccessDenied", 403, READ, message=said))
 
 
 def test_a_store_that_repeats_the_request_gets_no_secret_into_a_message():
     token = "FwoGZXIvYXdzE" + "aB3/+" * 60
     failed = attrs.evolve(READ, secrets=("wJalrXUtnFEMI/K7MDENG", "short-token"))
     said = f"GET /b/k x-amz-security-token: {token} AKIAIOSFODNN7EXAMPLE wJalrXUtnFEMI/K7MDENG short-token"
-    text = str(from_code("InvalidToken", 400, failed, said=redact(said)))
+    text = str(from_code("InvalidToken", 400, failed, message=redact(said)))
     for secret in (token[:30], "AKIAIOSFODNN7EXAMPLE", *failed.secrets):
         assert secret not in text
     assert "wJalr" not in repr(failed)
@@ -295,8 +295,8 @@ def test_a_store_that_repeats_the_request_gets_no_secret_into_a_message():
 def test_an_identity_provider_that_could_not_be_reached_is_tried_again():
     web = attrs.evolve(LIST, operation="AssumeRoleWithWebIdentity")
     said = "Couldn't retrieve verification key from your identity provider, please reference AssumeRoleWithWebIdentity"
-    assert isinstance(from_code("InvalidIdentityToken", 400, web, said=said), StoreUnavailableError)
-    assert isinstance(from_code("InvalidIdentityToken", 400, web, said="Incorrect token audience"), CredentialsError)
+    assert isinstance(from_code("InvalidIdentityToken", 400, web, message=said), StoreUnavailableError)
+    assert isinstance(from_code("InvalidIdentityToken", 400, web, message="Incorrect token audience"), CredentialsError)
 
 
 def test_an_owner_that_is_expected_is_named_when_access_is_denied():

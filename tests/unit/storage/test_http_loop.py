@@ -15,7 +15,7 @@ from framework.storage.http_body import HttpStream
 from framework.storage.http_errors import HttpConnectError, HttpCutError, HttpError, HttpReadTimeoutError
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_loop import WINDOW_BYTES, HttpLoop, HttpOptions
-from framework.storage.prefetch import FetchAhead
+from framework.storage.prefetch import Prefetcher
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -190,8 +190,8 @@ def settled(count, *, least=0):
 def test_requests_that_nobody_waits_for_overlap(serving):
     gate = threading.Event()
     server, loop = serving(lambda path, _: [gate, ok(path.encode())])
-    loop.pace._allowed = 40.0
-    fetch = FetchAhead(objects=40, max_bytes=1 << 20)
+    loop.limiter._allowed = 40.0
+    fetch = Prefetcher(objects=40, max_bytes=1 << 20)
     store = Store(server, loop)
     inputs = [fetch.fetch(StoreInput(store, native(f"/k{number}", len(f"/k{number}"))), 0) for number in range(40)]
     assert settled(lambda: server.open_now, least=40) == 40
@@ -199,25 +199,25 @@ def test_requests_that_nobody_waits_for_overlap(serving):
     assert [drain(one.open()) for one in inputs] == [f"/k{number}".encode() for number in range(40)]
     assert server.connections == 40
     fetch.close()
-    assert fetch.used_bytes == 0
+    assert fetch._budget.used == 0
 
 
 def test_more_is_requested_at_once_as_long_as_the_store_keeps_up(serving):
     server, loop = serving(lambda path, _: [ok(b"x")])
-    fetch = FetchAhead(objects=500, max_bytes=1 << 20)
+    fetch = Prefetcher(objects=500, max_bytes=1 << 20)
     store = Store(server, loop)
-    before = loop.pace.allowed
+    before = loop.limiter.allowed
     inputs = [fetch.fetch(StoreInput(store, native(f"/{number}", 1)), 0) for number in range(500)]
     assert [drain(one.open()) for one in inputs] == [b"x"] * 500
-    assert loop.pace.allowed > before
+    assert loop.limiter.allowed > before
     assert server.connections <= 64
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_store_that_throttles_is_asked_for_less_and_nothing_is_lost(serving, status):
     server, loop = serving(lambda path, number: [refused(status) if number <= 2 else ok(path.encode())])
-    loop.pace._allowed = 64.0
-    fetch = FetchAhead(objects=100, max_bytes=1 << 20)
+    loop.limiter._allowed = 64.0
+    fetch = Prefetcher(objects=100, max_bytes=1 << 20)
     store, told = Store(server, loop), []
     policy = RetryPolicy(base_seconds=0.001, cap_seconds=0.002)
     inputs = [
@@ -227,13 +227,13 @@ def test_a_store_that_throttles_is_asked_for_less_and_nothing_is_lost(serving, s
     assert [drain(one.open()) for one in inputs] == [b"/%03d" % number for number in range(100)]
     assert set(server.asked.values()) == {3}
     assert len(told) == 200
-    assert loop.pace.allowed < 64
-    assert fetch.used_bytes == 0
+    assert loop.limiter.allowed < 64
+    assert fetch._budget.used == 0
 
 
 def test_a_wait_that_the_store_asks_for_is_a_hint_with_a_cap(serving):
     server, loop = serving(lambda path, number: [refused(503, b"Retry-After: 3600\r\n") if number == 1 else ok(b"x")])
-    fetch = FetchAhead(objects=1, max_bytes=1 << 20)
+    fetch = Prefetcher(objects=1, max_bytes=1 << 20)
     waits = []
     source = StoreInput(
         Store(server, loop),
@@ -247,14 +247,14 @@ def test_a_wait_that_the_store_asks_for_is_a_hint_with_a_cap(serving):
 
 def test_tries_are_used_up_once_and_counted(serving):
     server, loop = serving(lambda path, _: [refused(503)])
-    fetch = FetchAhead(objects=1, max_bytes=1 << 20)
+    fetch = Prefetcher(objects=1, max_bytes=1 << 20)
     policy = RetryPolicy(attempts=4, base_seconds=0.001)
     fetched = fetch.fetch(StoreInput(Store(server, loop), native("/k", 1), policy), 0)
     with pytest.raises(StoreUnavailableError, match=r"503: b'busy' \(gave up opening test://b//k after 4 tries"):
         fetched.open()
     assert server.asked["/k"] == 4
     fetched.close()
-    assert fetch.used_bytes == 0
+    assert fetch._budget.used == 0
 
 
 def test_a_body_that_breaks_is_read_on_where_it_broke(serving):
@@ -266,7 +266,7 @@ def test_a_body_that_breaks_is_read_on_where_it_broke(serving):
         return [ok(content)[:-7000], None]
 
     server, loop = serving(answer)
-    fetch = FetchAhead(objects=1, max_bytes=1 << 20)
+    fetch = Prefetcher(objects=1, max_bytes=1 << 20)
     source = StoreInput(Store(server, loop), native("/k", len(content)), RetryPolicy(base_seconds=0.001))
     assert drain(fetch.fetch(source, 0).open()) == content
     assert sum(server.asked.values()) == 2
@@ -276,18 +276,18 @@ def test_what_is_read_ahead_stays_within_the_budget_and_the_head_goes_on(serving
     content = bytes(1 << 22)
     server, loop = serving(lambda path, _: [ok(content)])
     limit = 1 << 20
-    fetch = FetchAhead(objects=6, max_bytes=limit)
+    fetch = Prefetcher(objects=6, max_bytes=limit)
     store = Store(server, loop)
     inputs = [fetch.fetch(StoreInput(store, native(f"/{number}", len(content))), 0) for number in range(6)]
-    assert 0 < settled(lambda: fetch.used_bytes, least=1) <= limit
+    assert 0 < settled(lambda: fetch._budget.used, least=1) <= limit
     for one in inputs:
         stream, got = one.open(), 0
         while data := stream.read(1 << 17):
             got += len(data)
-            assert fetch.used_bytes <= limit
+            assert fetch._budget.used <= limit
         stream.close()
         assert got == len(content)
-    assert fetch.used_bytes == 0
+    assert fetch._budget.used == 0
 
 
 def test_a_stream_without_a_budget_holds_a_window_only(serving):
@@ -312,7 +312,7 @@ def test_a_stream_without_a_budget_holds_a_window_only(serving):
 def test_a_request_that_is_waited_for_overtakes_those_that_are_not(serving):
     gate = threading.Event()
     server, loop = serving(lambda path, _: [gate, ok(b"x")] if path.startswith("/ahead") else [ok(b"now")])
-    fetch = FetchAhead(objects=80, max_bytes=1 << 20)
+    fetch = Prefetcher(objects=80, max_bytes=1 << 20)
     store = Store(server, loop)
     ahead = [fetch.fetch(StoreInput(store, native(f"/ahead{number}", 1)), 0) for number in range(80)]
     assert drain(store.open(native("/now", 3))) == b"now"
@@ -325,10 +325,10 @@ def test_an_object_that_is_requested_again_does_not_wait_for_those_that_wait_for
     server, loop = serving(
         lambda path, number: [refused(503) if (path, number) == ("/0", 1) else ok(content)], max_connections=1
     )
-    fetch = FetchAhead(objects=3, max_bytes=1 << 20)
+    fetch = Prefetcher(objects=3, max_bytes=1 << 20)
     store, policy = Store(server, loop), RetryPolicy(base_seconds=0.3, jitter=0)
     inputs = [fetch.fetch(StoreInput(store, native(f"/{number}", len(content)), policy), 0) for number in range(3)]
-    settled(lambda: fetch.used_bytes, least=1)  # the second has come meanwhile, and is paused
+    settled(lambda: fetch._budget.used, least=1)  # the second has come meanwhile, and is paused
     assert [len(drain(one.open())) for one in inputs] == [len(content)] * 3
     assert server.asked["/0"] == 2
     fetch.close()
@@ -444,7 +444,7 @@ def test_closing_ends_whoever_waits_at_once(serving):
 def test_a_read_that_waits_ends_when_its_input_is_closed(serving):
     gate = threading.Event()
     server, loop = serving(lambda path, _: [gate, ok(b"x")])
-    fetch = FetchAhead(objects=1, max_bytes=1 << 20)
+    fetch = Prefetcher(objects=1, max_bytes=1 << 20)
     fetched, failed = fetch.fetch(StoreInput(Store(server, loop), native("/k", 1)), 0), []
 
     def read():
@@ -466,7 +466,7 @@ def test_a_read_that_waits_ends_when_its_input_is_closed(serving):
 def test_an_object_that_is_given_up_costs_no_connection_of_others(serving):
     gate = threading.Event()
     server, loop = serving(lambda path, _: [gate, ok(b"x")] if path == "/hangs" else [ok(b"x")], max_connections=1)
-    fetch = FetchAhead(objects=9, max_bytes=1 << 20)
+    fetch = Prefetcher(objects=9, max_bytes=1 << 20)
     store = Store(server, loop)
     hangs = fetch.fetch(StoreInput(store, native("/hangs", 1)), 0)
     others = [fetch.fetch(StoreInput(store, native(f"/{number}", 1)), 0) for number in range(3)]

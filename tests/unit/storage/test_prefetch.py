@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from framework.errors import CorruptObjectError, TaskClosedError
-from framework.storage.prefetch import CHUNK_BYTES, FetchAhead, FetchBudget, FetchedInput, FetchedStream
+from framework.storage.prefetch import CHUNK_BYTES, FetchBudget, FetchedInput, FetchedStream, Prefetcher
 from transformers import BytesInput
 
 
@@ -47,7 +47,7 @@ def ahead():
     made = []
 
     def make(objects=3, max_bytes=8 * CHUNK_BYTES):
-        made.append(FetchAhead(objects=objects, max_bytes=max_bytes))
+        made.append(Prefetcher(objects=objects, max_bytes=max_bytes))
         return made[-1]
 
     yield make
@@ -87,7 +87,7 @@ def test_the_bytes_come_whole_and_in_order(ahead):
     assert read_all(stream) == data[5:]
     stream.close()
     fetch._pool.shutdown(wait=True)
-    assert (source.opened, source.open_now, fetch.used_bytes) == ([(5, None)], 0, 0)
+    assert (source.opened, source.open_now, fetch._budget.used) == ([(5, None)], 0, 0)
 
 
 def test_all_streams_together_hold_no_more_than_the_budget(ahead):
@@ -99,10 +99,10 @@ def test_all_streams_together_hold_no_more_than_the_budget(ahead):
     for source, one in zip(sources, fetched, strict=True):
         stream = one.open(0)
         assert len(read_all(stream)) == source.size
-        assert fetch.used_bytes <= limit
+        assert fetch._budget.used <= limit
         stream.close()
     fetch._pool.shutdown(wait=True)
-    assert fetch.used_bytes == 0
+    assert fetch._budget.used == 0
 
 
 def test_the_object_that_is_handed_out_goes_on_when_others_have_taken_the_budget(ahead):
@@ -140,7 +140,7 @@ def test_another_range_goes_to_the_object_and_gives_the_fetched_one_up(ahead):
     fetched = fetch.fetch(source, 0)
     assert read_all(fetched.open(10, 20)) == data[10:20]
     fetch._pool.shutdown(wait=True)
-    assert fetch.used_bytes == 0
+    assert fetch._budget.used == 0
     assert (10, 20) in source.opened
     assert read_all(fetched.open(0)) == data  # the fetched one is gone: asked for anew
 
@@ -163,7 +163,7 @@ def test_closing_gives_the_bytes_and_the_connection_back_and_may_be_done_twice(a
     fetch.close()
     fetch.close()
     fetch._pool.shutdown(wait=True)
-    assert (fetch.used_bytes, source.open_now) == (0, 0)
+    assert (fetch._budget.used, source.open_now) == (0, 0)
 
 
 def test_a_read_that_waits_ends_when_the_stream_is_closed():

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.engine.spark import waves
-from framework.engine.spark.bundles import RangeListed, list_bundle, list_ranges, packed, seconds_asked, unpacked
 from framework.engine.spark.listing import wave_lister
+from framework.engine.spark.range_batch import RangeListing, list_batch, list_ranges, packed, seconds_asked, unpacked
 from framework.errors import AccessDeniedError, FatalError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.model.objects import NativeObject
 from framework.storage.listing import limiter
@@ -30,7 +30,7 @@ PAGE = 7
 
 def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, clock=time.monotonic, **options):
     """(keys, the listing, the waves that executors got) of one listing."""
-    limiter.set_pace(store, limiter.CallPace())
+    limiter.set_limiter(store, limiter.CallLimiter())
     task = MemorySourceTask(
         store, page_size=PAGE, policy=RetryPolicy(attempts=6, jitter=0.0, clock=clock).without_waiting()
     )
@@ -38,10 +38,10 @@ def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, c
     given_out = []
 
     def on_executors(wave):
-        given_out.append(pickle.loads(pickle.dumps([bundle.tasks for bundle in wave])))
+        given_out.append(pickle.loads(pickle.dumps([batch.tasks for batch in wave])))
         if run is not None:
             run(len(given_out))
-        return [one for bundle in wave for one in list_ranges(iterator, bundle)]
+        return [one for batch in wave for one in list_ranges(iterator, batch)]
 
     maker = wave_lister(
         MemorySourceTask,
@@ -117,7 +117,7 @@ def test_a_wave_that_is_queued_for_busy_cores_is_no_time_of_the_listing(monkeypa
     ],
 )
 def test_ranges_that_are_listed_side_by_side_take_their_time_once(asked, seconds):
-    assert seconds_asked([RangeListed(asked_at=at, answered_at=until) for at, until in asked]) == seconds
+    assert seconds_asked([RangeListing(asked_at=at, answered_at=until) for at, until in asked]) == seconds
 
 
 def test_the_next_pass_goes_to_the_executors_at_once():
@@ -224,7 +224,7 @@ def test_throttling_halves_what_the_next_wave_asks_at_once():
 
 def test_closing_ends_a_wave_that_spark_loses_meanwhile():
     store = SortedStore(even(3000))
-    limiter.set_pace(store, limiter.CallPace())
+    limiter.set_limiter(store, limiter.CallLimiter())
     iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
 
     def on_executors(wave):
@@ -244,7 +244,7 @@ def test_closing_ends_a_wave_that_spark_loses_meanwhile():
 def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end(lost):
     """The pace is the process's: what one listing keeps, all later ones lack."""
     store = SortedStore(even(3000))
-    limiter.set_pace(store, limiter.CallPace())
+    limiter.set_limiter(store, limiter.CallLimiter())
     iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
     begun = []
 
@@ -252,7 +252,7 @@ def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end
         begun.append(wave)
         if lost:
             raise RuntimeError("executors are gone")
-        return [one for bundle in wave for one in list_ranges(iterator, bundle)]
+        return [one for batch in wave for one in list_ranges(iterator, batch)]
 
     maker = wave_lister(
         MemorySourceTask, iterator.config, on_executors, 2, make_thread=lambda work: threading.Thread(target=work)
@@ -265,7 +265,7 @@ def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end
         next(listing)
     listing.close()
     iterator.close()
-    assert limiter.pace_of(store)._under_way == 0
+    assert limiter.limiter_of(store)._under_way == 0
 
 
 def test_a_budget_is_dealt_out_with_the_ranges():
@@ -277,11 +277,11 @@ def test_a_budget_is_dealt_out_with_the_ranges():
         list_requests_per_second=1e6,
         list_bytes_per_second=10**9,
     )
-    limiter.set_pace(store, limiter.CallPace())
+    limiter.set_limiter(store, limiter.CallLimiter())
 
     def on_executors(wave):
         budgets.append((sum(b.requests_per_second for b in wave), sum(b.bytes_per_second for b in wave)))
-        return [one for bundle in wave for one in list_ranges(iterator, bundle)]
+        return [one for batch in wave for one in list_ranges(iterator, batch)]
 
     maker = wave_lister(
         MemorySourceTask, iterator.config, on_executors, 3, make_thread=lambda work: threading.Thread(target=work)
@@ -323,9 +323,9 @@ def test_an_executor_makes_its_iterator_once_for_a_source(monkeypatch):
     monkeypatch.setitem(globals(), "CountedTask", CountedTask)
     CountedTask.__qualname__ = "CountedTask"
     config = iterator_over(MemoryStore()).config
-    bundle = waves.Bundle(task_class=CountedTask, config=config, prefix="", tasks=[waves.RangeTask(1, "", None, 1)])
+    batch = waves.RangeBatch(task_class=CountedTask, config=config, prefix="", tasks=[waves.RangeTask(1, "", None, 1)])
     for _ in range(3):
-        assert [(one.pages, one.failure) for one in list_bundle(bundle)] == [([], None)]
+        assert [(one.pages, one.failure) for one in list_batch(batch)] == [([], None)]
     assert len(made) == 1
 
 

@@ -27,7 +27,7 @@ def server():
     with made.connect() as connection:
         ensure_dead_letter_topic(connection, "kit", DEAD)
         native = NativeObject(scheme="s3", bucket="b", key="k", size=1, version="v")
-        letter = DeadLetter(
+        dead_letter = DeadLetter(
             native=native,
             split=None,
             record_number=7,
@@ -38,7 +38,7 @@ def server():
             length=1,
         )
         box = IggyDeadLetters(connection, stream="kit", topic=DEAD, source="kit", max_bytes=9, input_format="jsonl")
-        box.send([letter])
+        box.send([dead_letter])
         for kind in ("note", "replayed"):
             connection.append("kit", DEAD, 0, b"{}", headers={"letter": kind, "source": "kit"})
     return made
@@ -64,9 +64,9 @@ def server():
 )
 def test_letters_that_this_program_cannot_have_written_are_passed_over(server, forged):
     message = server.messages("kit", DEAD)[0]
-    letter = read_dead_letter(message, "kit")
-    assert isinstance(letter, StoredDeadLetter)
-    assert (letter.record, letter.topic_partition, letter.byte_offset, letter.length) == (
+    dead_letter = read_dead_letter(message, "kit")
+    assert isinstance(dead_letter, StoredDeadLetter)
+    assert (dead_letter.record, dead_letter.topic_partition, dead_letter.byte_offset, dead_letter.length) == (
         7,
         TopicPartition("t", 1),
         3,

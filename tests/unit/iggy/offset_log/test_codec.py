@@ -24,8 +24,8 @@ from framework.iggy.offset_log.codec import (
 )
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.listing_hints import PastListing, TailMark
-from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.listing_hints import IncrementalMark, ListingHints
+from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.table import position_map
 from framework.offsets.watermark import CoveredRange, Watermark
 
@@ -77,7 +77,7 @@ claims = st.builds(
     partitions=st.lists(topic_partitions, max_size=3).map(tuple),
 )
 selections = st.builds(
-    SelectedObjects,
+    SelectionScope,
     address=st.none() | text,
     bucket=text,
     prefixes=st.lists(text, max_size=3),
@@ -88,11 +88,11 @@ selections = st.builds(
 listings = st.dictionaries(
     text,
     st.builds(
-        PastListing,
+        ListingHints,
         of=text,
         histogram=st.lists(st.tuples(text, numbers), max_size=3),
         unordered=st.booleans(),
-        tail=st.none() | st.builds(TailMark, after=text, whole_listing_ms=numbers, selection=text),
+        incremental=st.none() | st.builds(IncrementalMark, after=text, whole_listing_ms=numbers, selection=text),
     ),
     max_size=2,
 )
@@ -283,7 +283,7 @@ def test_a_position_in_a_large_snapshot_takes_some_bytes_and_a_progress_some_doz
 
 @pytest.mark.parametrize(("length", "packed"), [(300, False), (600, True)])
 def test_what_is_long_is_packed_and_what_is_short_is_not(length, packed):
-    selected = SelectedObjects(bucket="b", prefixes=["x" * length], options={})
+    selected = SelectionScope(bucket="b", prefixes=["x" * length], options={})
     payload = codec.encode_progress("s", 1, "w", Progress(selected=selected))
     assert (record(payload).packed, len(payload) < length) == (packed, packed)
     assert codec.decode_progress(record(payload)).selected == selected

@@ -22,7 +22,7 @@ from framework.iggy.offset_log import codec, first_edition
 from framework.iggy.offset_log.codec import FIRST_FORMAT_VERSION, FORMAT_VERSION
 from framework.model.message_ids import object_hash64, parse_message_id
 from framework.model.objects import Anchor, TopicPartition
-from framework.offsets.listing_hints import PastListing
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.reset import Reset
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_rig import MemoryRig
@@ -348,7 +348,7 @@ def test_hints_of_each_prefix_are_those_written_last():
         record_of_0_1("delta", listings={"a/": hints(3)}),
     )
     assert loaded(server).listings == {
-        prefix: PastListing(of="s3://bucket", histogram=[("a/b", count)]) for prefix, count in (("a/", 3), ("b/", 2))
+        prefix: ListingHints(of="s3://bucket", histogram=[("a/b", count)]) for prefix, count in (("a/", 3), ("b/", 2))
     }
 
 

@@ -26,7 +26,7 @@ from framework.iggy.topics import PartitionDamagedError
 from framework.model.message_ids import message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerKey
-from framework.offsets.manager import TailItem
+from framework.offsets.manager import UnsavedCount
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import CrashPoint
 from tests.support.core import lines
@@ -108,7 +108,7 @@ def test_a_new_and_empty_partition_holds_nothing():
     assert found.opening.topic_partition == PARTITION
     assert found.opening.topic == TopicIdentity(topic_id=rig.info.id, created_at=rig.info.created_at)
     assert (found.opening.anchor, found.opening.counts) == (None, {})
-    assert (found.state.hold_back, found.state.last, list(found.state.tail)) == (0, None, [])
+    assert (found.state.hold_back, found.state.last, list(found.state.unsaved)) == (0, None, [])
 
 
 def test_what_others_have_in_a_new_partition_is_not_read():
@@ -416,13 +416,13 @@ def test_what_a_crash_could_take_is_held_back_and_the_rest_is_saved(before, behi
         assert (found.anchor.offset if found.anchor else None) == (
             safe[-1][0] if safe else len(before) - 1 if before else None
         )
-    assert [(item.anchor.offset, item.key, item.records, item.generation) for item in found.state.tail] == [
+    assert [(item.anchor.offset, item.key, item.records, item.generation) for item in found.state.unsaved] == [
         (at, key(name), number, 1) for at, name, number in mine[len(safe) :]
     ]
     assert found.state.hold_back == held
     assert found.state.last == (rig.end() if placed else None)
     assert all(number > saved_before.get(name, 0) for _, name, number in mine)
-    assert all(isinstance(item, TailItem) for item in found.state.tail)
+    assert all(isinstance(item, UnsavedCount) for item in found.state.unsaved)
 
 
 @pytest.mark.parametrize(("required", "held"), [(0, 0), (1, 0), (2, 2), (1024, 1024), (None, 1024)])

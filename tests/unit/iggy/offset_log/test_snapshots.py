@@ -15,7 +15,7 @@ from framework.iggy.offset_log.log import LogSizes
 from framework.iggy.offset_log.snapshots import SnapshotWriter, trim
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
-from framework.offsets.listing_hints import PastListing, TailMark
+from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.table import position_map
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_iggy import MemoryIggy
@@ -167,7 +167,7 @@ def test_many_positions_and_few_changes_are_written_seldom():
                 "kit",
                 1,
                 "w",
-                Progress(listings={"p": PastListing(of=random.Random(size.total).randbytes(20_000).hex())}),
+                Progress(listings={"p": ListingHints(of=random.Random(size.total).randbytes(20_000).hex())}),
             )
         )
         leader.follow()
@@ -448,10 +448,10 @@ def test_many_thousand_records_with_small_segments_load_to_the_same_at_any_momen
 
 
 def test_what_a_listing_left_is_there_after_a_restart_and_the_last_one_wins():
-    left = PastListing(
+    left = ListingHints(
         of="memory://bucket",
         histogram=[("b", 3), ("c", 20)],
-        tail=TailMark(after="a", whole_listing_ms=5, selection="all"),
+        incremental=IncrementalMark(after="a", whole_listing_ms=5, selection="all"),
     )
     server = MemoryIggy()
     session = session_of(server)
@@ -464,9 +464,9 @@ def test_what_a_listing_left_is_there_after_a_restart_and_the_last_one_wins():
     for _ in range(2):  # from single records, then from a snapshot
         session.close()
         session = session_of(server)
-        assert session.offsets.past_listing("p/") == left
-        assert session.offsets.past_listing("q/") == attrs.evolve(left, histogram=())
-        assert session.offsets.past_listing("r/") is None
+        assert session.offsets.listing_hints("p/") == left
+        assert session.offsets.listing_hints("q/") == attrs.evolve(left, histogram=())
+        assert session.offsets.listing_hints("r/") is None
         session.write_snapshot()
 
 

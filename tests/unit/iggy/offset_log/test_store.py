@@ -13,15 +13,15 @@ from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerKey
-from framework.offsets.listing_hints import PastListing
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import PositionDelta
-from framework.offsets.selection_scope import SelectedObjects
+from framework.offsets.selection_scope import SelectionScope
 from framework.testing.clock import FakeClock
 from tests.support.positions import log_over, position, records, server_with_log
 
 PARTITION = TopicPartition("records", 0)
 OTHER = TopicPartition("others", 1)
-SELECTED = SelectedObjects(bucket="bucket", prefixes=["a/"], options={"filter": "x"})
+SELECTED = SelectionScope(bucket="bucket", prefixes=["a/"], options={"filter": "x"})
 STARTED_US = 5_000_000
 
 
@@ -84,7 +84,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
         extra={"row": 3},
     )
     removed = OffsetManagerKey.of_object("bucket", "gone")
-    hints = {"a/": PastListing(of="s3://bucket", histogram=[("a/b", 4)])}
+    hints = {"a/": ListingHints(of="s3://bucket", histogram=[("a/b", 4)])}
     rig.store.save(
         PositionDelta(
             entries=[entry],

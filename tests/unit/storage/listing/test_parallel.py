@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from framework.errors import AccessDeniedError, ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.storage.listing import engine as listing_engine
-from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import checked_keys, list_range
 from framework.storage.listing.parallel import list_parallel
 from framework.storage.listing.tasks import RangeTask
@@ -98,7 +98,7 @@ def like_folders(key):
 
 
 def listed(store, **options):
-    options = {"policy": POLICY, "concurrency": 4, "page_size": 7, "pace": CallPace()} | options
+    options = {"policy": POLICY, "concurrency": 4, "page_size": 7, "limiter": CallLimiter()} | options
     with list_parallel(store, **options) as listing:
         pages = [[one.key for one in page] for page in listing]
         assert listing.complete
@@ -362,8 +362,8 @@ def test_a_second_pass_over_a_store_that_bounds_pages_is_shown_no_key_twice():
     assert store.shown - len(keys) <= 50 * 4  # ranges that were cut while they were asked for
 
 
-def test_throttled_calls_are_tried_again_and_the_pace_falls():
-    store, pace = SortedStore(dates(2000), delay=0.001), CallPace()
+def test_throttled_calls_are_tried_again_and_the_limit_falls():
+    store, limiter = SortedStore(dates(2000), delay=0.001), CallLimiter()
     numbers = iter(range(10**6))
 
     def one_in_five():
@@ -372,28 +372,28 @@ def test_throttled_calls_are_tried_again_and_the_pace_falls():
 
     store.before = one_in_five
     seen = []
-    pages, listing = listed(store, concurrency=16, pace=pace, on_retry=lambda *told: seen.append(told))
+    pages, listing = listed(store, concurrency=16, limiter=limiter, on_retry=lambda *told: seen.append(told))
     assert sorted(flat(pages)) == store.keys
     assert listing.counts.throttled == listing.counts.retries == len(seen) > 50
     assert store.most <= 16
-    assert pace.allowed < 16
+    assert limiter.allowed < 16
 
 
-def test_calls_at_once_start_few_and_never_pass_the_concurrency_or_the_pace():
+def test_calls_at_once_start_few_and_never_pass_the_concurrency_or_the_limiter():
     store = SortedStore(dates(2000), delay=0.002)
     listed(store, concurrency=8)
     assert 4 < store.most <= 8
     store = SortedStore(dates(2000), delay=0.002)
-    listed(store, concurrency=8, pace=CallPace(most=3))
+    listed(store, concurrency=8, limiter=CallLimiter(most=3))
     assert store.most == 3
 
 
-def test_two_listings_share_one_pace():
-    pace, stores = CallPace(most=3), [SortedStore(dates(700), delay=0.001) for _ in range(2)]
+def test_two_listings_share_one_limiter():
+    limiter, stores = CallLimiter(most=3), [SortedStore(dates(700), delay=0.001) for _ in range(2)]
     found = [None, None]
 
     def run(at):
-        found[at] = flat(listed(stores[at], pace=pace)[0])
+        found[at] = flat(listed(stores[at], limiter=limiter)[0])
 
     threads = [threading.Thread(target=run, args=(at,)) for at in range(2)]
     for thread in threads:
@@ -401,7 +401,7 @@ def test_two_listings_share_one_pace():
     for thread in threads:
         thread.join(30)
     assert [sorted(keys) for keys in found] == [stores[0].keys] * 2
-    assert pace.take(10) == 3  # all leave came back
+    assert limiter.take(10) == 3  # all leave came back
 
 
 def test_the_budget_of_requests_is_kept_on_the_policy_s_clock():
@@ -409,7 +409,7 @@ def test_the_budget_of_requests_is_kept_on_the_policy_s_clock():
     policy = RetryPolicy(clock=clock, wait=clock.wait)
     store = SortedStore(dates(350))
     began = clock()
-    _, listing = listed(store, policy=policy, pace=CallPace(clock=clock, requests_per_second=10))
+    _, listing = listed(store, policy=policy, limiter=CallLimiter(clock=clock, requests_per_second=10))
     assert clock() - began >= (listing.counts.calls - 1) / 10 - 1e-6
 
 
@@ -418,7 +418,7 @@ def test_what_was_listed_before_a_failure_is_handed_out_first():
     for key in dates(100):
         store.put(key, b"x")
     store.fail("list_page", AccessDeniedError("no"), skip=3, times=None)
-    with list_parallel(store, policy=POLICY, concurrency=2, page_size=7, pace=CallPace()) as listing:
+    with list_parallel(store, policy=POLICY, concurrency=2, page_size=7, limiter=CallLimiter()) as listing:
         assert len(next(listing)) == 7  # the first page; of the next two one may be for nothing
         for _ in range(2):
             with pytest.raises(AccessDeniedError):
@@ -433,7 +433,7 @@ def test_a_store_that_is_closed_under_it_is_a_failure_and_not_the_end(concurrenc
     store = MemoryStore()
     for key in dates(100):
         store.put(key, b"x")
-    with list_parallel(store, policy=POLICY, concurrency=concurrency, page_size=7, pace=CallPace()) as listing:
+    with list_parallel(store, policy=POLICY, concurrency=concurrency, page_size=7, limiter=CallLimiter()) as listing:
         store.on_call = lambda call: store.count("list_page") == 2 and store.close()
         with pytest.raises(TaskClosedError):
             flat(listing)
@@ -451,7 +451,7 @@ def test_a_failure_that_lasts_ends_with_the_policy():
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_consumer_that_does_not_take_holds_the_calls_up(concurrency):
     store = SortedStore(dates(3000))
-    with list_parallel(store, policy=POLICY, concurrency=concurrency, page_size=7, pace=CallPace()) as listing:
+    with list_parallel(store, policy=POLICY, concurrency=concurrency, page_size=7, limiter=CallLimiter()) as listing:
         next(listing)
         calls = -1
         while calls != len(store.calls):  # until it stands still
@@ -467,7 +467,7 @@ def test_stop_ends_it_early_and_soon_even_in_a_wait_between_tries(concurrency):
     store, stop = SortedStore(dates(2000)), threading.Event()
     store.before = lambda: (_ for _ in ()).throw(StoreUnavailableError("away"))
     policy = RetryPolicy(base_seconds=30, cap_seconds=30, budget_seconds=300)
-    with list_parallel(store, policy=policy, concurrency=concurrency, stop=stop, pace=CallPace()) as listing:
+    with list_parallel(store, policy=policy, concurrency=concurrency, stop=stop, limiter=CallLimiter()) as listing:
         threading.Timer(0.05, stop.set).start()
         began = Stopwatch()
         assert list(listing) == []
@@ -479,7 +479,7 @@ def test_stop_ends_it_early_and_soon_even_in_a_wait_between_tries(concurrency):
 def test_closing_ends_the_threads_twice_is_fine_and_the_caller_s_event_is_left_alone():
     stop = threading.Event()
     store = SortedStore(dates(2000), delay=0.001)
-    listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, stop=stop, pace=CallPace())
+    listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, stop=stop, limiter=CallLimiter())
     next(listing)
     listing.close()
     listing.close()
@@ -493,7 +493,7 @@ def test_closing_ends_the_threads_twice_is_fine_and_the_caller_s_event_is_left_a
 
 def test_a_listing_that_is_dropped_ends_too():
     store = SortedStore(dates(2000), delay=0.001)
-    listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, pace=CallPace())
+    listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, limiter=CallLimiter())
     next(listing)
     del listing
     deadline = time.monotonic() + 60
@@ -504,7 +504,7 @@ def test_a_listing_that_is_dropped_ends_too():
 
 def test_nothing_is_asked_before_it_is_iterated_and_a_small_prefix_costs_one_call():
     store = SortedStore(["a/1", "a/2", "b/1"])
-    listing = list_parallel(store, prefix="a/", policy=POLICY, concurrency=8, pace=CallPace())
+    listing = list_parallel(store, prefix="a/", policy=POLICY, concurrency=8, limiter=CallLimiter())
     assert store.calls == []
     assert flat([[one.key for one in page] for page in listing]) == ["a/1", "a/2"]
     assert len(store.calls) == 1

@@ -21,7 +21,7 @@ from framework.errors import FatalError, SourceError, ThrottledError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
-from framework.storage.listing.limiter import CallPace
+from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import list_range, merged
 from framework.storage.listing.tasks import RangeResult, RangeTask
 from framework.task.context import SourceContext
@@ -37,7 +37,7 @@ OBJECT_BYTES = 350
 
 
 @attrs.frozen(kw_only=True)
-class Bundle:
+class RangeBatch:
     """The ranges of a wave that one Spark task lists in parallel; travels pickled.
 
     Attributes:
@@ -45,7 +45,7 @@ class Bundle:
         config: its configuration.
         prefix: prefix of the whole listing.
         tasks: the ranges.
-        requests_per_second: this bundle's part of the budget; None = no limit.
+        requests_per_second: this batch's part of the budget; None = no limit.
         bytes_per_second: the same.
     """
 
@@ -58,7 +58,7 @@ class Bundle:
 
 
 @attrs.define(kw_only=True)
-class RangeListed:
+class RangeListing:
     """Result of listing a range; a failure is a value.
 
     Attributes:
@@ -84,12 +84,12 @@ class RangeListed:
     answered_at: float = 0.0
     failure: SourceError | None = None
 
-    def report(self) -> RangeListed:
+    def report(self) -> RangeListing:
         """Return the result without the pages."""
         return attrs.evolve(self, pages=[])
 
 
-def seconds_asked(wave: Sequence[RangeListed]) -> float:
+def seconds_asked(wave: Sequence[RangeListing]) -> float:
     """Return how long a wave had a request in progress or waited for the budget: without its wait for cores.
 
     With differing clocks the result is longer, never shorter than a machine's own time.
@@ -139,44 +139,44 @@ _opened: dict[bytes, StoreRecordIterator] = {}
 _opening = threading.Lock()
 
 
-def list_bundle(bundle: Bundle) -> list[RangeListed]:
-    """List the ranges of a bundle in parallel; never raises the errors of a source."""
+def list_batch(batch: RangeBatch) -> list[RangeListing]:
+    """List the ranges of a batch in parallel; never raises the errors of a source."""
     try:
-        iterator = _iterator_of(bundle)
+        iterator = _iterator_of(batch)
     except SourceError as error:
-        return [RangeListed(failure=portable(error))]
-    return list_ranges(iterator, bundle)
+        return [RangeListing(failure=portable(error))]
+    return list_ranges(iterator, batch)
 
 
-def _iterator_of(bundle: Bundle) -> StoreRecordIterator:
+def _iterator_of(batch: RangeBatch) -> StoreRecordIterator:
     """Return the source's iterator; kept while this Python worker lists the same source, for its connections."""
-    identity = pickle.dumps((bundle.task_class, bundle.config))
+    identity = pickle.dumps((batch.task_class, batch.config))
     with _opening:
         if identity not in _opened:
             for kept in _opened.values():
                 kept.close()
                 kept.store.close()
             _opened.clear()
-            task = bundle.task_class()
+            task = batch.task_class()
             with ExitStack() as if_not:
                 if_not.callback(task.close_resources)
-                iterator = task.get_iterator(SourceContext(config=bundle.config))
+                iterator = task.get_iterator(SourceContext(config=batch.config))
                 if not isinstance(iterator, StoreRecordIterator):  # on the driver it was one
-                    raise FatalError(f"{bundle.task_class.__name__} makes another kind of iterator on an executor")
+                    raise FatalError(f"{batch.task_class.__name__} makes another kind of iterator on an executor")
                 _opened[identity] = iterator
                 if_not.pop_all()
         return _opened[identity]
 
 
 def list_ranges(
-    iterator: StoreRecordIterator, bundle: Bundle, stop: threading.Event | None = None
-) -> list[RangeListed]:
-    """List the ranges of a bundle with an existing iterator."""
-    pace = CallPace(requests_per_second=bundle.requests_per_second, bytes_per_second=bundle.bytes_per_second)
-    if len(bundle.tasks) == 1:
-        return [_list_one(iterator, bundle, bundle.tasks[0], pace, stop)]
-    with ThreadPoolExecutor(len(bundle.tasks), thread_name_prefix="range") as threads:
-        return list(threads.map(lambda task: _list_one(iterator, bundle, task, pace, stop), bundle.tasks))
+    iterator: StoreRecordIterator, batch: RangeBatch, stop: threading.Event | None = None
+) -> list[RangeListing]:
+    """List the ranges of a batch with an existing iterator."""
+    limiter = CallLimiter(requests_per_second=batch.requests_per_second, bytes_per_second=batch.bytes_per_second)
+    if len(batch.tasks) == 1:
+        return [_list_one(iterator, batch, batch.tasks[0], limiter, stop)]
+    with ThreadPoolExecutor(len(batch.tasks), thread_name_prefix="range") as threads:
+        return list(threads.map(lambda task: _list_one(iterator, batch, task, limiter, stop), batch.tasks))
 
 
 def _key_range_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
@@ -186,9 +186,13 @@ def _key_range_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
 
 
 def _list_one(
-    iterator: StoreRecordIterator, bundle: Bundle, task: RangeTask, pace: CallPace, stop: threading.Event | None
-) -> RangeListed:
-    listed = RangeListed()
+    iterator: StoreRecordIterator,
+    batch: RangeBatch,
+    task: RangeTask,
+    limiter: CallLimiter,
+    stop: threading.Event | None,
+) -> RangeListing:
+    listed = RangeListing()
     results: list[RangeResult] = []
 
     def count(error: RetriableError, tries: int, seconds: float) -> None:
@@ -197,12 +201,12 @@ def _list_one(
         iterator.log_retry(error, tries, seconds)
 
     def ask(**call: object) -> ListPage:
-        delay = pace.delay_seconds()
+        delay = limiter.delay_seconds()
         if delay > 0:
             iterator.policy.wait(delay, stop)
-        what = f"listing {iterator.store.scheme}://{iterator.store.bucket}/{bundle.prefix}"
+        what = f"listing {iterator.store.scheme}://{iterator.store.bucket}/{batch.prefix}"
         page = iterator.policy.call(lambda: iterator.store.list_page(**call), what=what, on_retry=count, stop=stop)  # type: ignore[arg-type]
-        pace.spend(OBJECT_BYTES * len(page.objects))
+        limiter.spend(OBJECT_BYTES * len(page.objects))
         if listed.server_time_ms is None:
             listed.server_time_ms = page.server_time_ms
         return page
@@ -210,7 +214,7 @@ def _list_one(
     listed.asked_at = time.time()
     try:
         for objects, result in list_range(
-            iterator.store, task, prefix=bundle.prefix, page_size=iterator.page_size, ask=ask
+            iterator.store, task, prefix=batch.prefix, page_size=iterator.page_size, ask=ask
         ):
             if objects:
                 listed.pages.append(packed(objects))

@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
+from typing_extensions import Self
+
 from framework.errors import UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -34,51 +36,55 @@ TOKEN_BYTES = 32
 MAX_STRANGERS = 64
 """Maximum number of connections without a token yet: beyond that the oldest is dropped."""
 
-LineAddress: TypeAlias = tuple[str, int, str]
+StopAddress: TypeAlias = tuple[str, int, str]
 """Host, port and token."""
 
 KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds of silence, seconds between probes, probes: a driver whose machine is gone is noticed after half a minute."""
 
 
-class DriverLine:
-    """The driver's end. Opened on creation; `close` ends every job that holds it. Idempotent.
+class StopChannel:
+    """The driver's end: `open` it, then `close` ends every job that holds a connection.
+
+    Args:
+        host: the driver's name for executors.
+        bind: the local address to listen on.
 
     Attributes:
-        address: host, port and token for jobs; None when no port was available.
+        address: host, port and token for jobs; None before `open`, and when no port was available.
     """
 
     def __init__(self, host: str, bind: str) -> None:
-        """Listen.
-
-        Args:
-            host: the driver's name for executors.
-            bind: the local address to listen on.
-        """
-        self.address: LineAddress | None = None
+        self._host = host
+        self._bind = bind
+        self.address: StopAddress | None = None
         self._token = secrets.token_hex(TOKEN_BYTES // 2)
         self._held: set[socket.socket] = set()
-        self._strangers: dict[socket.socket, tuple[float, bytes]] = {}  # since when, and what they have said
-        self._selector = selectors.DefaultSelector()
+        self._strangers: dict[socket.socket, tuple[float, bytes]] = {}  # accepted when, received so far
         self._closed = False
+        self._selector: selectors.BaseSelector
         self._listener: socket.socket | None = None
         self._thread: threading.Thread | None = None
+
+    def open(self) -> Self:
+        """Listen, in a thread; without a free port only log a warning."""
         try:
-            self._listener = socket.create_server((bind, 0), backlog=1000)
+            self._listener = socket.create_server((self._bind, 0), backlog=1000)
         except OSError as error:
             log.warning("no port for jobs to hold on to, so a stop kills them: %s", error)
-            self._selector.close()
-            return
-        self.address = (host, self._listener.getsockname()[1], self._token)
-        self._thread = threading.Thread(target=self._serve, args=(self._listener,), name="driver-line", daemon=True)
+            return self
+        self._selector = selectors.DefaultSelector()
+        self.address = (self._host, self._listener.getsockname()[1], self._token)
+        self._thread = threading.Thread(target=self._serve, args=(self._listener,), name="stop-channel", daemon=True)
         self._thread.start()
+        return self
 
     @classmethod
-    def of(cls, context: SparkContext) -> DriverLine:
-        """Return a line at the address where Spark itself listens for executors."""
+    def of(cls, context: SparkContext) -> StopChannel:
+        """Open a channel at the address where Spark itself listens for executors."""
         conf = context.getConf()
         host = conf.get("spark.driver.host", "localhost") or "localhost"
-        return cls(host, conf.get("spark.driver.bindAddress", host) or host)
+        return cls(host, conf.get("spark.driver.bindAddress", host) or host).open()
 
     def _serve(self, listener: socket.socket) -> None:
         self._selector.register(listener, selectors.EVENT_READ)
@@ -130,7 +136,7 @@ class DriverLine:
         peer.close()
 
     def close(self) -> None:
-        """End every job that holds the line."""
+        """End every job that holds a connection. Idempotent."""
         thread, self._thread = self._thread, None
         if thread is None or self._listener is None:
             return
@@ -145,8 +151,8 @@ class DriverLine:
 
 
 @contextlib.contextmanager
-def held(address: LineAddress | None, on_break: Callable[[], None]) -> Iterator[None]:
-    """Hold the line, on an executor, and call `on_break` from another thread when it breaks.
+def held(address: StopAddress | None, on_break: Callable[[], None]) -> Iterator[None]:
+    """Hold a connection, on an executor, and call `on_break` from another thread when it breaks.
 
     Args:
         address: the driver's address; None holds nothing.
@@ -158,39 +164,39 @@ def held(address: LineAddress | None, on_break: Callable[[], None]) -> Iterator[
     if address is None:
         yield
         return
-    line = _connect(address)
+    connection = _connect(address)
     let_go = threading.Event()
 
     def watch() -> None:
         with contextlib.suppress(OSError):
-            line.recv(1)
+            connection.recv(1)
         if not let_go.is_set():
             on_break()
 
-    threading.Thread(target=watch, name="job-line", daemon=True).start()
+    threading.Thread(target=watch, name="job-stop", daemon=True).start()
     try:
         yield
     finally:
         let_go.set()
         with contextlib.suppress(OSError):
-            line.shutdown(socket.SHUT_RDWR)
-        line.close()
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
 
 
-def _connect(address: LineAddress) -> socket.socket:
+def _connect(address: StopAddress) -> socket.socket:
     host, port, token = address
     try:
-        line = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
+        connection = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     except OSError as error:
         raise UnknownOutcomeError(f"the driver of this job is gone from {host}:{port} ({error})") from error
     try:
-        line.sendall(token.encode())
-        line.settimeout(None)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection.sendall(token.encode())
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEP_ALIVE.items():
             if hasattr(socket, name):  # not on every system
-                line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     except BaseException:
-        line.close()
+        connection.close()
         raise
-    return line
+    return connection

@@ -1,7 +1,7 @@
-"""The lines of one share of a split object, cut out of the object's bytes.
+"""The lines of one split of an object.
 
-A share owns the lines that begin in the bytes it covers. So what it reads starts one byte before them, to see whether a line
-begins there, and goes on behind them to the end of its last line. A share inside of one long line owns nothing.
+A split owns the lines that begin in its bytes. Its read starts one byte earlier, to see whether a line begins
+there, and continues to the end of its last line. A split within one long line owns no lines.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from transformers.unpack import WINDOW_BYTES
 _FIRST_MORE_BYTES = 1 << 16
 
 
-class ShareLines(UnpackedStream):
-    """The lines that a share owns, whole, as one stream of bytes. Use: `seek`, then read.
+class SplitLines(UnpackedStream):
+    """The complete lines of a split as one stream of bytes. Call `seek`, then read.
 
-    An object that turns out to be packed, though its name did not say so, cannot be read from the middle: it belongs to share
-    1 as a whole, and the others own nothing.
+    An object that is compressed, although its name does not show it, cannot be read from the middle: split 1 owns
+    all of it, the other splits own nothing.
 
     Args:
         source: the object.
-        split: which of its shares.
+        split: the split.
         compression: the option; `none` or `auto`.
-        mark: where a line of this share begins; None to find the first one.
-        piece_bytes: about how much to read at a time.
+        mark: where a line of this split begins; None to search for its first line.
+        piece_bytes: approximate bytes per read.
         max_window_bytes: the option.
     """
 
@@ -63,7 +63,7 @@ class ShareLines(UnpackedStream):
         self._over = False
 
     def seek(self) -> int | None:
-        """Offset of the share's first line; None when it owns none. Reads up to there, and no further than the share."""
+        """Return the offset of the split's first line, None without one; reads up to there, within the split."""
         if self._at >= min(self._split.end, self._object.size):
             return None
         if self._begins_line:
@@ -89,7 +89,7 @@ class ShareLines(UnpackedStream):
             return piece
         before, self._at = self._at, self._at + len(piece)
         if self._at >= self._split.end:
-            # the last line is the one that holds the share's last byte
+            # the last line holds the split's last byte
             cut = piece.find(b"\n", max(0, self._split.end - 1 - before)) + 1
             if cut:
                 self._over = True
@@ -98,7 +98,7 @@ class ShareLines(UnpackedStream):
 
 
 class _Part(ObjectInput):
-    """An object of which first the bytes up to `end` are asked for, and more only as reading goes on."""
+    """An object whose bytes up to `end` are requested at once, and later bytes only when they are read."""
 
     def __init__(self, source: ObjectInput, split: Split, end: int) -> None:
         self._source = source
@@ -109,7 +109,7 @@ class _Part(ObjectInput):
     @override
     def location(self) -> str:
         splits = count_splits(self._source.size, self._split.split_size)
-        return f"{self._source.location} (share {self._split.number} of {splits})"
+        return f"{self._source.location} (split {self._split.number} of {splits})"
 
     @property
     @override
@@ -127,7 +127,7 @@ class _Part(ObjectInput):
 
 
 class _OnwardStream(ReadStream):
-    """Bytes from `start` on: up to `end` at once, then twice as many with each request."""
+    """Bytes from `start` on: first up to `end`, then twice as many with each request."""
 
     def __init__(self, opener: Callable[[int, int], ReadStream], start: int, end: int, size: int) -> None:
         self._opener = opener
@@ -153,7 +153,7 @@ class _OnwardStream(ReadStream):
 
 
 def _is_packed(source: ObjectInput) -> bool:
-    """Whether the object's first bytes are those of a compression. A request of its own."""
+    """Return whether the object begins with the magic bytes of a compression; makes a request."""
     head = b""
     stream = source.open(0, min(LONGEST_MAGIC, source.size))
     try:

@@ -175,7 +175,7 @@ def test_a_bad_line_says_which_share_and_which_byte_of_the_object():
     (bad,) = found
     assert isinstance(bad.error, RecordError)
     assert (bad.record_number, bad.error.byte_offset) == (1, 32)
-    assert "memory://memory (share 3 of 3)" in str(bad.error)
+    assert "memory://memory (split 3 of 3)" in str(bad.error)
 
 
 # ---- which objects can be split
@@ -206,7 +206,7 @@ def test_what_can_be_split_is_decided_by_options_and_key(options, key, can):
 
 
 def test_a_format_that_reads_objects_whole_says_so():
-    with pytest.raises(NotImplementedError, match=r"csv reads memory://memory whole, not share 2"):
+    with pytest.raises(NotImplementedError, match=r"csv reads memory://memory whole, not split 2"):
         make_transformer(InputOptions(format="csv")).read_split(BytesInput(b"a,b\n"), Split(2, 2))
 
 

@@ -1,0 +1,114 @@
+"""The connection between a job and its driver. Sockets of this machine, no waiting but for what surely comes."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from framework.engine.spark.stop_channel import MAX_STRANGERS, TOKEN_BYTES, StopChannel, held
+from framework.errors import UnknownOutcomeError
+
+SECONDS = 20
+
+
+@pytest.fixture
+def channel():
+    made = StopChannel("127.0.0.1", "127.0.0.1").open()
+    yield made
+    made.close()
+
+
+def test_jobs_hear_that_the_driver_closes_it(channel):
+    broken = [threading.Event() for _ in range(3)]
+    with (
+        held(channel.address, broken[0].set),
+        held(channel.address, broken[1].set),
+        held(channel.address, broken[2].set),
+    ):
+        assert not any(one.is_set() for one in broken)
+        channel.close()
+        for one in broken:
+            assert one.wait(SECONDS)
+    channel.close()
+
+
+def test_a_job_that_ends_by_itself_hears_nothing(channel):
+    broken = threading.Event()
+    with held(channel.address, broken.set):
+        (watching,) = [one for one in threading.enumerate() if one.name == "job-stop"]
+    watching.join(SECONDS)
+    assert not watching.is_alive()
+    assert not broken.is_set()
+
+
+def test_a_job_that_comes_after_the_end_does_not_begin(channel):
+    channel.close()
+    with pytest.raises(UnknownOutcomeError, match="is gone from 127"), held(channel.address, lambda: None):
+        pytest.fail("it began")
+
+
+def test_without_an_address_nothing_is_held():
+    with held(None, lambda: pytest.fail("there is no channel")):
+        assert not [one for one in threading.enumerate() if one.name == "job-stop"]
+
+
+def test_the_death_of_the_driver_breaks_it():
+    code = (
+        "import sys; from framework.engine.spark.stop_channel import StopChannel\n"
+        "print(*StopChannel('127.0.0.1', '127.0.0.1').open().address, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        broken = threading.Event()
+        host, port, token = driver.stdout.readline().decode().split()
+        with held((host, int(port), token), broken.set):
+            driver.kill()
+            assert broken.wait(SECONDS)
+
+
+def test_without_a_port_there_is_no_line(caplog):
+    none = StopChannel("nowhere.invalid", "203.0.113.1").open()  # an address of nobody, so not of this machine
+    assert none.address is None
+    assert "a stop kills them" in caplog.text
+    none.close()
+
+
+def test_a_stranger_on_the_port_changes_nothing(channel):
+    broken = threading.Event()
+    with socket.create_connection(channel.address[:2]) as stranger, held(channel.address, broken.set):
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert not broken.is_set()
+        channel.close()
+        assert broken.wait(SECONDS)
+
+
+def test_strangers_are_dropped_and_take_no_descriptors(channel):
+    broken = threading.Event()
+    with contextlib.ExitStack() as stack, held(channel.address, broken.set):
+        wrong = stack.enter_context(socket.create_connection(channel.address[:2], timeout=SECONDS))
+        wrong.sendall(b"x" * TOKEN_BYTES)
+        assert wrong.recv(1) == b""
+        silent = [
+            stack.enter_context(socket.create_connection(channel.address[:2], timeout=SECONDS)) for _ in range(200)
+        ]
+        assert silent[0].recv(1) == b"", "the oldest is dropped at once"
+        assert len(channel._strangers) <= MAX_STRANGERS + 1
+        assert silent[-1].recv(1) == b"", "and the last one after some seconds"
+        assert not broken.is_set()
+        channel.close()
+        assert broken.wait(SECONDS)
+
+
+def test_a_job_that_has_ended_is_not_kept(channel):
+    for _ in range(5):
+        with held(channel.address, lambda: None):
+            deadline = time.monotonic() + SECONDS
+            while not channel._held and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert len(channel._held) == 1
+        while channel._held and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not channel._held
