@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
 
 import attrs
@@ -21,7 +20,7 @@ from framework import AbstractSourceRecordIterator, AbstractSourceTask, NativeOb
 from framework.cli import leave, run
 from framework.config.option import option
 from framework.config.sections import SourceCommonConfig
-from framework.errors import BucketNotFoundError, ObjectChangedError, ObjectNotFoundError
+from framework.errors import BucketNotFoundError, ObjectNotFoundError
 from framework.transformer import ReadStream
 from transformers import LocalFileInput
 
@@ -41,7 +40,7 @@ class FolderConfig(SourceCommonConfig):
 
 
 class FolderInput:
-    """A listed version of a file.
+    """A listed version of a file; opens it on request.
 
     Write files elsewhere and move them here: a file that is written in place during the read looks whole.
     """
@@ -55,16 +54,7 @@ class FolderInput:
 
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:
         """Open the bytes `start .. end - 1`."""
-        path = self._root / self.key
-        try:
-            with ExitStack() as if_not:
-                stream = if_not.enter_context(closing(LocalFileInput(path, key=self.key).open(start, end)))
-                if version_of(path.stat()) != self._native.version:
-                    raise ObjectChangedError("the file was changed since it was listed", location=self.location)
-                if_not.pop_all()  # it is the listed version: the reader closes it
-                return stream
-        except FileNotFoundError as exc:
-            raise ObjectNotFoundError("the file is gone", location=self.location) from exc
+        return LocalFileInput(self._root / self.key, self.key, version=self._native.version).open(start, end)
 
 
 class FolderIterator(AbstractSourceRecordIterator):
@@ -86,16 +76,16 @@ class FolderIterator(AbstractSourceRecordIterator):
             if offset is not None and os.fsencode(key) <= os.fsencode(offset):
                 continue
             try:
-                stat = paths[key].stat()
-            except FileNotFoundError:
+                file = LocalFileInput(paths[key])
+            except ObjectNotFoundError:
                 continue  # deleted during the listing
             yield NativeObject(
                 scheme="file",
                 bucket=str(self.root),
                 key=key,
-                size=stat.st_size,
-                version=version_of(stat),
-                modified_ms=stat.st_mtime_ns // 1_000_000,
+                size=file.size,
+                version=file.version,
+                modified_ms=file.modified_ms,
             )
 
     @override
@@ -108,11 +98,6 @@ class FolderTask(AbstractSourceTask):
 
     config_class = FolderConfig
     iterator_class = FolderIterator
-
-
-def version_of(stat: os.stat_result) -> str:
-    """Return a text that differs between two contents of a file, unless it is written in place within a clock tick."""
-    return f"{stat.st_mtime_ns}-{stat.st_size}-{stat.st_ino}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 import attrs
 
 from framework import BucketConfig, ListPage, NativeObject, ObjectStore, StoreSourceTask, main, option
-from framework.errors import BucketNotFoundError, ObjectChangedError, ObjectNotFoundError
+from framework.errors import BucketNotFoundError, ObjectNotFoundError
 from transformers import LocalFileInput
 
 
@@ -39,20 +39,13 @@ class ShelfStore(ObjectStore):
         return ListPage(objects=page, continuation=keys[page_size - 1] if len(keys) > page_size else None)
 
     def find(self, key):
-        with suppress(FileNotFoundError):
-            now = (self.root / key).stat()
-            version, ms = f"{now.st_ino}-{now.st_mtime_ns}-{now.st_size}", now.st_mtime_ns // 1_000_000
-            return NativeObject(bucket=self.bucket, key=key, size=now.st_size, version=version, modified_ms=ms)
-        return None  # deleted
+        with suppress(ObjectNotFoundError):  # deleted during the listing
+            file = LocalFileInput(self.root / key)
+            version, ms = file.version, file.modified_ms
+            return NativeObject(bucket=self.bucket, key=key, size=file.size, version=version, modified_ms=ms)
 
     def open(self, native, start=0, end=None):
-        try:
-            file = LocalFileInput(self.root / native.key, key=native.key)
-        except FileNotFoundError:
-            raise ObjectNotFoundError("the file was deleted", location=native.location) from None
-        if self.find(native.key) != native:
-            raise ObjectChangedError("the file was changed after it was listed", location=native.location)
-        return file.open(start, end)  # fails if the file was changed since `file` was made
+        return LocalFileInput(self.root / native.key, version=native.version).open(start, end)
 
 
 class ShelfTask(StoreSourceTask):

@@ -47,32 +47,59 @@ class BytesInput:
 
 
 class LocalFileInput:
-    """A file. Its size is taken when this is made; a file that is shorter when it is read raises."""
+    """A file as it is on creation; reading it after a change raises.
 
-    def __init__(self, path: str | os.PathLike[str], key: str | None = None) -> None:
+    Args:
+        path: the file.
+        key: its key; by default the file's name.
+        version: the expected version, from an earlier instance; None: any.
+
+    Attributes:
+        size: its size in bytes.
+        version: a text that changes with the content, unless the file is written in place within a clock tick.
+        modified_ms: its last-modified time, milliseconds since 1970 UTC.
+
+    Raises:
+        ObjectNotFoundError: there is no such file.
+        ObjectChangedError: it has another version.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], key: str | None = None, *, version: str | None = None) -> None:
         self._path = Path(path)
         self.key = key if key is not None else self._path.name
         self.location = f"file://{self._path.absolute()}"
-        self._stat = self._path.stat()
-        self.size = self._stat.st_size
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError as exc:
+            raise ObjectNotFoundError("there is no such file", location=self.location) from exc
+        self.size = stat.st_size
+        self.modified_ms = stat.st_mtime_ns // 1_000_000
+        self.version = _version_of(stat)
+        self._check_version(version)
 
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:
         """Open the bytes `start .. end - 1`.
 
         Raises:
-            ObjectNotFoundError: the file is gone.
-            ObjectChangedError: it was written to since this was made.
+            ObjectNotFoundError: the file was deleted.
+            ObjectChangedError: the file was changed.
         """
         try:
             raw = self._path.open("rb")
         except FileNotFoundError as exc:
-            raise ObjectNotFoundError("the file is gone", location=self.location) from exc
+            raise ObjectNotFoundError("the file was deleted", location=self.location) from exc
         with ExitStack() as if_not:
             if_not.enter_context(raw)
-            stat = os.fstat(raw.fileno())
-            if (stat.st_size, stat.st_mtime_ns) != (self.size, self._stat.st_mtime_ns):
-                raise ObjectChangedError("the file was changed since it was listed", location=self.location)
+            self._check_version(_version_of(os.fstat(raw.fileno())))
             raw.seek(start)
-            if_not.pop_all()  # it is what was listed: who reads it closes it
+            if_not.pop_all()  # the reader closes it
         stop = self.size if end is None else min(end, self.size)
         return _CheckedStream(raw, max(0, stop - start), self.location)
+
+    def _check_version(self, version: str | None) -> None:
+        if version not in {None, self.version}:
+            raise ObjectChangedError("the file was changed after it was listed", location=self.location)
+
+
+def _version_of(stat: os.stat_result) -> str:
+    return f"{stat.st_mtime_ns}-{stat.st_size}-{stat.st_ino}"
