@@ -173,25 +173,41 @@ CONTRACTS: tuple[type, ...] = (
 )
 """The classes that authors subclass, fill or call, in the order of the page."""
 
+_LISTED: Mapping[type, frozenset[str]] = {
+    AbstractSourceRecordIterator: frozenset(
+        "get_native_item_stream get_input_stream get_native_key get_offset_manager_key create_offset_manager_entry "
+        "create_source_record create_feed look_up store_clock get_table_log_keys prefixes bucket address start_key finished "
+        "next_batch close".split()
+    ),
+    OffsetManager: frozenset(
+        "populate_offset_manager get_entry add_entry remove_entry commit flush is_finished entries".split()
+    ),
+    OffsetManagerEntry: frozenset(
+        "start finished final done state split get_manager_key get_properties from_properties get_int get_long "
+        "get_string".split()
+    ),
+}
+"""Of these classes the page has only the methods that authors override or call; the framework calls the others."""
+
 _CONTRACTS_HEAD = f"""\
 # Contracts
 
 {_WRITTEN_BY}
 
 The classes that authors of sources, formats and stores subclass, fill or call. **Abstract** methods are required; the
-others have a default. Names that begin with `_` are private. [Architecture](../concepts/architecture.md) shows how the
+others have a default. Methods that only the framework calls are not listed. [Architecture](../concepts/architecture.md) shows how the
 classes work together, [write a source](../guides/write-a-source.md) how to use them.
 """
 
 
 def methods_of(cls: type) -> Iterator[tuple[str, Any, bool]]:
-    """Name, function and whether it is abstract, of every public method that the class itself defines."""
+    """Yield name, function and whether it is abstract, of the methods of a class that the page has."""
     is_protocol = bool(getattr(cls, "_is_protocol", False))
     abstract: frozenset[str] = getattr(cls, "__abstractmethods__", frozenset())
     for name, value in vars(cls).items():
         function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
         function = function.fget if isinstance(function, property) else function
-        if inspect.isfunction(function) and not name.startswith("_"):
+        if inspect.isfunction(function) and not name.startswith("_") and name in _LISTED.get(cls, {name}):
             yield name, value, is_protocol or name in abstract
 
 
