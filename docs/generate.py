@@ -128,27 +128,16 @@ def errors_page() -> str:
         lines += [
             f"## {cls.__name__}",
             "",
-            *_bases(cls),
             *rendered(cls.__doc__),
             "",
-            f"**What to do.** {ADVICE[cls.__name__]}",
-            "",
-            f"**Exit code.** {_exit_code(cls)}",
+            f"**What to do.** {ADVICE[cls.__name__]} Exit code: {_exit_code(cls)}.",
             "",
         ]
     return "\n".join(lines)
 
 
 def _exit_code(cls: type[errors.SourceError]) -> str:
-    if cls is errors.ReaderFailedError:
-        return "That of its cause."
-    return f"{cls.exit_code}."
-
-
-def _bases(cls: type) -> list[str]:
-    names = [f"{'an' if base.__name__[0] in 'AEIOU' else 'a'} `{base.__name__}`" for base in cls.__bases__]
-    sentence = " and ".join(names)
-    return [f"{sentence[0].upper()}{sentence[1:]}.", ""] if cls is not errors.SourceError else []
+    return "that of its cause" if cls is errors.ReaderFailedError else str(cls.exit_code)
 
 
 # ---- contracts.md
@@ -175,16 +164,23 @@ CONTRACTS: tuple[type, ...] = (
 
 _LISTED: Mapping[type, frozenset[str]] = {
     AbstractSourceRecordIterator: frozenset(
-        "get_native_item_stream get_input_stream get_native_key get_offset_manager_key create_offset_manager_entry "
-        "create_source_record create_feed look_up store_clock get_table_log_keys prefixes bucket address start_key finished "
-        "next_batch close".split()
+        (
+            *("get_native_item_stream", "get_input_stream", "get_native_key", "get_offset_manager_key"),
+            *("create_offset_manager_entry", "create_source_record", "create_feed", "look_up", "store_clock"),
+            *("get_table_log_keys", "prefixes", "bucket", "address", "start_key", "finished", "next_batch", "close"),
+        )
     ),
     OffsetManager: frozenset(
-        "populate_offset_manager get_entry add_entry remove_entry commit flush is_finished entries".split()
+        (
+            *("populate_offset_manager", "get_entry", "add_entry", "remove_entry", "commit", "flush"),
+            *("is_finished", "entries"),
+        )
     ),
     OffsetManagerEntry: frozenset(
-        "start finished final done state split get_manager_key get_properties from_properties get_int get_long "
-        "get_string".split()
+        (
+            *("start", "finished", "final", "done", "state", "split", "get_manager_key", "get_properties"),
+            *("from_properties", "get_int", "get_long", "get_string"),
+        )
     ),
 }
 """Of these classes the page has only the methods that authors override or call; the framework calls the others."""
@@ -195,8 +191,9 @@ _CONTRACTS_HEAD = f"""\
 {_WRITTEN_BY}
 
 The classes that authors of sources, formats and stores subclass, fill or call. **Abstract** methods are required; the
-others have a default. Methods that only the framework calls are not listed. [Architecture](../concepts/architecture.md) shows how the
-classes work together, [write a source](../guides/write-a-source.md) how to use them.
+others have a default. Methods that only the framework calls are not listed.
+[Architecture](../concepts/architecture.md) shows how the classes work together,
+[write a source](../guides/write-a-source.md) how to use them.
 """
 
 

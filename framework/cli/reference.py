@@ -93,7 +93,12 @@ def reference_page() -> str:
         module, _, attribute = path.partition(":")
         ordered[name] = getattr(importlib.import_module(module), attribute)
     ordered |= sections
-    return "\n".join([_HEAD, *(section_text(name, cls) for name, cls in ordered.items()), _metrics_text()])
+    first, *others = STORE_SECTIONS
+    texts = (
+        section_text(name, cls, like=(first, ordered[first]) if name in others else None)
+        for name, cls in ordered.items()
+    )
+    return "\n".join([_HEAD, *texts, _metrics_text()])
 
 
 def _metrics_text() -> str:
@@ -102,11 +107,22 @@ def _metrics_text() -> str:
     return "\n".join([*lines, ""])
 
 
-def section_text(name: str, cls: type) -> str:
-    """Return one section of the page: its purpose, and a table of its options."""
+def section_text(name: str, cls: type, *, like: tuple[str, type] | None = None) -> str:
+    """Return a section of the page: its purpose, and a table of its options.
+
+    Args:
+        name: the section.
+        cls: its class.
+        like: name and class of an earlier section: options that are the same there are only named.
+    """
+    options = {option.name: _row(option) for option in sorted(options_of(cls), key=lambda item: not item.required)}
+    earlier = {_row(option) for option in options_of(like[1])} if like is not None else set()
+    same = [f"`{option}`" for option, row in options.items() if row in earlier]
     lines = [f"## `[{name}]`", "", inspect.cleandoc(cls.__doc__ or ""), ""]
+    if like is not None and same:
+        lines += [f"As in `[{like[0]}]`: {', '.join(same)}. Its own options:", ""]
     lines += ["| option | type | default | meaning |", "| --- | --- | --- | --- |"]
-    lines += [_row(option) for option in sorted(options_of(cls), key=lambda item: not item.required)]
+    lines += [row for row in options.values() if row not in earlier]
     return "\n".join([*lines, ""])
 
 

@@ -36,7 +36,7 @@ def options(arguments):
     parser.add_argument("--out", default=".faults", help="folder for results and evidence")
     parser.add_argument("--keep", action="store_true", help="keep what each chain wrote, also when all is well")
     parser.add_argument("--report", action="store_true", help="run nothing, only tell what the folder holds")
-    parser.add_argument("--page", action="store_true", help="write the table into docs/concepts/delivery.md")
+    parser.add_argument("--page", action="store_true", help="write the table into docs/development/fault-injection.md")
     given = parser.parse_args(arguments)
     names = given.rows.split(",") if given.rows else [row.name for row in BY_NAME.values() if row.is_of(given.store)]
     given.rows = [named(name, given.store) for name in names]

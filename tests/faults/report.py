@@ -10,7 +10,7 @@ import attrs
 from benchmarks.table import machine
 from tests.faults.rows import BY_NAME, ROOT, ROWS
 
-PAGE = ROOT / "docs" / "concepts" / "delivery.md"
+PAGE = ROOT / "docs" / "development" / "fault-injection.md"
 STORES = {"s3": "S3", "gcs": "Google Cloud Storage", "": "Without a store"}
 """A table for each."""
 
