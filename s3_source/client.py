@@ -145,14 +145,18 @@ class S3Store(HttpStore):
         self._folds_dots = endpoint.startswith("http:") and bool(_proxies(config, endpoint))
         # Only AWS promises the order. Some of the others (SeaweedFS) list folder by folder, and that may show late.
         self.order_is_documented = self.ordered and _is_aws(endpoint)
-        if config.endpoint:
-            # Elsewhere than at AWS there is no region to find: botocore would ask the same address again, without an end.
-            self._client.meta.events.register("before-call.s3", _stay)
         _warn_in_the_clear(config, endpoint)
-        self._client.meta.events.register(f"before-sign.s3.{_CAPTURED}", self._complete)
-        self._client.meta.events.register_first(f"before-send.s3.{_CAPTURED}", self._capture)
+        self._register(self._client.meta.events)
+
+    def _register(self, events: Any) -> None:
+        """Register what botocore calls on the way of a request."""
+        if self.config.endpoint:
+            # Elsewhere than at AWS there is no region to find: botocore would ask the same address again, without an end.
+            events.register("before-call.s3", _stay)
+        events.register(f"before-sign.s3.{_CAPTURED}", self._complete)
+        events.register_first(f"before-send.s3.{_CAPTURED}", self._capture)
         # Under this name it comes before botocore's own: one of those parses each answer to see whether it is an error.
-        self._client.meta.events.register("before-parse.*.ListObjectsV2", _keep_body)
+        events.register("before-parse.*.ListObjectsV2", _keep_body)
 
     @override
     def list_page(

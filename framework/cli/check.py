@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
+    from framework.iggy.values import TopicInfo
     from framework.task import AbstractSourceTask
 
 LOOKED_AT = 1000
@@ -196,11 +197,8 @@ def _new_folder(folder: Path) -> CheckResult:
 
 
 def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[CheckResult]:
-    from framework.discovery.routing import Router  # noqa: PLC0415
     from framework.errors import IggyAuthError  # noqa: PLC0415
-    from framework.iggy.dead_letters.topic import keeps_dead_letters  # noqa: PLC0415
     from framework.iggy.rights import Right  # noqa: PLC0415
-    from framework.iggy.topics import topic_warnings  # noqa: PLC0415
 
     iggy = config.iggy
     try:
@@ -211,32 +209,18 @@ def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[
         yield CheckResult("iggy", ok=False, detail=detail)
         return
     yield CheckResult("iggy", ok=True, detail=f"version {version} at {connection.address}")
-    dead_letters = config.errors.dead_letter_topic
-    topics = [(Router(config).fixed_topic, iggy.partitions), (config.offsets_topic, 1)]
     rights: list[Right] = []
-    for topic, partitions in [*topics, *([(dead_letters, 1)] if dead_letters is not None else [])]:
+    for topic, partitions in _topics(config):
         if topic is None:
             yield CheckResult("topic", ok=True, detail="named by the objects, made when they come")
             continue
         info = connection.get_topic(iggy.stream, topic)
-        place = f'"{topic}" of stream "{iggy.stream}"'
+        yield _topic(config, topic, partitions, info)
         if info is None:
-            detail = f"{place} is missing, " + ("it will be made" if iggy.create_topics else "make it first")
-            yield CheckResult("topic", ok=iggy.create_topics, detail=detail)
             rights += [Right("create", topic), Right("send", topic), Right("read", topic)]
-            continue
-        rights += [Right("send", topic, info.id), Right("read", topic, info.id)]
-        rights += [Right("manage", topic, info.id)] if topic == config.offsets_topic else []
-        if len(info.partitions) != partitions:
-            detail = f"{place} has {counted(len(info.partitions), 'partition')}, the configuration needs {partitions:,}"
-            yield CheckResult("topic", ok=False, detail=detail)
-        elif topic == dead_letters and not keeps_dead_letters(info):
-            detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
-            yield CheckResult("topic", ok=False, detail=detail)
         else:
-            warnings = topic_warnings(info)
-            detail = f"{place} has {counted(partitions, 'partition')}, as configured"
-            yield CheckResult("topic", ok=True, detail="; ".join([detail, *warnings]), warning=bool(warnings))
+            rights += [Right("send", topic, info.id), Right("read", topic, info.id)]
+            rights += [Right("manage", topic, info.id)] if topic == config.offsets_topic else []
     missing = connection.missing_rights(iggy.stream, rights)
     if missing is None:
         detail = "this server does not tell what its users may do"
@@ -246,3 +230,33 @@ def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[
         yield CheckResult("permissions", ok=False, detail=detail)
     else:
         yield CheckResult("permissions", ok=True, detail=f"{connection.address.login} may do all that a run does")
+
+
+def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
+    """Yield name and partition count of each topic that a run uses; None if keys name the topics."""
+    from framework.discovery.routing import Router  # noqa: PLC0415
+
+    yield Router(config).fixed_topic, config.iggy.partitions
+    yield config.offsets_topic, 1
+    if config.errors.dead_letter_topic is not None:
+        yield config.errors.dead_letter_topic, 1
+
+
+def _topic(config: SourceCommonConfig, topic: str, partitions: int, info: TopicInfo | None) -> CheckResult:
+    from framework.iggy.dead_letters.topic import keeps_dead_letters  # noqa: PLC0415
+    from framework.iggy.topics import topic_warnings  # noqa: PLC0415
+
+    iggy = config.iggy
+    place = f'"{topic}" of stream "{iggy.stream}"'
+    if info is None:
+        detail = f"{place} is missing, " + ("it will be made" if iggy.create_topics else "make it first")
+        return CheckResult("topic", ok=iggy.create_topics, detail=detail)
+    if len(info.partitions) != partitions:
+        detail = f"{place} has {counted(len(info.partitions), 'partition')}, the configuration needs {partitions:,}"
+        return CheckResult("topic", ok=False, detail=detail)
+    if topic == config.errors.dead_letter_topic and not keeps_dead_letters(info):
+        detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
+        return CheckResult("topic", ok=False, detail=detail)
+    warnings = topic_warnings(info)
+    detail = f"{place} has {counted(partitions, 'partition')}, as configured"
+    return CheckResult("topic", ok=True, detail="; ".join([detail, *warnings]), warning=bool(warnings))

@@ -280,44 +280,57 @@ class ListingFeed(ObjectFeed):
             if self._released:
                 self._due = self._clock() + self._stale_guard.pause_seconds
 
-    def _decide(self, native: NativeObject) -> Iterator[Assignment]:  # noqa: PLR0911  the cases, in order
+    def _decide(self, native: NativeObject) -> Iterator[Assignment]:
+        """Return the assignments of a listed object: none if it is filtered, done, refused or waits."""
         key = self._key_of(native)
-        offsets, tracker = self._offsets, self._offsets.tracker
-        final = offsets.final_version(key) == native.version
-        entry = offsets.get_entry(key) if not final else None
+        final = self._offsets.final_version(key) == native.version
+        entry = self._offsets.get_entry(key) if not final else None
         if entry is not None:
-            tracker.show(key)
+            self._offsets.tracker.show(key)
         same = entry if entry is not None and entry.version == native.version else None
-        compacted = not final and entry is None and offsets.is_compacted(key, native.key, native.modified_ms)
         try:
             topic_partition = self._selection.partition_for(native, started=final or same is not None)
-            if topic_partition is None:
-                return _NOTHING
-            if compacted:
-                tracker.seen_compacted(native)
-                self.counts.done_before += not self.counts.listings
-                return _NOTHING
-            if final:
-                tracker.seen(native)
-                self.counts.done_before += not self.counts.listings
-                return _NOTHING
-            if same is not None and same.finished and not same.split_size:
-                tracker.seen_open(key, native)
-                self.counts.done_before += not self.counts.listings
+            if topic_partition is None or self._is_done(key, native, entry, final=final):
                 return _NOTHING
             self._stale_guard.check(key, native)
+            return self._begin(key, native, topic_partition, same)
         except ObjectError as error:
             return self._refuse(native, error)
+
+    def _is_done(
+        self, key: OffsetManagerKey, native: NativeObject, entry: OffsetManagerEntry | None, *, final: bool
+    ) -> bool:
+        """Return whether nothing of a version is left to read; the watermark then accounts for it."""
+        tracker = self._offsets.tracker
+        if final:
+            tracker.seen(native)
+        elif entry is None:
+            if not self._offsets.is_compacted(key, native.key, native.modified_ms):
+                return False
+            tracker.seen_compacted(native)
+        elif entry.version == native.version and entry.finished and not entry.split_size:
+            tracker.seen_open(key, native)
+        else:
+            return False
+        self.counts.done_before += not self.counts.listings
+        return True
+
+    def _begin(
+        self,
+        key: OffsetManagerKey,
+        native: NativeObject,
+        topic_partition: TopicPartition,
+        same: OffsetManagerEntry | None,
+    ) -> Iterator[Assignment]:
+        """Return the assignments of a version that is new or unfinished, without those in flight."""
+        tracker = self._offsets.tracker
         with self._lock:
             in_flight = self._in_flight.splits(key, native.version)
         if in_flight is None:  # the reader holds an older version: this version waits, without a position
             tracker.defer(native)
             self._defer(native)
             return _NOTHING
-        try:
-            entries = self._entries_of(key, native, topic_partition, same, in_flight)
-        except ObjectError as error:
-            return self._refuse(native, error)
+        entries = self._entries_of(key, native, topic_partition, same, in_flight)
         tracker.seen_open(key, native)
         return (
             self._assign(native, entry)

@@ -9,7 +9,7 @@ import logging
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import lt
 
 import attrs
@@ -347,35 +347,17 @@ class ListingEngine:
             ) from error
 
     def _list_serially(self) -> None:
-        """List by one chain of pages with continuation tokens. From the prefix's start it needs no order."""
-        whole = not self._after or self.unordered or bool(self._emitted)
-        while not self._serial_chain(whole=whole):
-            whole = True
+        """List by one chain of pages with continuation tokens."""
+        needs_start = not self._after or self.unordered or bool(self._emitted)
+        if needs_start or not self._chain_in_order():
+            self._chain_from_start()
 
-    def _serial_chain(self, *, whole: bool) -> bool:
-        """List one chain; return False to restart, if it relied on an order that the store lacks. Nothing is lost.
-
-        A chain over the whole prefix needs no order, and shows whether there is one.
-        """
-        again = bool(self._emitted)
-        emitted = SeenKeys(self._emitted) if whole else None
-        last = after = "" if whole else self._after
-        rising = True
-        continuation: str | None = None
-        chain = Chain(self._where)
-        while not self._over:
-            page, self._first = self._first, None
-            if page is None:
-                page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
-            objects = list(page.objects)
+    def _chain_in_order(self) -> bool:
+        """List behind the start key; return False, without loss, when the store turns out unordered."""
+        last = self._after
+        for page in self._chain_pages(self._after):
             before = last
-            if emitted is not None:
-                chain.check(page)
-                keys = [native.key for native in objects]
-                rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
-                last = keys[-1] if keys else last
-                objects = emitted.without([native for native in objects if native.key > self._after])
-            elif objects:
+            if page.objects:
                 try:
                     keys = checked_keys(self._where, page, last)
                 except OutOfOrderError as error:
@@ -386,16 +368,49 @@ class ListingEngine:
                 self._remember(keys)
                 last = keys[-1]
             with self._work:
-                self._count(page, 1)
-                while len(self._queue) >= 2 * self._workers and not self._over:
-                    self._work.wait()
-                if objects and not self._over:
-                    in_order = rising and not again
-                    until = last if page.continuation is not None else None
-                    self._pass_on(objects, KeyRange(max(before, self._after), until) if in_order else None)
+                self._hand_on(page, list(page.objects), (before, last))
                 if page.continuation is None:
-                    if whole:
-                        self.unordered = not (rising and self._store.ordered)
                     self._shut()
-            continuation = page.continuation
         return True
+
+    def _chain_from_start(self) -> None:
+        """List the whole prefix, which needs no order and shows whether there is one; skip what was handed on before."""
+        again = bool(self._emitted)
+        emitted = SeenKeys(self._emitted)
+        last, rising = "", True
+        chain = Chain(self._where)
+        for page in self._chain_pages(""):
+            chain.check(page)
+            before, keys = last, [native.key for native in page.objects]
+            rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
+            last = keys[-1] if keys else last
+            objects = emitted.without([native for native in page.objects if native.key > self._after])
+            with self._work:
+                self._hand_on(page, objects, (before, last) if rising and not again else None)
+                if page.continuation is None:
+                    self.unordered = not (rising and self._store.ordered)
+                    self._shut()
+
+    def _chain_pages(self, after: str) -> Iterator[ListPage]:
+        continuation: str | None = None
+        while not self._over:
+            page, self._first = self._first, None
+            if page is None:
+                page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
+            yield page
+            continuation = page.continuation
+
+    def _hand_on(self, page: ListPage, objects: list[NativeObject], ends: tuple[str, str] | None) -> None:
+        """Queue a page of a chain when there is room. The lock must be held.
+
+        Args:
+            page: the page.
+            objects: its objects that were not handed on before.
+            ends: the last keys before this page and of it, if the chain is in order.
+        """
+        self._count(page, 1)
+        while len(self._queue) >= 2 * self._workers and not self._over:
+            self._work.wait()
+        if objects and not self._over:
+            until = ends[1] if ends is not None and page.continuation is not None else None
+            self._pass_on(objects, KeyRange(max(ends[0], self._after), until) if ends is not None else None)

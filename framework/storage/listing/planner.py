@@ -231,6 +231,19 @@ class RangePlanner:
 
     def _cut(self, count: int) -> None:
         """Cut up to `count` new ranges, always off the range with the largest part left."""
+        for open_range, plan in self._plan_cuts(count).items():
+            cuts = [
+                cut
+                for cut in self._cuts(open_range, plan)
+                if cut > open_range.after and (open_range.until is None or cut < open_range.until)
+            ]
+            risky = self._is_risky(open_range, plan)
+            if not cuts:
+                open_range.estimate, open_range.tried = 0.0, open_range.pages
+            self._split(open_range, [cut for cut in cuts if len(cut.encode()) <= MAX_KEY_BYTES], risky=risky)
+
+    def _plan_cuts(self, count: int) -> dict[RemainingRange, _Plan]:
+        """Choose the ranges to cut, and into how many parts."""
         least = self._page_size * (SMALLEST_KNOWN_PAGES if self._past.keys else SMALLEST_PAGES)
         risk = self._misses_left()
         # a range that has shown no key is not cut: it may be empty, and so may all its parts
@@ -264,16 +277,7 @@ class RangePlanner:
             plans[best] = plan
             risk -= int(risky)
             count -= 1
-        for open_range, plan in plans.items():
-            cuts = [
-                cut
-                for cut in self._cuts(open_range, plan)
-                if cut > open_range.after and (open_range.until is None or cut < open_range.until)
-            ]
-            risky = self._is_risky(open_range, plan)
-            if not cuts:
-                open_range.estimate, open_range.tried = 0.0, open_range.pages
-            self._split(open_range, [cut for cut in cuts if len(cut.encode()) <= MAX_KEY_BYTES], risky=risky)
+        return plans
 
     def _is_risky(self, open_range: RemainingRange, plan: _Plan) -> bool:
         return plan.blind or plan.depths is not None or open_range.misses > 0 or open_range.pages < 2  # noqa: PLR2004
