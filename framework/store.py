@@ -50,8 +50,8 @@ class Chain:
             ListingError: the page repeats an earlier page.
         """
         first, last = (page.objects[0].key, page.objects[-1].key) if page.objects else ("", "")
-        one = (page.continuation, first, last)
-        again = self._kept is not None and (one == self._kept or (first != "" and one[1:] == self._kept[1:]))
+        place = (page.continuation, first, last)
+        again = self._kept is not None and (place == self._kept or (first != "" and place[1:] == self._kept[1:]))
         if again or (page.continuation is not None and page.continuation == self._last):
             shown = f"{first!r} to {last!r}" if page.objects else "without objects"
             raise ListingError(
@@ -60,7 +60,7 @@ class Chain:
         self._pages += 1
         self._last = page.continuation
         if self._pages & (self._pages - 1) == 0:  # 1, 2, 4, 8 ... pages
-            self._kept = one
+            self._kept = place
 
 
 class ReadRoom(Protocol):

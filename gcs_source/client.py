@@ -149,7 +149,7 @@ class GcsStore(HttpStore):
         return parse_object(body, self.bucket)
 
     def _check_bucket(self) -> None:
-        """Google's 404 says when it is the bucket that is missing; other servers' does not. Asked about once."""
+        """Raise if the bucket is missing, which only Google's 404 tells. Asks once."""
         if self._bucket_seen:
             return
         with contextlib.suppress(AccessDeniedError):  # who may not ask about it knows at least that it is there
@@ -184,14 +184,14 @@ class GcsStore(HttpStore):
         return attrs.evolve(self._failed("objects.get", native.key), media=True)
 
     def _lines(self, url: str, headers: Mapping[str, str]) -> list[str]:
-        """The lines of a request's headers, with a token that has not expired."""
+        """Return the lines of a request's headers, with a valid token."""
         tokens: dict[str, str] = {}
         self._tokens.add(url, tokens)
         return [*self._common, *(f"{name}: {value}" for part in (headers, tokens) for name, value in part.items())]
 
     @override
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
-        """What a refusal means; None when another request must tell."""
+        """Return the error of a refusal; None when another request must decide."""
         if answer.status in REDIRECTS or answer.status == _REFUSED:
             return None
         error = _error_of(answer, self._media_failed(get.native))
@@ -199,7 +199,7 @@ class GcsStore(HttpStore):
 
     @override
     def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
-        """The stream of an answer, redirects followed and a refused token renewed."""
+        """Return the stream of an answer; follow redirects and renew a refused token."""
         native, failed = get.native, self._media_failed(get.native)
         if answer.status not in OK:
             address, asked = self._media_address(native), self._media_query(native)
@@ -233,14 +233,14 @@ class GcsStore(HttpStore):
         return expected_bytes(native, start, stop, status=answer.status, headers=headers)
 
     def _checksum(self, headers: Mapping[str, str]) -> Checksum | None:
-        """That of the whole object: every object has a CRC32C, composite ones no MD5."""
+        """Return the checksum of the whole object: every object has a CRC32C, composite objects no MD5."""
         if not self.config.verify_checksums:
             return None
         found = _CRC32C.search(headers.get("x-goog-hash") or "")
         return checksum_of("crc32c", found[1]) if found is not None else None
 
     def _refused(self, answer: Any, failed: Failed, native: NativeObject) -> None:
-        """Raise what a refused read means. A generation that is gone was overwritten, or deleted: the key tells which.
+        """Raise the error of a refused read. A missing generation was overwritten or deleted: the key tells which.
 
         One that is still there was refused by mistake: taken for overwritten it would be listed and refused for ever.
         """
@@ -260,7 +260,7 @@ class GcsStore(HttpStore):
         ) from error
 
     def _get(self, url: str, asked: Mapping[str, str], failed: Failed) -> tuple[bytes, Mapping[str, str]]:
-        """A whole answer: its body, and its head."""
+        """Return body and head of a complete answer."""
         answer = self._send(url, asked, failed, headers={"Accept-Encoding": "gzip"})
         try:
             if answer.status != 200:  # noqa: PLR2004
@@ -281,7 +281,7 @@ class GcsStore(HttpStore):
         headers: Mapping[str, str],
         first: HttpAnswer | None = None,
     ) -> HttpAnswer:
-        """An answer that has begun, redirects followed and a refused token renewed.
+        """Return an answer that has begun; follow redirects and renew a refused token.
 
         Args:
             url: the address, without a query.
@@ -353,7 +353,7 @@ class GcsStore(HttpStore):
 
 
 def _redirected(url: str, location: str, failed: Failed) -> tuple[str, Mapping[str, str]]:
-    """Where the same store wants to be asked.
+    """Return the address and query of a redirect within the same store.
 
     Raises:
         ConfigError: that is another place: neither a token nor a key of encrypted objects is sent there.
@@ -379,7 +379,7 @@ def _is_google(endpoint: str) -> bool:
 
 
 def _error_of(answer: HttpAnswer, failed: Failed) -> SourceError:
-    """What a refusal means, by its status and the beginning of its body."""
+    """Return the error of a refusal, by its status and the start of its body."""
     try:
         body = _unpacked(answer, answer.wait_refusal())
     except Exception as error:  # noqa: BLE001 - whatever the connection did to it
@@ -412,7 +412,7 @@ def _token_of(answer: HttpAnswer) -> str:
 
 
 def _customer_key_headers(key: bytes) -> dict[str, str]:
-    """As in https://cloud.google.com/storage/docs/encryption/customer-supplied-keys."""
+    """Return the headers of https://cloud.google.com/storage/docs/encryption/customer-supplied-keys."""
     if not key:
         return {}
     return {
@@ -462,7 +462,7 @@ def _application_default() -> str:
 
 
 def _from_file(file: str, scope: str, option: str) -> Any:
-    """What the file holds: a service account's key, a user's login, or a configuration of workload identity."""
+    """Return the file's content: a service account key, a user's login, or a workload identity configuration."""
     try:
         info = json.loads(Path(file).read_bytes())
         kind = str(info["type"])
@@ -504,8 +504,8 @@ def _session(client: Any, config: GcsConfig) -> Any:
     """The library's authorised session, with the proxy and the certificates of the configuration: it gets tokens."""
     session = client._http  # noqa: SLF001 - the library's own modules use it the same way
     # With each request, because those of the environment come before a session's; and tokens have a session of their own.
-    for one in (session, session._auth_request.session):  # noqa: SLF001
-        one.request = partial(one.request, **_way(config))
+    for part in (session, session._auth_request.session):  # noqa: SLF001
+        part.request = partial(part.request, **_way(config))
     return session
 
 
@@ -553,7 +553,7 @@ class _Tokens:
 
 
 def _way_to(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOptions, list[str]]:
-    """How the session would connect to the endpoint, and the headers that it would send with every request. No I/O.
+    """Return how the session connects to the endpoint, and the headers of its every request. No I/O.
 
     Raises:
         ConfigError: the certificates cannot be found.

@@ -33,7 +33,7 @@ def fill_bucket(endpoint: str, *, bucket: str, files: Mapping[str, Path]) -> int
     )
     try:
         place = client.lookup_bucket(bucket) or client.create_bucket(bucket)
-        there = {one.name: one.size for one in client.list_blobs(place)}
+        there = {blob.name: blob.size for blob in client.list_blobs(place)}
         missing = [key for key, file in files.items() if there.get(key) != file.stat().st_size]
 
         def put(key: str) -> None:

@@ -68,27 +68,27 @@ _CHECKSUM_MODE = "x-amz-checksum-mode"
 
 
 def _keep_body(*, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
-    """Called by botocore before it parses a listing: the body is kept as it is, its parser gets an empty one."""
+    """Keep the body of a listing, and give botocore's parser an empty one; called by botocore."""
     if response_dict["status_code"] == HTTPStatus.OK and b"ListBucketResult" in response_dict["body"][:1000]:
         customized_response_dict[_BODY] = response_dict["body"]
         response_dict["body"] = EMPTY_ANSWER
 
 
 class Pins:
-    """What the first answer said of objects whose listing tells no ETag, so that a read that is resumed stays with it.
+    """Conditions from the first answer of objects that are listed without ETag, so that a resumed read stays with them.
 
-    Threads share it. The oldest are forgotten: each is needed while its object is being read.
+    Threads share it. The oldest are dropped: each is needed only while its object is read.
     """
 
     def __init__(self) -> None:
         self._conditions: dict[tuple[str, str], dict[str, str]] = {}
 
     def of(self, native: NativeObject) -> dict[str, str]:
-        """The conditions of the next request; empty before the first answer."""
+        """Return the conditions of the next request; empty before the first answer."""
         return self._conditions.get((native.key, native.version), {})
 
     def pin(self, native: NativeObject, headers: Mapping[str, str]) -> None:
-        """Keep what an answer said, unless an earlier one has."""
+        """Keep the conditions of an answer, unless an earlier answer gave some."""
         if len(self._conditions) >= MAX_PINS:
             with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread does the same
                 del self._conditions[next(iter(self._conditions))]
@@ -182,7 +182,7 @@ class S3Store(HttpStore):
 
     @override
     def stat(self, key: str) -> NativeObject:
-        """One HEAD; of a store that lists milliseconds, one page of a listing."""
+        """Return the object, by a HEAD; for a store that lists milliseconds by a page of a listing."""
         self._check_open()
         return super().stat(key) if self.lists_milliseconds else self._head(key)
 
@@ -209,7 +209,7 @@ class S3Store(HttpStore):
         )
 
     def _check_bucket(self) -> None:
-        """The answer to a HEAD has no body: a bucket that is missing looks like an object that is. Asked about once."""
+        """Raise if the bucket is missing, which the answer to a HEAD does not tell. Asks once."""
         if self._bucket_seen:
             return
         try:
@@ -226,7 +226,7 @@ class S3Store(HttpStore):
 
     @override
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
-        """The address and the lines of the headers of a GET, signed."""
+        """Return the address of a GET and the lines of its signed headers."""
         native, wanted = get.native, get.wanted
         if self._folds_dots and _has_dots(native.key):
             raise ObjectError(
@@ -253,7 +253,7 @@ class S3Store(HttpStore):
         return url, signer.lines(url, headers, self._credentials() if signer.template.service else None)
 
     def _credentials(self) -> Credentials:
-        """The keys to sign with, looked at again every second: keys of a role renew themselves."""
+        """Return the signing keys, refreshed every second: a role's keys are renewed."""
         now = time.monotonic()
         at, known = self._keys
         if known is None or now - at >= 1.0:
@@ -271,7 +271,7 @@ class S3Store(HttpStore):
 
     @override
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
-        """What a refusal means; None when a listing, or boto3's search for the bucket, must tell."""
+        """Return the error of a refusal; None when a listing, or boto3's search for the bucket, must decide."""
         error = self._refused(get, answer)
         return None if isinstance(error, ObjectNotFoundError) or self._is_elsewhere(answer) else error
 
@@ -294,7 +294,7 @@ class S3Store(HttpStore):
 
     @override
     def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
-        """The stream of an answer, once it is sure to have the bytes that are stored.
+        """Return the stream of an answer that is sure to have the stored bytes.
 
         Cloudflare R2 and Google's S3 interface unpack objects with `Content-Encoding: gzip` for who does not accept gzip,
         and then announce no length. So the first answer without a length is asked for again, accepting it, and whichever
@@ -345,7 +345,7 @@ class S3Store(HttpStore):
         self._signer = Signer(found)
 
     def _missing(self, native: NativeObject, error: ObjectNotFoundError) -> SourceError:
-        """What "no such key" means for an object that was listed: gone only if a listing does not show it either.
+        """Return the error of "no such key" for a listed object: deleted only if a listing confirms it.
 
         A server whose node or index is behind says it for a moment of objects that are there.
         """
@@ -375,7 +375,7 @@ class S3Store(HttpStore):
         return self._head(key)
 
     def _as_boto3(self, key: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-        """The address and the headers of a GET that boto3 made and signed. It is not sent."""
+        """Return address and headers of a GET as boto3 signs it, without sending it."""
         options = dict(self._get_options)
         names = {"If-Match": "IfMatch", "If-Unmodified-Since": "IfUnmodifiedSince", "Range": "Range"}
         options |= {names[name]: value for name, value in headers.items() if name in names}
@@ -388,7 +388,7 @@ class S3Store(HttpStore):
         return url, made
 
     def _complete(self, *, request: Any, **_: Any) -> None:
-        """Called by botocore just before it signs a GetObject.
+        """Complete a GetObject; called by botocore just before it signs.
 
         The header is not asked for by its parameter: botocore would compute the checksum, too.
         """
@@ -396,7 +396,7 @@ class S3Store(HttpStore):
             request.headers[_CHECKSUM_MODE] = self._captured.checksum_mode
 
     def _capture(self, *, request: Any, **_: Any) -> Any:
-        """Called by botocore in place of sending a GetObject: keeps the request, and gives botocore an empty answer."""
+        """Keep a GetObject instead of sending it, and return an empty answer; called by botocore."""
         from botocore.awsrequest import AWSResponse  # noqa: PLC0415
 
         self._captured.request = request.url, dict(request.headers.items())
@@ -624,7 +624,7 @@ def _proxies(config: S3Config, endpoint: str) -> dict[str, str]:
 
 
 def _http_options(session: Session, config: S3Config, endpoint: str) -> HttpOptions:
-    """How objects are read: with the proxy and the certificates that botocore itself takes."""
+    """Return the options for reading: proxy and certificates as botocore finds them."""
     from botocore.httpsession import get_cert_path  # noqa: PLC0415
 
     proxies = _proxies(config, endpoint)

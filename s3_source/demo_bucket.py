@@ -48,10 +48,10 @@ def fill_bucket(endpoint: str, access_key: str, secret_key: str, *, bucket: str,
         ),
     )
     try:
-        if bucket not in (one["Name"] for one in client.list_buckets()["Buckets"]):
+        if bucket not in (found["Name"] for found in client.list_buckets()["Buckets"]):
             client.create_bucket(Bucket=bucket)
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
-        there = {one["Key"]: one["Size"] for page in pages for one in page.get("Contents", ())}
+        there = {found["Key"]: found["Size"] for page in pages for found in page.get("Contents", ())}
         missing = [key for key, file in files.items() if there.get(key) != file.stat().st_size]
 
         def put(key: str) -> None:

@@ -74,7 +74,7 @@ class _BlockSource:
         self.tell = self._around.tell
 
     def read(self, size: int = -1) -> bytes:
-        """What stands around the block, until its bytes are asked for."""
+        """Return the bytes around the block, until the block itself is read."""
         if self._block and size == len(self._block):
             block, self._block = self._block, b""
             return block
@@ -103,7 +103,7 @@ class AvroTransformer(ShippedTransformer):
 
     @override
     def decode_record(self, raw: bytes, *, key: str) -> bytes:
-        return self._fitting(raw)  # a letter holds the JSON that was too long
+        return self._fitting(raw)  # a dead letter holds the JSON that was too long
 
     @override
     def _read(
@@ -240,7 +240,7 @@ class _Decoder:
             raise CorruptObjectError("a block holds more than its records", location=self._location)
 
     def _walker_of(self, data: bytes) -> Walker | None:
-        """What goes through the block before it is decoded, when that is needed."""
+        """Return the check that walks through a block before it is decoded, if one is needed."""
         if not self._weight.must_walk(len(data)) and refuses_indexes():
             return None
         self._walker = self._walker or Walker(self._schema)

@@ -109,7 +109,7 @@ class JsonEncoder:
 
 
 def _float_columns(schema: Any) -> list[Convert] | None:
-    """What gets each floating-point field of a record, when all of them stand at its top and may at most be null."""
+    """Return getters of the floating-point fields, if all are at the top of the record and at most nullable."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None
     columns: list[Convert] = []
@@ -316,7 +316,7 @@ def branch_name(branch: Any, namespace: str) -> str:
 
 
 def type_of(schema: Any) -> Any:
-    """What stands for `type` in a schema: a name, or a schema again."""
+    """Return the `type` of a schema: a name, or a schema."""
     return schema["type"] if isinstance(schema, dict) else schema
 
 

@@ -56,7 +56,7 @@ class UnusableDatumError(Exception):
 
 
 def undecodable(cause: str) -> str:
-    """What is said of a datum that cannot be decoded."""
+    """Return the error for a datum that cannot be decoded."""
     return f"a record cannot be decoded ({cause}), and so the rest of its block cannot either"
 
 
@@ -94,7 +94,7 @@ class Weight:
 
     @property
     def at_once(self) -> int:
-        """How many data may be decoded at a time."""
+        """Return the number of data that may be decoded at a time."""
         return max(1, MEMORY_BYTES // max(1, self.fixed))
 
 
@@ -188,7 +188,7 @@ class _Weights:
 
 
 def weigh(schema: Any) -> Weight:
-    """What a datum of the schema takes.
+    """Return the memory of a datum of the schema.
 
     Raises:
         UnusableSchemaError: more than is allowed, whatever its bytes.
@@ -245,7 +245,7 @@ class Walker:
         return counted
 
     def _one(self, at: int) -> int:
-        """Where the datum that begins at `at` ends."""
+        """Return the end of the datum that begins at `at`."""
         self._depth = 0
         try:
             end = self._walk(at)

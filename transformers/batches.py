@@ -1,4 +1,4 @@
-"""What every shipped format shares: runs of payloads cut to the limits, and record numbers on errors."""
+"""The base of the shipped formats: batches of payloads within the limits, and record numbers on errors."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ packed in a way that is not supported, and no format of text may take them for r
 | `bzip2` | `.bz2` `.bzip2` | streams | an error |
 | `xz` | `.xz` | streams | zero bytes are padding, anything else is an error |
 
-A format whose end cannot be told from a cut (framed snappy, cut between two chunks) relies on the stream, which raises
+A format whose end looks like a cut (framed snappy, cut between two chunks) relies on the stream, which raises
 when the object is shorter than listed.
 """
 

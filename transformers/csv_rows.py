@@ -348,7 +348,7 @@ def _needs_quotes(field: str, options: InputOptions) -> bool:
 
 
 def _decode(data: bytes) -> str:
-    """What is not UTF-8 becomes half a surrogate pair, which cannot be encoded again: then the row is bad."""
+    """Decode; bytes that are not UTF-8 become lone surrogates, which cannot be encoded: the row is bad."""
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -208,7 +208,7 @@ class _ArrayReader:
         return closed
 
     def _scan_one(self, text: str, start: int) -> int | None:
-        """Where the element that begins at `start` ends; None when the text is too short to tell."""
+        """Return the end of the element that begins at `start`; None when the text ends first."""
         try:
             return _scan(text, start)[1]
         except RecursionError:
@@ -297,7 +297,7 @@ class _ArrayReader:
 
 
 def _without_strings(data: bytes, at: int, depth: int) -> tuple[int, int]:
-    """Go over a long part without quotes, up to where the value closes; where it stops, and how deep it is there."""
+    """Scan a long part without quotes to the end of the value; return where it stops, and the depth there."""
     end = data.find(b'"', at)
     end = len(data) if end < 0 else end
     if end - at < _FEW_BYTES:
@@ -312,7 +312,7 @@ def _without_strings(data: bytes, at: int, depth: int) -> tuple[int, int]:
 
 
 def _problem(element: bytes) -> str | None:
-    """What is wrong with an element; None when it is a JSON value."""
+    """Return the fault of an element; None when it is a JSON value."""
     try:
         check_utf8(element)
         _element(element)

@@ -197,11 +197,11 @@ class LineTransformer(ShippedTransformer):
 
     @abc.abstractmethod
     def _all_good(self, lines: Sequence[bytes], *, ascii_only: bool) -> bool:
-        """Return whether surely none of the lines is bad; a blank line is. The fast way: called for every block."""
+        """Return whether surely no line is bad or blank; the quick test of every block."""
 
     @abc.abstractmethod
     def _problem(self, line: bytes) -> str | None:
-        """What is wrong with a line that is not blank. Called for each line of a block that is not all good."""
+        """Return the fault of a line that is not blank; called for each line of a block with bad lines."""
 
     @override
     def decode_record(self, raw: bytes, *, key: str) -> bytes:

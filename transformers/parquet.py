@@ -63,7 +63,7 @@ class RangedFile(SeekableFile):
     """A seekable file whose every read is one ranged read of the object.
 
     Attributes:
-        keeps: whether what is read is kept for the next reading of the same place.
+        keeps: whether reads are kept for a repeated read of the same place.
         failure: the store's error, kept because a library may wrap or swallow it.
     """
 
@@ -75,12 +75,12 @@ class RangedFile(SeekableFile):
         self.failure: Exception | None = None
 
     def keep(self) -> None:
-        """What is read from now on is kept, as much as fits, for the next who reads just the same."""
+        """Keep the following reads, up to a limit, for a reader that repeats them."""
         self._kept.clear()
         self.keeps = True
 
     def forget(self) -> None:
-        """What was kept is not needed."""
+        """Drop the kept reads."""
         self.keeps = False
         self._kept.clear()
 
@@ -132,7 +132,7 @@ class ParquetTransformer(ShippedTransformer):
 
     @override
     def decode_record(self, raw: bytes, *, key: str) -> bytes:
-        return self._fitting(raw)  # a letter holds the JSON that was too long
+        return self._fitting(raw)  # a dead letter holds the JSON that was too long
 
     @override
     def _read(
@@ -201,7 +201,7 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
 
 
 def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> CorruptObjectError:
-    """What pyarrow's error means for the object."""
+    """Return the framework's error for an error of pyarrow."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     head = file.read(4)
@@ -439,7 +439,7 @@ class _Rows:
         self._seen = 0
 
     def limit(self, row_bytes: int | None) -> None:
-        """What the strings of a row can take is known, or cannot be."""
+        """Return whether the maximum string length of a row is known, or cannot be."""
         self.most = min(self.most, _UNSURE_ROWS if row_bytes is None else max(1, _FIRST_BYTES // max(1, row_bytes)))
         self._size = min(self._size, self.most)
 

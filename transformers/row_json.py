@@ -31,7 +31,7 @@ def encode_all(rows: Iterable[Any], count: int) -> Sequence[bytes]:
 
 @lru_cache(maxsize=64)
 def row_maker(names: tuple[str, ...]) -> Callable[..., Any]:
-    """What makes, of one value per name, something that `encode` writes as an object.
+    """Return a function that makes, of one value per name, a value that `encode` writes as an object.
 
     The names must differ. It raises `TypeError` or `ValueError` for another number of values. Kept for the next objects
     with the same names: making one takes as long as some hundred rows.

@@ -86,7 +86,7 @@ def unpack_xz(pieces: Iterator[bytes], location: str, window: int = WINDOW_BYTES
 
 
 def xz_member(form: int, window: int) -> lzma.LZMADecompressor:
-    """What unpacks one stream with a dictionary of at most `window` bytes."""
+    """Return a decompressor of a stream with a dictionary of at most `window` bytes."""
     return lzma.LZMADecompressor(format=form, memlimit=window + _XZ_BESIDE_BYTES)
 
 
@@ -132,7 +132,7 @@ def _unpack_members(  # noqa: C901 - what may stand between members is most of i
 
 
 def _behind_padding(data: bytes, pieces: Iterator[bytes], location: str, name: str, multiple: int) -> bytes:
-    """What stands behind zero bytes: nothing, or the next member where these may stand between two."""
+    """Return what follows zero bytes: nothing, or the next member where padding is allowed."""
     total = 0
     while data:
         rest = data.lstrip(b"\0")

@@ -115,7 +115,7 @@ class IggyConnection:
         return self
 
     def close(self) -> None:
-        """Give the connection up without waiting for what is under way. May be called twice."""
+        """Close the connection without waiting for requests in progress. Idempotent."""
         if not self._closed and self._requests is not None and self._pid == os.getpid():
             self._requests.stop("it was closed")
         self._closed = True
@@ -155,15 +155,15 @@ class IggyConnection:
         return self._call("ask for the server's start", lambda client: client.get_stats(), started)
 
     def own_client(self) -> ConnectedClient:
-        """This connection as the server lists it."""
+        """Return this connection as the server lists it."""
         return self._command("ask for the own client id", wire.OWN_CLIENT, b"", wire.parse_own_client)
 
     def clients(self) -> tuple[ConnectedClient, ...]:
-        """Every client connected to the server."""
+        """Return every client connected to the server."""
         return self._command("list the clients", wire.ALL_CLIENTS, b"", wire.parse_clients)
 
     def missing_rights(self, stream: str, topics: Iterable[Right]) -> list[str] | None:
-        """What the user may not do of what a source does, in words; None when the server does not tell.
+        """Return the permissions that the user lacks for a source, in words; None when the server does not tell.
 
         Asks for the user's own permissions, which needs none; changes nothing.
 
@@ -199,7 +199,7 @@ class IggyConnection:
     # ---- streams and topics
 
     def ensure_stream(self, stream: str) -> None:
-        """Make the stream when it is missing."""
+        """Create the stream if it is missing."""
         wire.encode_name(stream)
         what = f'make stream "{stream}"'
         if self._call(f'look up stream "{stream}"', lambda client: client.get_stream(stream), bool):
@@ -225,7 +225,7 @@ class IggyConnection:
         )
 
     def create_topic(self, stream: str, topic: str, partitions: int, *, segment_bytes: int | None = None) -> None:
-        """Make a topic that keeps what it confirmed: persisted, saved message by message, no expiry, no size limit.
+        """Create a topic that keeps confirmed messages: persisted, saved one by one, no expiry, no size limit.
 
         An existing one counts as made: the reply to an earlier try may have been lost.
 
@@ -279,12 +279,12 @@ class IggyConnection:
     def submit_messages(
         self, stream: str, topic: str, partition: int, messages: list[apache_iggy.SendMessage]
     ) -> Future[tuple[Confirmation, ...]]:
-        """Send the official client's own messages: the slow way, for servers whose layout we do not know."""
+        """Send the official client's own messages: slower, for servers of unknown layout."""
 
         def confirmations(response: apache_iggy.SendMessagesResponse) -> tuple[Confirmation, ...]:
             return tuple(
-                Confirmation(one.stream_id, one.topic_id, one.partition_id, one.base_offset)
-                for one in response.confirmations
+                Confirmation(found.stream_id, found.topic_id, found.partition_id, found.base_offset)
+                for found in response.confirmations
             )
 
         return self._submit(
@@ -295,7 +295,7 @@ class IggyConnection:
         )
 
     def send_raw(self, stream: str, topic: str, partition: int, body: bytes) -> tuple[Confirmation, ...]:
-        """`submit_send`, and waits."""
+        """Call `submit_send` and wait."""
         return self.wait(self.submit_send(stream, topic, partition, body))
 
     def append(
@@ -308,7 +308,7 @@ class IggyConnection:
         message_id: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> int:
-        """Store one message and wait: for the log of positions and the like, not for the hot path.
+        """Store a message and wait; not for the hot path.
 
         Args:
             stream: its name.
@@ -336,7 +336,7 @@ class IggyConnection:
         message_id: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Future[int]:
-        """`append` without waiting: the future holds the offset. When it fails, nothing that was submitted later goes out."""
+        """Append without waiting; the future holds the offset. When it fails, later submissions are not sent."""
         number = secrets.randbits(128) if message_id is None else message_id
         segment = wire.Segment(
             id_high=number >> 64,
@@ -362,7 +362,7 @@ class IggyConnection:
         )
 
     def ensure_group(self, stream: str, topic: str, group: str) -> None:
-        """Make a consumer group when it is missing.
+        """Create a consumer group if it is missing.
 
         Raises:
             IggyAuthError, IggyProtocolError: this user may not, or the server has no groups.
@@ -376,7 +376,7 @@ class IggyConnection:
         return self._call(what, lambda client: client.get_consumer_group(stream, topic, group), bool)
 
     def join_group(self, stream: str, topic: str, group: str) -> None:
-        """Make this connection a member of a consumer group, made when it is missing.
+        """Join a consumer group, which is created if it is missing.
 
         A real server drops a member 61 seconds after it fell silent, and no other silent connection, ever.
 
@@ -475,12 +475,12 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
         created_at=details.created_at,
         partitions=tuple(
             PartitionInfo(
-                id=one.id,
-                current_offset=one.current_offset,
-                messages_count=one.messages_count,
-                segments_count=one.segments_count,
+                id=partition.id,
+                current_offset=partition.current_offset,
+                messages_count=partition.messages_count,
+                segments_count=partition.segments_count,
             )
-            for one in sorted(details.partitions, key=lambda one: one.id)
+            for partition in sorted(details.partitions, key=lambda partition: partition.id)
         ),
         options={str(name): value for name, value in options.items()},
     )

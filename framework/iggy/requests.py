@@ -80,7 +80,7 @@ class RequestQueue:
         return request.future  # type: ignore[return-value]  # `finish` gives the T
 
     def stop(self, reason: str) -> None:
-        """End it soon: what is under way fails as a break does, what waits was not sent. May be called twice."""
+        """End soon: the request in progress fails as after a break, waiting ones are not sent. Idempotent."""
         self._loop.call_soon_threadsafe(self._end, reason)
 
     @property
@@ -121,7 +121,7 @@ class RequestQueue:
     def _done(self, request: _Request, inner: asyncio.Future[object]) -> None:
         if self._current is not request:
             if not inner.cancelled():
-                inner.exception()  # late news of a request given up; looked at, so that asyncio does not complain
+                inner.exception()  # a late failure of an abandoned request; retrieved, so that asyncio does not warn
             return
         self._current = None
         if request.timer is not None:

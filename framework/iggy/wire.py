@@ -103,7 +103,7 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """What the messages take in a request."""
+        """Bytes of the messages in a request."""
         return int(self.sizes.sum(dtype=np.uint64)) + len(self.payloads) * (FRAME_BYTES + len(self.headers))
 
 

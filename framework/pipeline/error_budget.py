@@ -36,8 +36,8 @@ class SkipLimits:
         self._per_hour = per_hour
         self._clock = clock
         self._times: deque[float] = deque()
-        for one in sorted(before, key=lambda one: -one.seconds_ago):
-            self._times.extend([clock() - one.seconds_ago] * min(one.count, per_hour))
+        for skipped in sorted(before, key=lambda skipped: -skipped.seconds_ago):
+            self._times.extend([clock() - skipped.seconds_ago] * min(skipped.count, per_hour))
 
     def record(self, location: str, number: int, bad: int) -> None:
         """Count a bad record.
@@ -96,9 +96,9 @@ class SkipWatch:
         """Include the skips and failures of earlier runs. Call it once, before the first `see`."""
         now, sums = self._clock(), self._sums
         sums[0] = now - HOUR_SECONDS, 0
-        for one in sorted(before, key=lambda one: -one.seconds_ago):
-            self._before += one.count
-            sums.append((now - one.seconds_ago, self._before))
+        for skipped in sorted(before, key=lambda skipped: -skipped.seconds_ago):
+            self._before += skipped.count
+            sums.append((now - skipped.seconds_ago, self._before))
 
     def see(self, total: int) -> None:
         """Update the total of skips and failures since the run began.

@@ -60,10 +60,10 @@ def check_store(
     try:
         if named is None:
             page = store.list_page(prefix=prefix, after=after, page_size=10)
-            native = next((one for one in page.objects if one.size), None)
+            native = next((native for native in page.objects if native.size), None)
             found = f"{store.scheme}://{store.bucket}/{prefix} {found}"
         else:
-            native = next((one for one in named if one.size), None)
+            native = next((native for native in named if native.size), None)
     except SourceError as error:
         yield CheckResult.failed(step, error)
         return

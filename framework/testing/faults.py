@@ -154,9 +154,9 @@ class FaultProxy:
         self._closed = True
         self._server.shutdown()
         with self._lock:
-            for one in self._sockets:
+            for connection in self._sockets:
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
         self._thread.join()
 
@@ -189,14 +189,14 @@ class FaultProxy:
         """Handle a request without a fault: forward it. A subclass may answer some requests itself."""
         return Fault()
 
-    def track(self, one: socket.socket, *, connected: bool) -> None:
+    def track(self, connection: socket.socket, *, connected: bool) -> None:
         """Register a connection, to close it at the end."""
         with self._lock:
-            (self._sockets.add if connected else self._sockets.discard)(one)
+            (self._sockets.add if connected else self._sockets.discard)(connection)
             self.accepted += connected
             if connected and self._closed:  # it came in while the others were ended; `close` waits for its thread
                 with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Server(http.server.ThreadingHTTPServer):

@@ -151,11 +151,11 @@ def sweep(
 
 def _carry_out(work: Sequence[Callable[[], SweepResult]], jobs: int) -> Iterator[SweepResult]:
     if jobs == 1:
-        for one in work:
-            yield one()
+        for part in work:
+            yield part()
         return
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for future in [pool.submit(one) for one in work]:
+        for future in [pool.submit(part) for part in work]:
             yield future.result()
 
 
@@ -252,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     result = sum(results.values(), SweepResult())
     seconds = time.monotonic() - began
-    lines = [f"{name}: {one}" for name, one in results.items()] if len(results) > 1 else []
+    lines = [f"{name}: {result}" for name, result in results.items()] if len(results) > 1 else []
     lines += [f"{result}, in {seconds:.0f} seconds, seed {given.seed}", *result.broken]
     if given.json:
         lines = [json.dumps({**attrs.asdict(result), "seconds": round(seconds, 1), "seed": given.seed})]

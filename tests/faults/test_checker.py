@@ -246,7 +246,7 @@ def test_a_deleted_object_may_end_anywhere_and_have_no_hole():
             assert found(part.check()) == {"lost": 1}
 
 
-def test_shares_of_a_split_object():
+def test_splits_of_a_split_object():
     split = Topic([("in/a.jsonl", "jsonl", [(90, 90)]), ("in/b.txt", "txt", [(70, 70)])], split_size=601)
     assert split.check().good
     assert len({one.id >> 40 & 0xFFFFFF for one in split.stored()}) > 5

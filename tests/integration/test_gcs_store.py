@@ -414,7 +414,7 @@ def test_an_endpoint_with_a_path_is_asked_below_it(gcs_bucket, opened):
         assert proxy.requests[0].path.startswith("/gcs/storage/v1/b/")
 
 
-def test_connections_that_the_server_has_closed_meanwhile_are_made_anew(gcs_bucket, opened):
+def test_connections_that_the_server_has_closed_meanwhile_are_made_again(gcs_bucket, opened):
     """A request may go out just before the server's word arrives: the framework tries it again."""
     gcs_bucket.put("k", CONTENT)
     with FaultProxy(gcs_bucket.endpoint) as proxy:

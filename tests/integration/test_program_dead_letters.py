@@ -50,7 +50,7 @@ def fill(bucket, objects, *, lines=300):
     return good, bad
 
 
-def check_letters(program, bad, *, repeated=False):
+def check_dead_letters(program, bad, *, repeated=False):
     """Each bad record has one letter, whose place is in its headers and whose id is no other's.
 
     Args:
@@ -68,25 +68,25 @@ def check_letters(program, bad, *, repeated=False):
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_letters_stand_where_the_configuration_says(program, moto_bucket, tasks):
+def test_dead_letters_stand_where_the_configuration_says(program, moto_bucket, tasks):
     good, bad = fill(moto_bucket, 5, lines=60)
     ended = program.configure(runner={"tasks_max": tasks}, log={"format": "json"}).once()
     check_exactly(program.messages(), good)
-    check_letters(program, bad)
+    check_dead_letters(program, bad)
     lines = [json.loads(line) for line in ended.err.splitlines()]  # whichever process has something to say
     skipped = [line for line in lines if line["message"].startswith("skipped a record: ")]
     assert len(skipped) == sum(map(len, bad.values()))
     assert all(line["level"] == "warning" for line in skipped)
     assert f"stored {len(skipped)} dead letters in topic" in ended.err
     assert "dead letters" not in program.once().err
-    check_letters(program, bad)
+    check_dead_letters(program, bad)
 
 
 @pytest.mark.parametrize(
     ("tasks", "headers"),
     [(1, "provenance"), (2, "none"), (2, "provenance")] if LONG else [(1, "provenance"), (2, "none")],
 )
-def test_killed_at_any_moment_no_letter_is_lost_or_there_under_two_ids(
+def test_killed_at_any_moment_no_dead_letter_is_lost_or_there_under_two_ids(
     tmp_path, moto_bucket, iggy_url, stream_name, tasks, headers
 ):
     good, bad = fill(moto_bucket, 12)
@@ -109,11 +109,11 @@ def test_killed_at_any_moment_no_letter_is_lost_or_there_under_two_ids(
             assert Counter(one.payload for one in program.messages()) == Counter(
                 line for lines in good.values() for line in lines.values()
             )
-        check_letters(program, bad, repeated=True)
+        check_dead_letters(program, bad, repeated=True)
         program.close()
 
 
-def test_an_object_cut_short_leaves_one_letter(program, moto_bucket):
+def test_an_object_cut_short_leaves_one_dead_letter(program, moto_bucket):
     moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b'{"n":2}']))
     moto_bucket.put("in/b.jsonl.gz", gzip.compress(jsonl([b'{"n":%d}' % n for n in range(50)]))[:-12])
     ended = program.once()
@@ -130,7 +130,7 @@ def test_an_object_cut_short_leaves_one_letter(program, moto_bucket):
     assert program.count("dead") == 1
 
 
-def test_a_wrong_format_stops_the_source_and_makes_no_bucket_of_letters(program, moto_bucket):
+def test_a_wrong_format_stops_the_source_and_makes_no_bucket_of_dead_letters(program, moto_bucket):
     for number in range(4):
         moto_bucket.put(f"in/{number}.jsonl", b"a;b;c\n" * 5000)
     ended = program.configure(errors={"max_bad_records": 300}).run("--once")
@@ -152,7 +152,7 @@ def test_several_tasks_together_stop_at_the_limit_of_an_hour(program, moto_bucke
 
 
 @pytest.mark.parametrize("tasks", [1, 2] if LONG else [2])
-def test_iggy_is_killed_and_comes_back_and_every_letter_is_there(tmp_path, moto_bucket, tasks):
+def test_iggy_is_killed_and_comes_back_and_every_dead_letter_is_there(tmp_path, moto_bucket, tasks):
     good, bad = fill(moto_bucket, 12)
     total = sum(map(len, bad.values()))
     dice = chance(f"letters-iggy-{tasks}")
@@ -174,7 +174,7 @@ def test_iggy_is_killed_and_comes_back_and_every_letter_is_there(tmp_path, moto_
             ended = running.stop().no_secrets()
             assert ended.code == 0, ended.err
             check_exactly(program.messages(), good)
-            check_letters(program, bad, repeated=True)
+            check_dead_letters(program, bad, repeated=True)
             program.close()
     finally:
         server.kill()
@@ -253,7 +253,7 @@ def test_an_object_put_whole_again_is_read_on_from_where_it_was_given_up(program
     assert [one.record for one in program.messages()] == [1, 2, 3]
 
 
-def test_without_a_topic_or_letters_one_sentence_says_so(program, moto_bucket):
+def test_without_a_topic_or_dead_letters_one_sentence_says_so(program, moto_bucket):
     assert "nothing was skipped yet" in program.run("dead-letter", "show").err
     program.configure(errors={"dead_letter_topic": None})
     ended = program.run("dead-letter", "replay")

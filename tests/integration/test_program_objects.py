@@ -314,7 +314,7 @@ def test_after_a_mistake_is_put_right_it_goes_on_behind_what_is_sent(program, mo
     check_exactly(program.messages(), GOOD | {"1-bad.jsonl": mixed})
 
 
-def test_what_no_tolerance_stopped_at_is_read_when_it_is_put_anew(program, moto_bucket):
+def test_what_no_tolerance_stopped_at_is_read_when_it_is_put_again(program, moto_bucket):
     moto_bucket.put("1-bad.jsonl", with_line(b"no json"))
     assert program.run("--once").code == 3
     moto_bucket.put("1-bad.jsonl", jsonl(LINES))

@@ -125,7 +125,7 @@ def test_a_reset_reads_again_what_it_says_and_nothing_else(program, expected, en
     assert times(program) == {"in/a.jsonl": 3, "in/b c.jsonl": 4, "in/d/e.jsonl": 3, "other.jsonl": 2}
 
 
-def test_a_split_object_is_reset_with_all_its_shares(program, moto_bucket):
+def test_a_split_object_is_reset_with_all_its_splits(program, moto_bucket):
     payloads = json_lines("big", 900)
     moto_bucket.put("big.jsonl", jsonl(payloads))
     program.configure(input={"format": "jsonl", "split_size": 5000}).once()

@@ -153,7 +153,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path, moto_bucket, iggy_url, str
         program.close()
 
 
-def test_a_killed_worker_is_replaced_and_its_shares_are_finished(program, moto_bucket):
+def test_a_killed_worker_is_replaced_and_its_splits_are_finished(program, moto_bucket):
     expected = fill(moto_bucket)
     running = program.configure(runner={"tasks_max": 2}).start("--once")
     wait_for_count(program, 1 + chance("split-worker").randrange(2000))
@@ -163,7 +163,7 @@ def test_a_killed_worker_is_replaced_and_its_shares_are_finished(program, moto_b
     check_split(program.messages(), expected)
 
 
-def test_an_object_overwritten_while_its_shares_are_read_is_sent_whole_in_its_new_version(program, moto_bucket):
+def test_an_object_overwritten_while_its_splits_are_read_is_sent_whole_in_its_new_version(program, moto_bucket):
     expected = fill(moto_bucket)
     running = program.configure(runner={"tasks_max": 2}).start("--once")
     wait_until(lambda: any(one.key == "in/a.jsonl" for one in program.messages()))
@@ -195,7 +195,7 @@ def test_an_option_that_comes_later_reads_nothing_again(program, moto_bucket):
     check_exactly(program.messages(), expected)
 
 
-def test_read_tells_share_and_split_size(program, moto_bucket):
+def test_read_tells_split_and_split_size(program, moto_bucket):
     expected = fill(moto_bucket)
     program.once()
     lines = program.run("read").lines

@@ -59,11 +59,11 @@ class Comparing:
         self.count += 1
         if list(seen) == list(expected):
             return
-        at = next((n for n, (one, two) in enumerate(zip(seen, expected, strict=False)) if one != two), None)
+        at = next((n for n, (left, right) in enumerate(zip(seen, expected, strict=False)) if left != right), None)
         if at is None:
             at = min(len(seen), len(expected))
-        one, two = (repr(side[at])[:80] if at < len(side) else "nothing" for side in (seen, expected))
-        difference = f"{len(seen)} instead of {len(expected)}; number {at + 1} is {one}, must be {two}"
+        left, right = (repr(side[at])[:80] if at < len(side) else "nothing" for side in (seen, expected))
+        difference = f"{len(seen)} instead of {len(expected)}; number {at + 1} is {left}, must be {right}"
         raise self.broken(f"{example}: {difference}")
 
     def broken(self, example: str) -> LawBrokenError:
@@ -127,10 +127,10 @@ def refuse_unfit(rig: SourceRig) -> None:
     sizes |= {f"batch of {BATCH}": BATCH, f"queue of {QUEUE}": QUEUE, f"total of {sum(counts)}": sum(counts)}
     if len(sizes) < len(counts) + 3:
         raise RigError(f"counts: {counts} has equal numbers, among themselves or with batch, queue or total")
-    for one, small in sizes.items():
+    for name, small in sizes.items():
         for other, large in sizes.items():
-            if one != other and large % small == 0:
-                raise RigError(f"counts: the {one} divides the {other}; choose numbers that do not divide each other")
+            if name != other and large % small == 0:
+                raise RigError(f"counts: the {name} divides the {other}; choose numbers that do not divide each other")
 
 
 def fill(rig: SourceRig, counts: Sequence[int] | None = None) -> dict[str, list[bytes]]:

@@ -38,7 +38,7 @@ def travels(rig: SourceRig, comparing: Comparing) -> None:
         make_task=maker,
         config=config,
         entries=[batch.entry],
-        assignments=[one for one in assignments if not one.entry.finished],
+        assignments=[assignment for assignment in assignments if not assignment.entry.finished],
     )
     parts: dict[str, object] = {
         "the configuration": config,

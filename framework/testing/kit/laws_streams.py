@@ -219,7 +219,9 @@ class _Change:
     def __init__(self, rig: SourceRig, key: str, data: bytes | None, after: int) -> None:
         self._rig, self.key, self._data, self.after = rig, key, data, after
         with rig.open_iterator() as iterator:
-            self.old_version = next(one.version for one in iterator.get_native_item_stream(None) if one.key == key)
+            self.old_version = next(
+                native.version for native in iterator.get_native_item_stream(None) if native.key == key
+            )
         self.done = False
 
     def make(self) -> None:

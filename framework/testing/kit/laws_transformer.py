@@ -129,7 +129,7 @@ def _splits_hold(
         ]
         again = _read_splits(rig, native, [batch.entry])
         place_again = f"{place}, split {batch.entry.split_number} after its record {batch.entry.records_done}"
-        comparing.same([payload for one in again for payload in one.payloads], rest, place_again)
+        comparing.same([payload for batch in again for payload in batch.payloads], rest, place_again)
 
 
 def _read_splits(rig: SourceRig, native: NativeObject, entries: Sequence[OffsetManagerEntry]) -> list[RecordBatch]:

@@ -120,9 +120,9 @@ class ThreadContext:
     def Pipe(self) -> tuple[PipeEnd, PipeEnd]:  # noqa: N802 - the name in `multiprocessing`
         """Make a pipe; the leader keeps the first end."""
         there, back = _Channel(), _Channel()
-        ours = PipeEnd(back, there)
-        self._leaders_ends.append(ours)
-        return ours, PipeEnd(there, back)
+        leaders = PipeEnd(back, there)
+        self._leaders_ends.append(leaders)
+        return leaders, PipeEnd(there, back)
 
     def Process(self, *, target: object, args: tuple[WorkerPlan, PipeEnd], name: str, daemon: bool) -> ThreadProcess:  # noqa: N802 - the name in `multiprocessing`
         """Make a worker. It runs what `target` runs, less what concerns a process as a whole."""

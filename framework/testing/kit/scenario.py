@@ -144,11 +144,13 @@ class Contents:
         comparing.same(strangers, [], f"{example}: keys in the topic that were never written")
         for (key, split), messages in sorted(found.items()):
             place = f"{example}: {key!r}, split {split}"
-            comparing.that(len({one for one, _, _ in messages}) == 1, f"{place} is in several partitions")
+            comparing.that(len({partition for partition, _, _ in messages}) == 1, f"{place} is in several partitions")
             numbers = [number for _, number, _ in messages]
             comparing.same(numbers, sorted(set(numbers)), f"{place}: numbers of its records, in the topic's order")
         for key, records in self.good.items():
-            payloads = [one for (of, _), some in sorted(found.items()) if of == key for _, _, one in some]
+            payloads = [
+                payload for (of, _), messages in sorted(found.items()) if of == key for _, _, payload in messages
+            ]
             comparing.same(payloads, records, f"{example}: the topic's records of {key!r}")
         return {split: [number for _, number, _ in messages] for split, messages in found.items()}
 

@@ -30,7 +30,7 @@ def free_port(*, also_above: int = 0) -> int:
     """
     for _ in range(1000):
         port = _CHANCE.randrange(LOWEST, max(LOWEST + 1000, _first_of_connections() - also_above))
-        if all(_is_free(one) for one in {port, port + also_above}):
+        if all(_is_free(wanted) for wanted in {port, port + also_above}):
             return port
     raise FatalError("no free TCP port was found on 127.0.0.1")
 
@@ -43,9 +43,9 @@ def _first_of_connections() -> int:
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as one:
+    with socket.socket() as listener:
         try:
-            one.bind(("127.0.0.1", port))
+            listener.bind(("127.0.0.1", port))
         except (OSError, OverflowError):
             return False
     return True

@@ -297,7 +297,7 @@ def test_where_no_topic_is_made_there_is_no_limit():
     assert [routed(made, topic).topic for topic in "abc"] == list("abc")
 
 
-def test_iggy_is_asked_once_about_each_new_topic_and_again_in_the_next_pass():
+def test_iggy_is_asked_once_about_each_new_topic_and_again_in_the_next_listing():
     asked, away = [], {"bad": "has 7 partitions"}
 
     def refusal(topic):

@@ -103,7 +103,7 @@ class Rig:
         send(self.offsets, entry.advanced(records, state=state))
 
 
-def test_a_pass_hands_out_every_object_once_in_order():
+def test_a_listing_hands_out_every_object_once_in_order():
     rig = Rig(native("a"), native("b"), native("c"))
     assert rig.keys() == ["a", "b", "c"]
     assert rig.feed.counts.listings == 1
@@ -151,7 +151,7 @@ def test_an_unfinished_object_goes_on_from_its_position():
     assert assignment.entry.records_done == 7
 
 
-def test_a_late_key_in_front_of_all_others_is_found_by_the_next_pass():
+def test_a_late_key_in_front_of_all_others_is_found_by_the_next_listing():
     rig = Rig(native("m"))
     rig.keys()
     rig.objects = [native("a", modified_ms=0), native("m")]
@@ -195,7 +195,7 @@ def test_time_that_the_reader_takes_between_two_objects_is_no_time_of_the_listin
     assert rig.feed.seconds_until_due == 5.0
 
 
-def test_nothing_is_listed_before_the_next_pass_is_due():
+def test_nothing_is_listed_before_the_next_listing_is_due():
     rig = Rig(native("a"))
     rig.keys()
     for _ in range(100):
@@ -216,7 +216,7 @@ def test_asking_how_long_to_wait_changes_nothing():
     assert rig.feed.seconds_until_due == 0.0  # under way
 
 
-def test_once_ends_after_one_whole_pass():
+def test_once_ends_after_one_whole_listing():
     rig = Rig(native("a"), once=True)
     assert rig.feed.finished is False
     assert rig.feed.take() is not None
@@ -239,14 +239,14 @@ def test_without_once_it_never_ends_until_it_is_stopped():
     assert rig.feed.take() is None
 
 
-def test_a_stop_ends_a_pass_under_way():
+def test_a_stop_ends_a_listing_under_way():
     rig = Rig(native("a"), native("b"))
     rig.feed.take()
     rig.feed.stop()
     assert rig.feed.take() is None
 
 
-def test_an_object_given_back_is_decided_anew_with_once_at_once():
+def test_an_object_given_back_is_decided_again_with_once_at_once():
     rig = Rig(native("a"), native("b"), once=True)
     first = rig.feed.take()
     rig.objects[0] = native("a", "v2", modified_ms=2)
@@ -258,7 +258,7 @@ def test_an_object_given_back_is_decided_anew_with_once_at_once():
     assert rig.feed.finished
 
 
-def test_an_object_given_back_after_the_last_pass_makes_one_more():
+def test_an_object_given_back_after_the_last_listing_makes_one_more():
     rig = Rig(native("a"), once=True)
     (taken,) = rig.take_all()
     assert rig.feed.finished
@@ -309,7 +309,7 @@ def test_one_that_is_overwritten_again_and_again_is_read_without_a_pause():
     assert rig.keys() == ["a"]
 
 
-def test_shares_of_one_object_that_come_back_count_once_a_pass():
+def test_splits_of_one_object_that_come_back_count_once_a_listing():
     rig = Rig(native("a", size=25), split_policy=splitting(), once=True)
     for _ in range(MAX_LISTINGS - 1):
         for taken in rig.take_all():
@@ -318,7 +318,7 @@ def test_shares_of_one_object_that_come_back_count_once_a_pass():
     assert len(rig.take_all()) == 3
 
 
-def test_an_object_that_is_gone_makes_no_pass():
+def test_an_object_that_is_gone_makes_no_listing():
     rig = Rig(native("a"), once=True)
     (taken,) = rig.take_all()
     rig.feed.release(taken, gone=True)
@@ -355,7 +355,7 @@ def test_each_archived_object_is_told_once_up_to_a_maximum(caplog, monkeypatch):
     ]
 
 
-def test_what_is_left_out_is_counted_for_each_pass():
+def test_what_is_left_out_is_counted_for_each_listing():
     rig = Rig(native("-a"), native("b"), native("-c"))
     assert rig.keys() == ["b"]
     assert rig.feed.counts.filtered == {"minus": 2}
@@ -373,7 +373,7 @@ def test_a_name_without_a_partition_stops_or_is_counted():
     assert tolerant.feed.counts.filtered == {"name without a partition": 1}
 
 
-def test_a_listing_that_broke_is_no_complete_pass():
+def test_a_listing_that_broke_is_no_complete_listing():
     rig = Rig(native("a"), StoreUnavailableError("away"), once=True)
     assert rig.feed.take().native.key == "a"
     with pytest.raises(StoreUnavailableError):
@@ -473,7 +473,7 @@ def test_an_object_half_read_with_other_options_is_refused(splits):
 @pytest.mark.parametrize("split_size", [None, 3, 4])
 @pytest.mark.parametrize(("records", "accepted"), [(0, False), (0, True), (3, True)])
 @pytest.mark.parametrize("splits", [0, 3])
-def test_an_object_of_which_nothing_was_sent_or_when_that_is_accepted_begins_anew(
+def test_an_object_of_which_nothing_was_sent_or_when_that_is_accepted_begins_again(
     splits, records, accepted, split_size
 ):
     offsets = begun_under_other_options(records, splits=splits, accepted=accepted)
@@ -499,7 +499,7 @@ def test_a_position_that_says_nothing_of_options_goes_on_under_any():
     assert (assignment.entry.records_done, assignment.entry.generation) == (3, 1)
 
 
-def test_memory_for_what_was_handed_out_does_not_grow_with_the_passes():
+def test_memory_for_what_was_handed_out_does_not_grow_with_the_listings():
     rig = Rig()
     for number in range(3):
         rig.objects = [native(f"{number}/{key:05}") for key in range(10_001)]
@@ -530,7 +530,7 @@ def finish(rig, assignment, records=3):
     send(rig.offsets, assignment.entry.advanced(records, state=ObjectState.DONE))
 
 
-def test_a_large_object_is_handed_out_share_by_share_each_in_a_partition_of_its_own():
+def test_a_large_object_is_handed_out_split_by_split_each_in_a_partition_of_its_own():
     rig = Rig(
         native("a", size=9),
         native("b", size=31),
@@ -550,7 +550,7 @@ def test_a_large_object_is_handed_out_share_by_share_each_in_a_partition_of_its_
     assert (counts.listed, counts.chosen, counts.total_chosen, counts.total_chosen_bytes) == (4, 7, 7, 149)
 
 
-def test_a_later_pass_hands_out_the_shares_that_are_neither_finished_nor_in_hand():
+def test_a_later_listing_hands_out_the_splits_that_are_neither_finished_nor_in_hand():
     rig = Rig(native("a", size=45), split_policy=splitting())
     taken = rig.take_all()
     finish(rig, taken[1])
@@ -563,7 +563,7 @@ def test_a_later_pass_hands_out_the_shares_that_are_neither_finished_nor_in_hand
 
 
 @pytest.mark.parametrize("size", [None, 7, 1000])
-def test_an_object_begun_in_shares_keeps_its_cut(size):
+def test_an_object_begun_in_splits_keeps_its_cut(size):
     offsets = OffsetManager()
     first = Rig(native("a", size=45), split_policy=splitting(), offsets=offsets)
     taken = first.take_all()
@@ -584,7 +584,7 @@ def test_an_object_begun_whole_stays_whole(state):
     assert splits_of(rig.take_all()) == ([("a", 0, 0, PARTITION)] if state is ObjectState.READING else [])
 
 
-def test_all_shares_of_a_new_version_are_of_the_next_generation():
+def test_all_splits_of_a_new_version_are_of_the_next_generation():
     rig = Rig(native("a", size=25), split_policy=splitting())
     for one in rig.take_all():
         finish(rig, one)
@@ -600,7 +600,7 @@ def test_all_shares_of_a_new_version_are_of_the_next_generation():
     assert [(one.entry.split_number, one.entry.generation) for one in other.take_all()] == [(1, 2), (2, 2), (4, 2)]
 
 
-def test_a_version_that_comes_back_is_read_in_all_its_shares():
+def test_a_version_that_comes_back_is_read_in_all_its_splits():
     rig = Rig(native("a", size=25), split_policy=splitting())
     for version in ("v1", "v2", "v1"):
         rig.objects = [native("a", version, size=25)]
@@ -613,7 +613,7 @@ def test_a_version_that_comes_back_is_read_in_all_its_shares():
 
 
 @pytest.mark.parametrize("size", [10, 25, 45])
-def test_a_newer_version_waits_until_no_share_of_the_older_one_is_in_hand(size):
+def test_a_newer_version_waits_until_no_split_of_the_older_one_is_in_hand(size):
     rig = Rig(native("a", size=25), split_policy=splitting())
     taken = rig.take_all()
     rig.objects = [native("a", "v2", size=size)]
@@ -623,7 +623,7 @@ def test_a_newer_version_waits_until_no_share_of_the_older_one_is_in_hand(size):
     assert len(rig.next_pass()) == -(-size // 10)
 
 
-def test_with_once_a_version_put_off_for_an_older_one_that_came_back_is_still_read():
+def test_with_once_a_version_deferred_for_an_older_one_that_came_back_is_still_read():
     rig = Rig(native("a", size=25), split_policy=splitting(), once=True)
     taken = rig.take_all()
     rig.objects = [native("a", "v2", size=25)]
@@ -637,7 +637,7 @@ def test_with_once_a_version_put_off_for_an_older_one_that_came_back_is_still_re
     assert rig.feed.finished
 
 
-def test_gone_shares_do_not_keep_a_source_going():
+def test_gone_splits_do_not_keep_a_source_going():
     rig = Rig(native("a", size=25), split_policy=splitting(), once=True)
     taken = rig.take_all()
     rig.objects = []
@@ -646,7 +646,7 @@ def test_gone_shares_do_not_keep_a_source_going():
     assert rig.feed.finished
 
 
-def test_a_share_read_with_other_options_refuses_the_whole_object():
+def test_a_split_read_with_other_options_refuses_the_whole_object():
     rig = Rig(native("a", size=25), split_policy=splitting(), numbering_options='{"format":"text"}')
     finish(rig, rig.take_all()[1], records=0)
     other = Rig(
@@ -656,14 +656,14 @@ def test_a_share_read_with_other_options_refuses_the_whole_object():
         other.take_all()
 
 
-def test_too_many_shares_are_an_error_that_names_the_option():
+def test_too_many_splits_are_an_error_that_names_the_option():
     rig = Rig(native("a", size=3 << 24), split_policy=splitting(2))
     with pytest.raises(ObjectError, match=r"25,165,824 splits.*split_size"):
         rig.take_all()
     assert Rig(native("a", size=3 << 24), native("b"), split_policy=splitting(2), tolerant=True).keys() == ["b"] * 5
 
 
-def test_memory_for_what_was_handed_out_does_not_grow_within_a_pass():
+def test_memory_for_what_was_handed_out_does_not_grow_within_a_listing():
     rig = Rig(*[native(f"{key:05}") for key in range(5_000)])
     most = 0
     for _ in range(5_000):

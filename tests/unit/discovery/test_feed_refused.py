@@ -47,7 +47,7 @@ def listings(listed, *, tolerant=True):
     return feed
 
 
-def test_a_refused_object_is_told_once_and_counted_in_each_pass(caplog):
+def test_a_refused_object_is_told_once_and_counted_in_each_listing(caplog):
     feed = listings([natives(3)] * 4)
     assert feed.counts.listings == 4
     assert feed.counts.filtered == {"name without a partition": 3}

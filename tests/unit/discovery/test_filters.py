@@ -235,7 +235,7 @@ def test_times_are_inclusive_and_by_the_given_clock():
     assert chooser.decide(native("a", modified_ms=now_ms)) == NameMatch()
 
 
-def test_ages_are_measured_from_the_beginning_of_a_pass():
+def test_ages_are_measured_from_the_beginning_of_a_listing():
     clock = [NOW]
     chooser = Selector(config(min_age="10s"), lambda: clock[0])
     young = native("a", modified_ms=int(NOW * 1000))

@@ -127,7 +127,7 @@ def final(**options):
 # ---- cheap
 
 
-def test_after_a_whole_pass_only_the_look_back_is_listed_until_the_next_is_due():
+def test_after_a_whole_listing_only_the_look_back_is_listed_until_the_next_is_due():
     source = final()
     for _ in range(5):
         assert source.go() == HUNDRED[-3:]
@@ -170,7 +170,7 @@ def test_keys_that_are_deleted_do_not_lead_it_back_for_ever():
     assert source.go() == numbered(107, 108, 109)
 
 
-def test_a_pass_that_took_long_does_not_hold_up_the_short_ones():
+def test_a_listing_that_took_long_does_not_hold_up_the_short_ones():
     source = Source(HUNDRED)
     slow = source.list_behind
 
@@ -193,7 +193,7 @@ def test_a_pass_that_took_long_does_not_hold_up_the_short_ones():
 # ---- nothing is skipped
 
 
-def test_a_late_key_in_the_look_back_comes_at_once_and_one_below_it_with_the_next_whole_pass():
+def test_a_late_key_in_the_look_back_comes_at_once_and_one_below_it_with_the_next_whole_listing():
     source = final()
     source.versions.update({"0098x": 1, "0050x": 1})
     source.go()
@@ -222,7 +222,7 @@ def test_an_object_that_failed_holds_nothing_back():
     assert source.go(0) == HUNDRED  # the place was not saved: nobody flushed
 
 
-def test_an_object_overwritten_while_it_was_read_comes_with_the_next_pass():
+def test_an_object_overwritten_while_it_was_read_comes_with_the_next_listing():
     source = Source(HUNDRED)
     source.go()
     source.versions["0010"] = 2
@@ -271,7 +271,7 @@ def test_an_object_that_is_overwritten_again_and_again_is_waited_for_a_minute_on
     assert "0010" in source.hands
 
 
-def test_objects_that_are_too_young_are_looked_at_again_in_each_pass_until_they_are_not():
+def test_objects_that_are_too_young_are_looked_at_again_in_each_listing_until_they_are_not():
     source = Source(HUNDRED, min_age=100)
     source.chosen.young = set(numbered(50, 60))
     source.go()
@@ -290,7 +290,7 @@ def test_objects_that_are_too_young_are_looked_at_again_in_each_pass_until_they_
     assert "0060" in source.hands
 
 
-def test_a_pass_that_broke_is_made_again():
+def test_a_listing_that_broke_is_made_again():
     source = final()
     whole = source.list_behind
 
@@ -380,7 +380,7 @@ def test_a_restart_begins_before_the_deferred_objects():
 
 
 @pytest.mark.parametrize("change", ["selection", "prefixes", "late", "clock"])
-def test_a_restart_under_other_circumstances_begins_with_a_whole_pass(change):
+def test_a_restart_under_other_circumstances_begins_with_a_whole_listing(change):
     source = final()
     source.go()
     source.offsets.flush()
@@ -423,7 +423,7 @@ STEPS = st.lists(
 
 @given(st.integers(0, 5), st.integers(1, 12), STEPS)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_was_listed_once_is_read_and_late_keys_wait_no_longer_than_for_a_whole_pass(lookback, count, steps):
+def test_whatever_was_listed_once_is_read_and_late_keys_wait_no_longer_than_for_a_whole_listing(lookback, count, steps):
     source = Source(numbered(*range(500, 500 + count)), lookback=lookback)
     seen = set()  # (key, version) that a pass has shown
     highest = 500 + count
@@ -474,7 +474,7 @@ def test_few_keys_lie_between():
     assert just_before("a\U0001f600") == "a"
 
 
-def test_of_many_objects_put_off_the_lowest_are_known():
+def test_of_many_objects_deferred_the_lowest_are_known():
     deferred = DeferredKeys(60, FakeClock())
     for number in range(5 * MAX_DEFERRED):
         deferred.add(f"{number:05}")
@@ -500,7 +500,7 @@ def go(iterator):
     return payloads(drain(iterator))
 
 
-def test_a_source_in_mode_incremental_lists_two_pages_a_pass_instead_of_all():
+def test_a_source_in_mode_incremental_lists_two_pages_a_time_instead_of_all():
     store = store_of(**{f"k{number:03}": 1 for number in range(200)})
     iterator = over(store, list_concurrency=1)
     assert len(go(iterator)) == 200
@@ -514,7 +514,7 @@ def test_a_source_in_mode_incremental_lists_two_pages_a_pass_instead_of_all():
     iterator.close()
 
 
-def test_one_complete_pass_is_a_whole_one_in_any_mode():
+def test_one_complete_listing_is_a_whole_one_in_any_mode():
     store = store_of(**{f"k{number:03}": 1 for number in range(100)})
     offsets = OffsetManager()
     iterator = over(store, offsets)

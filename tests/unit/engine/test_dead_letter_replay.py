@@ -21,7 +21,7 @@ from framework.offsets.watermark import CoveredRange, Watermark
 from framework.task import SourceContext
 from framework.testing.kit.crash import CrashError, CrashPoint
 from tests.support.core import lines
-from tests.unit.pipeline.test_dead_letters import DEAD, Source, rest_given_up, usual
+from tests.unit.pipeline.test_dead_letters import DEAD, Source, rest_failed, usual
 
 
 def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
@@ -54,7 +54,7 @@ def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
     return counts, crash
 
 
-def open_letters(source):
+def open_dead_letters(source):
     connection = source.server.connect()
     dead_letters = DeadLetterLog.read(connection, source.config)
     connection.close()
@@ -66,7 +66,7 @@ def waiting_dead_letters(source):
     connection = source.server.connect()
     offsets = Session.begin(connection, source.config).offsets
     connection.close()
-    return list({one.message_id: one for one in open_letters(source) if is_current(one, offsets)}.values())
+    return list({one.message_id: one for one in open_dead_letters(source) if is_current(one, offsets)}.values())
 
 
 def as_text(source):
@@ -83,13 +83,13 @@ def marked(source):
     ]
 
 
-def test_what_is_good_now_is_sent_once_and_its_letters_are_marked():
+def test_what_is_good_now_is_sent_once_and_its_dead_letters_are_marked():
     source = usual()
     source.live()
     counts, _ = replay(source, validate=False)
     assert (counts.sent, counts.stayed) == (len(source.dead_letters), 0)
     assert source.payloads() == as_text(source)
-    assert open_letters(source) == []
+    assert open_dead_letters(source) == []
     counts, _ = replay(source, validate=False)
     assert counts.sent == 0
     source.live()
@@ -123,7 +123,7 @@ def test_what_is_still_bad_stays_and_is_said():
     counts, _ = replay(source)
     assert (counts.sent, counts.stayed) == (0, len(source.dead_letters))
     assert any("not JSON" in sentence for sentence in counts.bad)
-    assert len(open_letters(source)) == len(source.dead_letters)
+    assert len(open_dead_letters(source)) == len(source.dead_letters)
     assert source.payloads() == source.records
 
 
@@ -136,7 +136,7 @@ def test_what_is_still_bad_stays_and_is_said():
         ({"partition": "7"}, "and the dead letter names partition 7"),
     ],
 )
-def test_a_letter_that_names_a_place_where_no_record_may_go_stays_and_ends_nothing(forged, reason):
+def test_a_dead_letter_that_names_a_place_where_no_record_may_go_stays_and_ends_nothing(forged, reason):
     source = Source().put("a", 1, 0, 1, 0)
     source.live()
     if forged.get("topic") == "records-offsets":
@@ -154,7 +154,7 @@ def test_a_letter_that_names_a_place_where_no_record_may_go_stays_and_ends_nothi
 
 
 @pytest.mark.parametrize("change", ["gone", "other"])
-def test_of_an_object_that_is_not_there_any_more_the_letters_own_bytes_are_sent(change):
+def test_of_an_object_that_is_not_there_any_more_the_dead_letters_own_bytes_are_sent(change):
     source = Source().put("a", 1, 0, 1, 0)
     source.live()
     if change == "gone":
@@ -166,7 +166,7 @@ def test_of_an_object_that_is_not_there_any_more_the_letters_own_bytes_are_sent(
     assert sorted(message.payload for message in marked(source)) == sorted(line for _, _, line in source.dead_letters)
 
 
-def test_a_letter_with_a_beginning_only_stays_when_its_object_is_gone():
+def test_a_dead_letter_with_a_beginning_only_stays_when_its_object_is_gone():
     source = Source(dead_letter_bytes=4).put("a", 1, 0)
     source.live()
     source.rig.store.delete("a")
@@ -191,7 +191,7 @@ def test_killed_at_any_event_and_repeated_every_record_is_sent_once(headers):
         counts, _ = replay(source, validate=False)
         assert counts.stayed == 0
         assert source.payloads() == as_text(source)
-        assert open_letters(source) == []
+        assert open_dead_letters(source) == []
 
 
 def test_killed_twice_and_repeated_every_record_is_sent_once():
@@ -208,7 +208,7 @@ def test_killed_twice_and_repeated_every_record_is_sent_once():
             assert source.payloads() == as_text(source)
 
 
-def test_letters_of_a_source_that_was_killed_wait_until_it_has_gone_beyond_their_records():
+def test_dead_letters_of_a_source_that_was_killed_wait_until_it_has_gone_beyond_their_records():
     """Else the record would be sent by the replay, and by the source, which comes to it again."""
     total = len(usual().live().events)
     waited = 0
@@ -223,22 +223,22 @@ def test_letters_of_a_source_that_was_killed_wait_until_it_has_gone_beyond_their
         source.live()
         replay(source, validate=False)
         assert source.payloads() == as_text(source)
-        assert open_letters(source) == []
+        assert open_dead_letters(source) == []
     assert waited
 
 
-def test_letters_that_were_stored_twice_are_sent_once(monkeypatch):
+def test_dead_letters_that_were_stored_twice_are_sent_once(monkeypatch):
     monkeypatch.setattr("framework.engine.dead_letter_replay.BATCH_SIZE", 2)
     source = usual()
     source.live()
     connection = source.server.connect()
     for message in source.server.messages("kit", DEAD):
         connection.append("kit", DEAD, 0, message.payload, message_id=message.message_id, headers=message.headers)
-    assert len(open_letters(source)) == 2 * len(source.dead_letters)
+    assert len(open_dead_letters(source)) == 2 * len(source.dead_letters)
     counts, _ = replay(source, validate=False)
     assert counts.sent == len(source.dead_letters)
     assert source.payloads() == as_text(source)
-    assert open_letters(source) == []
+    assert open_dead_letters(source) == []
 
 
 def test_a_topic_that_may_forget_gets_a_replayed_record_only_when_that_is_said():
@@ -248,14 +248,14 @@ def test_a_topic_that_may_forget_gets_a_replayed_record_only_when_that_is_said()
     with pytest.raises(IggyTopicError, match=r'"records".*only every 1024 messages.*--may-be-lost'):
         replay(source, validate=False)
     assert source.payloads() == source.records
-    assert len(open_letters(source)) == len(source.dead_letters)
+    assert len(open_dead_letters(source)) == len(source.dead_letters)
     counts, _ = replay(source, validate=False, may_be_lost=True)
     assert counts.sent == len(source.dead_letters)
     assert source.payloads() == as_text(source)
 
 
 def test_an_object_that_was_given_up_is_opened_again_whatever_its_topic_may_forget():
-    source = rest_given_up()
+    source = rest_failed()
     source.live()
     source.server.set_option("kit", "records", "messages_required_to_save", 1024)
     counts, _ = replay(source, choice=DeadLetterChoice(key="a"))
@@ -263,11 +263,11 @@ def test_an_object_that_was_given_up_is_opened_again_whatever_its_topic_may_forg
 
 
 @pytest.mark.parametrize("how", ["overwritten", "reset"])
-def test_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
+def test_dead_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
     monkeypatch.setattr("framework.engine.admin.void_dead_letters", lambda *_: 0)  # killed behind the snapshot
     source = usual()
     source.live()
-    old = {dead_letter.offset for dead_letter in open_letters(source) if dead_letter.key == "d"}
+    old = {dead_letter.offset for dead_letter in open_dead_letters(source) if dead_letter.key == "d"}
     if how == "reset":
         connection = source.server.connect()
         reset_positions(connection, source.config, Reset(key="d"))
@@ -276,16 +276,16 @@ def test_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
         source.rig.store.put("d", b"- other\n")
     source.live()
     before = source.payloads()
-    new = {dead_letter.offset for dead_letter in open_letters(source) if dead_letter.key == "d"} - old
+    new = {dead_letter.offset for dead_letter in open_dead_letters(source) if dead_letter.key == "d"} - old
     assert new
     counts, _ = replay(source, choice=DeadLetterChoice(key="d"), validate=False)
     assert counts.sent == len(new)
     assert sum(source.payloads().values()) == sum(before.values()) + len(new)
-    assert {dead_letter.offset for dead_letter in open_letters(source) if dead_letter.key == "d"} == old
+    assert {dead_letter.offset for dead_letter in open_dead_letters(source) if dead_letter.key == "d"} == old
 
 
 def test_an_object_that_was_given_up_goes_on_where_it_was():
-    source = rest_given_up()
+    source = rest_failed()
     source.live()
     counts, _ = replay(source, choice=DeadLetterChoice(key="a"))
     assert (counts.sent, counts.reopened) == (0, 1)
@@ -294,31 +294,31 @@ def test_an_object_that_was_given_up_goes_on_where_it_was():
     assert (entry.state, entry.records_done) == (ObjectState.DONE, 8)
     assert source.payloads() == source.records + collections.Counter(lines("a", 1, first=8))
     assert source.entries["b", 0].state is ObjectState.FAILED
-    assert [(x.key, x.kind, x.record) for x in open_letters(source)] == [("b", "object", 1), ("a", "record", 7)]
+    assert [(x.key, x.kind, x.record) for x in open_dead_letters(source)] == [("b", "object", 1), ("a", "record", 7)]
 
 
-def test_an_object_that_fails_again_after_its_replay_leaves_a_letter_again():
-    source = rest_given_up()
+def test_an_object_that_fails_again_after_its_replay_leaves_a_dead_letter_again():
+    source = rest_failed()
     source.live()
     for times in (2, 3):
         replay(source, choice=DeadLetterChoice(key="a"))
         source.live()
         assert [(x.key, x.record) for x in source.stored()].count(("a", 7)) == times
-        assert sorted((x.key, x.record) for x in open_letters(source)) == [("a", 7), ("b", 1)]
+        assert sorted((x.key, x.record) for x in open_dead_letters(source)) == [("a", 7), ("b", 1)]
         source.live()  # and no more
         assert [(x.key, x.record) for x in source.stored()].count(("a", 7)) == times
 
 
 def test_killed_at_any_event_a_given_up_object_goes_on_once():
-    source = rest_given_up()
+    source = rest_failed()
     source.live()
     events = len(replay(source)[1].events)
     for at in range(1, events + 1):
-        source = rest_given_up()
+        source = rest_failed()
         source.live()
         replay(source, at)
         replay(source)
-        total = len(rest_given_up().live().events)
+        total = len(rest_failed().live().events)
         source.live(at * 3 % total, tolerance="skip_record")
         source.live(tolerance="skip_record")
         assert source.payloads() == source.records + collections.Counter(
@@ -327,7 +327,7 @@ def test_killed_at_any_event_a_given_up_object_goes_on_once():
         assert sorted((x.key, x.record) for x in waiting_dead_letters(source)) == [("a", 7), ("b", 1)]
 
 
-def test_shares_are_replayed_in_their_partitions():
+def test_splits_are_replayed_in_their_partitions():
     source = Source(split_size=1024, max_record_bytes=100_000, partitions=3)
     made = [b"- bad %d" % n if n % 13 == 4 else lines("big", 1, first=n)[0] + b" " * 70 for n in range(60)]
     source.rig.store.put("big", b"".join(line + b"\n" for line in made))
@@ -353,7 +353,7 @@ def test_a_replay_beside_the_source_is_refused(monkeypatch):
 # ---- choosing
 
 
-def test_letters_are_chosen_by_key_prefix_kind_number_and_time():
+def test_dead_letters_are_chosen_by_key_prefix_kind_number_and_time():
     source = usual()
     source.live()
     dead_letters = source.stored()
@@ -386,13 +386,13 @@ def test_a_replay_before_the_source_reads_the_next_version_leaves_that_one_alone
     assert (source.entries["a", 0].records_done, source.entries["a", 0].generation) == (1, 2)
 
 
-def test_letters_of_objects_that_were_reset_are_void_and_come_again():
+def test_dead_letters_of_objects_that_were_reset_are_void_and_come_again():
     source = usual()
     source.live()
     connection = source.server.connect()
     reset_positions(connection, source.config, Reset(key="a"))
     connection.close()
-    assert {x.key for x in open_letters(source)} == {"b", "d"}
+    assert {x.key for x in open_dead_letters(source)} == {"b", "d"}
     source.live(at=40)  # read again, killed in between, and read on
     source.live()
     again = [(x.key, x.record) for x in waiting_dead_letters(source) if x.key == "a"]
@@ -430,7 +430,7 @@ def in_the_log(source):
 
 
 @pytest.mark.parametrize("then", ["a start", "the command again", "a replay", "a killed start"])
-def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_letters(then, monkeypatch):
+def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_dead_letters(then, monkeypatch):
     """The letters of a reset are marked after its snapshot: without the rest, old ones and new ones would both be replayed."""
     monkeypatch.setattr("framework.iggy.dead_letters.log.BATCH_SIZE", 3)
     source = usual_and_many()
@@ -449,7 +449,7 @@ def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_letters(
             replay(source, validate=False)
         elif then == "a killed start":
             source.live(at=1 + at % 5)
-        assert not (new and then == "the command again" and open_letters(source))
+        assert not (new and then == "the command again" and open_dead_letters(source))
         assert not (new and then in ("the command again", "a replay") and waiting_dead_letters(source))
         source.live()
         waiting = collections.Counter((x.key, x.record) for x in waiting_dead_letters(source))
@@ -461,7 +461,7 @@ def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_letters(
         assert {line: count for line, count in source.payloads().items() if line in good} == good
 
 
-def test_the_letter_of_an_object_whose_position_the_watermark_stands_for_is_replayed():
+def test_the_dead_letter_of_an_object_whose_position_the_watermark_stands_for_is_replayed():
     source = usual()
     source.live()
     offsets = OffsetManager()

@@ -53,7 +53,7 @@ def keys(assignments):
     return [one.native.key for one in assignments]
 
 
-def test_it_is_finished_when_everything_is_settled(lead):
+def test_it_is_finished_when_everything_is_final(lead):
     leader = lead(store_of(a=1, b=2, c=3))
     taken = leader.take(3)
     assert keys(taken) == ["a", "b", "c"]
@@ -82,7 +82,7 @@ def test_no_more_are_out_than_allowed(lead):
     assert keys(leader.take(1)) == ["c"]
 
 
-def test_what_comes_back_is_found_by_another_pass(lead):
+def test_what_comes_back_is_found_by_another_listing(lead):
     store = store_of(a=1, b=1)
     leader = lead(store)
     one, two = leader.take(2)
@@ -109,7 +109,7 @@ def test_why_the_listing_ended_is_raised_where_objects_are_taken_after_what_came
         leader.take(1)
 
 
-def test_its_end_in_the_middle_of_a_pass_ends_that_in_the_thread_that_listed(lead, monkeypatch):
+def test_its_end_in_the_middle_of_a_listing_ends_that_in_the_thread_that_listed(lead, monkeypatch):
     """The collector would do it in any thread, also in one that holds a lock which ending a listing needs."""
     ended_in = []
 

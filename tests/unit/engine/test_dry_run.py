@@ -19,7 +19,7 @@ def plan(leader):
     return dry_run(lambda: MemorySourceTask(leader.store, prefixes=leader.prefixes), leader.config, found)
 
 
-def test_what_was_folded_is_not_to_be_read_and_what_is_new_is():
+def test_what_was_compacted_is_not_to_be_read_and_what_is_new_is():
     store = ClockStore()
     for number in range(12):
         store.put_now(f"in/{number:02}")
@@ -51,7 +51,7 @@ def test_what_was_begun_is_counted_as_such():
     assert sum(part.objects for part in run.topic_partitions.values()) == 3
 
 
-def test_a_plan_that_ends_in_the_middle_of_its_pass_leaves_nothing_to_the_collector(monkeypatch):
+def test_a_plan_that_ends_in_the_middle_of_its_listing_leaves_nothing_to_the_collector(monkeypatch):
     ended = []
 
     def listed(iterator, offset):

@@ -54,7 +54,7 @@ def test_work_that_gets_no_further_is_given_up_with_its_cause():
 
 
 @pytest.mark.parametrize("fruit", [{"records": 1}, {"records": 1, "unseen": 1}, {"idle": True}])
-def test_anything_that_gets_further_begins_the_count_anew(fruit):
+def test_anything_that_gets_further_begins_the_count_again(fruit):
     run = Run()
     for _ in range(4):
         for _ in range(FRUITLESS_RECOVERIES - 1):
@@ -100,7 +100,7 @@ def test_a_server_that_came_back_is_waited_for_as_long_the_next_time():
         assert run.policy.broke(AWAY) == RECONNECT_PAUSES[0]
 
 
-def given_up_after(run):
+def ends_after(run):
     """The seconds until a server that does not answer is given up, and the error."""
     while True:
         try:
@@ -110,7 +110,7 @@ def given_up_after(run):
 
 
 def test_a_server_that_never_answered_is_waited_for_some_seconds_only():
-    seconds, error = given_up_after(Run())
+    seconds, error = ends_after(Run())
     assert seconds == pytest.approx(FIRST_ANSWER_SECONDS)
     assert error is AWAY
 
@@ -118,14 +118,14 @@ def test_a_server_that_never_answered_is_waited_for_some_seconds_only():
 def test_a_call_that_took_longer_than_that_is_the_last_one():
     run = Run()
     run.now = FIRST_ANSWER_SECONDS  # a place that takes connections and says nothing
-    assert given_up_after(run) == (FIRST_ANSWER_SECONDS, AWAY)
+    assert ends_after(run) == (FIRST_ANSWER_SECONDS, AWAY)
 
 
 def test_a_server_that_answered_is_waited_for_as_long_in_a_first_recovery_as_later():
     run = Run()
     run.now = FIRST_ANSWER_SECONDS - 1
     run.policy.answered = True
-    seconds, error = given_up_after(run)
+    seconds, error = ends_after(run)
     assert seconds > RECONNECT_SECONDS
     assert error is AWAY
     assert not run.policy.began

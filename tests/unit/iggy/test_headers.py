@@ -86,7 +86,7 @@ def test_headers_of_others_do_no_harm():
     }
 
 
-def test_share_is_there_when_split():
+def test_split_is_there_when_split():
     native = NativeObject(bucket="b", key="k", size=1, version="v")
     assert provenance(native) == {"bucket": "b", "key": "k", "version": "v"}
     split = provenance(native, split=Split(12, 1 << 26))
@@ -96,7 +96,7 @@ def test_share_is_there_when_split():
 
 
 @pytest.mark.parametrize("value", ["", "3", "0/5", "3/0", "-1/5", "3/5 ", "3/5/7", "x/y", "\u0663/5", "3/" + "9" * 30])
-def test_a_share_that_is_none_of_ours_is_none(value):
+def test_a_split_that_is_none_of_ours_is_none(value):
     assert split_of({"share": value}) is None
 
 

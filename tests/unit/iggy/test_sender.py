@@ -280,7 +280,7 @@ def test_a_server_that_does_not_tell_its_version_gets_them_too_and_it_is_said(pr
     assert "the slow way" in caplog.text
 
 
-def test_shares_are_in_ids_and_headers(connection):
+def test_splits_are_in_ids_and_headers(connection):
     producer = IggyProducer(connection, stream="lake", source="orders")
     whole = batch(9, [b"a"])
     future = producer.send(

@@ -101,7 +101,7 @@ def test_write_four_read_four_write_two_restart_and_only_two_more(over):
     assert store.count("open") == 2
 
 
-def test_every_pass_asks_for_every_page_once(over):
+def test_every_listing_asks_for_every_page_once(over):
     store = store_of(a=1, b=1, c=1)
     iterator = over(store, task=MemorySourceTask(store, page_size=2))
     drain(iterator)
@@ -570,7 +570,7 @@ def test_a_bucket_of_one_page_is_not_worth_asking_somebody_else_at_the_start(ove
     assert iterator.statistics.list_requests == store.count("list_page") == 1
 
 
-def test_a_listing_by_somebody_else_that_was_cut_short_is_no_whole_pass(over):
+def test_a_listing_by_somebody_else_that_was_cut_short_is_no_whole_listing(over):
     store = store_of(a=2, b=3)
     iterator = over(store, once=True, task=MemorySourceTask(store, page_size=1))
     stopped = threading.Event()

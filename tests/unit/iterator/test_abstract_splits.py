@@ -60,7 +60,7 @@ def splits_in_order(batches):
     return [payload for split_number in sorted(found) for payload in found[split_number]]
 
 
-def test_each_share_is_one_request_for_its_bytes_and_the_rest_of_its_last_line(over):
+def test_each_split_is_one_request_for_its_bytes_and_the_rest_of_its_last_line(over):
     store = AskedStore()
     written = store.put_lines("a", 8000)
     size = sum(len(one) + 1 for one in written)
@@ -71,7 +71,7 @@ def test_each_share_is_one_request_for_its_bytes_and_the_rest_of_its_last_line(o
     assert sorted(store.asked) == expected
 
 
-def test_with_compression_auto_each_share_but_the_first_looks_at_the_objects_beginning(over):
+def test_with_compression_auto_each_split_but_the_first_looks_at_the_objects_beginning(over):
     store = AskedStore()
     store.put_lines("a", 300)
     drain(over(store, compression="auto"))
@@ -92,7 +92,7 @@ def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_and_right(ov
     )
 
 
-def test_records_one_by_one_say_which_share_they_are_of(over):
+def test_records_one_by_one_say_which_split_they_are_of(over):
     store = AskedStore()
     written = store.put_lines("a", 200)
     records = list(over(store))
@@ -122,7 +122,7 @@ def test_an_object_cut_at_any_byte_is_an_error_that_names_it(over):
         iterator.close()
 
 
-def test_a_share_goes_on_from_its_mark(over):
+def test_a_split_goes_on_from_its_mark(over):
     store = AskedStore()
     written = store.put_lines("a", 150)
     offsets = OffsetManager()
@@ -140,7 +140,7 @@ def test_a_share_goes_on_from_its_mark(over):
     assert splits_in_order([*read, *rest]) == written
 
 
-def test_an_object_overwritten_while_its_shares_are_read_is_read_whole_in_its_new_version(over):
+def test_an_object_overwritten_while_its_splits_are_read_is_read_whole_in_its_new_version(over):
     store, offsets = AskedStore(), OffsetManager()
     store.put_lines("a", 200)
     iterator = over(store, offsets, prefetch_objects=1, batch_length=5)

@@ -93,7 +93,7 @@ def numbered(count):
 
 @pytest.mark.parametrize("concurrency", [1, 16])
 @pytest.mark.parametrize("pages", [1, 2, 3])
-def test_up_to_three_pages_cost_a_call_each_in_every_pass_and_keep_the_order(over, concurrency, pages):
+def test_up_to_three_pages_cost_a_call_each_in_every_listing_and_keep_the_order(over, concurrency, pages):
     keys = numbered(PAGE * pages - 2)
     store = SortedStore(keys)
     iterator = over(store, list_concurrency=concurrency)
@@ -312,7 +312,7 @@ def test_a_close_ends_a_listing_under_way_and_it_is_no_whole_one(over):
 # ---- what one pass leaves for the next
 
 
-def test_the_second_pass_and_the_next_start_begin_from_where_the_keys_lie(over):
+def test_the_second_listing_and_the_next_start_begin_from_where_the_keys_lie(over):
     keys = numbered(PAGE * 200)
     store, kept = SortedStore(keys), MemoryOffsetStore()
     first = over(store, OffsetManager(kept))
@@ -330,7 +330,7 @@ def test_the_second_pass_and_the_next_start_begin_from_where_the_keys_lie(over):
     assert not second.offsets.dirty
 
 
-def test_a_bucket_that_grew_a_lot_is_noted_anew_and_one_that_became_small_is_forgotten(over):
+def test_a_bucket_that_grew_a_lot_is_noted_again_and_one_that_became_small_is_forgotten(over):
     store = SortedStore(numbered(PAGE * 50))
     iterator = over(store)
     keys_of(iterator)

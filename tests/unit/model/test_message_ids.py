@@ -35,7 +35,7 @@ def test_an_id_of_version_0_1_is_the_same_for_ever():
     assert entry_hash64("orders", position) == object_hash64("orders", "lake", "events/a.jsonl", "etag@1", generation=3)
 
 
-def test_each_generation_of_a_version_has_ids_of_its_own_and_so_have_its_letters():
+def test_each_generation_of_a_version_has_ids_of_its_own_and_so_have_its_dead_letters():
     place = ("orders", "lake", "k", "v")
     hashes = {
         *(object_hash64(*place, generation=generation) for generation in (None, 1, 2, 1 << 40)),

@@ -16,7 +16,7 @@ histograms = st.dictionaries(text, st.integers(1, 100), min_size=1, max_size=30)
 
 
 @pytest.mark.parametrize("name", BUCKETS)
-def test_what_is_kept_is_small_and_serves_the_next_pass_as_well_as_the_whole(name):
+def test_what_is_kept_is_small_and_serves_the_next_listing_as_well_as_the_whole(name):
     keys = BUCKETS[name](50 * 600)
     first = simulate(keys, 16, page_size=50)
     kept = worth_keeping(first.histogram, 50)
@@ -64,7 +64,7 @@ EVEN = [f"{number:04}" for number in range(1000)]
         ([], True),
     ],
 )
-def test_only_what_differs_notably_is_written_anew(keys, notable):
+def test_only_what_differs_notably_is_written_again(keys, notable):
     assert differs_notably(kept_of(EVEN), kept_of(keys)) is notable
 
 

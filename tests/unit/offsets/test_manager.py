@@ -94,7 +94,7 @@ def any_entry(draw):
 
 
 @given(any_entry())
-def test_what_is_settled_is_finished_and_what_is_finished_is_done_or_has_failed(position):
+def test_what_is_final_is_finished_and_what_is_finished_is_done_or_has_failed(position):
     assert position.finished or not position.final
     assert position.finished == (position.state is not ObjectState.READING)
     assert position.done == (position.state is ObjectState.DONE)
@@ -102,7 +102,7 @@ def test_what_is_settled_is_finished_and_what_is_finished_is_done_or_has_failed(
     assert position.final == (position.records_saved == position.total)
 
 
-def test_an_end_that_is_sent_and_could_still_be_lost_is_finished_and_not_settled():
+def test_an_end_that_is_sent_and_could_still_be_lost_is_finished_and_not_final():
     position = entry(4, records_saved=3).advanced(6, state=ObjectState.DONE)
     assert (position.total, position.records_done, position.records_saved) == (6, 6, 3)
     assert (position.finished, position.final) == (True, False)
@@ -153,7 +153,7 @@ def test_the_short_way_to_an_objects_key_gives_the_same_key():
     assert OffsetManagerKey.of_object("b", "k") == OffsetManagerKey.of({"key": "k", "bucket": "b"})
 
 
-def test_share_1_goes_by_the_objects_key_and_every_other_share_by_its_own():
+def test_split_1_goes_by_the_objects_key_and_every_other_split_by_its_own():
     def key_of(split_number):
         return entry(split_number=split_number, split_size=8 if split_number else 0).get_manager_key()
 
@@ -163,7 +163,7 @@ def test_share_1_goes_by_the_objects_key_and_every_other_share_by_its_own():
     assert key_of(12).whole() == key_of(1).whole() == KEY
 
 
-def test_a_share_knows_its_bytes():
+def test_a_split_knows_its_bytes():
     sizes = [entry(split_number=split_number, split_size=4).bytes_of(NATIVE) for split_number in (1, 2, 3)]
     assert sizes == [4, 4, 1]
     assert entry().bytes_of(NATIVE) == NATIVE.size == 9
@@ -816,7 +816,7 @@ def test_no_more_than_has_to_be_is_held_back(sizes):
     )
 
 
-def test_a_worker_forgets_what_is_settled_and_saved_and_nothing_else():
+def test_a_worker_forgets_what_is_final_and_saved_and_nothing_else():
     manager = OffsetManager()
     manager.open_partition(PARTITION, PartitionState())
     manager.open_partition(TopicPartition("t", 1), PartitionState(hold_back=9))

@@ -37,7 +37,7 @@ def oracle(all_ranges, key):
 
 
 @given(st.lists(stretches(), max_size=8), st.lists(KEYS, max_size=12))
-def test_a_key_has_the_latest_time_of_all_stretches_that_hold_it(all_ranges, keys):
+def test_a_key_has_the_latest_time_of_all_ranges_that_hold_it(all_ranges, keys):
     mark = raised(all_ranges)
     ends = [end for s in all_ranges for end in (s.after, s.until) if end is not None]
     for key in [*keys, *ends, *(end + "\0" for end in ends)]:
@@ -102,7 +102,7 @@ def test_where_there_would_be_too_many_ranges_none_is_raised_and_none_lowered(mo
     assert whole.prefixes[""] == (CoveredRange("", None, 9),)
 
 
-def test_a_stretch_of_nothing_or_at_no_time_changes_nothing():
+def test_a_range_of_nothing_or_at_no_time_changes_nothing():
     mark = raised([CoveredRange("a", "b", 2)])
     assert mark.raised("", [CoveredRange("c", "c", 9), CoveredRange("d", None, 0), CoveredRange("e", "d", 3)]) == mark
     assert joined([CoveredRange("a", "b", 1), CoveredRange("b", "c", 1)]) == [CoveredRange("a", "c", 1)]

@@ -120,7 +120,7 @@ def usual(**options):
 # ---- what a letter says
 
 
-def test_a_letter_says_where_what_and_why():
+def test_a_dead_letter_says_where_what_and_why():
     source = Source(partitions=2)
     source.put("events/a", 1, 0, 1)
     source.live()
@@ -154,7 +154,7 @@ def test_a_long_record_leaves_its_beginning_and_its_length():
     assert (dead_letter.raw, dead_letter.length, dead_letter.payload) == (b"- this is ", 17, "beginning")
 
 
-def test_an_object_of_which_the_rest_cannot_be_read_leaves_one_letter_without_bytes():
+def test_an_object_of_which_the_rest_cannot_be_read_leaves_one_dead_letter_without_bytes():
     source = Source(tolerance="skip_object")
     source.put("a", 1, 1, 0, 1)
     source.records = collections.Counter(lines("a", 2))
@@ -183,7 +183,7 @@ def test_long_keys_and_long_errors_come_back_whole():
 
 
 @pytest.mark.parametrize("options", [{"durability": "none"}, {"messages_required_to_save": 1024}])
-def test_a_topic_that_may_lose_letters_is_refused(options):
+def test_a_topic_that_may_lose_dead_letters_is_refused(options):
     server = MemoryIggy()
     connection = server.connect()
     connection.ensure_stream("kit")
@@ -194,7 +194,7 @@ def test_a_topic_that_may_lose_letters_is_refused(options):
         ensure_dead_letter_topic(connection, "kit", DEAD)
 
 
-def test_letters_of_other_sources_and_garbage_are_nobodys():
+def test_dead_letters_of_other_sources_and_garbage_are_nobodys():
     source = usual()
     source.live()
     message = source.server.messages("kit", DEAD)[0]
@@ -210,7 +210,7 @@ def test_letters_of_other_sources_and_garbage_are_nobodys():
 
 
 @pytest.mark.parametrize("headers", ["provenance", "none"])
-def test_after_a_crash_at_any_event_every_record_is_there_once_and_every_letter_with_one_id(headers):
+def test_after_a_crash_at_any_event_every_record_is_there_once_and_every_dead_letter_with_one_id(headers):
     total = len(usual(headers=headers).live().events)
     assert total > 60
     repeated = 0
@@ -250,7 +250,7 @@ def forget(source, lost):
 
 
 @pytest.mark.parametrize("lost", [1, 3, 6])
-def test_a_server_that_forgets_the_tails_of_the_data_loses_no_record_and_no_letter(lost):
+def test_a_server_that_forgets_the_tails_of_the_data_loses_no_record_and_no_dead_letter(lost):
     total = len(forgetting(usual(partitions=1), 7).live().events)
     for at in range(1 + lost % 3, total + 1, 4):
         source = forgetting(usual(partitions=1), 7)
@@ -260,7 +260,7 @@ def test_a_server_that_forgets_the_tails_of_the_data_loses_no_record_and_no_lett
         source.check(repeats=True)
 
 
-def rest_given_up(**options):
+def rest_failed(**options):
     source = Source(tolerance="skip_object", **options)
     source.put("a", 1, 1, 1, 1, 1, 1, 0, 1)
     source.put("b", 0, 1)
@@ -276,10 +276,10 @@ def dead_hash(source, key):
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_after_a_crash_at_any_event_an_object_is_given_up_in_letters_of_one_id(lost):
-    total = len(forgetting(rest_given_up(partitions=1), 3).live().events)
+def test_after_a_crash_at_any_event_an_object_is_given_up_in_dead_letters_of_one_id(lost):
+    total = len(forgetting(rest_failed(partitions=1), 3).live().events)
     for at in range(1, total + 1):
-        source = forgetting(rest_given_up(partitions=1), 3)
+        source = forgetting(rest_failed(partitions=1), 3)
         source.live(at)
         forget(source, lost)
         source.live()
@@ -289,7 +289,7 @@ def test_after_a_crash_at_any_event_an_object_is_given_up_in_letters_of_one_id(l
         }
 
 
-def test_shares_leave_their_letters():
+def test_splits_leave_their_dead_letters():
     def split():
         source = Source(split_size=1024, max_record_bytes=100_000)
         for name in ("big", "more"):
@@ -317,7 +317,7 @@ def test_shares_leave_their_letters():
         assert len({x.message_id for x in source.stored()}) == len(expected)
 
 
-def test_an_object_overwritten_after_its_letters_leaves_those_of_its_new_version_too():
+def test_an_object_overwritten_after_its_dead_letters_leaves_those_of_its_new_version_too():
     total = len(usual().live().events)
     for at in range(10, total + 1, 5):
         source = usual()
@@ -339,7 +339,7 @@ def test_an_object_overwritten_after_its_letters_leaves_those_of_its_new_version
         }
 
 
-def test_a_topic_that_was_emptied_begins_anew():
+def test_a_topic_that_was_emptied_begins_again():
     source = usual()
     source.live(at=60)
     source.server.purge_topic("kit", DEAD)
@@ -558,7 +558,7 @@ def test_a_row_of_bad_records_waits_in_memory_no_longer_than_needed():
 # ---- the words of the topic itself
 
 
-def test_marks_name_letters_by_place_and_id():
+def test_marks_name_dead_letters_by_place_and_id():
     source = usual()
     source.live()
     dead_letters = source.stored()[:2]

@@ -51,7 +51,7 @@ def test_a_class_that_only_a_read_tells_is_left_out_by_name_whatever_the_toleran
 
 
 @pytest.mark.parametrize("storage_class", ["GLACIER", "INTELLIGENT_TIERING"])
-def test_waited_for_it_is_tried_each_pass_said_once_and_read_once_restored(storage_class, caplog):
+def test_waited_for_it_is_tried_each_listing_said_once_and_read_once_restored(storage_class, caplog):
     store = archived_store(storage_class)
     refuse(store, times=3)
     offsets = OffsetManager()
@@ -70,7 +70,7 @@ def test_waited_for_it_is_tried_each_pass_said_once_and_read_once_restored(stora
     assert payloads(more) == {"cold": [b'{"n":1}']}
 
 
-def test_one_complete_pass_does_not_wait_for_it():
+def test_one_complete_listing_does_not_wait_for_it():
     store = archived_store()
     refuse(store)
     iterator = iterator_over(store, once=True, archived="wait")

@@ -338,7 +338,7 @@ def good_and_bad(store, key, kinds):
     store.put(key, b"\n".join(b'{"n":%d}' % number if kind == "+" else b"bad" for number, kind in enumerate(kinds, 1)))
 
 
-def test_a_letter_is_confirmed_before_anything_that_stands_behind_its_record_is_sent():
+def test_a_dead_letter_is_confirmed_before_anything_that_stands_behind_its_record_is_sent():
     store, dead_letters = MemoryStore(), DeadLetterLog()
     good_and_bad(store, "a", "+--+-++-")
     with Run(store, tolerance="skip_record", batch_length=1, dead_letters=dead_letters) as run:
@@ -363,7 +363,7 @@ def test_a_letter_is_confirmed_before_anything_that_stands_behind_its_record_is_
         assert run.sender.statistics.dead_letters == 4
 
 
-def test_when_a_letter_may_not_be_stored_nothing_behind_its_record_is_sent_or_saved():
+def test_when_a_dead_letter_may_not_be_stored_nothing_behind_its_record_is_sent_or_saved():
     store, dead_letters = MemoryStore(), DeadLetterLog()
     good_and_bad(store, "a", "++-++")
     with Run(store, tolerance="skip_record", batch_length=2, linger_time=5, dead_letters=dead_letters) as run:
@@ -375,7 +375,7 @@ def test_when_a_letter_may_not_be_stored_nothing_behind_its_record_is_sent_or_sa
         assert run.positions().get("a", (0, READING)) in [(0, READING), (2, READING)]
 
 
-def test_a_letter_of_a_trailing_bad_record_repeats_after_a_crash_with_the_same_generation():
+def test_a_dead_letter_of_a_trailing_bad_record_repeats_after_a_crash_with_the_same_generation():
     """Behind it nothing was sent, so no position is beyond it: it is read again, and its letter has the same id."""
     store, kept, told = MemoryStore(), Kept(), []
     good_and_bad(store, "a", "++-")

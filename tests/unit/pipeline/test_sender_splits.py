@@ -92,7 +92,7 @@ def events_of_source(source):
 # ---- how a split object lies in the topic
 
 
-def test_shares_go_to_all_partitions_and_are_in_order_in_each():
+def test_splits_go_to_all_partitions_and_are_in_order_in_each():
     source = Source({"big": 60}, partitions=3)
     source.live()
     source.check()
@@ -111,7 +111,7 @@ def test_shares_go_to_all_partitions_and_are_in_order_in_each():
     assert set(used) == {0, 1, 2}
 
 
-def test_an_object_not_larger_than_a_share_is_not_split():
+def test_an_object_not_larger_than_a_split_is_not_split():
     source = Source({"small": 2})
     source.live()
     assert {parse_message_id(message.message_id).split_number for _, message in source.messages()} == {0}
@@ -195,7 +195,7 @@ def test_a_server_that_forgets_its_tail_at_the_crash_gets_it_again():
             source.check()
 
 
-def test_skipped_records_in_shares_are_neither_lost_nor_sent():
+def test_skipped_records_in_splits_are_neither_lost_nor_sent():
     def source_with_bad_lines():
         source = Source({"a": 12}, tolerance="skip_record", batch_length=2)
         good = source.expected["a"]
@@ -251,7 +251,7 @@ def some_splits(source, numbers):
     session.close()
 
 
-def test_a_version_of_which_only_a_later_share_was_begun_keeps_its_cut():
+def test_a_version_of_which_only_a_later_split_was_begun_keeps_its_cut():
     source = Source({"big": 17})
     source.live(1)
     some_splits(source, [6, 7])
@@ -381,7 +381,7 @@ def test_a_version_that_comes_back_is_sent_again_from_its_first_record():
     assert generations == {3}
 
 
-def test_a_share_that_fails_does_not_hold_the_others_up():
+def test_a_split_that_fails_does_not_hold_the_others_up():
     source = Source({"a": 12}, tolerance="skip_object")
     lines = source.expected["a"]
     bad = [*lines[:6], b"-", *lines[6:]]

@@ -108,7 +108,7 @@ def test_a_store_that_never_answered_is_not_waited_for(over):
         over(store, Clock()).next_batch()
 
 
-def test_one_pass_is_not_waited_for(over):
+def test_one_listing_is_not_waited_for(over):
     store, clock = store_of(a=1, b=1), Clock()
     iterator = over(store, clock, once=True)
     store.fail("open", AWAY[0], key="b", times=None)

@@ -253,7 +253,7 @@ class ListedTask(MemorySourceTask):
         )
 
 
-def test_a_stop_in_the_middle_of_a_pass_ends_it_in_the_thread_that_listed():
+def test_a_stop_in_the_middle_of_a_listing_ends_it_in_the_thread_that_listed():
     """The collector would do it in any thread, also in one that holds a lock which ending a listing needs."""
     gc.disable()
     try:
@@ -266,7 +266,7 @@ def test_a_stop_in_the_middle_of_a_pass_ends_it_in_the_thread_that_listed():
         gc.enable()
 
 
-def test_a_pass_that_cannot_be_given_back_does_not_hide_why_the_reader_died(caplog):
+def test_a_listing_that_cannot_be_given_back_does_not_hide_why_the_reader_died(caplog):
     def no_end():
         raise OSError("it cannot be given back")
 

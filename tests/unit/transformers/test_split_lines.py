@@ -62,14 +62,14 @@ limits = st.builds(BatchLimits, records=st.integers(1, 5), size_bytes=st.integer
 @example(b"a\r\nb", 2, BatchLimits(), 50)
 @example(b"\n" * 9, 1, BatchLimits(), 1)
 @example(b"x" * 40 + b"\na", 7, BatchLimits(), 3)
-def test_each_share_has_the_lines_that_begin_in_it(data, split_size, limit, step):
+def test_each_split_has_the_lines_that_begin_in_it(data, split_size, limit, step):
     source = Dribble(data, step=step)
     for number, records in expected(data, split_size).items():
         assert read(source, Split(number, split_size), limits=limit) == numbered(records)
 
 
 @given(objects, st.integers(1, 70))
-def test_all_shares_together_are_the_object(data, split_size):
+def test_all_splits_together_are_the_object(data, split_size):
     transformer, source = text(), BytesInput(data)
     whole = [value for _, value in flat(transformer.read(source))]
     splits = [Split(number, split_size) for number in range(1, count_splits(len(data), split_size) + 1)]
@@ -77,7 +77,7 @@ def test_all_shares_together_are_the_object(data, split_size):
 
 
 @given(objects, split_sizes, limits, st.data())
-def test_a_share_goes_on_at_any_record_and_from_any_mark(data, split_size, limit, choice):
+def test_a_split_goes_on_at_any_record_and_from_any_mark(data, split_size, limit, choice):
     transformer, source = text(), BytesInput(data)
     split = Split(choice.draw(st.integers(1, count_splits(len(data), split_size))), split_size)
     records = expected(data, split_size)[split.number]
@@ -132,19 +132,19 @@ class Watched(BytesInput):
 S = 1 << 20
 
 
-def test_a_share_asks_for_its_bytes_once_and_no_more_than_it_needs():
+def test_a_split_asks_for_its_bytes_once_and_no_more_than_it_needs():
     source = Watched(b'{"a":"0123456789"}\n' * (3 * S // 19))
     assert len(read(source, Split(2, S), text(format="jsonl", max_record_bytes=100))) == pytest.approx(S / 19, abs=1)
     assert source.asked == [(S - 1, 2 * S + TAIL_BYTES)]
 
 
-def test_a_share_is_read_in_pieces_no_larger_than_a_run_may_be():
+def test_a_split_is_read_in_pieces_no_larger_than_a_run_may_be():
     source = Watched(b"12345678\n" * 100)
     assert len(read(source, Split(2, 450), limits=BatchLimits(size_bytes=64))) == 50
     assert source.largest_read == 64
 
 
-def test_a_share_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lines_end():
+def test_a_split_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lines_end():
     source = Watched(b"x" * 5 * S + b"\nlast")
     assert read(source, Split(2, S)) == []
     assert source.read_bytes <= S + TAIL_BYTES + 1
@@ -152,7 +152,7 @@ def test_a_share_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lin
     assert read(source, Split(6, S)) == [(1, b"last")]
 
 
-def test_a_line_longer_than_a_share_is_read_to_its_end_with_few_requests():
+def test_a_line_longer_than_a_split_is_read_to_its_end_with_few_requests():
     line = b"x" * (9 * S)
     source = Watched(b"first\n" + line + b"\nlast\n")
     assert read(source, Split(1, S), text(max_record_bytes=64_000_000)) == [(1, b"first"), (2, line)]
@@ -160,7 +160,7 @@ def test_a_line_longer_than_a_share_is_read_to_its_end_with_few_requests():
     assert [end for _, end in source.asked[:-1]] == [start for start, _ in source.asked[1:]]
 
 
-def test_a_line_that_is_too_long_is_reported_once_by_the_share_in_which_it_begins():
+def test_a_line_that_is_too_long_is_reported_once_by_the_split_in_which_it_begins():
     data = b"ab\n" + b"x" * 40 + b"\ncd\n"
     found = {number: read(BytesInput(data), Split(number, 8)) for number in range(1, count_splits(len(data), 8) + 1)}
     assert found == {1: [(1, b"ab"), (2, RecordTooLargeError)], 2: [], 3: [], 4: [], 5: [], 6: [(1, b"cd")]}
@@ -168,7 +168,7 @@ def test_a_line_that_is_too_long_is_reported_once_by_the_share_in_which_it_begin
     assert error.byte_offset == 3
 
 
-def test_a_bad_line_says_which_share_and_which_byte_of_the_object():
+def test_a_bad_line_says_which_split_and_which_byte_of_the_object():
     data = b'{"a":1}\n' * 4 + b"oops\n" + b'{"a":1}\n'
     transformer = text(format="jsonl")
     found = [run for run in transformer.read_split(BytesInput(data), Split(3, 16)) if isinstance(run, SkippedRecord)]
@@ -210,7 +210,7 @@ def test_a_format_that_reads_objects_whole_says_so():
         make_transformer(InputOptions(format="csv")).read_split(BytesInput(b"a,b\n"), Split(2, 2))
 
 
-def test_the_format_by_name_reads_shares_too():
+def test_the_format_by_name_reads_splits_too():
     source = BytesInput(b'{"a":1}\n{"a":2}\n', "x.jsonl")
     assert read(source, Split(2, 8), make_transformer(InputOptions(format="auto"))) == [(1, b'{"a":2}')]
 
@@ -220,7 +220,7 @@ def test_the_format_by_name_reads_shares_too():
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd", "snappy", "bzip2", "xz"])
 @pytest.mark.parametrize("split_size", [1, 7, 30, 4096])
-def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_by_share_1(packing, split_size):
+def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_by_split_1(packing, split_size):
     lines = [b"%d" % number for number in range(1000)]
     data = PACK[packing](b"\n".join(lines))
     transformer = text(compression="auto")
@@ -231,7 +231,7 @@ def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_by_share_1(p
         assert read(BytesInput(data, "data.txt"), Split(number, split_size), transformer) == []
 
 
-def test_a_packed_object_resumes_in_share_1():
+def test_a_packed_object_resumes_in_split_1():
     lines = [b"%d" % number for number in range(1000)]
     source = BytesInput(PACK["gzip"](b"\n".join(lines)), "data.txt")
     assert read(source, Split(1, 100), text(compression="auto"), skip=990) == numbered(lines[990:], 991)
@@ -247,7 +247,7 @@ def test_with_compression_none_nothing_is_asked_about_the_objects_beginning():
     assert source.asked[-1] == (0, 10)
 
 
-def test_share_1_of_an_object_whose_name_says_that_it_is_packed_in_an_unknown_way_is_refused_as_the_whole_is():
+def test_split_1_of_an_object_whose_name_says_that_it_is_packed_in_an_unknown_way_is_refused_as_the_whole_is():
     """A position may say that it is split, from a version that did not know the name."""
     source = BytesInput(b"\x04\x22\x4d\x18\x00\xff" * 40, "data.lz4")
     assert not text(compression="auto").can_split(source.key)
@@ -258,7 +258,7 @@ def test_share_1_of_an_object_whose_name_says_that_it_is_packed_in_an_unknown_wa
 # ---- the end of an object is never taken for granted
 
 
-def test_an_object_that_is_shorter_than_listed_is_an_error_for_the_share_that_misses_bytes():
+def test_an_object_that_is_shorter_than_listed_is_an_error_for_the_split_that_misses_bytes():
     class Short(BytesInput):
         def open(self, start=0, end=None):
             whole = BytesInput(self._data[: self.size - 5])
@@ -282,7 +282,7 @@ def test_an_object_that_is_shorter_than_listed_is_an_error_for_the_share_that_mi
         read(source, Split(3, 128))
 
 
-def test_a_mark_behind_the_shares_last_line_means_that_nothing_is_left():
+def test_a_mark_behind_the_splits_last_line_means_that_nothing_is_left():
     data = b"aaaa\nbbbb\ncccc\n"
     assert read(BytesInput(data), Split(1, 4), skip=1, mark=ResumePoint(1, 5)) == []
     assert read(BytesInput(data), Split(3, 6), skip=1, mark=ResumePoint(1, 15)) == []

@@ -686,7 +686,7 @@ def test_a_row_of_another_version_than_the_one_that_was_begun_is_looked_up(rig, 
     assert rig.requests() == {"open": 1, "stat": 1}
 
 
-def test_of_a_split_object_one_finished_share_is_not_all(rig, store):
+def test_of_a_split_object_one_finished_split_is_not_all(rig, store):
     put_lines(store, "a", 300)
     rig.write("a\n")
     rig.open(split_size=1024, prefetch_objects=1)
@@ -778,7 +778,7 @@ def test_a_lookup_that_fails_leaves_the_list_closed_while_its_error_is_kept(rig,
     assert rig.reports.open_streams == 0
 
 
-def test_a_failed_pass_is_begun_again_from_the_first_row(rig, store):
+def test_a_failed_listing_is_begun_again_from_the_first_row(rig, store):
     for name in "abc":
         put_lines(store, name, 1)
     rig.write("a\nb\nc\n")
@@ -903,7 +903,7 @@ def test_when_too_much_waits_the_whole_list_is_read_again(rig, store, monkeypatc
     assert rig.requests() == {"open": 5}
 
 
-def test_a_split_object_of_which_shares_come_back_is_read_in_its_new_version(rig, store):
+def test_a_split_object_of_which_splits_come_back_is_read_in_its_new_version(rig, store):
     native = put_lines(store, "a", 300)
     rig.inventory([line_of(native)])
     rig.open(once=True, split_size=1024, batch_length=4, prefetch_objects=1)

@@ -120,7 +120,7 @@ def test_ranges_that_are_listed_side_by_side_take_their_time_once(asked, seconds
     assert seconds_asked([RangeListing(asked_at=at, answered_at=until) for at, until in asked]) == seconds
 
 
-def test_the_next_pass_goes_to_the_executors_at_once():
+def test_the_next_listing_goes_to_the_executors_at_once():
     store = SortedStore(skewed(3000))
     _, first, _ = listed(store)
     store.calls.clear()

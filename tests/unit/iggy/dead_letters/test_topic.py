@@ -62,7 +62,7 @@ def server():
     ],
     ids=lambda forged: f"{next(iter(forged))}={ascii(next(iter(forged.values())))[:12]}",
 )
-def test_letters_that_this_program_cannot_have_written_are_passed_over(server, forged):
+def test_dead_letters_that_this_program_cannot_have_written_are_passed_over(server, forged):
     message = server.messages("kit", DEAD)[0]
     dead_letter = read_dead_letter(message, "kit")
     assert isinstance(dead_letter, StoredDeadLetter)

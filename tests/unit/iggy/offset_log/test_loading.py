@@ -292,7 +292,7 @@ def test_progress_of_an_earlier_generation_says_nothing_of_the_next_one():
     assert state_of(*log, *again)[0] == {("a", 0): ("v1", 3, 3, 0, None)}
 
 
-def test_what_is_settled_is_not_changed_by_late_progress():
+def test_what_is_final_is_not_changed_by_late_progress():
     done = position("a", 3, total=3)
     log = [
         *START,

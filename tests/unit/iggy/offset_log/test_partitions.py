@@ -281,7 +281,7 @@ def test_a_partition_that_ends_before_the_anchor_is_a_persons_hand(left, said):
         rig.read()
 
 
-def test_a_topic_made_anew_is_a_persons_hand():
+def test_a_topic_made_again_is_a_persons_hand():
     for change in ({"topic_id": 99}, {"created_at": 99}):
         rig = anchored()
         rig.state.topics[PARTITION] = attrs.evolve(rig.state.topics[PARTITION], **change)

@@ -352,7 +352,7 @@ def test_a_range_of_a_store_that_bounds_pages_is_asked_for_to_its_end():
     assert (result.keys, result.exhausted, store.shown) == (0, True, 20)
 
 
-def test_a_second_pass_over_a_store_that_bounds_pages_is_shown_no_key_twice():
+def test_a_second_listing_over_a_store_that_bounds_pages_is_shown_no_key_twice():
     keys = [f"{number:05d}" for number in range(1000)]
     _, first = listed(SortedStore(keys), concurrency=4)
     store = BoundedStore(keys)
