@@ -27,7 +27,7 @@ import typer.main  # noqa: E402
 from framework import errors  # noqa: E402
 from framework.cli.app import make_app  # noqa: E402
 from framework.cli.config import schema_text  # noqa: E402
-from framework.cli.reference import reference_page  # noqa: E402
+from framework.cli.reference import reference_page, transforms_page  # noqa: E402
 from framework.discovery.feed import ObjectFeed  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey  # noqa: E402
@@ -39,6 +39,7 @@ from framework.task.object_store import StoreSourceTask  # noqa: E402
 from framework.testing import kit  # noqa: E402, F401  # it knows every law
 from framework.testing.kit.law import LAWS  # noqa: E402
 from framework.testing.rig import SourceRig  # noqa: E402
+from framework.transform import Transform, TransformBatch, TransformContext  # noqa: E402
 from framework.transformer import ObjectInput, ReadStream, Transformer  # noqa: E402
 from gcs_source.task import GcsSourceConfig  # noqa: E402
 from s3_source.demo import demo  # noqa: E402
@@ -62,6 +63,8 @@ ADVICE: Mapping[str, str] = {
     "recover before you send again.",
     "SkippableError": "Correct the object, or let the source skip it: `[errors] tolerance`.",
     "RecordError": 'Correct the object, or set `tolerance = "skip_record"`.',
+    "RecordTransformError": 'Correct the object or the transform, or set `tolerance = "skip_record"`; then '
+    "`dead-letter replay` applies the transforms again.",
     "RecordTooLargeError": "Raise `[input] max_record_bytes` if it is below the limit of 64,000,000 bytes; otherwise Iggy "
     "cannot store the record.",
     "ObjectError": "Correct or remove the object, or set a tolerance: then its rest is skipped and counted.",
@@ -95,6 +98,7 @@ ADVICE: Mapping[str, str] = {
         "Nothing if you started the other instance on purpose. Otherwise stop it: the message names its host and process."
     ),
     "SourceRunningError": "Stop the other instance. If its machine is dead, try again in a minute.",
+    "TransformContractError": "Correct the transform that the message names: it may change and drop records, and nothing else.",
     "TooManySkippedError": "Look at the object that it names. If `[input] format` is wrong, correct it. If it is right, raise "
     "the limit that the message names, or filter the object with `[discovery] exclude`.",
     "ReaderFailedError": "Look at its cause (`__cause__`), which is the error to act on.",
@@ -152,6 +156,9 @@ CONTRACTS: tuple[type, ...] = (
     Transformer,
     ObjectInput,
     ReadStream,
+    Transform,
+    TransformBatch,
+    TransformContext,
     ObjectFeed,
     OffsetManager,
     OffsetManagerEntry,
@@ -190,7 +197,7 @@ _CONTRACTS_HEAD = f"""\
 
 {_WRITTEN_BY}
 
-The classes that authors of sources, formats and stores subclass, fill or call. **Abstract** methods are required; the
+The classes that authors of sources, formats, transforms and stores subclass, fill or call. **Abstract** methods are required; the
 others have a default. Methods that only the framework calls are not listed.
 [Architecture](../concepts/architecture.md) shows how the classes work together,
 [write a source](../guides/write-a-source.md) how to use them.
@@ -504,6 +511,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/contracts.md": contracts_page,
     "docs/reference/command-line.md": command_page,
     "docs/reference/configuration.md": reference_page,
+    "docs/reference/transforms.md": transforms_page,
     "docs/reference/s3-source.schema.json": lambda: schema_text("s3_source", S3SourceConfig),
     "docs/reference/gcs-source.schema.json": lambda: schema_text("gcs_source", GcsSourceConfig),
 }

@@ -1,18 +1,20 @@
 """A framework for sources that read cloud storage and deliver every record to Apache Iggy exactly once, in order.
 
-    bucket -> listing -> discovery -> iterator -> transformer -> bounded queue -> sender -> Iggy data topic
-                            ^                                                        | confirmed, then
-                            +---------------- offsets  <------- Iggy offsets topic <-+
+    bucket -> listing -> discovery -> iterator -> transformer -> transforms -> bounded queue -> sender -> Iggy data topic
+                            ^                                                                      | confirmed, then
+                            +----------------------- offsets  <------- Iggy offsets topic <--------+
 
-The four contracts lie on the surface; every mechanism is one package deeper. Imports go one way, from the bottom of
+The five contracts lie on the surface; every mechanism is one package deeper. Imports go one way, from the bottom of
 this list to its top:
 
     errors         every error, grouped by how to react to it
     model/         values: objects, batches, positions, splits, key ranges, message ids
     transformer    contract: bytes of an object -> records; the formats themselves are in `transformers`
+    transform      contract: records -> records as they are sent; the built-in ones are in `transforms`
     store          contract: a bucket's pages, and ranged streams of an object
     storage/       access to a store: retries, resuming streams, checks; `storage/listing`: parallel listing
     config/        the typed configuration: sections, options, substitution, templates, formats by name
+    transforms/    the transforms of `[[transforms]]`: fields, filters, headers, timestamps, converters
     offsets/       OffsetManager, the table of positions, watermark, listing hints
     discovery/     which objects, in which order, to which partition; `discovery/key_list`: supplied lists
     pipeline/      object reader, bounded queue, sender, error budget, dead letters
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from framework.store import ListPage, ObjectStore
     from framework.task import AbstractSourceTask, SourceContext
     from framework.task.object_store import StoreSourceTask
+    from framework.transform import Transform, TransformBatch, TransformContext
     from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadBatch, ReadStream, Transformer
 
 _HOMES = {
@@ -90,6 +93,9 @@ _HOMES = {
     "StoreRecordIterator": "framework.iterator.object_store",
     "StoreSourceTask": "framework.task.object_store",
     "TopicPartition": "framework.model.objects",
+    "Transform": "framework.transform",
+    "TransformBatch": "framework.transform",
+    "TransformContext": "framework.transform",
     "Transformer": "framework.transformer",
     "main": "framework.cli",
     "make_transformer": "framework.config.formats",
@@ -135,6 +141,9 @@ __all__ = [  # explicit: a type checker cannot compute it
     "StoreRecordIterator",
     "StoreSourceTask",
     "TopicPartition",
+    "Transform",
+    "TransformBatch",
+    "TransformContext",
     "Transformer",
     "main",
     "make_transformer",

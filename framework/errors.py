@@ -9,7 +9,8 @@
     |       `-- UnknownOutcomeError    a send whose records may or may not be stored: recover, never just send again
     |-- SkippableError                 a bad record or object; `errors.tolerance` decides
     |   |-- RecordError                a bad record; the rest of the object is readable  (ValueError)
-    |   |   `-- RecordTooLargeError    longer than `input.max_record_bytes` or than Iggy can store
+    |   |   |-- RecordTooLargeError    longer than `input.max_record_bytes` or than Iggy can store
+    |   |   `-- RecordTransformError   readable, but a transform cannot handle it
     |   `-- ObjectError                the rest of the object is unreadable
     |       |-- CorruptObjectError     does not match its format  (ValueError)
     |       |   `-- TruncatedObjectError   shorter than listed, or its end is missing  (EOFError)
@@ -31,6 +32,7 @@
         |   |-- PositionMismatchError  a position made with other options (format, chunk size ...)
         |   |-- SourceRunningError     another instance of this source is running
         |   `-- SourceTakenOverError   another instance of this source took over from this one
+        |-- TransformContractError     a transform returned what cannot come from its records
         |-- TooManySkippedError        more bad data than `[errors]` allows: most likely a wrong format
         |-- ReaderFailedError          the reader thread failed; its cause is in `__cause__`
         |-- TaskClosedError            used before start or after stop  (ValueError)
@@ -150,6 +152,13 @@ class RecordTooLargeError(RecordError):
     """A record exceeds `input.max_record_bytes` or the limit of an Iggy message (64,000,000 bytes)."""
 
 
+class RecordTransformError(RecordError):
+    """The format could read a record, and a transform could not handle it.
+
+    Its dead letter holds the record as the format gave it, before the transforms.
+    """
+
+
 class ObjectError(SkippableError):
     """The rest of an object is unreadable."""
 
@@ -265,6 +274,10 @@ class SourceRunningError(PositionError):
 
 class SourceTakenOverError(PositionError):
     """Another instance of this source was started with `--take-over`; this instance ends."""
+
+
+class TransformContractError(FatalError):
+    """A transform returned more records than it was given, others, or in another order."""
 
 
 class TooManySkippedError(FatalError):

@@ -7,12 +7,12 @@ source that is not an object store subclasses `AbstractSourceRecordIterator` ins
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import attrs
 
-from framework.errors import ListingError, ObjectNotFoundError, RetriableError
+from framework.errors import ConfigError, ListingError, ObjectNotFoundError, RetriableError
 from framework.model.objects import NativeObject, length_only
 from framework.transformer import ReadStream
 
@@ -201,6 +201,22 @@ class ObjectStore(abc.ABC):
             if self.ordered:  # a key sorts before all longer keys that begin with it
                 break
         raise ObjectNotFoundError("there is no such object", location=f"{self.scheme}://{self.bucket}/{key}")
+
+    def metadata(self, native: NativeObject) -> Mapping[str, str]:
+        """Return the metadata of exactly the listed version: `content-type`, and `meta:NAME` for each of the user's own.
+
+        Makes a single request; blocks. Called once per object, and only when a transform asks for metadata. By default a
+        store gives none.
+
+        Raises:
+            ObjectNotFoundError, ObjectChangedError: the listed version is gone.
+            ConfigError: this store gives no metadata.
+            RetriableError, AccessDeniedError, CredentialsError: as their names say.
+        """
+        raise ConfigError(
+            f"{self.scheme}://{self.bucket}/{native.key}: this store gives no metadata of objects; leave the headers from "
+            "metadata and content type out of [[transforms]]"
+        )
 
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
         """Return the `version` that a listing gives an object with this etag and last-modified.

@@ -52,7 +52,7 @@ from framework.store import ListPage
 from framework.transformer import ReadStream
 from gcs_source.config import LARGEST_PAGE, GcsConfig, customer_key
 from gcs_source.errors_map import Failed, from_answer, translate
-from gcs_source.pages import FIELDS, ITEM_FIELDS, offsets, parse_object, parse_page, resume
+from gcs_source.pages import FIELDS, ITEM_FIELDS, offsets, parse_metadata, parse_object, parse_page, resume
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -147,6 +147,22 @@ class GcsStore(HttpStore):
             raise
         self._bucket_seen = True
         return parse_object(body, self.bucket)
+
+    @override
+    def metadata(self, native: NativeObject) -> Mapping[str, str]:
+        asked = {"fields": "contentType,metadata,generation", "generation": native.version, **self._payer}
+        failed = self._failed("objects.get", native.key)
+        try:
+            body, _ = self._get(f"{self._objects}/{quote(native.key, safe='')}", asked, failed)
+        except ObjectNotFoundError:
+            now = self.stat(native.key)  # raises when there is none
+            if now.version == native.version:
+                raise
+            raise ObjectChangedError(
+                f"it was overwritten after it was listed (generation {now.version}, listed {native.version})",
+                location=native.location,
+            ) from None
+        return parse_metadata(body, native)
 
     def _check_bucket(self) -> None:
         """Raise if the bucket is missing, which only Google's 404 tells. Asks once."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from framework.errors import ListingError, StoreUnavailableError
+from framework.errors import ListingError, ObjectChangedError, StoreUnavailableError
 from framework.model.objects import NativeObject
 from framework.storage.listing.keyspace import MAX_KEY_BYTES
 from framework.storage.timestamps import milliseconds, server_time_ms
@@ -111,6 +111,34 @@ def parse_object(body: bytes, bucket: str) -> NativeObject:
         return _native(_decode_item(body), bucket)
     except (msgspec.DecodeError, ValueError) as exc:
         raise StoreUnavailableError(f"gs://{bucket}: the description of an object cannot be read ({exc})") from exc
+
+
+class Metadata(msgspec.Struct, rename="camel"):
+    """The metadata of an object's description."""
+
+    content_type: str = ""
+    generation: str = ""
+    metadata: dict[str, str] = {}
+
+
+def parse_metadata(body: bytes, native: NativeObject) -> dict[str, str]:
+    """Parse the metadata in the description of an object, as `ObjectStore.metadata` names them.
+
+    Raises:
+        ObjectChangedError: it is the description of another generation.
+        StoreUnavailableError: the body is truncated, or not a description.
+    """
+    try:
+        found = msgspec.json.decode(body, type=Metadata)
+    except (msgspec.DecodeError, ValueError) as exc:
+        raise StoreUnavailableError(f"{native.location}: its description cannot be read ({exc})") from exc
+    if found.generation != native.version:
+        raise ObjectChangedError(
+            f"it was overwritten after it was listed (generation {found.generation}, listed {native.version})",
+            location=native.location,
+        )
+    own = {f"meta:{name.lower()}": value for name, value in found.metadata.items()}
+    return {"content-type": found.content_type, **own}
 
 
 def _native(item: Item, bucket: str) -> NativeObject:

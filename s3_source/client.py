@@ -41,7 +41,16 @@ from framework.store import ListPage
 from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key
 from s3_source.errors_map import MAKING, Failed, from_code, translate
-from s3_source.pages import EMPTY_ANSWER, REPLACEMENT, check_version, checksum_in, condition_of, parse_page, version_of
+from s3_source.pages import (
+    EMPTY_ANSWER,
+    REPLACEMENT,
+    bare_etag,
+    check_version,
+    checksum_in,
+    condition_of,
+    parse_page,
+    version_of,
+)
 from s3_source.signing import Credentials, Signer, error_fields, template_of
 
 if TYPE_CHECKING:
@@ -207,6 +216,23 @@ class S3Store(HttpStore):
             modified_ms=modified_ms,
             storage_class=answer.get("StorageClass", "STANDARD"),  # a HEAD leaves out what a listing names
         )
+
+    @override
+    def metadata(self, native: NativeObject) -> Mapping[str, str]:
+        """One HEAD of the listed ETag."""
+        self._check_open()
+        etag = native.version.rpartition("@")[0]
+        pinned = {"IfMatch": f'"{etag}"'} if etag else {}
+        try:
+            answer: dict[str, Any] = self._client.head_object(
+                Bucket=self.bucket, Key=native.key, **pinned, **self._get_options
+            )
+        except Exception as error:
+            raise translate(error, self._failed("HeadObject", native.key)) from error
+        if etag and bare_etag(answer.get("ETag", "")) != etag:  # a store that does not look at the condition
+            raise ObjectChangedError("it was overwritten after it was listed", location=native.location)
+        own = {f"meta:{name.lower()}": value for name, value in answer.get("Metadata", {}).items()}
+        return {"content-type": answer.get("ContentType", ""), **own}
 
     def _check_bucket(self) -> None:
         """Raise if the bucket is missing, which the answer to a HEAD does not tell. Asks once."""

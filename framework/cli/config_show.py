@@ -58,10 +58,14 @@ def show_config(task_class: type[AbstractSourceTask], file: ConfigFile, *, with_
         for option in shown_options(type(loaded.config), loaded.merged, str(loaded.config.iggy.server()), path)
         if with_defaults or option.origins != ("default",)
     ]
+    entries = loaded.merged.values.get("transforms")
+    transforms: list[dict[str, object]] = [dict(entry) for entry in entries] if isinstance(entries, list) else []
     if as_json:
-        sys.stdout.write(f"{json.dumps(_as_json(shown), indent=2)}\n")
+        found: dict[str, object] = {**_as_json(shown), **({"transforms": _plain(transforms)} if transforms else {})}
+        sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
     else:
-        sys.stdout.write("".join(f"{printable(line)}\n" for line in _lines(shown)))
+        lines = [*_lines(shown), *_transform_lines(transforms)]
+        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return EXIT_DONE
 
 
@@ -130,6 +134,14 @@ def _lines(shown: list[ShownOption]) -> Iterator[str]:
             yield f"[{section}]"
         line = f"{option.name} = {option.text}" if option.text else f"# {option.name} ="
         yield f"{line:<{width}}  # {', '.join(option.origins)}"
+
+
+def _transform_lines(transforms: list[dict[str, object]]) -> Iterator[str]:
+    """Yield the list of transforms as TOML, as it was written. It holds no secrets."""
+    for entry in transforms:
+        yield ""
+        yield "[[transforms]]"
+        yield from (f"{name} = {toml_value(value)}" for name, value in entry.items())
 
 
 def _as_json(shown: list[ShownOption]) -> dict[str, dict[str, Any]]:

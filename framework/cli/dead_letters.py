@@ -215,6 +215,8 @@ def replay_dead_letters(
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
+    if counts.filtered:
+        lines.append(f"filtered by the transforms: {counted(counts.filtered, 'record')}")
     if counts.reopened:
         objects = counted(counts.reopened, "object")
         lines.append(f"the next run resumes {objects}, each from its first missing record")

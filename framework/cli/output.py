@@ -168,6 +168,7 @@ class Output:
             "bytes_total": progress.bytes_total,
             "records": progress.records,
             "records_per_second": round(self._rate.records_per_second),
+            "records_filtered": progress.records_filtered,
             "bad_records": progress.skipped,
             "bad_objects": progress.failed,
         }
@@ -290,7 +291,14 @@ class _ConsoleHandler(_OneSentence, logging.Handler):
 
 def _figures(progress: Progress) -> tuple[int, ...]:
     """Return the figures whose change is worth a new line; the listings of an idle source are not."""
-    return (progress.objects_done, progress.bytes_done, progress.records, progress.skipped, progress.failed)
+    return (
+        progress.objects_done,
+        progress.bytes_done,
+        progress.records,
+        progress.records_filtered,
+        progress.skipped,
+        progress.failed,
+    )
 
 
 def _take_over_logging(handler: logging.Handler, level: int) -> list[Callable[[], None]]:

@@ -62,6 +62,8 @@ def progress_text(progress: Progress, rate: Rate) -> str:
     objects = f"{progress.objects_done:,}{total}" if total else counted(progress.objects_done, "object")
     parts = [objects, _bytes(progress), counted(progress.records, "record")]
     parts.append(f"{rate.records_per_second:,.0f}/s")
+    if progress.records_filtered:
+        parts.append(f"{progress.records_filtered:,} filtered")
     if progress.skipped:
         parts.append(counted(progress.skipped, "bad record"))
     if progress.failed:

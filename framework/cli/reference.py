@@ -11,15 +11,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from framework.config.loading import limits_text
 from framework.config.option import Option, options_of, sections_of
 from framework.config.sections import SourceCommonConfig
 from framework.config.toml_text import default_text
+from framework.config.transforms import SHIPPED, transform_class
+from framework.config.values import is_list, table_class
 from framework.engine.metrics import reference_rows
+from framework.transforms.values import KeyPattern, ValuePattern
 
 PAGE = Path("docs/reference/configuration.md")
 STORE_SECTIONS = {"s3": "s3_source.config:S3Config", "gcs": "gcs_source.config:GcsConfig"}
@@ -85,20 +89,27 @@ topic = "orders"
 """
 
 
+_TRANSFORMS_TEXT = """\
+## `[[transforms]]`
+
+What happens to each record between its format and Iggy, in the order of the file: see [transforms](transforms.md).
+"""
+
+
 def reference_page() -> str:
     """Return the whole page, in Markdown."""
-    sections = dict(sections_of(SourceCommonConfig))
-    ordered: dict[str, type] = {"source": sections.pop("source")}
+    common = dict(sections_of(SourceCommonConfig))
+    ordered: dict[str, type] = {"source": common.pop("source")}
     for name, path in STORE_SECTIONS.items():
         module, _, attribute = path.partition(":")
         ordered[name] = getattr(importlib.import_module(module), attribute)
-    ordered |= sections
+    ordered |= common
     first, *others = STORE_SECTIONS
     texts = (
         section_text(name, cls, like=(first, ordered[first]) if name in others else None)
         for name, cls in ordered.items()
     )
-    return "\n".join([_HEAD, *texts, _metrics_text()])
+    return "\n".join([_HEAD, *texts, _TRANSFORMS_TEXT, _metrics_text()])
 
 
 def _metrics_text() -> str:
@@ -157,6 +168,62 @@ def _meaning(option: Option) -> str:
     for value, current in option.metadata.former_values.items():
         old += f' `"{current}"` was formerly `"{value}"`.'
     return " ".join(option.metadata.doc.split()) + old
+
+
+_TRANSFORMS_HEAD = """\
+# Transforms
+
+<!-- Written by `python docs/generate.py`. Change the options in the code, not this page. -->
+
+Each entry of `[[transforms]]` has a `type`, its own options, and `enabled` (`true` by default). They apply in the order of the
+file. [Transform records](../guides/transform-records.md) has an example of each, and the rules that all follow.
+"""
+
+
+def transforms_page() -> str:
+    """Return the page of the shipped transforms, in Markdown."""
+    lines = [_TRANSFORMS_HEAD]
+    shared: dict[type, int] = {}
+    for name in SHIPPED:
+        for table in set(_tables_of(transform_class(name).options_class)):
+            shared[table] = shared.get(table, 0) + 1
+    own = {table for table, count in shared.items() if count == 1 and table not in _ALWAYS_SHARED}
+    for name in SHIPPED:
+        transform = transform_class(name)
+        lines += [f"## `{name}`", "", inspect.cleandoc(transform.__doc__ or ""), ""]
+        options = options_of(transform.options_class)
+        lines += _table(options) if options else ["It has no options.", ""]
+        for option in options:
+            inner = table_class(option.type)
+            if inner is not None and inner in own:
+                lines += [f"Each of `{option.name}`:" if is_list(option.type) else f"`{option.name}`:", ""]
+                lines += _table(options_of(inner))
+    lines += ["## Values and patterns", ""]
+    for table in sorted(shared.keys() - own, key=lambda cls: cls.__name__):
+        lines += [f"### {_words(table)}", "", inspect.cleandoc(table.__doc__ or ""), "", *_table(options_of(table))]
+    return "\n".join(lines)
+
+
+_ALWAYS_SHARED = (KeyPattern, ValuePattern)
+
+
+def _words(cls: type) -> str:
+    """Return `FieldValue` as `Field value`."""
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda found: f" {found[1].lower()}", cls.__name__)
+
+
+def _tables_of(cls: type) -> Iterator[type]:
+    """Yield the classes of the tables inside an options class, and inside those."""
+    for option in options_of(cls):
+        inner = table_class(option.type)
+        if inner is not None:
+            yield inner
+            yield from _tables_of(inner)
+
+
+def _table(options: Iterable[Option]) -> list[str]:
+    rows = [_row(option) for option in sorted(options, key=lambda item: not item.required)]
+    return ["| option | type | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

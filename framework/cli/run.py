@@ -245,6 +245,10 @@ def place_of(config: SourceCommonConfig) -> str:
 def _summary(progress: Progress, dead_letters: str | None) -> None:
     before = f"; {counted(progress.done_before, 'object')} done before" if progress.done_before else ""
     log.info("sent %s of %s%s", counted(progress.records, "record"), counted(progress.delivered, "object"), before)
+    if progress.records_filtered:
+        level = logging.INFO if progress.records else logging.WARNING
+        every = "" if progress.records or progress.skipped else ": every record that was read"
+        log.log(level, "filtered by the transforms: %s%s", counted(progress.records_filtered, "record"), every)
     if progress.skipped or progress.failed or progress.vanished:
         parts = [
             *([f"{counted(progress.skipped, 'bad record')}"] if progress.skipped else []),

@@ -17,20 +17,23 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import attrs
 
 from framework.config.layers import INCLUDE, Layer, Merged, environment_layers, file_layers, merge, setting_layers
 from framework.config.option import Option, nearest, options_of, sections_of, subsections_of
 from framework.config.substitution import Substitution
+from framework.config.transforms import TransformConfig, known_transforms, transform_class
 from framework.config.values import (
     InvalidValueError,
     LiteralText,
     SubstitutedText,
     flat_table,
+    is_list,
     is_table,
     strict_converter,
+    table_class,
 )
 from framework.errors import ConfigError
 
@@ -140,6 +143,8 @@ class _Unusable:
 
 
 _UNUSABLE: Any = _Unusable()
+_TRANSFORMS = {"transforms": TransformConfig}
+"""The list of transforms, which stands beside the sections."""
 
 
 class _Reading:
@@ -174,8 +179,10 @@ class _Reading:
         sections = sections_of(cls)
         self._owners = {option.name: name for name, section in sections.items() for option in options_of(section)}
         known = subsections_of(cls)
-        self._unknown(mapping, known, place="")
-        return self._checked(cls, self._inner(mapping, known, place=""), place="")
+        transforms = _TRANSFORMS if _has_transforms(kind) else {}
+        self._unknown(mapping, {**known, **transforms}, place="")
+        values: dict[str, Any] = {name: self._transforms(mapping.get(name, [])) for name in transforms}
+        return self._checked(cls, values | self._inner(mapping, known, place=""), place="")
 
     def _inner(self, mapping: Mapping[str, object], sections: Mapping[str, type], *, place: str) -> dict[str, Any]:
         """Return the sections in a mapping, by the names of their fields."""
@@ -199,12 +206,85 @@ class _Reading:
         values = {option.name: self._option(mapping, option, place) for option in options.values()}
         return self._checked(cls, values | self._inner(mapping, inner, place=name), place=place)
 
+    def _transforms(self, entries: object) -> Any:
+        """Return the entries of `[[transforms]]`, each with the options of its type."""
+        if not isinstance(entries, (list, tuple)):
+            self.mistakes.append(
+                'transforms: must be a list: write [[transforms]], then type = "add_fields" or another'
+            )
+            return _UNUSABLE
+        found: list[TransformConfig | None] = [
+            self._transform(entry, f"transforms[{number}]") for number, entry in enumerate(entries)
+        ]
+        return _UNUSABLE if None in found else tuple(found)
+
+    def _transform(self, entry: object, place: str) -> TransformConfig | None:
+        if not isinstance(entry, Mapping):
+            self.mistakes.append(f"{place}: must be a table")
+            return None
+        name, known = entry.get("type"), known_transforms()
+        if not isinstance(name, str) or name not in known:
+            guess = nearest(name, known) if isinstance(name, str) else None
+            advice = f'did you mean "{guess}"?' if guess else f"known are {', '.join(known)}"
+            what = f'type = "{name}": unknown transform' if isinstance(name, str) else "type: missing"
+            self.mistakes.append(f"{place}.{what}; {advice}")
+            return None
+        enabled = entry.get("enabled", True)
+        if not isinstance(enabled, bool):
+            self.mistakes.append(f"{place}.enabled: must be true or false")
+        try:
+            options_class = transform_class(name).options_class
+        except ConfigError as exc:
+            self.mistakes.extend(f"{place}.type: {mistake}" for mistake in exc.mistakes)
+            return None
+        content = {key: value for key, value in entry.items() if key not in {"type", "enabled"}}
+        before = len(self.mistakes)
+        options: object = self._table(content, options_class, f"{place}.")
+        if len(self.mistakes) > before:
+            return None
+        return TransformConfig(type=name, enabled=bool(enabled), options=options, place=f"{place} ({name})")
+
+    def _table(self, content: object, cls: type[T], place: str) -> T:
+        """Return a table inside a list, by the options of its class; `place` ends with a dot.
+
+        A class may have `FLAGS`: names of options that can be written as a text in place of the table.
+        """
+        if isinstance(content, str) and content in getattr(cls, "FLAGS", ()):
+            content = {content: True}
+        if not isinstance(content, Mapping):
+            self.mistakes.append(f"{place[:-1]}: must be a table")
+            return cast("T", _UNUSABLE)
+        options = {option.name: option for option in options_of(cls)}
+        self._unknown(content, options, place=place)
+        values = {option.name: self._option(content, option, place) for option in options.values()}
+        return self._checked(cls, values, place=place)
+
+    def _tables(self, value: object, option: Option, place: str) -> Any:
+        """Return the value of an option that is a table, or a list of tables."""
+        kind = table_class(option.type)
+        assert kind is not None
+        if not is_list(option.type):
+            return self._table(value, kind, f"{place}{option.name}.")
+        if not isinstance(value, (list, tuple)):
+            self.mistakes.append(f"{place}{option.name}: must be a list of tables")
+            return _UNUSABLE
+        found: tuple[object, ...] = tuple(
+            self._table(item, kind, f"{place}{option.name}[{at}].") for at, item in enumerate(value)
+        )
+        try:
+            _check_limits(found, option)
+        except InvalidValueError as mistake:
+            self.mistakes.append(f"{place}{option.name}: {mistake}")
+        return found
+
     def _option(self, given: Mapping[str, object], option: Option, place: str) -> Any:
         if option.name not in given:
             if option.required:
                 self.mistakes.append(f"{place}{option.name}: missing")
                 return _UNUSABLE
             return option.default
+        if table_class(option.type) is not None:
+            return self._tables(given[option.name], option, place)
         known = len(self.mistakes)
         value = self._substituted(given[option.name], f"{place}{option.name}")
         if len(self.mistakes) > known:
@@ -311,6 +391,11 @@ class _Reading:
             if len(secret) >= _SHORTEST_MASKED and secret not in self._words:
                 mistake = mistake.replace(secret, "***")
         return mistake
+
+
+@functools.cache
+def _has_transforms(cls: type) -> bool:
+    return any(field.name in _TRANSFORMS for field in attrs.fields(cls))
 
 
 @functools.cache

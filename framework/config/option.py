@@ -192,7 +192,14 @@ def _kinds(cls: type) -> dict[str, tuple[Any, str]]:
     return {name: (hints[name], type_text(hints[name])) for name in names}
 
 
-_PLAIN_TEXTS = {str: "text", int: "whole number", float: "number", bool: "true or false", bytes: "text"}
+_PLAIN_TEXTS = {
+    str: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    bytes: "text",
+    Any: "any value",
+}
 
 
 def type_text(kind: Any) -> str:
@@ -207,6 +214,8 @@ def type_text(kind: Any) -> str:
         return "table of texts"
     if origin is Union or (origin is not None and origin.__name__ == "UnionType"):
         return " or ".join(type_text(argument) for argument in arguments if argument is not type(None))
+    if isinstance(kind, type) and attrs.has(kind):
+        return "table"
     return _PLAIN_TEXTS.get(kind, getattr(kind, "__name__", str(kind)))
 
 

@@ -22,6 +22,7 @@ from framework.config.globs import compile_globs
 from framework.config.iggy_address import TRANSPORTS, IggyAddress, Login, Tls, iggy_address
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option, sections_of
+from framework.config.transforms import TransformConfig, order_errors
 from framework.errors import ConfigError
 from framework.transformer import (
     COMPRESSIONS,
@@ -716,6 +717,7 @@ class SourceCommonConfig:
     runner: RunnerSection = attrs.field(factory=RunnerSection)
     spark: SparkSection = attrs.field(factory=SparkSection)
     errors: ErrorsSection = attrs.field(factory=ErrorsSection)
+    transforms: tuple[TransformConfig, ...] = ()
     log: LogSection = attrs.field(factory=LogSection)
     metrics: MetricsSection = attrs.field(factory=MetricsSection)
 
@@ -740,6 +742,7 @@ class SourceCommonConfig:
                 "in the partition that its key names; leave one of the two out"
             )
         yield from self._name_errors()
+        yield from order_errors(self.transforms)
         if topic == self.offsets_topic:
             yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
         letters = self.errors.dead_letter_topic

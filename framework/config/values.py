@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timezone
 from typing import Annotated, Any, Union, get_args, get_origin
 
+import attrs
 import cattrs
 
 from framework.config.option import Unit
@@ -177,6 +178,14 @@ def unit_of(kind: Any) -> str | None:
 def is_list(kind: Any) -> bool:
     """Return whether the type is a list."""
     return get_origin(kind) in {list, tuple}
+
+
+def table_class(kind: Any) -> type | None:
+    """Return the class of a table, or of the tables in a list; None for another type."""
+    item = get_args(kind)[0] if is_list(kind) else kind
+    members = union_members(item)
+    item = members[0] if len(members) == 1 else item
+    return item if isinstance(item, type) and attrs.has(item) else None
 
 
 def is_table(kind: Any) -> bool:

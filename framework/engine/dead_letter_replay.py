@@ -7,34 +7,38 @@ searches the partitions for dead letters that were sent but not marked. It start
 noted before it sent. Replayed records have their own ids: no recovery takes them for records of their objects. They
 have no position either, so they are not sent to a topic that may lose them.
 
-A dead letter about a record sends that record. A dead letter about the rest of an object sends nothing: it reopens the object's
-position, and the next run resumes where the object failed.
+A dead letter about a record sends that record, after the configured transforms. A dead letter about the rest of an object
+sends nothing: it reopens the object's position, and the next run resumes where the object failed.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
+import numpy as np
 
 from framework.discovery.routing import Router
 from framework.engine.admin import reopen_objects
-from framework.errors import IggyTopicError, ObjectError, RecordError, SkippableError
+from framework.errors import IggyTopicError, ObjectError, RecordError, RecordTransformError, SkippableError
 from framework.iggy import wire
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ReplayMarker, StoredDeadLetter
-from framework.iggy.headers import REPLAY_HEADER, encode_headers, provenance
+from framework.iggy.headers import REPLAY_HEADER, encode_headers, merge_headers, provenance
 from framework.iggy.named_topics import topic_refusal
 from framework.iggy.offset_log.partitions import hold_back_of
 from framework.iggy.reader import read_partition
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
-from framework.model.message_ids import dead_letter_hash64, message_id
+from framework.model.headers import HeaderValue
+from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerKey
-from framework.transformer import BatchLimits
+from framework.transform import TransformContext
+from framework.transformer import BatchLimits, PayloadBatch
 
 if TYPE_CHECKING:
     from framework.engine.session import Session
@@ -57,12 +61,14 @@ class ReplayCounts:
 
     Attributes:
         sent: records sent.
+        filtered: records that a transform filtered: there is nothing to send.
         found: records that an earlier, killed replay had already sent.
         reopened: objects that the next start resumes.
         bad: dead letters that remain: error message -> count.
     """
 
     sent: int = 0
+    filtered: int = 0
     found: int = 0
     reopened: int = 0
     bad: dict[str, int] = attrs.field(factory=dict)
@@ -77,6 +83,8 @@ class ReplayCounts:
 class _Remade:
     dead_letter: StoredDeadLetter
     payload: bytes = attrs.field(repr=length_only)
+    headers: Mapping[str, HeaderValue] = attrs.field(factory=dict, repr=False)
+    timestamp_us: int = 0
 
 
 class DeadLetterReplay:
@@ -102,6 +110,7 @@ class DeadLetterReplay:
         self._may_be_lost = may_be_lost
         self._checked: set[str] = set()
         self._refusals: dict[str, str | None] = {}
+        self._filtered: list[StoredDeadLetter] = []
         self.counts = ReplayCounts()
 
     def run(self, dead_letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> ReplayCounts:
@@ -124,6 +133,8 @@ class DeadLetterReplay:
         waiting = self._found(records, notes)
         for group in self._groups(self._remade(waiting)):
             self._send(group)
+        self._mark(self._filtered)
+        self.counts.filtered = len(self._filtered)
         self._reopen([dead_letter for dead_letter in dead_letters if dead_letter.kind == "object"])
         return self.counts
 
@@ -166,6 +177,10 @@ class DeadLetterReplay:
             self._session,
             lambda entry: (entry.bucket, entry.key, entry.split_number, entry.version, entry.records_done) in places,
         )
+        self._mark(dead_letters)
+
+    def _mark(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
+        """Mark dead letters as replayed."""
         for at in range(0, len(dead_letters), BATCH_SIZE):
             self._box.replayed(dead_letters[at : at + BATCH_SIZE])
 
@@ -190,8 +205,7 @@ class DeadLetterReplay:
                 if REPLAY_HEADER in message.headers and message.message_id in suspects:
                     found.add(message.message_id)
         done = [dead_letter for dead_letter in dead_letters if self._id(dead_letter) in found]
-        for at in range(0, len(done), BATCH_SIZE):
-            self._box.replayed(done[at : at + BATCH_SIZE])
+        self._mark(done)
         self.counts.found = len(found)
         return [dead_letter for dead_letter in dead_letters if self._id(dead_letter) not in found]
 
@@ -219,13 +233,63 @@ class DeadLetterReplay:
             wanted = list(group)
             native = self._as_it_was(bucket, key, version)
             read = self._from_object(native, wanted) if native is not None else {}
+            context = self._context(wanted[0], native)
             for dead_letter in wanted:
                 try:
                     payload = self._payload(dead_letter, read.get(dead_letter.record))
+                    remade = self._transformed(dead_letter, payload, context)
                 except SkippableError as error:
                     self._stays(error)
                 else:
-                    yield _Remade(dead_letter, payload)
+                    if remade is not None:
+                        yield remade
+
+    def _context(self, dead_letter: StoredDeadLetter, native: NativeObject | None) -> TransformContext:
+        """Return the object of dead letters for the transforms; without its times when it is gone."""
+        transforms = self._iterator.transforms
+        metadata: Mapping[str, str] = {}
+        if native is not None and transforms is not None and transforms.needs_metadata:
+            metadata = self._iterator.metadata_of(native)
+        return TransformContext(
+            native=native
+            or NativeObject(bucket=dead_letter.bucket, key=dead_letter.key, size=0, version=dead_letter.version),
+            topic_partition=dead_letter.topic_partition,
+            source=self._source,
+            id_high=object_hash64(
+                self._source,
+                dead_letter.bucket,
+                dead_letter.key,
+                dead_letter.version,
+                dead_letter.split_size,
+                generation=dead_letter.generation,
+            ),
+            split_number=dead_letter.split_number,
+            metadata=metadata,
+        )
+
+    def _transformed(self, dead_letter: StoredDeadLetter, payload: bytes, context: TransformContext) -> _Remade | None:
+        """Return a record after the configured transforms; None when they filter it: then the dead letter is done.
+
+        Raises:
+            SkippableError: a transform cannot handle it.
+        """
+        transforms = self._iterator.transforms
+        if transforms is None:
+            return _Remade(dead_letter, payload)
+        run = PayloadBatch(first_record=dead_letter.record, payloads=[payload], size_bytes=len(payload))
+        result = transforms.apply(run, context)
+        if result.bad:
+            raise result.bad[0].error
+        if result.filtered:
+            self._filtered.append(dead_letter)
+            return None
+        batch = result.batch
+        return _Remade(
+            dead_letter,
+            bytes(batch.payloads[0]),
+            (batch.headers[0] or {}) if batch.headers is not None else {},
+            int(batch.timestamps_us[0]) if batch.timestamps_us is not None else 0,
+        )
 
     def _stays(self, error: SkippableError) -> None:
         self.counts.bad[error.message] = self.counts.bad.get(error.message, 0) + 1
@@ -244,6 +308,8 @@ class DeadLetterReplay:
         if not raw:
             reason = read.message if read is not None else "its object is gone, or there in another version"
             raise RecordError(f"{reason}, and the dead letter does not hold the whole record")
+        if dead_letter.error == RecordTransformError.__name__:  # the format had read it
+            return raw
         return self._iterator.transformer.decode_record(raw, key=dead_letter.key)
 
     def _from_object(
@@ -310,8 +376,9 @@ class DeadLetterReplay:
             }
             segments = [self._segment(remade_record) for remade_record in noted.values()]
             for part in wire.cut_segments(segments, BATCH_BYTES):
-                body = wire.encode_send(self._stream, topic_partition.topic, topic_partition.partition, part)
-                self._session.connection.send_raw(self._stream, topic_partition.topic, topic_partition.partition, body)
+                for timed in wire.cut_times(part, time.time_ns() // 1000):
+                    place = self._stream, topic_partition.topic, topic_partition.partition
+                    self._session.connection.send_raw(*place, wire.encode_send(*place, timed))
             self.counts.sent += len(noted)
         self._box.replayed(dead_letters)
 
@@ -341,7 +408,8 @@ class DeadLetterReplay:
             split_number=dead_letter.split_number,
             first_record=dead_letter.record,
             payloads=[remade.payload],
-            headers=encode_headers({**headers, REPLAY_HEADER: "1"}),
+            headers=encode_headers({**merge_headers(headers, remade.headers), REPLAY_HEADER: "1"}),
+            times_us=np.asarray([remade.timestamp_us], dtype=np.int64) if remade.timestamp_us else None,
         )
 
 

@@ -83,6 +83,7 @@ METRICS = (
     _counter("record_bytes", "record_bytes", "Payload bytes confirmed by Iggy."),
     _counter("send_requests", "send_requests", "Confirmed requests to Iggy that held records."),
     _counter("delivered", "objects", "Objects, or splits of them, of which every record is confirmed."),
+    _counter("records_filtered", "records_filtered", "Records that a transform filtered; they are not bad."),
     _counter("skipped", "skipped", _SKIPPED, what="record"),
     _counter("failed", "skipped", _SKIPPED, what="object"),
     _counter("vanished", "vanished_objects", "Objects deleted between list and read; they are not bad data."),

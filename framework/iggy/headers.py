@@ -5,7 +5,7 @@ A header's value holds 1 to 255 bytes, a key of S3 up to 1,024. A longer value c
 `user_headers()` raise.
 
 Layout (version 0.9): for each header its key, then its value, each as `kind u8 | length u32 | bytes`,
-little-endian; kind 2 is a UTF-8 string, kind 1 is raw.
+little-endian. Kinds: 1 raw, 2 UTF-8 string, 3 truth value, 7 signed and 12 unsigned 64-bit number, 15 64-bit float.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from framework.iggy.values import HeaderScalar
+from framework.model.headers import MAX_VALUE_BYTES, HeaderValue
 from framework.model.objects import NativeObject
 from framework.model.splits import Split
 
-MAX_VALUE_BYTES = 255
 MAX_HEADERS_BYTES = 100_000
-_RAW, _STRING = 1, 2
+_RAW, _STRING, _BOOL, _INT64, _UINT64, _FLOAT64 = 1, 2, 3, 7, 12, 15
+_NUMBERS = {_INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"), _FLOAT64: struct.Struct("<d")}
+_BOOLS = {b"\x00": False, b"\x01": True}
 _CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
 _field = struct.Struct("<BI").pack
 
@@ -45,8 +47,10 @@ def split_of(headers: Mapping[str, str]) -> Split | None:
     return Split(int(found[1]), int(found[2])) if found else None
 
 
-def encode_headers(headers: Mapping[str, str]) -> bytes:
+def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
     """Encode the header block of a message, to follow its payload.
+
+    Text becomes a string, bytes become raw, numbers have 64 bits.
 
     An empty value gets no header (Iggy has no empty values), so a reader finds it missing. A value that
     is not valid Unicode (a lone surrogate, from a file's name) is stored raw.
@@ -68,6 +72,12 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
     if len(block) > MAX_HEADERS_BYTES:
         raise ValueError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
     return bytes(block)
+
+
+def merge_headers(of_object: Mapping[str, str], own: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
+    """Return the headers of an object's record: its own replace those that name the object, also by a piece's name."""
+    replaced = {name.partition(".")[0] for name in own} & of_object.keys()
+    return {**{name: value for name, value in of_object.items() if name not in replaced}, **own}
 
 
 def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
@@ -95,12 +105,12 @@ def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
 
 
 def decode_headers(block: bytes | memoryview) -> dict[str, HeaderScalar]:
-    """Decode the headers of a stored message: strings as `str`, everything else as `bytes`.
+    """Decode the headers of a stored message: kinds that `encode_headers` does not write become `bytes`.
 
     Raises:
         ValueError: the block is not a header block.
     """
-    fields: list[str | bytes] = []
+    fields: list[HeaderScalar] = []
     place = 0
     while place < len(block):
         if place + 5 > len(block):
@@ -109,33 +119,56 @@ def decode_headers(block: bytes | memoryview) -> dict[str, HeaderScalar]:
         value = bytes(block[place + 5 : place + 5 + length])
         if len(value) != length:
             raise ValueError("a header block ends inside a value")
-        fields.append(value.decode() if kind == _STRING else value)
+        fields.append(value.decode() if kind == _STRING else value if kind == _RAW else _of_kind(kind, value))
         place += 5 + length
     if len(fields) % 2:
         raise ValueError("a header block ends after a name")
-    names = (name if isinstance(name, str) else name.decode("utf-8", "replace") for name in fields[0::2])
+    names = (name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in fields[0::2])
     return dict(zip(names, fields[1::2], strict=True))
+
+
+def _of_kind(kind: int, value: bytes) -> HeaderScalar:
+    layout = _NUMBERS.get(kind)
+    if layout is not None and len(value) == layout.size:
+        number: int | float = layout.unpack(value)[0]
+        return number
+    return _BOOLS.get(value, value) if kind == _BOOL else value
 
 
 def _to_bytes(value: HeaderScalar) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
 
 
-def _pieces(headers: Mapping[str, str]) -> Iterator[tuple[str, bytes, int]]:
+def _pieces(headers: Mapping[str, HeaderValue]) -> Iterator[tuple[str, bytes, int]]:
     for name, value in headers.items():
-        try:
-            raw, kind = value.encode(), _STRING
-        except UnicodeEncodeError:
-            raw, kind = value.encode("utf-8", "surrogatepass"), _RAW
-        for number, piece in enumerate(_cut(raw)):
+        raw, kind = _raw_and_kind(value)
+        if len(raw) <= MAX_VALUE_BYTES:
+            if raw:
+                yield name, raw, kind
+            continue
+        for number, piece in enumerate(_cut(raw, whole_characters=kind == _STRING)):
             yield (f"{name}.{number}" if number else name), piece, kind
 
 
-def _cut(raw: bytes) -> Iterator[bytes]:
+def _raw_and_kind(value: HeaderValue) -> tuple[bytes, int]:
+    if isinstance(value, str):
+        try:
+            return value.encode(), _STRING
+        except UnicodeEncodeError:
+            return value.encode("utf-8", "surrogatepass"), _RAW
+    if isinstance(value, bytes):
+        return value, _RAW
+    if isinstance(value, bool):
+        return (b"\x01" if value else b"\x00"), _BOOL
+    kind = _FLOAT64 if isinstance(value, float) else _INT64 if value < 1 << 63 else _UINT64
+    return _NUMBERS[kind].pack(value), kind
+
+
+def _cut(raw: bytes, *, whole_characters: bool) -> Iterator[bytes]:
     start = 0
     while start < len(raw):
         end = start + MAX_VALUE_BYTES
-        while end < len(raw) and raw[end] >> 6 == _CONTINUATION:
+        while whole_characters and end < len(raw) and raw[end] >> 6 == _CONTINUATION:
             end -= 1
         yield raw[start:end]
         start = end

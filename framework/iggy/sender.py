@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Literal
@@ -30,7 +30,7 @@ from framework.errors import (
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
 from framework.iggy.fallback import client_messages
-from framework.iggy.headers import encode_headers, provenance
+from framework.iggy.headers import encode_headers, merge_headers, provenance
 from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 # A request of 63 MB passes, one of 70 MB breaks the connection; small ones keep memory and the time limit small.
 _MAX_REQUEST_BYTES = 8_000_000
 _CACHED_OBJECTS = 256
+_MAX_REQUESTS_AHEAD = 8
+"""Requests of one send that wait for the server. Records whose times of origin lie far apart need a request each."""
 
 
 class IggyProducer(Producer):
@@ -97,17 +99,21 @@ class IggyProducer(Producer):
             result.set_result(acknowledgement)
             return result
         sent_us = time.time_ns() // 1000
-        bodies = [
-            self._encode(topic_partition, group, sent_us) for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES)
-        ]
+        groups = list(wire.cut_segments(segments, _MAX_REQUEST_BYTES))
+        if any(segment.times_us is not None for segment in segments):
+            groups = [part for group in groups for part in wire.cut_times(group, sent_us)]
+        bodies = [self._encode(topic_partition, group, sent_us) for group in groups]
         if not self._slots.acquire(timeout=self._slot_limit_seconds):
             raise IggyUnavailableError(
                 f"{topic_partition}: earlier sends did not end within {self._slot_limit_seconds:g} s"
             )
         last = segments[-1]
-        last_id = message_id(last.id_high, last.split_number, last.first_record + len(last.payloads) - 1)
+        last_id = message_id(last.id_high, last.split_number, last.last_record)
         origin_us = sent_us if self._speaks_native() else 0
+        if origin_us and last.times_us is not None:
+            origin_us = int(last.times_us[-1]) or sent_us
         number = 0
+        submitted: deque[Future[tuple[Confirmation, ...]]] = deque()
         try:
             self._check()
             for number, (count, submit) in enumerate(bodies, 1):
@@ -118,7 +124,13 @@ class IggyProducer(Producer):
                     if number == len(bodies)
                     else functools.partial(self._confirmed, topic_partition, count)
                 )
-                submit().add_done_callback(finish)
+                if (
+                    len(submitted) == _MAX_REQUESTS_AHEAD
+                ):  # each waits for its own confirmation, and not for all of them
+                    self._connection.wait(submitted.popleft())
+                    self._check()
+                submitted.append(submit())
+                submitted[-1].add_done_callback(finish)
         except BaseException as error:
             self._slots.release()
             if number > 1 and isinstance(error, IggyUnavailableError):
@@ -161,13 +173,16 @@ class IggyProducer(Producer):
             first_record=batch.first_record,
             payloads=batch.payloads,
             headers=headers,
+            numbers=batch.numbers,
+            own_headers=None if batch.headers is None else self._own_headers(batch, headers),
+            times_us=batch.timestamps_us,
         )
         if segment.sizes.min() == 0 or segment.sizes.max() > wire.MAX_PAYLOAD_BYTES:
             self._refuse(batch)
         return segment
 
     def _refuse(self, batch: RecordBatch) -> None:
-        for number, size in enumerate(map(len, batch.payloads), batch.first_record):
+        for number, size in zip(batch.record_numbers, map(len, batch.payloads), strict=True):
             if size == 0:
                 raise RecordError(
                     "the record is empty, and Iggy stores no empty messages",
@@ -203,6 +218,24 @@ class IggyProducer(Producer):
         if len(self._objects) > _CACHED_OBJECTS:
             self._objects.popitem(last=False)
         return made
+
+    def _own_headers(self, batch: RecordBatch, of_object: bytes) -> list[bytes]:
+        """The header block of each record that has headers of its own; they replace the object's of the same name."""
+        names = provenance(batch.native, split=batch.entry.split) if of_object else {}
+        known: dict[int, bytes] = {}  # records of one object often share a mapping
+        blocks = []
+        for own in batch.headers or ():
+            if not own:
+                blocks.append(of_object)
+                continue
+            block = known.get(id(own))
+            if block is None:
+                headers = merge_headers(names, own)
+                whole = len(headers) == len(names) + len(own)
+                block = of_object + encode_headers(own) if whole else encode_headers(headers)
+                known[id(own)] = block
+            blocks.append(block)
+        return blocks
 
     def _encode(
         self, topic_partition: TopicPartition, segments: list[wire.Segment], sent_us: int

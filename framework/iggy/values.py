@@ -9,11 +9,13 @@ from collections.abc import Mapping
 
 import attrs
 
+from framework.model.headers import HeaderValue
+
 NEVER = (1 << 64) - 1
 """The server's value for "no expiry" and "no size limit"."""
 
-HeaderScalar = str | bytes | bool | int | float
-"""A header's key or value; the source's own headers are all `str`."""
+HeaderScalar = HeaderValue
+"""A header's key or value; the headers that name a record's object are all `str`."""
 
 
 def _length(value: bytes) -> str:

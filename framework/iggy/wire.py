@@ -20,6 +20,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 
 import attrs
 import msgspec
@@ -52,10 +53,10 @@ _FRAME = np.dtype(
     {
         "names": [
             *("mark", "values", "body_mark", "body_length"),
-            *("low", "high", "offset_delta", "headers_length", "payload_length"),
+            *("low", "high", "offset_delta", "time_delta", "headers_length", "payload_length"),
         ],
-        "formats": ["u1", ">u2", "u1", ">u4", "<u8", "<u8", "<u4", "<u4", "<u4"],
-        "offsets": [0, 1, 3, 4, 8, 16, 24, 32, 36],
+        "formats": ["u1", ">u2", "u1", ">u4", "<u8", "<u8", "<u4", "<u4", "<u4", "<u4"],
+        "offsets": [0, 1, 3, 4, 8, 16, 24, 28, 32, 36],
         "itemsize": FRAME_BYTES,
     }
 )
@@ -76,7 +77,7 @@ def _length(value: Sequence[object] | bytes) -> str:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Segment:
-    """Consecutive records of one object: messages whose ids count up and whose headers are the same.
+    """Records of one object, in order: by default messages whose ids count up and whose headers are the same.
 
     Attributes:
         id_high: upper 64 bits of every id: the object's hash.
@@ -84,6 +85,9 @@ class Segment:
         first_record: number of the first payload; the lower 40 bits of its id.
         payloads: each 1 to 64,000,000 bytes; a `PayloadColumn` is quickest.
         headers: the encoded header block of each message (`headers.encode_headers`), or nothing.
+        numbers: the number of each payload, when they are not consecutive.
+        own_headers: a header block for each message, in place of `headers`.
+        times_us: each message's time of origin, microseconds since 1970; 0 for the time of sending.
         sizes: the payloads' lengths, worked out once here.
     """
 
@@ -92,6 +96,9 @@ class Segment:
     first_record: int
     payloads: Sequence[bytes] = attrs.field(repr=_length)
     headers: bytes = attrs.field(default=b"", repr=_length)
+    numbers: NDArray[np.int64] | None = attrs.field(default=None, repr=False, eq=False)
+    own_headers: Sequence[bytes] | None = attrs.field(default=None, repr=False)
+    times_us: NDArray[np.int64] | None = attrs.field(default=None, repr=False, eq=False)
     sizes: NDArray[np.uint32] = attrs.field(init=False, repr=False, eq=False)
 
     @sizes.default
@@ -104,7 +111,32 @@ class Segment:
     @property
     def size_bytes(self) -> int:
         """Bytes of the messages in a request."""
-        return int(self.sizes.sum(dtype=np.uint64)) + len(self.payloads) * (FRAME_BYTES + len(self.headers))
+        headers = (
+            len(self.payloads) * len(self.headers) if self.own_headers is None else sum(map(len, self.own_headers))
+        )
+        return int(self.sizes.sum(dtype=np.uint64)) + len(self.payloads) * FRAME_BYTES + headers
+
+    @property
+    def frame_sizes(self) -> NDArray[np.uint32]:
+        """Bytes of each message in a request."""
+        headers = np.uint32(len(self.headers)) if self.own_headers is None else self.header_sizes
+        sizes: NDArray[np.uint32] = self.sizes + headers + np.uint32(FRAME_BYTES)
+        return sizes
+
+    @property
+    def header_sizes(self) -> NDArray[np.uint32]:
+        """The lengths of the messages' own header blocks."""
+        return np.fromiter(map(len, self.own_headers or ()), "<u4", len(self.payloads))
+
+    @property
+    def last_record(self) -> int:
+        """The number of the last payload."""
+        return int(self.numbers[-1]) if self.numbers is not None else self.first_record + len(self.payloads) - 1
+
+    def message_ids(self) -> list[int]:
+        """The lower 64 bits of each message's id: split and record number."""
+        numbers = range(self.first_record, self.first_record + len(self.payloads))
+        return [self.split_number << 40 | n for n in (numbers if self.numbers is None else self.numbers.tolist())]
 
 
 def encode_send(
@@ -120,10 +152,16 @@ def encode_send(
         stream: name of the stream.
         topic: name of the topic.
         partition: counted from 0.
-        segments: at least one payload in all.
+        segments: at least one payload in all. Their own times of origin must lie within `MAX_TIME_SPAN_US`
+            (`cut_times`).
         time_us: the messages' time of origin, microseconds since 1970; now when left out.
     """
     fields = _fixed_fields(segments)
+    time_us = time.time_ns() // 1000 if time_us is None else time_us
+    times = origin_times(segments, time_us)
+    if times is not None:
+        time_us = int(times.min())
+        fields["time_delta"] = times - time_us
     count = len(fields)
     ends = np.cumsum(fields["body_length"] + np.int64(_CHECKSUM_BYTES))
     checksums = np.empty(count, "<u8")
@@ -140,9 +178,7 @@ def encode_send(
         _at_any_byte(frames, _CHECKSUM_BYTES)[places] = checksums[start:stop].view(f"V{_CHECKSUM_BYTES}")
         out.append(frames)
         start, before = stop, int(ends[stop - 1])
-    core = struct.pack(
-        "<QQQQQ", 0, 0, 0, time.time_ns() // 1000 if time_us is None else time_us, BATCH_HEADER_BYTES + before
-    )
+    core = struct.pack("<QQQQQ", 0, 0, 0, time_us, BATCH_HEADER_BYTES + before)
     checksum = xxh3_64_intdigest(core + struct.pack("<I", count) + checksums.tobytes())
     target = encode_name(stream) + encode_name(topic) + struct.pack("<BBII", 2, 4, partition, count)
     head = struct.pack("<I", len(target)) + target + core + struct.pack("<QI", checksum, count)
@@ -162,6 +198,8 @@ def _fixed_fields(segments: Sequence[Segment]) -> NDArray[np.void]:
     index = np.arange(count, dtype="<u8")
     fields["low"] += index
     fields["offset_delta"] = index
+    if any(segment.numbers is not None or segment.own_headers is not None for segment in segments):
+        _write_own(fields, segments)
     sizes = np.concatenate([segment.sizes for segment in segments]) if len(segments) > 1 else segments[0].sizes
     fields["payload_length"] = sizes
     fields["body_length"] = sizes + fields["headers_length"] + np.uint32(FRAME_BYTES - _CHECKSUM_BYTES)
@@ -169,6 +207,31 @@ def _fixed_fields(segments: Sequence[Segment]) -> NDArray[np.void]:
     fields["values"][::_CHUNK] = 2 * _CHUNK - 1
     fields["values"][(count - 1) // _CHUNK * _CHUNK] = 2 * ((count - 1) % _CHUNK) + 1
     return fields
+
+
+def _write_own(fields: NDArray[np.void], segments: Sequence[Segment]) -> None:
+    """Write the numbers and the lengths of headers of messages that have their own."""
+    at = 0
+    for segment in segments:
+        part = slice(at, at + len(segment.payloads))
+        if segment.numbers is not None:
+            fields["low"][part] = segment.numbers.astype("<u8") + np.uint64(segment.split_number << 40)
+        if segment.own_headers is not None:
+            fields["headers_length"][part] = segment.header_sizes
+        at = part.stop
+
+
+def origin_times(segments: Sequence[Segment], time_us: int) -> NDArray[np.int64] | None:
+    """The time of origin of each message, microseconds since 1970; None when no message has its own."""
+    if all(segment.times_us is None for segment in segments):
+        return None
+    times = np.concatenate(
+        [
+            np.zeros(len(segment.payloads), np.int64) if segment.times_us is None else segment.times_us
+            for segment in segments
+        ]
+    )
+    return np.where(times == 0, np.int64(time_us), times)
 
 
 def _open_frames(segments: Sequence[Segment]) -> Iterator[bytearray]:
@@ -179,7 +242,10 @@ def _open_frames(segments: Sequence[Segment]) -> Iterator[bytearray]:
         start, count = 0, len(payloads)
         while start < count:
             part = payloads[start : start + room] if count > room or start else payloads
-            if not isinstance(part, PayloadColumn):
+            if segment.own_headers is not None:
+                own = segment.own_headers[start : start + len(part)]
+                frames += b"".join(chain.from_iterable(zip(part, own, repeat(_HOLE))))
+            elif not isinstance(part, PayloadColumn):
                 frames += end.join((*part, b""))
             elif room == _CHUNK:
                 frames = (frames + part.data).replace(b"\n", end)  # as below, with a copy less
@@ -212,9 +278,8 @@ def cut_segments(segments: Sequence[Segment], max_bytes: int) -> Iterator[list[S
             group.append(segment)
             room -= whole
             continue
-        extra = FRAME_BYTES + len(segment.headers)
         start = 0
-        for number, size in enumerate((segment.sizes + np.uint32(extra)).tolist()):
+        for number, size in enumerate(segment.frame_sizes.tolist()):
             if size > room and (group or number > start):
                 if number > start:
                     group.append(_slice(segment, start, number))
@@ -227,7 +292,49 @@ def cut_segments(segments: Sequence[Segment], max_bytes: int) -> Iterator[list[S
 
 
 def _slice(segment: Segment, start: int, end: int) -> Segment:
-    return attrs.evolve(segment, first_record=segment.first_record + start, payloads=segment.payloads[start:end])
+    numbers, own, times = segment.numbers, segment.own_headers, segment.times_us
+    return attrs.evolve(
+        segment,
+        first_record=segment.first_record + start,
+        payloads=segment.payloads[start:end],
+        numbers=None if numbers is None else numbers[start:end],
+        own_headers=None if own is None else own[start:end],
+        times_us=None if times is None else times[start:end],
+    )
+
+
+MAX_TIME_SPAN_US = 2**32 - 1
+"""Between the earliest and the latest time of origin of a request's messages: some 71 minutes."""
+
+
+def cut_times(segments: list[Segment], time_us: int) -> Iterator[list[Segment]]:
+    """The same messages in requests whose times of origin Iggy can store; usually in one.
+
+    Args:
+        segments: the messages.
+        time_us: the time of origin of messages without their own.
+    """
+    times = origin_times(segments, time_us)
+    while times is not None and np.ptp(times) > MAX_TIME_SPAN_US:
+        span = np.maximum.accumulate(times) - np.minimum.accumulate(times)
+        first = int(np.searchsorted(span, MAX_TIME_SPAN_US, side="right"))
+        head, segments = _cut_at(segments, first)
+        yield head
+        times = times[first:]
+    yield segments
+
+
+def _cut_at(segments: Sequence[Segment], count: int) -> tuple[list[Segment], list[Segment]]:
+    """The first `count` messages, and the others."""
+    head: list[Segment] = []
+    for place, segment in enumerate(segments):
+        size = len(segment.payloads)
+        if count < size:
+            tail = [_slice(segment, count, size), *segments[place + 1 :]]
+            return [*head, _slice(segment, 0, count)] if count else head, tail
+        head.append(segment)
+        count -= size
+    return head, []
 
 
 def encode_name(name: str) -> bytes:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import Self, override
 
+from framework.config.transforms import make_transforms
 from framework.discovery.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed
 from framework.discovery.filters import RoutedSelection, Selector, selected_objects, selection_digest
 from framework.discovery.incremental import IncrementalFeed, IncrementalListing
@@ -35,6 +36,7 @@ from framework.offsets.manager import OffsetManager
 from framework.pipeline.error_budget import SkipLimits
 from framework.pipeline.object_reader import ObjectRead
 from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.transforming import TransformChain
 from framework.storage.outage import StoreOutage
 from framework.storage.prefetch import FetchedInput, Prefetcher
 from framework.transformer import BatchLimits, ObjectInput, Transformer
@@ -78,6 +80,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.transformer = transformer
         self.offsets = offsets if offsets is not None else OffsetManager()
         self.statistics = TaskStatistics()
+        transforms = make_transforms(config.transforms)
+        self.transforms = TransformChain(transforms) if transforms else None
         self._numbering_options = canonical_options(transformer.numbering_options())
         self._skip_limits = SkipLimits(
             per_object=config.errors.max_bad_records,
@@ -233,6 +237,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """Return the object as it is now; None when it is gone. By default None: the next listing shows it."""
         del native
         return None
+
+    def metadata_of(self, native: NativeObject) -> Mapping[str, str]:
+        """Return the metadata of an object, for transforms that ask for it: one request. By default there are none."""
+        del native
+        return {}
 
     def store_clock(self) -> float:
         """Return seconds since 1970 by the store's clock, for rules on object age; by default this machine's clock."""
@@ -394,9 +403,20 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             self._single = self._records(batch)
 
     def _records(self, batch: RecordBatch) -> Iterator[SourceRecord]:
-        for number, payload in enumerate(batch.payloads, batch.first_record):
+        split_number, transformed = (
+            batch.entry.split_number,
+            batch.headers is not None or batch.timestamps_us is not None,
+        )
+        for place, (number, payload) in enumerate(zip(batch.record_numbers, batch.payloads, strict=True)):
             record = self.create_source_record(batch.native, batch.topic_partition, number, payload)
-            yield attrs.evolve(record, split_number=batch.entry.split_number) if batch.entry.split_number else record
+            if split_number or transformed:
+                record = attrs.evolve(
+                    record,
+                    split_number=split_number,
+                    headers=batch.headers_of(place),
+                    timestamp_us=batch.timestamp_of(place),
+                )
+            yield record
 
     @override
     def __iter__(self) -> Self:

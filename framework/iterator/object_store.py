@@ -130,6 +130,16 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         except ObjectNotFoundError:
             return None
 
+    @override
+    def metadata_of(self, native: NativeObject) -> Mapping[str, str]:
+        return self._policy.call(
+            self._store.metadata,
+            native,
+            what=f"asking for the metadata of {native.location}",
+            on_retry=self._count_retry,
+            stop=self._ending,
+        )
+
     @property
     @override
     def named_objects(self) -> KeyListResolver | None:

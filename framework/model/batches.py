@@ -6,13 +6,19 @@ between the format and the socket creates a Python object per record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 
 from framework.errors import ObjectArchivedError, SkippableError
+from framework.model.headers import HeaderValue
 from framework.model.objects import Anchor, NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -47,19 +53,25 @@ class ObjectFailure:
 
 @attrs.frozen(kw_only=True, slots=True, eq=False)
 class RecordBatch:
-    """Consecutive records of an object, or of a split: the unit that moves through the pipeline.
+    """Records of an object, or of a split, in order: the unit that moves through the pipeline.
 
-    The record numbers are `first_record .. first_record + len(payloads) - 1`; skipped records precede the first.
+    Without transforms the record numbers are `first_record .. first_record + len(payloads) - 1`, and skipped records
+    precede the first. With them, records may be missing anywhere in the batch: then `numbers` has the numbers.
 
     Attributes:
         native: the object version of the records.
         topic_partition: their destination.
-        first_record: number of the first payload, counted from 1.
+        first_record: number of the first payload, counted from 1. With `numbers`: the first number that the batch
+            accounts for, whatever became of that record.
         payloads: each 1 byte or more.
         size_bytes: sum of the payloads' lengths.
         entry: the object's position once every record of this batch is confirmed.
         skipped: bad records skipped just before this batch.
         failure: the failure that ends the object with this batch, before its real end; None without a failure.
+        numbers: the number of each payload, rising; None when they are consecutive.
+        headers: each record's own headers, or None for a record without; None when no record has any.
+        timestamps_us: each record's time of origin, microseconds since 1970, or 0 for the time of sending; None when no
+            record has its own.
     """
 
     native: NativeObject
@@ -70,11 +82,31 @@ class RecordBatch:
     entry: OffsetManagerEntry
     skipped: tuple[SkippedRecord, ...] = ()
     failure: ObjectFailure | None = None
+    numbers: NDArray[np.int64] | None = attrs.field(default=None, repr=False)
+    headers: Sequence[Mapping[str, HeaderValue] | None] | None = attrs.field(default=None, repr=False)
+    timestamps_us: NDArray[np.int64] | None = attrs.field(default=None, repr=False)
 
     @property
     def last_record(self) -> int:
         """Number of the last payload; `first_record - 1` when the batch has none."""
+        if self.numbers is not None:
+            return int(self.numbers[-1]) if len(self.numbers) else self.first_record - 1
         return self.first_record + len(self.payloads) - 1
+
+    @property
+    def records_before(self) -> int:
+        """Number of the object's records that come before the batch: sent, skipped or filtered."""
+        if self.numbers is not None:
+            return self.first_record - 1
+        return self.first_record - len(self.skipped) - 1
+
+    @property
+    def record_numbers(self) -> Sequence[int]:
+        """The number of each payload."""
+        if self.numbers is not None:
+            numbers: list[int] = self.numbers.tolist()
+            return numbers
+        return range(self.first_record, self.first_record + len(self.payloads))
 
     @property
     def held_bytes(self) -> int:
@@ -95,14 +127,24 @@ class RecordBatch:
 
     def records(self) -> Iterator[SourceRecord]:
         """Yield the records individually."""
-        for number, payload in enumerate(self.payloads, self.first_record):
+        for place, (number, payload) in enumerate(zip(self.record_numbers, self.payloads, strict=True)):
             yield SourceRecord(
                 native=self.native,
                 topic_partition=self.topic_partition,
                 record_number=number,
                 payload=payload,
                 split_number=self.entry.split_number,
+                headers=self.headers_of(place),
+                timestamp_us=self.timestamp_of(place),
             )
+
+    def headers_of(self, place: int) -> Mapping[str, HeaderValue]:
+        """Return the own headers of the record at that place of the batch, counted from 0; empty without any."""
+        return (self.headers[place] or {}) if self.headers is not None else {}
+
+    def timestamp_of(self, place: int) -> int:
+        """Return the time of origin of the record at that place of the batch; 0 for the time of sending."""
+        return int(self.timestamps_us[place]) if self.timestamps_us is not None else 0
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -115,6 +157,8 @@ class SourceRecord:
         record_number: 1, 2, 3 ... within its object, or within its split.
         payload: the bytes that Iggy stores.
         split_number: number of the split, counted from 1; 0 when the object is read whole.
+        headers: the headers that transforms gave it.
+        timestamp_us: its time of origin, microseconds since 1970; 0 for the time of sending.
     """
 
     native: NativeObject
@@ -122,6 +166,8 @@ class SourceRecord:
     record_number: int
     payload: bytes = attrs.field(repr=length_only)
     split_number: int = 0
+    headers: Mapping[str, HeaderValue] = attrs.field(factory=dict, repr=False)
+    timestamp_us: int = 0
 
 
 @attrs.frozen(kw_only=True, slots=True, eq=False)

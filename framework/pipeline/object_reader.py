@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import attrs
@@ -23,16 +23,20 @@ from framework.errors import (
 )
 from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
 from framework.model.closing import close_iterator
-from framework.model.objects import ObjectState
+from framework.model.objects import ObjectState, ResumePoint
+from framework.model.payloads import size_of
+from framework.pipeline.transforming import TransformChain, TransformedRun, context_of
 from framework.storage.prefetch import FetchedInput
 from framework.transformer import BatchLimits, PayloadBatch, guarded
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.discovery.feed import ObjectFeed
+    from framework.model.objects import NativeObject
     from framework.model.positions import OffsetManagerEntry
     from framework.pipeline.error_budget import SkipLimits
     from framework.pipeline.statistics import TaskStatistics
+    from framework.transform import TransformContext
     from framework.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -51,12 +55,14 @@ class ObjectOwner(Protocol):
     Attributes:
         config: the whole configuration.
         transformer: the format.
-        counts: counts of reading so far.
+        transforms: the configured transforms; None without any.
+        statistics: counts of reading so far.
         denied_in_a_row: number of consecutive objects with denied access.
     """
 
     config: SourceCommonConfig
     transformer: Transformer
+    transforms: TransformChain | None
     statistics: TaskStatistics
     denied_in_a_row: int
 
@@ -71,11 +77,31 @@ class ObjectOwner(Protocol):
     def store_works(self, doing: str) -> None:
         """Record a successful call to the store."""
 
+    def metadata_of(self, native: NativeObject) -> Mapping[str, str]:
+        """Return the metadata of an object: one request."""
+
     def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError) -> None:
         """Return when a continuous run should wait for the store; else raise the error."""
 
     def left_at(self, entry: OffsetManagerEntry) -> None:
         """Record how far an object was handed out before its release to the feed."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Transformed:
+    """A run after the transforms.
+
+    Attributes:
+        result: what the transforms left.
+        first_record: number of the run's first record.
+        last_record: number of the last record that the run accounts for.
+        mark: where to find the record after it.
+    """
+
+    result: TransformedRun
+    first_record: int
+    last_record: int
+    mark: ResumePoint | None
 
 
 class ObjectRead:
@@ -90,18 +116,22 @@ class ObjectRead:
         self._source = source
         self._skipped: list[SkippedRecord] = []
         self._bad = self._entry.skipped
+        self._transforms = owner.transforms
 
     def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
         """Yield the batches of the object. It holds back a batch, so that the last batch carries the object's end."""
-        entry, held = self._entry, None
+        entry = self._entry
+        held: PayloadBatch | _Transformed | None = None
         read = self._owner.transformer.read
         if entry.split is not None:
             read = functools.partial(self._owner.transformer.read_split, split=entry.split)
-        runs = guarded(
+        runs: Iterator[PayloadBatch | _Transformed | SkippedRecord] = guarded(
             read(self._source, skip=entry.records_done, mark=entry.mark, limits=limits),
             self._native.location,
             entry.records_done,
         )
+        if self._transforms is not None:
+            runs = self._transformed(self._transforms, runs)
         try:
             for run in runs:
                 if held is not None:
@@ -112,6 +142,7 @@ class ObjectRead:
                     if self._many_skipped:
                         yield self._batch(None, ObjectState.READING)
                 else:
+                    self._skip_bad(run)
                     held = run
         except SourceError as error:
             if held is not None:
@@ -144,13 +175,54 @@ class ObjectRead:
         kept = self._skipped
         return len(kept) >= KEPT_SKIPPED or sum(len(skip.raw) for skip in kept) >= KEPT_SKIPPED_BYTES
 
-    def _batch(self, run: PayloadBatch | None, state: ObjectState, failure: ObjectFailure | None = None) -> RecordBatch:
+    @functools.cached_property
+    def _context(self) -> TransformContext:
+        chain, owner = self._transforms, self._owner
+        metadata = owner.metadata_of(self._native) if chain is not None and chain.needs_metadata else None
+        return context_of(self._native, self._entry, owner.config.source.name, metadata)
+
+    def _transformed(
+        self, chain: TransformChain, runs: Iterator[PayloadBatch | _Transformed | SkippedRecord]
+    ) -> Iterator[PayloadBatch | _Transformed | SkippedRecord]:
+        """Yield a format's batches after the transforms.
+
+        Raises:
+            SkippableError: a record that the tolerance does not skip; what is before it was yielded.
+        """
+        try:
+            for run in runs:
+                if not isinstance(run, PayloadBatch):
+                    yield run
+                    continue
+                result = chain.apply(run, self._context)
+                last, mark, bad = run.first_record + len(run.payloads) - 1, run.mark, result.bad
+                if bad and self._tolerance != "skip_record":
+                    last, mark = bad[0].record_number - 1, None
+                    result = result.before(last + 1, first=run.first_record)
+                yield _Transformed(result=result, first_record=run.first_record, last_record=last, mark=mark)
+                if bad and not result.bad:
+                    raise bad[0].error
+        finally:
+            close_iterator(runs)
+
+    def _skip_bad(self, run: PayloadBatch | _Transformed) -> None:
+        """Skip the records that a transform found bad; they wait for the batch of their run."""
+        if isinstance(run, _Transformed):
+            for skipped in run.result.bad:
+                self._skip(skipped)
+            self._owner.statistics.records_filtered += run.result.filtered
+
+    def _batch(
+        self, run: PayloadBatch | _Transformed | None, state: ObjectState, failure: ObjectFailure | None = None
+    ) -> RecordBatch:
         entry = self._entry
         if self._skipped:
             entry = attrs.evolve(entry, skipped=self._bad)
         if run is not None or self._skipped:  # bytes arrived
             self._owner.denied_in_a_row = 0
             self._owner.store_works("reading")
+        if isinstance(run, _Transformed):
+            return self._transformed_batch(run, entry, state)
         payloads = run.payloads if run is not None else ()
         first = run.first_record if run is not None else entry.records_done + len(self._skipped) + 1
         mark = run.mark if run is not None else None
@@ -165,6 +237,23 @@ class ObjectRead:
             entry=self._entry,
             skipped=skipped,
             failure=failure,
+        )
+
+    def _transformed_batch(self, run: _Transformed, entry: OffsetManagerEntry, state: ObjectState) -> RecordBatch:
+        batch, complete = run.result.batch, run.result.complete
+        self._entry = entry.advanced(run.last_record, mark=run.mark, state=state)
+        skipped, self._skipped = tuple(self._skipped), []
+        return RecordBatch(
+            native=self._native,
+            topic_partition=entry.topic_partition,
+            first_record=run.first_record if complete else entry.records_done + 1,
+            payloads=batch.payloads,
+            size_bytes=size_of(batch.payloads),
+            entry=self._entry,
+            skipped=skipped,
+            numbers=None if complete else run.result.number_array(),
+            headers=batch.headers,
+            timestamps_us=batch.timestamps_us,
         )
 
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:

@@ -39,6 +39,7 @@ class TaskStatistics:
         bytes_archived: listed sizes of the archived objects.
         records_read: good records handed out by the iterator.
         skipped: skipped bad records.
+        records_filtered: records that a transform filtered; they are neither sent nor bad.
         kinds: error class -> skipped records and failed objects with that error.
         list_requests: requests that find objects: pages of listings, and lookups of single objects.
         retries: retried calls to the store.
@@ -65,6 +66,7 @@ class TaskStatistics:
     bytes_archived: int = 0
     records_read: int = 0
     skipped: int = 0
+    records_filtered: int = 0
     kinds: dict[str, int] = attrs.field(factory=dict)
     list_requests: int = 0
     retries: int = 0

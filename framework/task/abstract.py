@@ -215,7 +215,7 @@ class AbstractSourceTask:
             raise ReaderFailedError.of(self._failure) from self._failure
         for batch in batches:
             identity = (batch.entry.get_manager_key(), batch.entry.generation)
-            before = batch.first_record - len(batch.skipped) - 1
+            before = batch.records_before
             committed, _ = self._progress.get(identity, (before, before))
             self._progress[identity] = (committed, batch.entry.records_done)
         return batches
@@ -246,7 +246,7 @@ class AbstractSourceTask:
             raise NotAcknowledgedError(
                 f"{batch.native.location}: commit of records up to {done}, which this task did not hand out"
             )
-        if batch.first_record - len(batch.skipped) - 1 != committed:
+        if batch.records_before != committed:
             raise NotAcknowledgedError(
                 f"{batch.native.location}: commit of records {batch.first_record} to {done} when {committed} are committed; "
                 f"commit in the order of the confirmations, each once"

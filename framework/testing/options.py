@@ -25,8 +25,10 @@ DEFAULTS: Mapping[str, object] = {
 """Defaults of tests: a name for each required option, and short waits."""
 
 
-def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) -> dict[str, dict[str, Any]]:
+def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) -> dict[str, Any]:
     """Return sections and options, as in a TOML file. A name in several sections belongs to the first.
+
+    `transforms` is the list `[[transforms]]`.
 
     Raises:
         KeyError: no section has an option of that name.
@@ -35,8 +37,11 @@ def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) 
     for section, cls in sections_of(root).items():
         for option in options_of(cls):
             owners.setdefault(option.name, section)
-    props: dict[str, dict[str, Any]] = {}
+    props: dict[str, Any] = {}
     for name, value in options.items():
+        if name == "transforms":
+            props[name] = value
+            continue
         first, *inner = owners[name].split(".")
         content = props.setdefault(first, {})
         for part in inner:

@@ -13,6 +13,7 @@ from benchmarks.main_job import ROWS
 from benchmarks.rows_gcs import gcs_jsonl_rows, gcs_small_rows
 from benchmarks.rows_positions import position_rows
 from benchmarks.rows_speed import Bench, Server, small_memory_rows
+from benchmarks.transforms import ROWS as TRANSFORMS
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from s3_source.client import S3Store
@@ -139,3 +140,16 @@ def test_the_listing_benchmark_runs_on_few():
     assert ended.returncode == 0, ended.stderr
     for name in CLIENTS:
         assert f"| {name} | 2 | 1,500 | " in ended.stdout
+
+
+def test_the_benchmark_of_transforms_runs_on_few():
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.transforms", "--records", "700", "--rounds", "1"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert ended.returncode == 0, ended.stderr
+    for name in TRANSFORMS:
+        assert f"| {name} | " in ended.stdout

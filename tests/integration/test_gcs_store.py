@@ -61,6 +61,15 @@ def asked(request):
 # ---------------------------------------------------------------- listing
 
 
+def test_metadata_of_an_object(gcs_bucket, opened):
+    blob = gcs_bucket.client.bucket(gcs_bucket.name).blob("k/1")
+    blob.metadata = {"Team": "blue"}
+    blob.upload_from_string(b"1", content_type="application/json")
+    store = opened(gcs_bucket.config())
+    (listed,) = store.list_all()
+    assert store.metadata(listed) == {"content-type": "application/json", "meta:team": "blue"}
+
+
 def test_only_what_is_used_is_asked_for(gcs_bucket, opened):
     gcs_bucket.put("k")
     with FaultProxy(gcs_bucket.endpoint) as proxy:

@@ -10,6 +10,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import attrs
+import numpy as np
 import pytest
 
 from framework.config.iggy_address import IggyAddress
@@ -303,6 +305,40 @@ def test_both_encoders_store_the_same(connection, topic_partition, stream_name):
     ]
     assert [(one.message_id, one.payload) for one in ours] == expected
     assert join_provenance(ours[1].headers)["key"] == "\u00e9" * 511
+
+
+def test_headers_times_and_numbers_of_each_record(connection, topic_partition, stream_name):
+    own = {"text": "\u00e9", "raw": b"\x00\xff", "yes": True, "no": False, "low": -5, "high": 2**64 - 1, "half": 0.5}
+    day = 86_400_000_000
+    times = np.asarray([day, 0, day + 5, 400 * day], dtype=np.int64)
+    sent = attrs.evolve(
+        batch(topic_partition, 1, [b"a", b"b", b"c", b"d"]),
+        numbers=np.asarray([2, 3, 5, 9]),
+        headers=[own, None, {"key": "other"}, own],
+        timestamps_us=times,
+    )
+    producer = IggyProducer(connection, stream=stream_name, source="kit")
+    acknowledged = producer.send(topic_partition, [sent]).result(60)
+    found = list(read_partition(connection, stream_name, "orders", 1))
+    assert [one.message_id & 0xFFFFFFFFFF for one in found] == [2, 3, 5, 9]
+    assert [found[0].origin_us, found[2].origin_us, found[3].origin_us] == [day, day + 5, 400 * day]
+    assert abs(found[1].origin_us / 1e6 - time.time()) < 3600
+    assert {name: found[0].headers[name] for name in own} == own
+    assert join_provenance(found[0].headers)["key"] == NATIVE.key
+    assert join_provenance(found[1].headers) == {"bucket": "lake", "key": NATIVE.key, "version": "etag@1"}
+    assert join_provenance(found[2].headers) == {"bucket": "lake", "key": "other", "version": "etag@1"}
+    anchor = acknowledged.anchor
+    assert (anchor.offset, anchor.message_id, anchor.origin_us) == (3, found[3].message_id, 400 * day)
+
+
+def test_times_far_apart_need_many_requests(connection, topic_partition, stream_name):
+    times = np.asarray([1 + (number * 7919 % 101) * 86_400_000_000 for number in range(60)], dtype=np.int64)
+    sent = attrs.evolve(batch(topic_partition, 1, [b"%d" % number for number in range(60)]), timestamps_us=times)
+    producer = IggyProducer(connection, stream=stream_name, source="kit")
+    assert producer.send(topic_partition, [sent]).result(60).anchor.offset == 59
+    found = list(read_partition(connection, stream_name, "orders", 1))
+    assert [one.origin_us for one in found] == times.tolist()
+    assert [one.message_id & 0xFFFFFFFFFF for one in found] == list(range(1, 61))
 
 
 @pytest.mark.parametrize("length", [1, 254, 255, 256, 510, 511])

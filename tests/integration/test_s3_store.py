@@ -86,6 +86,13 @@ def test_an_object_is_looked_up_by_head_as_a_listing_shows_it(s3_bucket, opened)
         store.stat("a b l")
 
 
+def test_metadata_of_an_object(moto_bucket, opened):
+    moto_bucket.put("k", b"1", ContentType="application/json", Metadata={"Team": "blue", "x-y": "caf"})
+    store = opened(moto_bucket.config())
+    (listed,) = store.list_all()
+    assert store.metadata(listed) == {"content-type": "application/json", "meta:team": "blue", "meta:x-y": "caf"}
+
+
 @pytest.mark.parametrize("by_head", [True, False])
 def test_a_bucket_that_is_missing_does_not_look_like_a_missing_object(moto_bucket, opened, by_head):
     with FaultProxy(moto_bucket.endpoint) as proxy:

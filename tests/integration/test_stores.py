@@ -164,6 +164,21 @@ def test_an_object_is_looked_up_as_a_listing_shows_it(any_bucket, opened):
         store.stat("a b l")
 
 
+def test_metadata_is_of_the_listed_version(any_bucket, opened):
+    any_bucket.put("a b", b"1")
+    store = opened(any_bucket)
+    (listed,) = store.list_all()
+    found = store.metadata(listed)
+    assert isinstance(found.pop("content-type"), str)
+    assert all(name.startswith("meta:") for name in found)
+    any_bucket.put("a b", b"other bytes")
+    with pytest.raises(ObjectChangedError):
+        store.metadata(listed)
+    any_bucket.delete("a b")
+    with pytest.raises(ObjectNotFoundError):
+        store.metadata(listed)
+
+
 def test_a_bucket_that_is_missing_does_not_look_like_a_missing_object(local_bucket, opened):
     with pytest.raises(ObjectNotFoundError):
         opened(local_bucket).stat("missing")

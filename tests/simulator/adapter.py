@@ -14,6 +14,7 @@ from concurrent.futures import Future
 
 import attrs
 
+from framework.config import transforms as by_name
 from framework.config.formats import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.engine import admin, discovery, local, processes, session, worker
@@ -47,10 +48,12 @@ from framework.storage.listing import limiter
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
 from framework.task import AbstractSourceTask, SourceContext, iterator_of
-from framework.testing.fakes.memory_iggy import decode_send, origin_of
+from framework.testing.fakes.memory_iggy import decode_send
 from framework.testing.options import source_config
+from framework.transform import Transform
 from framework.transformer import ReadStream
 from tests.simulator import runtime
+from tests.simulator.bucket import is_filtered, is_refused, tell
 from tests.simulator.iggy import NoConnectionError, RefusedError, Request
 
 SOURCE = "src"
@@ -217,8 +220,7 @@ class SimConnection(IggyConnection):
 
     def submit_send(self, stream, topic, partition, body):
         name = runtime.world.current.process.name
-        now = origin_of(body)
-        new = [(message_id, payload, headers, now) for message_id, payload, headers in decode_send(body)]
+        new = decode_send(body)
 
         def op():
             number, base = self._server.store(stream, topic, partition, new, name)
@@ -477,6 +479,35 @@ class SimSparkEngine(spark_engine.SparkEngine):
 # ---- configuration
 
 
+class FilterSome(Transform):
+    """Filters what the bucket says, and handles every other record."""
+
+    name = "simulated_filter"
+
+    def apply(self, batch, context):
+        return batch.keep(
+            [place for place, one in enumerate(batch.payloads) if not any(is_filtered(*t) for t in tell(one))]
+        )
+
+
+class RefuseSome(FilterSome):
+    """Cannot handle some of the others."""
+
+    name = "simulated_refusal"
+
+    def apply(self, batch, context):
+        if any(is_refused(*one) for payload in batch.payloads for one in tell(payload)):
+            raise ValueError("refused")
+        return super().apply(batch, context)
+
+
+FILTERING, REFUSING = FilterSome.name, RefuseSome.name
+by_name.SHIPPED = {
+    **by_name.SHIPPED,
+    **{one.name: f"{one.__module__}:{one.__name__}" for one in (FilterSome, RefuseSome)},
+}
+
+
 @functools.lru_cache(maxsize=4096)
 def make_config(settings):
     """A configuration of the simulation's settings (`history.Settings`)."""
@@ -502,6 +533,8 @@ def make_config(settings):
         "request_timeout": 3.0,
         "tolerance": "skip_record" if settings.letters or settings.bad else "none",
     }
+    if settings.transforms:
+        options["transforms"] = [{"type": REFUSING if settings.bad else FILTERING}]
     if settings.template is not None:
         options["template"] = settings.template
         options["distribution"] = settings.distribution

@@ -21,6 +21,16 @@ def tell(payload):
     return [(found[1].decode(), int(found[2]), int(found[3])) for found in UNIT.finditer(payload)]
 
 
+def is_filtered(key, tag, number):
+    """Whether the transform of the histories filters a record: at both ends, some in a row, and whole contents."""
+    return tag % 4 == 0 or number in (1, 3, 4) or number > 6 or (number + tag) % 5 == 0
+
+
+def is_refused(key, tag, number):
+    """Whether the transform cannot handle a record."""
+    return not is_filtered(key, tag, number) and (number + tag) % 3 == 0
+
+
 class Version:
     """One content that an object has had.
 
@@ -29,11 +39,13 @@ class Version:
         records: good ones and bad ones, counted from 1.
         bad: numbers of the bad ones.
         data: the bytes.
+        filtered: numbers of those that a transform filters.
     """
 
-    def __init__(self, key, tag, modified_ms, count, bad, data):
+    def __init__(self, key, tag, modified_ms, count, bad, data, filtered=frozenset()):
         self.key, self.tag, self.modified_ms, self.count, self.bad, self.data = key, tag, modified_ms, count, bad, data
-        self.good = [number for number in range(1, count + 1) if number not in bad]
+        self.filtered = filtered
+        self.good = [number for number in range(1, count + 1) if number not in bad and number not in filtered]
 
     def __repr__(self):
         return f"v{self.tag}"

@@ -4,7 +4,8 @@ A record tells by its payload whose it is (`bucket.tell`). For every content of 
 - none of its records comes more often than there was reason for: once for each time that it became the object's content, and once
   more for each reset that took it in;
 - in a partition its records come in their order, one split of it in one partition only;
-- what is in the bucket at the end is there whole, since the last time that it had to be sent anew; a bad record has its letter.
+- what is in the bucket at the end is there whole, since the last time that it had to be sent anew; a bad record has its letter;
+- a record that a transform filters is never there.
 """
 
 from collections import defaultdict
@@ -104,6 +105,8 @@ def _check_upper(facts, key, version, became, found):
     for number, count in counts.items():
         if number in version.bad and facts.bad_is_bad:
             raise ViolationError("BAD SENT", f"{key} v{version.tag} record {number}")
+        if number in version.filtered:
+            raise ViolationError("FILTERED SENT", f"{key} v{version.tag} record {number}")
         if count > most:
             raise ViolationError(
                 "REPEATED", f"{key} v{version.tag} record {number}: {count} times, at most {most}: {found}"

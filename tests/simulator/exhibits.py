@@ -18,5 +18,6 @@ EXHIBITS = {
     "compacted_unsafe": ("forgetting_folded", 300),
     "anchor_ahead": ("forgetting", 300),
     "leader_by_stale_counts": ("forgetting_tasks", 300),
+    "numbered_anew": ("transforms", 100),
 }
 """Name -> theme, histories."""

@@ -6,7 +6,7 @@ The source itself is started by `lives`, functions by name (`adapter.LIVES`) tha
 import attrs
 
 from tests.simulator import runtime
-from tests.simulator.bucket import Bucket, Lie, Version, record, tell
+from tests.simulator.bucket import Bucket, Lie, Version, is_filtered, is_refused, record, tell
 from tests.simulator.checker import Facts, ViolationError, check
 from tests.simulator.iggy import EVICTION_SECONDS, Partition, Server
 from tests.simulator.runtime import Host, Killed, Process, Scheduler, StuckError
@@ -41,6 +41,7 @@ class Settings:
     list_concurrency: int = 1
     letters: bool = False
     bad: bool = False
+    transforms: bool = False
     min_age: float = 0.0
     engine: str = "local"
 
@@ -198,7 +199,12 @@ class World(Scheduler):
             else:
                 lines.append(b'"' + record(key, self.tags, number, WIDTH - 3) + b'"\n')
         modified_ms = int((runtime.EPOCH + self.now - age) * 1000) // 1000 * 1000
-        return Version(key, self.tags, modified_ms, count, bad, b"".join(lines))
+        filtered = set()
+        if self.settings.transforms:
+            sound = set(range(1, count + 1)) - bad  # a bad record is none for a transform
+            filtered = {number for number in sound if is_filtered(key, self.tags, number)}
+            bad = bad | {number for number in sound if self.settings.bad and is_refused(key, self.tags, number)}
+        return Version(key, self.tags, modified_ms, count, bad, b"".join(lines), filtered)
 
     def put(self, key, **more):
         version = self.make_version(key, **more)

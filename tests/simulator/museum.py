@@ -1,6 +1,7 @@
 """Mistakes to put into the code: the simulator must find each of them (`exhibits`). One changes this process for good."""
 
 import attrs
+import numpy as np
 
 from framework.iggy.offset_log import epochs, loading, partitions, state, store
 from framework.offsets import table, watermark_tracker
@@ -178,3 +179,16 @@ def leader_by_stale_counts():
     from framework.engine.session import Session
 
     Session.open_forgetful_partitions = lambda self: None
+
+
+def numbered_anew():
+    """The records that a transform leaves are numbered one after the other."""
+    from framework.pipeline import transforming
+
+    real = transforming.TransformedRun.number_array
+
+    def number_array(self):
+        numbers = real(self)
+        return np.arange(len(numbers)) + numbers[0] if len(numbers) else numbers
+
+    transforming.TransformedRun.number_array = number_array

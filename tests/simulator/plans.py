@@ -360,6 +360,27 @@ def dead_letters(rng):
     )
 
 
+def transforms(rng):
+    """Transforms that filter records, and cannot handle some."""
+    bad = rng.random() < 0.5
+    return plain(
+        rng,
+        settings={
+            "transforms": True,
+            "bad": bad,
+            "letters": bad,
+            "split_size": rng.choice((0, 0, 3 * WIDTH)),
+            "commit_interval": rng.choice((0.05, 0.3)),
+        },
+        bad_rate=0.3 if bad else 0.0,
+        required=rng.choice((1, 1, 5, 8)),
+        acts={"put": 4, "stop": 1},
+        faults={"kill": 3, "kill_worker": 1, "kill_server": 2, "cut": 1},
+        fault_rate=rng.choice((0.01, 0.03)),
+        records=12,
+    )
+
+
 def late_requests(rng):
     """Requests of dead clients that are stored late."""
     return plain(
@@ -474,5 +495,6 @@ THEMES = {
         take_overs,
         standbys,
         dead_letters,
+        transforms,
     )
 } | {"all": all_kinds}

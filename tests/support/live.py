@@ -64,6 +64,9 @@ class PlacedStore(ObjectStore):
     def stat(self, key):
         return self._seen(self.inner.stat(self.place + key))
 
+    def metadata(self, native):
+        return self.inner.metadata(attrs.evolve(native, key=self.place + native.key))
+
     def listed_version(self, **told):
         return self.inner.listed_version(**told)
 

@@ -265,7 +265,8 @@ class SparkGroup:
         changed = self._session.take_changed()
         self._live.position_commits += bool(changed)
         for before, entry in changed:
-            more = max(0, entry.records_done - before.records_done)
+            # a transform may have filtered them: then only a job's end tells how many were sent
+            more = max(0, entry.records_done - before.records_done) if not self._config.transforms else 0
             self._live.records += more
             for running in self._running.values():
                 if entry.topic_partition in running.topic_partitions:

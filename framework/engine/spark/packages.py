@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from framework.config.formats import make_transformer
+from framework.config.transforms import transform_class
 from framework.engine.spark.failures import is_stopped, sentence
 from framework.engine.spark.session import is_local, wait_for
 from framework.engine.spark.stop_channel import StopChannel
@@ -119,11 +120,13 @@ def _metadata() -> Iterator[tuple[str, str]]:
 
 
 def needed_modules(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> list[str]:
-    """Return the modules that executors need for this source: of the framework, the source and the format."""
+    """Return the modules that executors need for this source: of the framework, the source, the format and transforms."""
     needed = [*NEEDED, *task_class.needs_modules]
     transformer = make_transformer(config.input.options())
     needed += transformer.needs_modules
-    for part in (task_class, type(transformer)):
+    transforms = [transform_class(entry.type) for entry in config.transforms if entry.enabled]
+    needed += [name for transform in transforms for name in transform.needs_modules]
+    for part in (task_class, type(transformer), *transforms):
         own = part.__module__.partition(".")[0]
         if own not in {*PACKAGES, "__main__"}:  # what a script defines travels pickled
             needed.append(own)

@@ -219,16 +219,15 @@ class MemoryIggy:
         stream: str,
         topic: str,
         partition: int,
-        new: list[tuple[int, bytes, Mapping[str, HeaderScalar]]],
-        origin_us: int = 0,
+        new: list[tuple[int, bytes, Mapping[str, HeaderScalar], int]],
     ) -> Confirmation:
-        """Store messages, `(id, payload, headers)` each, as one batch with the sender's time."""
+        """Store messages, `(id, payload, headers, time of origin)` each, as one batch."""
         with self._lock:
             part = self._partition(stream, topic, partition)
             base, now = part.end, next(self._ticks)
             part.messages.extend(
                 StoredMessage(base + number, message_id, payload, headers, now, origin_us)
-                for number, (message_id, payload, headers) in enumerate(new)
+                for number, (message_id, payload, headers, origin_us) in enumerate(new)
             )
             part.end = base + len(new)
             return Confirmation(1, self._streams[stream][topic].number, partition, base)
@@ -386,7 +385,7 @@ class MemoryConnection(IggyConnection):
         self._check()
         self._event("append")
         number = secrets.randbits(128) if message_id is None else message_id
-        confirmed = self._server.store(stream, topic, partition, [(number, payload, dict(headers or {}))])
+        confirmed = self._server.store(stream, topic, partition, [(number, payload, dict(headers or {}), 0)])
         self._event("appended")
         future: Future[int] = Future()
         if self.broken:
@@ -420,7 +419,7 @@ class MemoryConnection(IggyConnection):
         future: Future[tuple[Confirmation, ...]] = Future()
         self._event("send")
         try:
-            confirmed = self._server.store(stream, topic, partition, decode_send(body), origin_of(body))
+            confirmed = self._server.store(stream, topic, partition, decode_send(body))
             self._event("ack")
         except IggyTopicError as error:
             future.set_exception(error)
@@ -432,23 +431,19 @@ class MemoryConnection(IggyConnection):
         return future
 
 
-def origin_of(body: bytes) -> int:
-    """Return the send time of a request, by the sender's clock."""
+def decode_send(body: bytes) -> list[tuple[int, bytes, Mapping[str, HeaderScalar], int]]:
+    """Return the messages of a send request, `(id, payload, headers, time of origin)`; layout: `framework.iggy.wire`."""
     (target,) = struct.unpack_from("<I", body)
-    return int(struct.unpack_from("<Q", body, 4 + target + 24)[0])
-
-
-def decode_send(body: bytes) -> list[tuple[int, bytes, Mapping[str, HeaderScalar]]]:
-    """Return the messages of a send request, `(id, payload, headers)` each; layout: `framework.iggy.wire`."""
-    (target,) = struct.unpack_from("<I", body)
+    (origin_us,) = struct.unpack_from("<Q", body, 4 + target + 24)
     place = 4 + target + wire.BATCH_HEADER_BYTES
-    messages: list[tuple[int, bytes, Mapping[str, HeaderScalar]]] = []
+    messages: list[tuple[int, bytes, Mapping[str, HeaderScalar], int]] = []
     while place < len(body):
-        low, high, _, _, headers_length, payload_length = struct.unpack_from("<8xQQIIII8x", body, place)
+        low, high, _, delta_us, headers_length, payload_length = struct.unpack_from("<8xQQIIII8x", body, place)
         place += wire.FRAME_BYTES
         payload = body[place : place + payload_length]
         place += payload_length
-        messages.append((high << 64 | low, payload, _headers(body[place : place + headers_length])))
+        headers = _headers(body[place : place + headers_length])
+        messages.append((high << 64 | low, payload, headers, origin_us + delta_us))
         place += headers_length
     return messages
 

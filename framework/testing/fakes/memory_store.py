@@ -30,7 +30,7 @@ class StoreFault:
     """A scripted failure.
 
     Attributes:
-        call: `list_page`, `stat`, `open` or `read`.
+        call: `list_page`, `stat`, `metadata`, `open` or `read`.
         error: the error to raise, the same each time.
         key: only for this object; None = any. For `list_page` the prefix.
         skip: number of matching calls that succeed first.
@@ -60,6 +60,7 @@ class _Stored:
     version: str
     modified_ms: int
     storage_class: str = ""
+    metadata: Mapping[str, str] = attrs.field(factory=dict)
 
 
 class MemoryStore(ObjectStore):
@@ -92,12 +93,20 @@ class MemoryStore(ObjectStore):
 
     # ---- out of band
 
-    def put(self, key: str, data: bytes, *, modified_ms: int | None = None, storage_class: str = "") -> NativeObject:
+    def put(
+        self,
+        key: str,
+        data: bytes,
+        *,
+        modified_ms: int | None = None,
+        storage_class: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> NativeObject:
         """Write an object, always as a new version; return it as listings show it."""
         with self._lock:
             self._changes += 1
             when = FIRST_TIME_MS + 1000 * self._changes if modified_ms is None else modified_ms
-            stored = self._objects[key] = _Stored(data, f"v{self._changes}", when, storage_class)
+            stored = self._objects[key] = _Stored(data, f"v{self._changes}", when, storage_class, metadata or {})
             return self._native(key, stored)
 
     def delete(self, key: str) -> None:
@@ -176,6 +185,17 @@ class MemoryStore(ObjectStore):
             if stored is None:
                 raise ObjectNotFoundError("there is no such object", location=f"{self.scheme}://{self.bucket}/{key}")
             return self._native(key, stored)
+
+    @override
+    def metadata(self, native: NativeObject) -> Mapping[str, str]:
+        self._call("metadata", native.key)
+        with self._lock:
+            stored = self._objects.get(native.key)
+            if stored is None:
+                raise ObjectNotFoundError("there is no such object", location=native.location)
+            if stored.version != native.version:
+                raise ObjectChangedError("it was overwritten after it was listed", location=native.location)
+            return dict(stored.metadata)
 
     @override
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:

@@ -165,6 +165,18 @@ def test_show_with_defaults_is_toml_with_every_option(told, file):
             assert re.search(rf"^(# )?{option.name} =", out, re.MULTILINE), (section, option.name)
 
 
+def test_show_has_the_list_of_transforms(told, file):
+    text = '\n[[transforms]]\ntype = "filter"\nfield = "n"\nvalue_pattern = { between = [1, 5] }\n'
+    file.write_text(file.read_text() + text + text.replace("between = [1, 5]", 'equals = "x"'))
+    out = told("config", "show", "--config", file)[1]
+    wanted = [
+        {"type": "filter", "field": "n", "value_pattern": {"between": [1, 5]}},
+        {"type": "filter", "field": "n", "value_pattern": {"equals": "x"}},
+    ]
+    assert tomllib.loads(out)["transforms"] == wanted
+    assert json.loads(told("config", "show", "--config", file, "--json")[1])["transforms"] == wanted
+
+
 def test_show_as_json(told, file):
     shown = json.loads(told("config", "show", "--config", file, "--json", "--set", "spark.conf.a=b")[1])
     assert shown["s3"]["access_key_id"] == {"value": "***", "origins": [str(file)]}

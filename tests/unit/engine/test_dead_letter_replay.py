@@ -20,6 +20,7 @@ from framework.offsets.reset import Reset
 from framework.offsets.watermark import CoveredRange, Watermark
 from framework.task import SourceContext
 from framework.testing.kit.crash import CrashError, CrashPoint
+from tests.support import transforms as own
 from tests.support.core import lines
 from tests.unit.pipeline.test_dead_letters import DEAD, Source, rest_failed, usual
 
@@ -469,3 +470,43 @@ def test_the_dead_letter_of_an_object_whose_position_the_watermark_stands_for_is
     assert not is_current(dead_letter, offsets)  # it is read again
     offsets.watermark = Watermark(bucket=dead_letter.bucket).raised("", [CoveredRange("", None, 5)])
     assert is_current(dead_letter, offsets)
+
+
+# ---- transforms
+
+
+@pytest.fixture
+def _transforms(monkeypatch):
+    own.register(monkeypatch, drop=own.DropMarked, fail=own.FailOnMarked, shout=own.Shout, tag=own.Tag)
+
+
+def marked_lines(*marks):
+    return b"".join(b"line %d%s\n" % (number, mark.encode()) for number, mark in enumerate(marks, 1))
+
+
+@pytest.mark.usefixtures("_transforms")
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_replay_applies_the_transforms_to_the_original_record(gone):
+    source = Source(format="text", transforms=[{"type": "shout"}, {"type": "fail"}])
+    source.rig.store.put("a", marked_lines("", "?", "?!", "", "?"))
+    source.live()
+    assert [letter.raw for letter in source.stored()] == [b"line 2?", b"line 3?!", b"line 5?"]
+    if gone:
+        source.rig.store.delete("a")
+    counts, _ = replay(source, transforms=[{"type": "drop"}, {"type": "shout"}, {"type": "tag"}])
+    assert (counts.sent, counts.filtered, counts.stayed) == (2, 1, 0)
+    assert open_dead_letters(source) == []
+    found = marked(source)
+    assert sorted(message.payload for message in found) == [b"LINE 2?", b"LINE 5?"]
+    assert sorted(message.origin_us for message in found) == [2_000_000, 5_000_000]
+    assert all(message.headers["key"] == "a" for message in found)
+
+
+@pytest.mark.usefixtures("_transforms")
+def test_a_record_that_the_transforms_still_refuse_stays():
+    source = Source(format="text", transforms=[{"type": "fail"}])
+    source.rig.store.put("a", marked_lines("", "?"))
+    source.live()
+    counts, _ = replay(source)
+    assert (counts.sent, counts.stayed) == (0, 1)
+    assert len(open_dead_letters(source)) == 1

@@ -13,6 +13,7 @@ from framework.iggy.headers import (
     provenance,
     split_of,
 )
+from framework.model.headers import headers_error
 from framework.model.objects import NativeObject
 from framework.model.splits import Split
 
@@ -110,3 +111,59 @@ def test_a_cut_block_is_an_error(cut):
 def test_bad_text_in_a_block_is_an_error():
     with pytest.raises(ValueError, match="utf-8"):
         decode_headers(struct.pack("<BI", 2, 1) + b"\xff" + struct.pack("<BI", 2, 1) + b"x")
+
+
+values = (
+    st.text(max_size=600)
+    | st.binary(max_size=600)
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=20), values, max_size=5))
+def test_values_of_every_kind_come_back(headers):
+    if headers_error(headers) is not None:
+        return
+    block = encode_headers(headers)
+    found = decode_headers(block)
+    for name, value in headers.items():
+        if value in ("", b""):
+            assert name not in found
+        elif not isinstance(value, str | bytes):
+            assert (found[name], type(found[name])) == (value, type(value))
+        elif len(value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass")) <= 255:
+            assert found[name] == (
+                value if isinstance(value, bytes) or is_unicode(value) else value.encode("utf-8", "surrogatepass")
+            )
+
+
+def is_unicode(text):
+    return text == text.encode("utf-8", "ignore").decode()
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"": "x"}, "1 to 255 bytes"),
+        ({"n" * 256: "x"}, "1 to 255 bytes"),
+        ({"n" * 255: "x" * 256}, "with the number of its continuation"),
+        ({5: "x"}, "is int, not text"),
+        ({"\udc00": "x"}, "not valid Unicode"),
+        ({"n": None}, "is NoneType"),
+        ({"n": [1]}, "is list"),
+        ({"n": 2**64}, "more than 64 bits"),
+        ({"n": -(2**63) - 1}, "more than 64 bits"),
+        ({"n": "x" * 90_000}, "at most 90,000"),
+        ({"n": "x" * 600, "n.1": "y"}, "name of its continuation"),
+    ],
+)
+def test_headers_that_cannot_be_stored(headers, reason):
+    assert reason in headers_error(headers)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=260), values, max_size=4))
+def test_headers_without_an_error_can_be_encoded(headers):
+    if headers_error(headers) is None:
+        assert len(encode_headers(headers)) <= 100_000

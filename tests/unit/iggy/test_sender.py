@@ -5,6 +5,7 @@ import time
 from concurrent.futures import Future
 
 import attrs
+import numpy as np
 import pytest
 
 from framework.errors import (
@@ -18,12 +19,14 @@ from framework.errors import (
     UnknownOutcomeError,
 )
 from framework.iggy import sender, wire
+from framework.iggy.headers import decode_headers
 from framework.iggy.sender import IggyProducer
 from framework.iggy.values import Confirmation
 from framework.model.batches import RecordBatch
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
+from tests.unit.iggy.test_wire import read_request
 
 PARTITION = TopicPartition("orders", 2)
 NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/b.jsonl", size=1, version="v1")
@@ -315,3 +318,83 @@ def test_close_twice(producer, connection):
     assert connection.closed == 2
     with pytest.raises(TaskClosedError):
         producer.send(PARTITION, [])
+
+
+# ---- times of origin
+
+DAY_US = 86_400_000_000
+
+
+def far_apart(count):
+    return attrs.evolve(
+        batch(1, [b"x"] * count), timestamps_us=np.asarray([1 + number * DAY_US for number in range(count)])
+    )
+
+
+class Answering(Connection):
+    """A connection that a thread of its own answers, one request after the other, and that may break at one of them."""
+
+    def __init__(self, breaks_at=None):
+        super().__init__()
+        self.breaks_at = breaks_at
+        self.waiting = self.most_waiting = 0
+
+    def submit_send(self, *place):
+        future = super().submit_send(*place)
+        self.waiting += 1
+        self.most_waiting = max(self.waiting, self.most_waiting)
+        return future
+
+    def wait(self, future):
+        """Answers everything up to this request."""
+        for number, (*_, one) in enumerate(self.sent):
+            if not one.done():
+                self.answer(number)
+            if one is future:
+                return future.result(0)
+        raise AssertionError
+
+    def answer(self, number):
+        self.waiting -= 1
+        if number == self.breaks_at:
+            self.fail(number, UnknownOutcomeError("broke"))
+        else:
+            self.confirm(number, number)
+
+
+def test_times_far_apart_wait_for_earlier_requests():
+    connection = Answering()
+    producer = IggyProducer(connection, stream="lake", source="orders")
+    future = producer.send(PARTITION, [far_apart(30)])
+    assert len(connection.sent) == 30
+    assert connection.most_waiting == sender._MAX_REQUESTS_AHEAD
+    connection.wait(connection.sent[-1][-1])
+    anchor = future.result(0).anchor
+    assert (anchor.offset, anchor.origin_us) == (29, 1 + 29 * DAY_US)
+
+
+def test_a_break_between_such_requests_has_an_unknown_outcome():
+    connection = Answering(breaks_at=5)
+    producer = IggyProducer(connection, stream="lake", source="orders")
+    with pytest.raises(UnknownOutcomeError):
+        producer.send(PARTITION, [far_apart(30)])
+    assert len(connection.sent) < 30
+    with pytest.raises(UnknownOutcomeError, match="an earlier send failed"):
+        producer.send(PARTITION, [batch(31, [b"y"])])
+
+
+def test_own_times_need_a_server_whose_layout_is_known(connection):
+    connection.version = "0.8.0"
+    producer = IggyProducer(connection, stream="lake", source="orders")
+    with pytest.raises(IggyProtocolError, match="origin timestamps"):
+        producer.send(PARTITION, [far_apart(2)])
+
+
+def test_own_headers_replace_those_that_name_the_object(producer, connection):
+    sent = attrs.evolve(batch(1, [b"a", b"b", b"c"]), headers=[{"x": "1"}, None, {"key.1": "z", "y": 5}])
+    producer.send(PARTITION, [sent])
+    (request,) = connection.sent
+    _, _, _, messages = read_request(request[3])
+    found = [decode_headers(headers) for *_, headers in messages]
+    names = {"bucket": "lake", "key": "a/b.jsonl", "version": "v1"}
+    assert found == [{**names, "x": "1"}, names, {"bucket": "lake", "version": "v1", "key.1": "z", "y": 5}]

@@ -17,6 +17,13 @@ from framework.model.payloads import PayloadColumn
 
 def read_request(body):
     """Target, ids, payloads and headers of a request; checks every length and checksum on the way."""
+    names, partition, origin, messages = read_timed_request(body)
+    assert {at for at, *_ in messages} <= {origin}
+    return names, partition, origin, [message[1:] for message in messages]
+
+
+def read_timed_request(body):
+    """As `read_request`, with the time of origin of each message before its id."""
     (meta,) = struct.unpack_from("<I", body)
     target, batch = body[4 : 4 + meta], body[4 + meta :]
     names = []
@@ -33,11 +40,13 @@ def read_request(body):
     while place < len(batch):
         low, high, delta, time, headers, payload, zero = struct.unpack_from("<QQIIIIQ", batch, place + 8)
         end = place + 48 + payload + headers
-        assert (delta, time, zero) == (len(messages), 0, 0)
+        assert (delta, zero) == (len(messages), 0)
         stored = batch[place : place + 8]
         assert int.from_bytes(stored, "little") == xxhash.xxh3_64(batch[place + 8 : end]).intdigest()
         hashes += stored
-        messages.append((high << 64 | low, batch[place + 48 : place + 48 + payload], batch[end - headers : end]))
+        messages.append(
+            (origin + time, high << 64 | low, batch[place + 48 : place + 48 + payload], batch[end - headers : end])
+        )
         place = end
     assert place == len(batch)
     assert len(messages) == count
@@ -115,6 +124,9 @@ def in_form(one, form):
         first_record=one.first_record,
         payloads=payloads,
         headers=one.headers,
+        numbers=one.numbers,
+        own_headers=one.own_headers,
+        times_us=one.times_us,
     )
 
 
@@ -214,3 +226,75 @@ def test_an_own_client_of_another_layout_is_refused():
     for cut in range(len(whole)):
         with pytest.raises(IggyProtocolError):
             wire.parse_own_client(whole[:cut])
+
+
+@st.composite
+def own_segments(draw):
+    """Segments whose messages have gaps in their numbers, headers and times of their own."""
+    payloads = draw(
+        st.lists(st.binary(min_size=1, max_size=40).map(lambda line: line.replace(b"\n", b"-")), max_size=7)
+    )
+    count = len(payloads)
+    each = st.integers(1, 3)
+    numbers = np.cumsum([draw(st.integers(1, 2**39)), *(draw(each) for _ in payloads)])[:count]
+    blocks = [draw(st.binary(max_size=9)) for _ in payloads]
+    times = st.just(0) | st.integers(1, 2**40)
+    return in_form(
+        Segment(
+            id_high=draw(st.integers(0, 2**64 - 1)),
+            split_number=draw(st.integers(0, 2**24 - 1)),
+            first_record=int(numbers[0]) if count else 1,
+            payloads=payloads,
+            headers=draw(st.binary(max_size=9)),
+            numbers=draw(st.sampled_from([None, numbers])),
+            own_headers=draw(st.sampled_from([None, blocks])),
+            times_us=draw(st.sampled_from([None, np.asarray([draw(times) for _ in payloads], dtype=np.int64)])),
+        ),
+        draw(st.sampled_from(["list", "column", "slice"])),
+    )
+
+
+def expected_own(many, now):
+    return [
+        (
+            now if one.times_us is None or not one.times_us[at] else int(one.times_us[at]),
+            one.id_high << 64
+            | one.split_number << 40
+            | (one.first_record + at if one.numbers is None else int(one.numbers[at])),
+            payload,
+            one.headers if one.own_headers is None else one.own_headers[at],
+        )
+        for one in many
+        for at, payload in enumerate(one.payloads)
+    ]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(own_segments(), min_size=1, max_size=5).filter(lambda many: any(one.payloads for one in many)),
+    st.integers(1, 12),
+    st.integers(60, 400),
+)
+def test_numbers_headers_and_times_of_each_message(many, chunk, limit):
+    now, sent = 2**41, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "_CHUNK", chunk)
+        for group in wire.cut_segments(many, limit):
+            for part in wire.cut_times(group, now):
+                times = [at for at, *_ in expected_own(part, now)]
+                assert max(times) - min(times) <= wire.MAX_TIME_SPAN_US
+                _, _, origin, messages = read_timed_request(wire.encode_send("s", "t", 3, part, time_us=now))
+                assert origin == min(times)
+                sent += messages
+    assert sent == expected_own(many, now)
+    for one in many:
+        assert one.message_ids() == [number & (2**64 - 1) for _, number, *_ in expected_own([one], now)]
+        assert sum(one.frame_sizes.tolist()) == one.size_bytes
+
+
+def test_times_close_together_stay_in_one_request():
+    times = np.arange(5000, dtype=np.int64) * 800_000 + 1
+    one = Segment(id_high=1, first_record=1, payloads=[b"x"] * 5000, times_us=times)
+    assert len(list(wire.cut_times([one], 7))) == 1
+    far = Segment(id_high=1, first_record=1, payloads=[b"x"] * 3, times_us=np.asarray([1, 2**40, 2], dtype=np.int64))
+    assert [len(part[0].payloads) for part in wire.cut_times([far], 7)] == [1, 1, 1]

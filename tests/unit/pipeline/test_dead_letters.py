@@ -200,7 +200,7 @@ def test_dead_letters_of_other_sources_and_garbage_are_nobodys():
     message = source.server.messages("kit", DEAD)[0]
     assert read_dead_letter(message, "kit") is not None
     assert read_dead_letter(message, "other") is None
-    source.server.store("kit", DEAD, 0, [(1, b"x", {}), (2, b"x", {"letter": "record", "source": "kit"})])
+    source.server.store("kit", DEAD, 0, [(1, b"x", {}, 0), (2, b"x", {"letter": "record", "source": "kit"}, 0)])
     assert all(read_dead_letter(one, "kit") is None for one in source.server.messages("kit", DEAD)[-2:])
     source.live()
     source.check()

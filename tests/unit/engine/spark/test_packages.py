@@ -22,6 +22,9 @@ from transformers import SHIPPED_FORMATS, InputOptions, make_transformer
 DRIVER_ONLY = {"prometheus-client", "pyspark", "rich", "tomli", "typer"}
 """Dependencies that no executor imports: the command line, metrics, and Spark, which executors bring."""
 
+BY_TRANSFORMS = {"protobuf"}
+"""Dependencies that a single transform imports, under another name than the distribution's."""
+
 
 def needed_for(form, task_class=S3SourceTask):
     config = source_config()
@@ -36,7 +39,8 @@ def test_every_dependency_is_looked_for_or_the_drivers_alone():
     declared = {
         re.match(r"[\w-]+", line)[0] for line in importlib.metadata.requires(DISTRIBUTION) if "extra ==" not in line
     }
-    assert {name.replace("-", "_") for name in declared - DRIVER_ONLY} == {name.replace(".", "_") for name in known}
+    wanted = {name.replace("-", "_") for name in declared - DRIVER_ONLY - BY_TRANSFORMS}
+    assert wanted == {name.replace(".", "_") for name in known}
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,19 @@ def test_a_format_names_what_it_needs(form, own):
     assert set(needed_for(form)) - set(needed_for("text")) == own
     assert set(NEEDED) <= set(needed_for(form))
     assert "boto3" in needed_for(form)
+
+
+@pytest.mark.parametrize(
+    ("transform", "own"),
+    [
+        ({"type": "delete_fields", "fields": ["a"]}, set()),
+        ({"type": "avro", "schema_json": '"string"'}, {"fastavro"}),
+        ({"type": "avro", "schema_json": '"string"', "enabled": False}, set()),
+    ],
+)
+def test_a_transform_names_what_it_needs(transform, own):
+    config = source_config(transforms=[transform])
+    assert set(needed_modules(S3SourceTask, config)) - set(needed_for("jsonl")) == own
 
 
 def test_a_source_and_a_format_of_others_must_be_installed_there():

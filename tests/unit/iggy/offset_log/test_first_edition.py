@@ -54,7 +54,7 @@ def recorded(name, *, without=lambda row: False):
     for row in rows:
         if "payload" in row and not without(row):
             message = int(row["id"], 16), base64.b64decode(row["payload"]), row["headers"]
-            server.store("kit", row["topic"], row["partition"], [message])
+            server.store("kit", row["topic"], row["partition"], [(*message, 0)])
     return server
 
 

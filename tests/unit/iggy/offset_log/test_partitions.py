@@ -65,7 +65,7 @@ class Rig:
         """Stores records of a position; the anchor of the last one."""
         for number in records:
             new = (message_id_of(entry, number, self.state.source), b"x", headers or {})
-            self.server.store("kit", "records", partition, [new], origin_us)
+            self.server.store("kit", "records", partition, [(*new, origin_us)])
         return self.end(partition)
 
     def others(self, count=1, partition=0, headers=None):
@@ -162,7 +162,7 @@ def test_records_of_others_are_not_taken_for_those_of_a_lost_log(headers):
 def test_of_another_source_they_are_not_either():
     rig = Rig("other")
     new = (message_id_of(position("a", first_ids=True), 1, "kit"), b"x", ours())
-    rig.server.store("kit", "records", 0, [new])
+    rig.server.store("kit", "records", 0, [(*new, 0)])
     check(rig)
     rig.state.source = "kit"
     with pytest.raises(PartitionGoneError, match=SAID):
@@ -436,7 +436,7 @@ def test_a_topic_that_saves_each_message_holds_nothing_back_and_one_that_does_no
 def test_polls_of_a_replay_are_bounded_in_bytes(size, most, monkeypatch):
     rig = Rig().known()
     new = [(message_id(7, 0, number), bytes(size), {}) for number in range(1, 60)]
-    rig.server.store("kit", "records", 0, new)
+    rig.server.store("kit", "records", 0, [(*one, 0) for one in new])
     asked, poll = [], rig.connection.poll
 
     def watched(*place, **how):

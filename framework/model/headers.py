@@ -1,0 +1,69 @@
+"""Headers of a message as values: their limits, before Iggy's bytes are made of them.
+
+A header's name holds 1 to 255 bytes. A value is text, bytes, a truth value or a number. A text or bytes longer than 255
+bytes continue in `name.1`, `name.2` and so on (`framework.iggy.headers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+HeaderValue = str | bytes | bool | int | float
+"""The value of a header: text, raw bytes, a truth value, a 64-bit number."""
+
+MAX_NAME_BYTES = 255
+MAX_VALUE_BYTES = 255
+MAX_OWN_HEADERS_BYTES = 90_000
+"""Maximum bytes of a record's own headers. Iggy allows 100,000; the rest is for the headers that name the object."""
+
+_FIELD_BYTES = 2 * 5
+"""Bytes of a header beyond its name and value: kind and length of both."""
+
+_MAX_PIECE_DIGITS = 4
+"""Digits of the numbers that pieces of a value have; the block's limit allows fewer than 400 pieces."""
+
+
+def headers_error(headers: Mapping[str, HeaderValue]) -> str | None:
+    """Return the reason why Iggy cannot store these headers; None when it can."""
+    total = 0
+    for name, value in headers.items():
+        size, reason = _size_of(name, value)
+        if reason is not None:
+            return reason
+        total += size
+        if size > MAX_VALUE_BYTES + _FIELD_BYTES + MAX_NAME_BYTES and any(
+            other.startswith(f"{name}.") and other[len(name) + 1 :].isdigit() for other in headers
+        ):
+            return (
+                f"header {name!r} is longer than {MAX_VALUE_BYTES} bytes, and another has the name of its continuation"
+            )
+    if total > MAX_OWN_HEADERS_BYTES:
+        return f"its headers take {total:,} bytes, at most {MAX_OWN_HEADERS_BYTES:,} can be stored"
+    return None
+
+
+def _size_of(name: object, value: object) -> tuple[int, str | None]:
+    """Return the bytes that a header takes at most, or the reason why it cannot be stored."""
+    if not isinstance(name, str):
+        return 0, f"the name of a header is {type(name).__name__}, not text"
+    try:
+        name_bytes = len(name.encode())
+    except UnicodeEncodeError:
+        return 0, "the name of a header is not valid Unicode"
+    if isinstance(value, str):
+        length = len(value) * 4 if len(value) > MAX_VALUE_BYTES // 4 else len(value.encode("utf-8", "surrogatepass"))
+    elif isinstance(value, bytes):
+        length = len(value)
+    elif isinstance(value, bool | float):
+        length = 8
+    elif isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 64:
+            return 0, f"header {name!r} holds a number of more than 64 bits"
+        length = 8
+    else:
+        return 0, f"header {name!r} is {type(value).__name__}; a header is text, bytes, a number or a truth value"
+    pieces = max(1, -(-length // (MAX_VALUE_BYTES - 3)))
+    most = name_bytes + (1 + _MAX_PIECE_DIGITS if pieces > 1 else 0)
+    if not name_bytes >= 1 or most > MAX_NAME_BYTES:
+        return 0, f"a header's name holds 1 to {MAX_NAME_BYTES} bytes, with the number of its continuation, not {most}"
+    return length + pieces * (most + _FIELD_BYTES), None

@@ -1,0 +1,276 @@
+"""The configured transforms, applied in order to a format's batches, with their results checked.
+
+A record that a transform cannot handle becomes a bad record with its original bytes. So a replay of its dead letter
+applies the transforms again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.errors import RecordTransformError, SkippableError, SourceError, TransformContractError
+from framework.model.batches import SkippedRecord
+from framework.model.headers import headers_error
+from framework.model.message_ids import entry_hash64
+from framework.model.payloads import PayloadColumn
+from framework.transform import Transform, TransformBatch, TransformContext
+from framework.transformer import MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from framework.model.objects import NativeObject
+    from framework.model.positions import OffsetManagerEntry
+    from framework.transformer import PayloadBatch
+
+
+log = logging.getLogger(__name__)
+
+FILTERED_OBJECTS = 10
+"""After so many objects in a row without a record left, a warning."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TransformedRun:
+    """A format's batch after the transforms.
+
+    Attributes:
+        batch: the records that are left.
+        bad: the bad records, in the order of their numbers, with their original bytes.
+        filtered: number of filtered records.
+        complete: whether every record of the run is left.
+    """
+
+    batch: TransformBatch
+    bad: tuple[SkippedRecord, ...]
+    filtered: int
+    complete: bool
+
+    def number_array(self) -> NDArray[np.int64]:
+        """Return the numbers of the records that are left."""
+        import numpy as np  # noqa: PLC0415 - loaded when used
+
+        return np.asarray(self.batch.numbers, dtype=np.int64)
+
+    def before(self, number: int, *, first: int) -> TransformedRun:
+        """Return the part of the run before a bad record.
+
+        Args:
+            number: number of the first bad record.
+            first: number of the run's first record.
+        """
+        left = int(self.number_array().searchsorted(number))
+        filtered = number - first - left
+        return TransformedRun(batch=self.batch.keep(range(left)), bad=(), filtered=filtered, complete=filtered == 0)
+
+
+class TransformChain:
+    """The transforms of a source, in order.
+
+    Args:
+        transforms: at least one, each with its place in the configuration, `transforms[0] (add_fields)`.
+
+    Attributes:
+        needs_metadata: whether a transform needs the metadata of the objects.
+    """
+
+    def __init__(self, transforms: Sequence[tuple[Transform, str]]) -> None:
+        self._steps = _fused(transforms)
+        self.needs_metadata = any(transform.needs_metadata for transform, _ in transforms)
+        self._filtered_objects: set[tuple[int, int]] = set()
+        self._warned = False
+
+    def apply(self, run: PayloadBatch, context: TransformContext) -> TransformedRun:
+        """Return a format's batch after every transform.
+
+        Raises:
+            TransformContractError: a transform's result is impossible.
+            SourceError: an error that is no error of a record, such as a failing store.
+        """
+        first, count = run.first_record, len(run.payloads)
+        batch = TransformBatch(payloads=run.payloads, numbers=range(first, first + count))
+        for transform, place in self._steps:
+            if not len(batch):
+                break
+            batch = self._step(transform, place, batch, context)
+        batch = _within_limits(batch, changed=batch.payloads is not run.payloads)
+        if not batch.bad and len(batch) == count:
+            self._filtered_objects.clear()
+            return TransformedRun(batch=batch, bad=(), filtered=0, complete=True)
+        self._watch_filters(len(batch), context)
+        bad = tuple(
+            _with_raw(skipped, run, context) for skipped in sorted(batch.bad, key=lambda bad: bad.record_number)
+        )
+        return TransformedRun(batch=batch, bad=bad, filtered=count - len(batch) - len(bad), complete=False)
+
+    def _watch_filters(self, left: int, context: TransformContext) -> None:
+        """Warn once when nothing is left of several objects in a row: most likely a condition is wrong."""
+        if left:
+            self._filtered_objects.clear()
+        elif not self._warned:
+            self._filtered_objects.add((context.id_high, context.split_number))
+            if len(self._filtered_objects) == FILTERED_OBJECTS:
+                self._warned = True
+                log.warning(
+                    "the transforms left no record of %d objects in a row, the last one %s: is a condition of %s wrong?",
+                    FILTERED_OBJECTS,
+                    context.native.location,
+                    ", ".join(place for _, place in self._steps),
+                )
+
+    def _step(
+        self, transform: Transform, place: str, batch: TransformBatch, context: TransformContext
+    ) -> TransformBatch:
+        """Apply one transform; after an exception to each record alone, to find the bad ones."""
+        try:
+            result = transform.apply(batch, context)
+        except (MemoryError, ImportError):
+            raise
+        except Exception as failure:
+            if isinstance(failure, SourceError) and not isinstance(failure, SkippableError):
+                raise
+            if len(batch) > 1:
+                return self._one_by_one(transform, place, batch, context)
+            return batch.reject({0: _reason(place, failure)})
+        _check(place, batch, result)
+        return result
+
+    def _one_by_one(
+        self, transform: Transform, place: str, batch: TransformBatch, context: TransformContext
+    ) -> TransformBatch:
+        parts = [
+            self._step(transform, place, attrs.evolve(batch.keep([row]), bad=()), context) for row in range(len(batch))
+        ]
+        return _joined(parts, batch.bad)
+
+
+def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[tuple[Transform, str]]:
+    """Return the transforms with neighbours made one where they can be."""
+    steps: list[tuple[Transform, str]] = []
+    for transform, place in transforms:
+        both = steps[-1][0].fused_with(transform) if steps else None
+        if both is None:
+            steps.append((transform, place))
+        else:
+            steps[-1] = both, f"{steps[-1][1]}, {place}"
+    return steps
+
+
+def context_of(
+    native: NativeObject, entry: OffsetManagerEntry, source: str, metadata: Mapping[str, str] | None = None
+) -> TransformContext:
+    """Return the context of an object's records.
+
+    Args:
+        native: the object.
+        entry: its position.
+        source: the source's name.
+        metadata: the object's metadata, if a transform needs them.
+    """
+    return TransformContext(
+        native=native,
+        topic_partition=entry.topic_partition,
+        source=source,
+        id_high=entry_hash64(source, entry),
+        split_number=entry.split_number,
+        metadata=metadata or {},
+    )
+
+
+def _reason(place: str, failure: Exception) -> str:
+    text = failure.message if isinstance(failure, SkippableError) else ""
+    return f"{place}: {text}" if text else f"{place} failed with {type(failure).__name__}"
+
+
+def _check(place: str, before: TransformBatch, after: object) -> None:
+    """Reject a result with records that did not come in, or that come in another order.
+
+    Raises:
+        TransformContractError: names the transform.
+    """
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
+    if not isinstance(after, TransformBatch):
+        raise TransformContractError(f"{place} returned {type(after).__name__}, not a TransformBatch")
+    count = len(after.payloads)
+    lengths = {len(after.numbers)}
+    lengths.update(len(column) for column in (after.headers, after.timestamps_us) if column is not None)
+    if lengths != {count}:
+        raise TransformContractError(
+            f"{place} returned {count} payloads with {sorted(lengths)} numbers, headers or timestamps"
+        )
+    new_bad = after.bad[len(before.bad) :]
+    if after.numbers is before.numbers and not new_bad:
+        return
+    numbers = np.asarray(after.numbers, dtype=np.int64)
+    bad = np.asarray([skipped.record_number for skipped in new_bad], dtype=np.int64)
+    known = np.asarray(before.numbers, dtype=np.int64)
+    if (np.diff(numbers) <= 0).any():
+        raise TransformContractError(
+            f"{place} returned records twice or in another order: a transform may only change or drop"
+        )
+    if after.bad[: len(before.bad)] != before.bad:
+        raise TransformContractError(f"{place} dropped bad records that an earlier transform had found")
+    if not (np.isin(numbers, known).all() and np.isin(bad, known).all()):
+        raise TransformContractError(f"{place} returned a record number that was not given to it")
+    if len(np.unique(bad)) < len(bad) or np.isin(bad, numbers).any():
+        raise TransformContractError(f"{place} returned a bad record twice, or among the good ones too")
+
+
+def _joined(parts: Sequence[TransformBatch], bad: tuple[SkippedRecord, ...]) -> TransformBatch:
+    """Return single records, or what is left of them, as one batch."""
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
+    headers = timestamps = None
+    if any(part.headers is not None for part in parts):
+        headers = [row for part in parts for row in (part.headers if part.headers is not None else [None] * len(part))]
+    if any(part.timestamps_us is not None for part in parts):
+        timestamps = np.concatenate(
+            [part.timestamps_us if part.timestamps_us is not None else np.zeros(len(part), np.int64) for part in parts]
+        )
+    return TransformBatch(
+        payloads=[payload for part in parts for payload in part.payloads],
+        numbers=np.concatenate([np.asarray(part.numbers, dtype=np.int64) for part in parts]),
+        headers=headers,
+        timestamps_us=timestamps,
+        bad=(*bad, *(skipped for part in parts for skipped in part.bad)),
+    )
+
+
+def _within_limits(batch: TransformBatch, *, changed: bool) -> TransformBatch:
+    """Reject the records that Iggy cannot store."""
+    reasons: dict[int, str] = {}
+    if changed:
+        sizes = batch.payloads.sizes.tolist() if isinstance(batch.payloads, PayloadColumn) else map(len, batch.payloads)
+        for place, size in enumerate(sizes):
+            if not 0 < size <= MAX_MESSAGE_BYTES:
+                reasons[place] = (
+                    f"it has {size:,} bytes after the transforms, Iggy stores at most {MAX_MESSAGE_BYTES:,}"
+                    if size
+                    else "it is empty after the transforms, and Iggy stores no empty messages"
+                )
+    last = None
+    for place, headers in enumerate(batch.headers or ()):
+        if headers is not None and headers is not last:
+            reason = headers_error(headers)
+            if reason is None:
+                last = headers
+            else:
+                reasons.setdefault(place, reason)
+    if batch.timestamps_us is not None:
+        for place in (batch.timestamps_us < 0).nonzero()[0].tolist():
+            reasons.setdefault(place, "its origin timestamp is before 1970")
+    return batch.reject(reasons)
+
+
+def _with_raw(skipped: SkippedRecord, run: PayloadBatch, context: TransformContext) -> SkippedRecord:
+    """Return a bad record with the bytes that the format had read, and its place."""
+    raw, error, number = run.payloads[skipped.record_number - run.first_record], skipped.error, skipped.record_number
+    located = RecordTransformError(error.message, location=context.native.location, record_number=number)
+    located.__cause__ = error.__cause__
+    return attrs.evolve(skipped, error=located, raw=raw[:MAX_DEAD_LETTER_BYTES], length=len(raw))

@@ -1,0 +1,193 @@
+"""The contract of a transform: records of a format -> records as they are sent.
+
+Transforms stand in the configuration as an ordered list, `[[transforms]]`. They run in the reader's thread, on whole
+batches, between the format and the queue. The built-in ones are in `framework.transforms`; others register under the
+entry point group `iggy_cloud_sources.transforms`.
+
+Every record keeps the number that the format gave it, also when records before it are filtered. So positions, message
+ids and recovery do not depend on the transforms.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from framework.errors import RecordError
+from framework.model.batches import SkippedRecord
+from framework.model.headers import HeaderValue
+from framework.model.objects import NativeObject, TopicPartition, length_only
+from framework.model.payloads import PayloadColumn
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+RecordHeaders = Sequence[Mapping[str, HeaderValue] | None]
+"""The headers of each record of a batch; None for a record without."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TransformBatch:
+    """Records of one object, in order: the input and the output of a transform.
+
+    All sequences have one value per record. A transform never changes a batch; it returns another one.
+
+    Attributes:
+        payloads: the records' bytes: a list, or a `framework.model.payloads.PayloadColumn`.
+        numbers: the records' numbers, rising: a `range`, or an array of int64 where numbers are missing.
+        headers: headers of each record, beside those that name its object; None when no record has any. A header with a
+            name of those (`bucket`, `key`, `version`, `share`) replaces it.
+        timestamps_us: the origin time of each record, microseconds since 1970; 0 for the time of sending. None when no
+            record has its own.
+        bad: the records that a transform found bad. The reader adds their bytes.
+    """
+
+    payloads: Sequence[bytes] = attrs.field(repr=length_only)
+    numbers: range | NDArray[np.int64]
+    headers: RecordHeaders | None = attrs.field(default=None, repr=False)
+    timestamps_us: NDArray[np.int64] | None = attrs.field(default=None, repr=False)
+    bad: tuple[SkippedRecord, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def with_payloads(self, payloads: Sequence[bytes]) -> TransformBatch:
+        """Return the batch with other bytes for the same records."""
+        return attrs.evolve(self, payloads=payloads)
+
+    def keep(self, places: Sequence[int] | NDArray[np.intp], payloads: Sequence[bytes] | None = None) -> TransformBatch:
+        """Return the batch with some of its records; the others are filtered: counted, and not sent.
+
+        Args:
+            places: places in this batch, counted from 0 and rising, of the records to keep.
+            payloads: the kept records' bytes, where the caller has them already.
+        """
+        import numpy as np  # noqa: PLC0415 - loaded when used
+
+        index = np.asarray(places, dtype=np.intp)
+        if len(index) == len(self):
+            return self if payloads is None else self.with_payloads(payloads)
+        rows = index.tolist()
+        if payloads is None:
+            whole = list(self.payloads)
+            payloads = [whole[row] for row in rows]
+            if isinstance(self.payloads, PayloadColumn):
+                payloads = PayloadColumn(b"\n".join((*payloads, b"")))
+        return attrs.evolve(
+            self,
+            payloads=payloads,
+            numbers=np.asarray(self.numbers, dtype=np.int64)[index],
+            headers=None if self.headers is None else [self.headers[row] for row in rows],
+            timestamps_us=None if self.timestamps_us is None else self.timestamps_us[index],
+        )
+
+    def reject(self, reasons: Mapping[int, str]) -> TransformBatch:
+        """Return the batch without some of its records, which are bad: `[errors] tolerance` decides about them.
+
+        Args:
+            reasons: place in this batch, counted from 0, to the reason, as the end of a sentence about the record. It
+                never holds the record's content.
+        """
+        if not reasons:
+            return self
+        numbers = self.numbers
+        bad = [
+            SkippedRecord(
+                record_number=int(numbers[place]), error=RecordError(reason, record_number=int(numbers[place]))
+            )
+            for place, reason in sorted(reasons.items())
+        ]
+        rest = self.keep([place for place in range(len(self)) if place not in reasons])
+        return attrs.evolve(rest, bad=(*self.bad, *bad))
+
+
+@attrs.frozen(kw_only=True)
+class TransformContext:
+    """The object whose records are transformed.
+
+    Attributes:
+        native: the object: bucket, key, version, size, last-modified time.
+        topic_partition: where its records go. The position of the object is bound to it, so no transform changes it.
+        source: the source's name.
+        id_high: the upper 64 bits of the message ids of the object's records.
+        split_number: number of the split, counted from 1; 0 when the object is read whole.
+        metadata: the object's metadata by name, when a transform's `needs_metadata` asks for it; else empty.
+    """
+
+    native: NativeObject
+    topic_partition: TopicPartition
+    source: str
+    id_high: int = 0
+    split_number: int = 0
+    metadata: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+
+
+@attrs.frozen(kw_only=True)
+class NoOptions:
+    """The options of a transform without any."""
+
+
+class Transform(abc.ABC):
+    """Change records, or drop some of them: a batch in, a batch out.
+
+    **Deterministic**: the same version of an object must give the same result on every read. After a restart the source
+    reads the records again that the server had not stored yet. A transform that drops a record at one time and not at
+    another loses it or sends it twice; a value of the clock or of chance gives a record that differs from try to try.
+    So use only the payload, the record's number, and the context. Batches may be cut elsewhere on the next read: a
+    record's result must not depend on the records around it.
+
+    An instance serves many objects, one batch at a time, and keeps no state between batches.
+
+    An exception makes a record bad, not the batch: the framework then gives the transform one record at a time.
+
+    Attributes:
+        name: the value of `type` in the configuration.
+        options_class: the attrs class of its options, each an `option()`; the loader checks them, and calls its
+            `validate_options` when it has one.
+        converts: whether it makes a message's bytes in their last form, so that no transform may stand behind it.
+        needs_modules: modules that it imports besides the framework's; checked on Spark's executors before a run.
+
+    Args:
+        options: an instance of `options_class`.
+    """
+
+    name: ClassVar[str]
+    options_class: ClassVar[type] = NoOptions
+    converts: ClassVar[bool] = False
+    needs_modules: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, options: object) -> None:
+        self.options = options
+
+    @property
+    def needs_metadata(self) -> bool:
+        """Whether `TransformContext.metadata` must be there: one request more for each object. False by default."""
+        return False
+
+    def fused_with(self, following: Transform) -> Transform | None:
+        """Return a transform that does both, for speed; None, the default, when there is none.
+
+        Args:
+            following: the transform after this one in the configuration.
+        """
+        del following
+        return None
+
+    @abc.abstractmethod
+    def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
+        """Return the records as they go on, in the same order; fewer of them, never more.
+
+        Called by the reader's thread. May not block. `batch.keep`, `batch.with_payloads` and `batch.reject` make the
+        results; whoever makes a batch otherwise keeps each record's number with it.
+
+        Args:
+            batch: the records; one or more.
+            context: their object.
+
+        Raises:
+            Exception: a record is bad; which one is found out one by one.
+        """

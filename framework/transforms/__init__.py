@@ -1,0 +1,1 @@
+"""The transforms that ship, each family in a module; `framework.config.transforms` names them."""

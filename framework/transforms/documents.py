@@ -1,0 +1,212 @@
+"""JSON payloads as documents: decoded and encoded once for all transforms that stand next to each other.
+
+A document is a dictionary of field name to the field's bytes, `msgspec.Raw`. So what a transform does not touch keeps its
+bytes, and fields keep their order. Transforms that only look at fields decode those fields and nothing else.
+
+A payload that is no JSON object has no fields, and passes unchanged.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+import msgspec
+from msgspec import UNSET, Raw
+from typing_extensions import override
+
+from framework.model.payloads import PayloadColumn
+from framework.transform import RecordHeaders, Transform, TransformBatch, TransformContext
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Document = dict[str, Raw]
+
+_DOCUMENTS: msgspec.json.Decoder[Document] = msgspec.json.Decoder(Document)
+_ENCODER = msgspec.json.Encoder()
+_decode = msgspec.json.Decoder().decode
+
+MISSING = UNSET
+"""The value of a field that a document does not have."""
+
+
+class Documents:
+    """A batch of JSON documents, which transforms change one after the other.
+
+    Args:
+        batch: the records.
+        fields: the fields that are looked at; None when whole documents are needed.
+
+    Attributes:
+        batch: the records as they are now, with their payloads from before.
+    """
+
+    def __init__(self, batch: TransformBatch, fields: Sequence[str] | None) -> None:
+        self.batch = batch
+        self._edited = False
+        self._places = None if fields is None else {field: f"f{at}" for at, field in enumerate(fields)}
+        decoder = _DOCUMENTS if fields is None else _decoder_of(tuple(fields))
+        self._rows: list[Any] = _decoded(batch.payloads, decoder)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def whole(self) -> list[Document | None]:
+        """Return the documents, to be changed in place; None for a payload that is no JSON object."""
+        self._edited = True
+        return self._rows
+
+    def column(self, field: str) -> list[Any]:
+        """Return the value of a field in each record; `MISSING` where it is not there."""
+        if self._places is None:
+            raws = [MISSING if row is None else row.get(field, MISSING) for row in self._rows]
+            return [raw if raw is MISSING else _decode(raw) for raw in raws]
+        name = self._places[field]
+        return [getattr(row, name, MISSING) for row in self._rows]
+
+    def keep(self, places: Sequence[int]) -> None:
+        """Filter all records but those at these places, which rise."""
+        if len(places) < len(self._rows):
+            self.batch = self.batch.keep(places)
+            self._rows = [self._rows[place] for place in places]
+
+    def reject(self, reasons: Mapping[int, str]) -> None:
+        """Make the records at these places bad."""
+        if reasons:
+            self.batch = self.batch.reject(reasons)
+            self._rows = [row for place, row in enumerate(self._rows) if place not in reasons]
+
+    def set_headers(self, headers: RecordHeaders) -> None:
+        """Give each record its headers."""
+        self.batch = attrs.evolve(self.batch, headers=headers)
+
+    def set_timestamps(self, timestamps_us: NDArray[np.int64]) -> None:
+        """Give each record its time of origin."""
+        self.batch = attrs.evolve(self.batch, timestamps_us=timestamps_us)
+
+    def result(self) -> TransformBatch:
+        """Return the records after all changes."""
+        if not self._edited or not self._rows:
+            return self.batch
+        return self.batch.with_payloads(_encoded(self._rows, self.batch.payloads))
+
+
+class DocumentTransform(Transform):
+    """A transform of JSON documents. Several in a row share one decoding and one encoding.
+
+    Attributes:
+        fields: the fields that it looks at; None when it needs whole documents.
+    """
+
+    needs_modules: ClassVar[tuple[str, ...]] = ("msgspec",)
+
+    @property
+    def fields(self) -> Sequence[str] | None:
+        """The fields that it looks at; None, the default, when it changes documents."""
+        return None
+
+    @abc.abstractmethod
+    def change(self, documents: Documents, context: TransformContext) -> None:
+        """Change the documents, or drop some of them.
+
+        Raises:
+            Exception: a record is bad; which one is found out one by one.
+        """
+
+    @override
+    def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
+        documents = Documents(batch, self.fields)
+        self.change(documents, context)
+        return documents.result()
+
+    @override
+    def fused_with(self, following: Transform) -> Transform | None:
+        return DocumentSteps([self, following]) if isinstance(following, DocumentTransform) else None
+
+
+class DocumentSteps(DocumentTransform):
+    """Several transforms of documents as one.
+
+    Args:
+        steps: the transforms, in order.
+    """
+
+    name = "steps"
+
+    def __init__(self, steps: Sequence[DocumentTransform]) -> None:
+        super().__init__(None)
+        self._steps = list(steps)
+        columns = [step.fields for step in steps]
+        self._fields = (
+            None if None in columns else tuple(dict.fromkeys(name for fields in columns for name in fields or ()))
+        )
+
+    @property
+    @override
+    def fields(self) -> Sequence[str] | None:
+        return self._fields
+
+    @property
+    @override
+    def needs_metadata(self) -> bool:
+        return any(step.needs_metadata for step in self._steps)
+
+    @override
+    def change(self, documents: Documents, context: TransformContext) -> None:
+        for step in self._steps:
+            if len(documents):
+                step.change(documents, context)
+
+    @override
+    def fused_with(self, following: Transform) -> Transform | None:
+        return DocumentSteps([*self._steps, following]) if isinstance(following, DocumentTransform) else None
+
+
+def raw_value(value: object) -> Raw:
+    """Return a value as the bytes of a field."""
+    return Raw(_ENCODER.encode(value))
+
+
+@functools.lru_cache(maxsize=64)
+def _decoder_of(fields: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    """Return a decoder that decodes these fields and skips all others."""
+    names = {f"f{at}": field for at, field in enumerate(fields)}
+    kind = msgspec.defstruct("Fields", [(name, Any, MISSING) for name in names], rename=names, gc=False)
+    return msgspec.json.Decoder(kind)
+
+
+def _decoded(payloads: Sequence[bytes], decoder: msgspec.json.Decoder[Any]) -> list[Any]:
+    """Return each payload as a document; None for a payload that is no JSON object."""
+    try:
+        if isinstance(payloads, PayloadColumn):
+            rows = decoder.decode_lines(payloads.data)
+            if len(rows) == len(payloads):  # a payload of white space is no line for it
+                return rows
+        else:
+            return list(map(decoder.decode, payloads))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    return [_document(payload, decoder) for payload in payloads]
+
+
+def _document(payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    try:
+        return decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _encoded(rows: list[Document | None], payloads: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the documents as payloads; a payload that is no JSON object as it was."""
+    if None not in rows:
+        data = _ENCODER.encode_lines(rows)
+        column = PayloadColumn(data)
+        if len(column) == len(rows):  # no line feed inside a value
+            return column
+    encode = _ENCODER.encode
+    return [payload if row is None else encode(row) for row, payload in zip(rows, payloads, strict=True)]

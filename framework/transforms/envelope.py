@@ -1,0 +1,70 @@
+"""Envelopes: a field of a JSON object becomes the payload."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import attrs
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+from typing_extensions import override
+
+from framework.config.option import option
+from framework.model.payloads import PayloadColumn
+from framework.transform import Transform, TransformBatch, TransformContext
+
+
+@attrs.frozen(kw_only=True)
+class UnwrapEnvelopeOptions:
+    """Options of `unwrap_envelope`."""
+
+    field: str = option(doc="Name of the field whose value becomes the payload.", minimum=1)
+    missing: str = option(
+        "pass",
+        choices=("pass", "fail"),
+        doc='A record without the field: `"pass"` leaves it as it is, as Iggy\'s runtime does; `"fail"` makes it bad.',
+    )
+
+
+class UnwrapEnvelope(Transform):
+    """Make the value of a field the payload: its JSON, byte for byte."""
+
+    name = "unwrap_envelope"
+    options_class = UnwrapEnvelopeOptions
+    needs_modules: ClassVar[tuple[str, ...]] = ("msgspec",)
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        given = cast("UnwrapEnvelopeOptions", options)
+        self._fail, self._field = given.missing == "fail", given.field
+        kind = msgspec.defstruct(
+            "Envelope", [("inner", Raw | UnsetType, UNSET)], rename={"inner": given.field}, gc=False
+        )
+        self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+        self._encoder = msgspec.json.Encoder()
+
+    @override
+    def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
+        payloads = batch.payloads
+        if isinstance(payloads, PayloadColumn):
+            try:
+                inner = [row.inner for row in self._decoder.decode_lines(payloads.data)]
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                inner = []
+            if len(inner) == len(payloads) and UNSET not in inner:
+                return batch.with_payloads(PayloadColumn(self._encoder.encode_lines(inner)))
+        found = [self._inner(payload) for payload in payloads]
+        if self._fail:
+            reasons = {
+                at: f'{self.name}: it has no field "{self._field}"' for at, inner in enumerate(found) if inner is None
+            }
+            kept = [inner for inner in found if inner is not None]
+            return batch.reject(reasons).with_payloads(kept)
+        return batch.with_payloads([new or old for new, old in zip(found, payloads, strict=True)])
+
+    def _inner(self, payload: bytes) -> bytes | None:
+        try:
+            inner = self._decoder.decode(payload).inner
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return None if inner is UNSET else bytes(inner)

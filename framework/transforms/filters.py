@@ -1,0 +1,57 @@
+"""Records kept or dropped by the value of a field."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import attrs
+from typing_extensions import override
+
+from framework.config.option import option
+from framework.transform import TransformContext
+from framework.transforms.documents import MISSING, Documents, DocumentTransform
+from framework.transforms.values import ValuePattern
+
+
+@attrs.frozen(kw_only=True)
+class FilterOptions:
+    """Options of `filter`."""
+
+    field: str = option(doc="Name of the field.", minimum=1)
+    value_pattern: ValuePattern = option(doc="Pattern of its value, as in `filter_fields`. A missing field is null.")
+    action: str = option(
+        "keep",
+        choices=("keep", "drop"),
+        doc="What happens to the records that match: the others are treated the other way.",
+    )
+
+
+class Filter(DocumentTransform):
+    """Keep or drop records by a condition on a field. A dropped record keeps its number, is counted, and is not bad."""
+
+    name = "filter"
+    options_class = FilterOptions
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        given = cast("FilterOptions", options)
+        self._field, self._keeps = given.field, given.action == "keep"
+        self._matches = given.value_pattern.matcher()
+        self._missing = self._matches(None)
+
+    @property
+    @override
+    def fields(self) -> Sequence[str] | None:
+        return (self._field,)
+
+    @override
+    def change(self, documents: Documents, context: TransformContext) -> None:
+        matches, missing, keeps = self._matches, self._missing, self._keeps
+        documents.keep(
+            [
+                place
+                for place, value in enumerate(documents.column(self._field))
+                if (missing if value is MISSING else matches(value)) is keeps
+            ]
+        )

@@ -1,0 +1,118 @@
+"""Headers of a message: from fields of its payload, and from its object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import attrs
+import msgspec
+from typing_extensions import override
+
+from framework.config.option import option
+from framework.model.headers import HeaderValue
+from framework.transform import TransformContext
+from framework.transforms.documents import MISSING, Documents, DocumentTransform
+
+OBJECT_VALUES = ("bucket", "key", "version", "size", "last_modified", "storage_class", "content_type")
+_CONTENT_TYPE = "content_type"
+
+
+@attrs.frozen(kw_only=True)
+class HeaderOptions:
+    """A header, and one source of its value."""
+
+    name: str = option(doc="Name of the header. A value without content gives no header.", minimum=1, maximum=255)
+    field: str | None = option(
+        None,
+        doc="A field of the JSON payload: a text, a number or a truth value keeps its kind; an object or an array becomes "
+        "JSON text; null and a missing field give no header.",
+        minimum=1,
+    )
+    object: str | None = option(
+        None,
+        choices=OBJECT_VALUES,
+        doc="A property of the object. `last_modified` is ISO 8601 text in UTC, `size` a number.",
+    )
+    metadata: str | None = option(
+        None, doc="Name of the object's user metadata, without the store's prefix and in lower case.", minimum=1
+    )
+    static: str | None = option(None, doc="The same text for every record.", minimum=1)
+
+    def validate_options(self) -> Iterator[str]:
+        """Yield an error for no source of the value, or several."""
+        sources = ("field", "object", "metadata", "static")
+        given = [name for name in sources if getattr(self, name) is not None]
+        if not given:
+            yield f"field: missing; give one of {', '.join(sources)}"
+        for name in given[1:]:
+            yield f"{name}: {given[0]} is there too; leave one of the two out"
+
+
+@attrs.frozen(kw_only=True)
+class HeadersOptions:
+    """Options of `headers`."""
+
+    headers: tuple[HeaderOptions, ...] = option(doc="The headers.", minimum=1)
+
+
+class Headers(DocumentTransform):
+    """Give each message headers of its own. A header with the name of an earlier one replaces it."""
+
+    name = "headers"
+    options_class = HeadersOptions
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        headers = cast("HeadersOptions", options).headers
+        self._by_field = [(header.name, header.field) for header in headers if header.field is not None]
+        self._of_object = [header for header in headers if header.field is None]
+
+    @property
+    @override
+    def fields(self) -> Sequence[str] | None:
+        return tuple(dict.fromkeys(field for _, field in self._by_field))
+
+    @property
+    @override
+    def needs_metadata(self) -> bool:
+        return any(header.metadata is not None or header.object == _CONTENT_TYPE for header in self._of_object)
+
+    @override
+    def change(self, documents: Documents, context: TransformContext) -> None:
+        shared = {header.name: value for header in self._of_object if (value := _object_value(header, context)) != ""}
+        before = documents.batch.headers
+        rows: list[Mapping[str, HeaderValue]]
+        if not self._by_field and before is None:
+            rows = [shared] * len(documents)  # one mapping for all: it is encoded once
+        else:
+            rows = [{**(own or {}), **shared} for own in before] if before is not None else _copies(shared, documents)
+            for name, field in self._by_field:
+                for row, value in zip(rows, documents.column(field), strict=True):
+                    if value is not MISSING and value is not None:
+                        cast("dict[str, HeaderValue]", row)[name] = _header_value(value)
+        documents.set_headers(rows)
+
+
+def _copies(shared: Mapping[str, HeaderValue], documents: Documents) -> list[Mapping[str, HeaderValue]]:
+    return [dict(shared) for _ in range(len(documents))]
+
+
+def _header_value(value: Any) -> HeaderValue:
+    if isinstance(value, str | bool | int | float):
+        return value
+    return msgspec.json.encode(value).decode()
+
+
+def _object_value(header: HeaderOptions, context: TransformContext) -> HeaderValue:
+    native = context.native
+    if header.static is not None:
+        return header.static
+    if header.metadata is not None:
+        return context.metadata.get(f"meta:{header.metadata.lower()}", "")
+    if header.object == _CONTENT_TYPE:
+        return context.metadata.get("content-type", "")
+    if header.object == "last_modified":
+        return native.last_modified.isoformat(timespec="milliseconds") if native.modified_ms else ""
+    value: HeaderValue = getattr(native, str(header.object))
+    return value

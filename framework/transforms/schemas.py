@@ -1,0 +1,245 @@
+"""Conversions by a schema: JSON to Avro and Protobuf, and back."""
+# ruff: noqa: FBT003  option() is an attrs field
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import attrs
+import orjson
+from typing_extensions import override
+
+from framework.config.option import option
+from framework.errors import RecordError
+from framework.transform import Transform, TransformBatch, TransformContext
+
+Convert = Callable[[bytes], bytes]
+
+
+class Conversion(Transform):
+    """A conversion of each payload alone. Payloads that are not in the source format are bad records."""
+
+    def __init__(self, options: object) -> None:
+        super().__init__(options)
+        self._convert = self.make_convert()
+
+    def make_convert(self) -> Convert:
+        """Return the conversion of a payload. It raises an exception for a payload that it cannot convert."""
+        raise NotImplementedError
+
+    @override
+    def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
+        convert, payloads, reasons = self._convert, [], {}
+        for place, payload in enumerate(batch.payloads):
+            try:
+                payloads.append(convert(payload))
+            except MemoryError:
+                raise
+            except Exception as failure:  # noqa: BLE001  a schema's library raises what it likes
+                reasons[place] = f"{self.name}: {_said(failure)}"
+        return batch.reject(reasons).with_payloads(payloads)
+
+
+def _said(failure: Exception) -> str:
+    """Return why a payload could not be converted, without its content."""
+    return (
+        failure.message if isinstance(failure, RecordError) else f"does not fit the schema ({type(failure).__name__})"
+    )
+
+
+def _no_mappings() -> dict[str, str]:
+    return {}
+
+
+@attrs.frozen(kw_only=True)
+class AvroConvertOptions:
+    """Options of `avro_convert`."""
+
+    source_format: str = option("avro", choices=("avro", "json"), doc="What the payloads are.")
+    target_format: str = option("json", choices=("avro", "json"), doc="What they become.")
+    schema_json: str | None = option(None, doc="The schema, as JSON text. `${file:PATH}` reads it from a file.")
+    schema_path: str | None = option(
+        None, doc="A file with the schema. On Spark every executor needs it; `schema_json` goes along by itself."
+    )
+    field_mappings: dict[str, str] = option(
+        {}, doc="Field name -> other name: of the JSON object, after decoding from Avro or before encoding to it."
+    )
+
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for a missing or invalid schema, and for equal formats."""
+        if self.source_format == self.target_format:
+            yield f'target_format: is "{self.target_format}", as source_format; leave the transform out'
+        yield from _schema_errors(self.schema_json, self.schema_path)
+
+
+@attrs.frozen(kw_only=True)
+class AvroOptions:
+    """Options of `avro`."""
+
+    schema_json: str | None = option(None, doc="The schema, as JSON text. `${file:PATH}` reads it from a file.")
+    schema_path: str | None = option(
+        None, doc="A file with the schema. On Spark every executor needs it; `schema_json` goes along by itself."
+    )
+
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for a missing or invalid schema."""
+        yield from _schema_errors(self.schema_json, self.schema_path)
+
+
+def _schema_errors(schema_json: str | None, schema_path: str | None) -> Iterator[str]:
+    if (schema_json is None) is (schema_path is None):
+        yield "schema_json: give either schema_json or schema_path"
+        return
+    name = "schema_json" if schema_json is not None else "schema_path"
+    try:
+        _avro_schema(schema_json, schema_path)
+    except OSError as error:
+        yield f"{name}: cannot be read: {error.strerror or type(error).__name__}"
+    except Exception as error:  # noqa: BLE001  the library's many kinds
+        yield f"{name}: is no Avro schema ({type(error).__name__})"
+
+
+def _avro_schema(schema_json: str | None, schema_path: str | None) -> Any:
+    import fastavro  # noqa: PLC0415  loaded when used
+
+    text = schema_json if schema_json is not None else Path(str(schema_path)).read_text(encoding="utf-8")
+    return fastavro.parse_schema(json.loads(text))
+
+
+class AvroConvert(Conversion):
+    """Convert payloads from Avro to JSON, or from JSON to Avro. An Avro payload is a datum without a file's header."""
+
+    name = "avro_convert"
+    options_class = AvroConvertOptions
+    needs_modules = ("fastavro",)
+
+    @override
+    def make_convert(self) -> Convert:
+        given = cast("AvroConvertOptions", self.options)
+        schema = _avro_schema(given.schema_json, given.schema_path)
+        if given.source_format == "avro":
+            return _avro_to_json(schema, given.field_mappings)
+        return _json_to_avro(schema, given.field_mappings)
+
+
+class Avro(Conversion):
+    """Write JSON payloads as Avro, each a datum without a file's header."""
+
+    name = "avro"
+    options_class = AvroOptions
+    needs_modules = ("fastavro",)
+    converts = True
+
+    @override
+    def make_convert(self) -> Convert:
+        given = cast("AvroOptions", self.options)
+        return _json_to_avro(_avro_schema(given.schema_json, given.schema_path), {})
+
+
+def _json_to_avro(schema: Any, names: Mapping[str, str]) -> Convert:
+    from fastavro import schemaless_writer  # noqa: PLC0415  loaded when used
+
+    def convert(payload: bytes) -> bytes:
+        value = _json_of(payload)
+        if names and isinstance(value, dict):
+            value = {names.get(name, name): field for name, field in value.items()}
+        out = io.BytesIO()
+        schemaless_writer(out, schema, value, strict_allow_default=True)
+        return out.getvalue()
+
+    return convert
+
+
+def _avro_to_json(schema: Any, names: Mapping[str, str]) -> Convert:
+    from fastavro import schemaless_reader  # noqa: PLC0415  loaded when used
+
+    def convert(payload: bytes) -> bytes:
+        source = io.BytesIO(payload)
+        value = schemaless_reader(source, schema, None)
+        if source.tell() != len(payload):
+            raise RecordError("it is longer than a datum of the schema")
+        if names and isinstance(value, dict):
+            value = {names.get(name, name): field for name, field in value.items()}
+        return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
+
+    return convert
+
+
+def _json_of(payload: bytes) -> Any:
+    try:
+        return orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        raise RecordError("it is no JSON") from None
+
+
+def _plain(value: object) -> str:
+    """Return what JSON has no form for: bytes as Avro's JSON encoding writes them, decimals and others as text."""
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+@attrs.frozen(kw_only=True)
+class ProtoConvertOptions:
+    """Options of `proto_convert`."""
+
+    source_format: str = option("proto", choices=("proto", "json"), doc="What the payloads are.")
+    target_format: str = option("json", choices=("proto", "json"), doc="What they become.")
+    descriptor_set_path: str = option(
+        doc="A file with the descriptor set, from `protoc --include_imports --descriptor_set_out=FILE`. On Spark every "
+        "executor needs it."
+    )
+    message_type: str = option(doc="Full name of the message: `shop.v1.Order`.", minimum=1)
+    preserve_names: bool = option(True, doc="JSON has the fields' names of the schema; otherwise in lowerCamelCase.")
+
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for equal formats, and for a descriptor set that is unusable or has no such message."""
+        if self.source_format == self.target_format:
+            yield f'target_format: is "{self.target_format}", as source_format; leave the transform out'
+        try:
+            _message_class(self.descriptor_set_path, self.message_type)
+        except OSError as error:
+            yield f"descriptor_set_path: cannot be read: {error.strerror or type(error).__name__}"
+        except KeyError:
+            yield f'message_type = "{self.message_type}": the descriptor set has no such message'
+        except Exception as error:  # noqa: BLE001  the library's many kinds
+            yield f"descriptor_set_path: is no descriptor set ({type(error).__name__})"
+
+
+def _message_class(path: str, name: str) -> Any:
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415  loaded when used
+
+    files = descriptor_pb2.FileDescriptorSet.FromString(Path(path).read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+class ProtoConvert(Conversion):
+    """Convert payloads from Protobuf to JSON, or from JSON to Protobuf."""
+
+    name = "proto_convert"
+    options_class = ProtoConvertOptions
+    needs_modules = ("google.protobuf",)
+
+    @override
+    def make_convert(self) -> Convert:
+        from google.protobuf import json_format  # noqa: PLC0415  loaded when used
+
+        given = cast("ProtoConvertOptions", self.options)
+        message = _message_class(given.descriptor_set_path, given.message_type)
+
+        def to_json(payload: bytes) -> bytes:
+            value = json_format.MessageToDict(
+                message.FromString(payload), preserving_proto_field_name=given.preserve_names
+            )
+            return orjson.dumps(value)
+
+        def to_proto(payload: bytes) -> bytes:
+            made = json_format.ParseDict(_json_of(payload), message())
+            return bytes(made.SerializeToString(deterministic=True))
+
+        return to_json if given.source_format == "proto" else to_proto

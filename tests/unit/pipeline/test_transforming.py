@@ -1,0 +1,250 @@
+"""Records between the format and the queue: numbers with gaps, bad records, and contracts that are broken."""
+
+import contextlib
+
+import pytest
+
+from framework.errors import ConfigError, ReaderFailedError, RecordTransformError, TransformContractError
+from framework.model.objects import TopicPartition
+from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.testing.fakes.memory_producer import MemoryProducer
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
+from framework.testing.options import source_config
+from tests.support import transforms as own
+
+CLASSES = {
+    cls.name: cls
+    for cls in (
+        own.DropMarked,
+        own.FailOnMarked,
+        own.Tag,
+        own.Shout,
+        own.Empty,
+        own.BadHeader,
+        own.Twice,
+        own.Backwards,
+        own.Stranger,
+        own.Short,
+        own.Nothing,
+    )
+}
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch):
+    own.register(monkeypatch, **CLASSES)
+
+
+def read(text, *transforms, **options):
+    """Batches of one object, read with a batch length that does not divide its records."""
+    store = MemoryStore()
+    store.put("a.txt", text)
+    given = {"format": "text", "batch_length": 4, "transforms": [{"type": name} for name in transforms], **options}
+    config = source_config(**given)
+    task = MemorySourceTask(store)
+    offsets = OffsetManager(MemoryOffsetStore())
+    task.start(config, offsets=offsets, once=True)
+    batches = []
+    failure = None
+    try:
+        while not task.finished:
+            batches += task.poll(timeout_seconds=5.0)
+    except ReaderFailedError as error:
+        failure = error.__cause__
+    statistics = task.iterator.statistics
+    task.stop()
+    return batches, statistics, failure
+
+
+def lines(marks):
+    """Lines with their number, and a mark where one stands: `.` for none."""
+    return b"".join(
+        b"line %d%s\n" % (number, b"" if mark == "." else mark.encode()) for number, mark in enumerate(marks, 1)
+    )
+
+
+def found(batches):
+    return [
+        (number, payload)
+        for batch in batches
+        for number, payload in zip(batch.record_numbers, batch.payloads, strict=True)
+    ]
+
+
+def covered(batches):
+    """Every number that the batches account for, in order, with none twice."""
+    done = 0
+    for batch in batches:
+        assert batch.records_before == done
+        done = batch.entry.records_done
+    return done
+
+
+@pytest.mark.parametrize(
+    "marks", ["..!..!!...!", "!!!!!!!!!", "!....", "....!", ".........", "!", ".!", "....!!!!....", "!!!!....!!!!"]
+)
+def test_filtered_records_keep_their_numbers(marks):
+    batches, statistics, failure = read(lines(marks), "drop")
+    assert failure is None
+    assert [number for number, _ in found(batches)] == [n for n, mark in enumerate(marks, 1) if mark != "!"]
+    assert all(payload == b"line %d" % number for number, payload in found(batches))
+    assert covered(batches) == len(marks)
+    assert batches[-1].entry.finished
+    assert batches[-1].entry.total == len(marks)
+    assert statistics.records_filtered == marks.count("!")
+    assert statistics.records_read == len(marks) - marks.count("!")
+    assert (statistics.skipped, batches[-1].entry.skipped) == (0, 0)
+
+
+@pytest.mark.parametrize(("passing", "warnings"), [((), 1), ((3,), 1), ((5, 14, 23), 0)])
+def test_a_filter_that_drops_everything_of_many_objects_is_said_once(caplog, passing, warnings):
+    store = MemoryStore()
+    for number in range(30):
+        store.put(f"{number:02}", lines("!.!" if number in passing else "!!!"))
+    task = MemorySourceTask(store)
+    config = source_config(format="text", transforms=[{"type": "drop"}])
+    with contextlib.closing(task.get_iterator(_context(config))) as iterator:
+        assert len(list(iterator)) == len(passing)
+    said = [record.message for record in caplog.records if "left no record of 10 objects in a row" in record.message]
+    assert len(said) == warnings
+
+
+def test_a_run_that_is_kept_whole_stays_without_numbers():
+    batches, _, _ = read(lines("....!....."), "drop")
+    assert [batch.numbers is None for batch in batches] == [True, False, True]
+
+
+def test_transforms_apply_in_order():
+    batches, _, _ = read(lines(".!."), "shout", "drop", "tag")
+    assert [payload for _, payload in found(batches)] == [b"LINE 1", b"LINE 3"]
+    records = [record for batch in batches for record in batch.records()]
+    assert [dict(record.headers) for record in records] == [{"tag": 1}, {"tag": 3}]
+    assert [record.timestamp_us for record in records] == [1_000_000, 3_000_000]
+
+
+def test_a_switched_off_transform_is_not_applied():
+    batches, _, _ = read(lines("!!"), transforms=[{"type": "drop", "enabled": False}])
+    assert len(found(batches)) == 2
+
+
+def test_record_by_record_gives_numbers_headers_and_timestamps():
+    store = MemoryStore()
+    store.put("a.txt", lines(".!."))
+    task = MemorySourceTask(store)
+    config = source_config(format="text", transforms=[{"type": "drop"}, {"type": "tag", "tag": "n"}])
+    with contextlib.closing(task.get_iterator(_context(config))) as iterator:
+        records = list(iterator)
+    assert [(one.record_number, dict(one.headers), one.timestamp_us) for one in records] == [
+        (1, {"n": 1}, 1_000_000),
+        (3, {"n": 3}, 3_000_000),
+    ]
+
+
+def _context(config):
+    from framework.task.context import SourceContext
+
+    return SourceContext(config=config, offsets=OffsetManager(MemoryOffsetStore()), once=True)
+
+
+@pytest.mark.parametrize("marks", ["..?..??...?", "?", "?....", "....?", "????.....", "!?!?.", ".?!"])
+@pytest.mark.parametrize("bad", ["fail", "empty", "bad_header"])
+def test_bad_records_are_found_one_by_one(marks, bad):
+    batches, statistics, failure = read(lines(marks), "drop", "shout", bad, tolerance="skip_record")
+    assert failure is None
+    assert [number for number, _ in found(batches)] == [n for n, mark in enumerate(marks, 1) if mark == "."]
+    skipped = [skip for batch in batches for skip in batch.skipped]
+    assert [skip.record_number for skip in skipped] == [n for n, mark in enumerate(marks, 1) if mark == "?"]
+    for skip in skipped:
+        assert skip.raw == b"line %d?" % skip.record_number  # as the format gave it, not in capitals
+        assert skip.length == len(skip.raw)
+        assert isinstance(skip.error, RecordTransformError)
+        assert "secret" not in str(skip.error)
+        assert str(skip.error).startswith(f"memory://bucket/a.txt, record {skip.record_number}: ")
+    assert covered(batches) == len(marks)
+    assert statistics.skipped == marks.count("?") == batches[-1].entry.skipped
+    assert statistics.records_filtered == marks.count("!")
+
+
+@pytest.mark.parametrize("tolerance", ["none", "skip_object"])
+@pytest.mark.parametrize("marks", ["..?...", "?..", "....?.", "!!!?..", "!.!.?"])
+def test_a_bad_record_ends_the_object_behind_what_is_before_it(marks, tolerance):
+    batches, statistics, failure = read(lines(marks), "drop", "fail", tolerance=tolerance)
+    bad = marks.index("?") + 1
+    assert [number for number, _ in found(batches)] == [n for n, m in enumerate(marks, 1) if m == "." and n < bad]
+    assert covered(batches) == bad - 1
+    assert statistics.records_filtered == marks[: bad - 1].count("!")
+    if tolerance == "none":
+        assert isinstance(failure, RecordTransformError)
+        assert failure.record_number == bad
+        assert "transforms[1] (fail) failed with ValueError" in str(failure)
+    else:
+        assert batches[-1].failure.record_number == bad
+        assert batches[-1].entry.finished
+
+
+def test_bad_records_of_the_format_and_of_a_transform_in_one_batch():
+    text = b'{"n":1}\nbad\n{"n":"?"}\n{"n":4}\n'
+    batches, _, _ = read(text, "fail", format="jsonl", tolerance="skip_record")
+    assert [number for number, _ in found(batches)] == [1, 4]
+    assert [(skip.record_number, skip.raw) for batch in batches for skip in batch.skipped] == [
+        (2, b"bad"),
+        (3, b'{"n":"?"}'),
+    ]
+    assert covered(batches) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("twice", "may only change or drop"),
+        ("backwards", "another order"),
+        ("stranger", "not given to it"),
+        ("short", "returned 1 payloads"),
+        ("nothing", "returned NoneType"),
+    ],
+)
+def test_a_broken_contract_ends_the_run_and_names_the_transform(name, reason):
+    _, _, failure = read(lines("....."), "shout", name, tolerance="skip_record")
+    assert isinstance(failure, TransformContractError)
+    assert f"transforms[1] ({name})" in str(failure)
+    assert reason in str(failure)
+
+
+def test_batches_with_gaps_are_sent_and_committed():
+    batches, _, _ = read(lines("!.!....!!!!!..!"), "drop")
+    offsets = OffsetManager(MemoryOffsetStore())
+    producer = MemoryProducer()
+    place = TopicPartition("records", batches[0].topic_partition.partition)
+    for batch in batches:
+        offsets.add_entry(batch.entry) if batch is batches[0] else None
+        offsets.commit(producer.send(place, [batch]).result())
+    assert [record.record_number for record in producer.stored[place]] == [2, 4, 5, 6, 7, 13, 14]
+    (entry,) = offsets.entries()
+    assert (entry.records_done, entry.finished) == (15, True)
+
+
+def test_configuration_mistakes_name_their_place():
+    with pytest.raises(ConfigError) as caught:
+        source_config(
+            transforms=[
+                {"type": "drob"},
+                {"type": "tag", "tga": "x"},
+                {"type": "tag", "tag": 5},
+                {},
+                {"type": "tag", "enabled": "yes"},
+                "tag",
+            ]
+        )
+    text = str(caught.value)
+    assert 'transforms[0].type = "drob": unknown transform; did you mean "drop"?' in text
+    assert "transforms[1].tga: unknown option; did you mean tag?" in text
+    assert "transforms[2].tag = 5: must be text in quotes" in text
+    assert "transforms[3].type: missing; known are" in text
+    assert "transforms[4].enabled: must be true or false" in text
+    assert "transforms[5]: must be a table" in text
+
+
+def test_a_table_of_transforms_is_no_list():
+    with pytest.raises(ConfigError, match=r"write \[\[transforms\]\]"):
+        source_config(transforms={"tag": {"enabled": True}})

@@ -1,0 +1,176 @@
+"""Avro, Protobuf and converters: there and back, and payloads that do not fit."""
+
+import io
+import json
+
+import fastavro
+import pytest
+from google.protobuf import descriptor_pb2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framework.errors import ConfigError
+from tests.unit.transforms.conftest import applied
+
+SCHEMA = {
+    "type": "record",
+    "name": "order",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "who", "type": ["null", "string"], "default": None},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+    ],
+}
+TO_AVRO = {"type": "avro_convert", "source_format": "json", "target_format": "avro", "schema_json": json.dumps(SCHEMA)}
+TO_JSON = {"type": "avro_convert", "schema_json": json.dumps(SCHEMA)}
+
+
+def datum(value, schema=SCHEMA):
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+orders = st.fixed_dictionaries(
+    {
+        "id": st.integers(-(2**63), 2**63 - 1),
+        "who": st.none() | st.text(max_size=5),
+        "tags": st.lists(st.text(max_size=3)),
+    }
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(orders, min_size=1, max_size=5))
+def test_json_to_avro_and_back(values):
+    payloads = [json.dumps(value).encode() for value in values]
+    encoded = applied(payloads, TO_AVRO)
+    assert encoded.payloads == [datum(value) for value in values]
+    assert [json.loads(one) for one in applied(encoded.payloads, TO_JSON).payloads] == values
+
+
+@pytest.mark.parametrize("payload", [b'{"id":"x","tags":[]}', b'{"tags":[]}', b"[1]", b"no json", b'{"id":1,"tags":5}'])
+def test_json_that_does_not_fit_the_schema_is_bad(apply, payload):
+    good = b'{"id":1,"who":"ann","tags":["a"]}'
+    found = apply([good, payload, good], TO_AVRO)
+    assert found.numbers == [1, 3]
+    assert found.bad[2].raw == payload
+    assert found.reasons[2].startswith("avro_convert: ")
+
+
+@pytest.mark.parametrize("payload", [b"\x02", datum({"id": 1, "who": None, "tags": []}) + b"x", b"\xff" * 9])
+def test_avro_that_does_not_fit_the_schema_is_bad(payload):
+    found = applied([datum({"id": 1, "who": "b", "tags": []}), payload], TO_JSON)
+    assert (found.numbers, list(found.bad)) == ([1], [2])
+
+
+def test_fields_get_other_names():
+    found = applied([datum({"id": 1, "who": "b", "tags": []})], {**TO_JSON, "field_mappings": {"who": "customer"}})
+    assert json.loads(found.payloads[0]) == {"id": 1, "customer": "b", "tags": []}
+    back = applied([b'{"id":1,"customer":"b","tags":[]}'], {**TO_AVRO, "field_mappings": {"customer": "who"}})
+    assert back.payloads == [datum({"id": 1, "who": "b", "tags": []})]
+
+
+def test_a_schema_in_a_file(tmp_path):
+    path = tmp_path / "order.avsc"
+    path.write_text(json.dumps(SCHEMA))
+    value = {"id": 5, "who": None, "tags": ["x"]}
+    transform = {"type": "avro", "schema_path": str(path)}
+    assert applied([json.dumps(value).encode()], transform).payloads == [datum(value)]
+
+
+def test_values_that_json_does_not_have():
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [
+            {"name": "raw", "type": "bytes"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        ],
+    }
+    payload = datum({"raw": b"\xff", "at": 0}, schema)
+    (found,) = applied([payload], {"type": "avro_convert", "schema_json": json.dumps(schema)}).payloads
+    assert json.loads(found) == {"raw": "\u00ff", "at": "1970-01-01T00:00:00+00:00"}
+
+
+@pytest.fixture
+def descriptors(tmp_path):
+    """A descriptor set with `shop.Order { int64 id = 1; string who = 2; repeated string tag_list = 3; }`."""
+    file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Order")
+    field = descriptor_pb2.FieldDescriptorProto
+    for number, (name, kind, label) in enumerate(
+        [
+            ("id", field.TYPE_INT64, field.LABEL_OPTIONAL),
+            ("who", field.TYPE_STRING, field.LABEL_OPTIONAL),
+            ("tag_list", field.TYPE_STRING, field.LABEL_REPEATED),
+        ],
+        1,
+    ):
+        message.field.add(name=name, number=number, type=kind, label=label)
+    path = tmp_path / "shop.pb"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    return str(path)
+
+
+def test_protobuf_there_and_back(descriptors):
+    names = {"descriptor_set_path": descriptors, "message_type": "shop.Order"}
+    to_proto = {"type": "proto_convert", "source_format": "json", "target_format": "proto", **names}
+    encoded = applied([b'{"id":"5","who":"ann","tag_list":["x"]}', b'{"id":"x"}', b"no json"], to_proto)
+    assert encoded.payloads == [b"\x08\x05\x12\x03ann\x1a\x01x"]
+    assert sorted(encoded.bad) == [2, 3]
+    decoded = applied([*encoded.payloads, b"\xff\xff"], {"type": "proto_convert", **names})
+    assert [json.loads(one) for one in decoded.payloads] == [{"id": "5", "who": "ann", "tag_list": ["x"]}]
+    assert list(decoded.bad) == [2]
+    camel = applied(encoded.payloads, {"type": "proto_convert", **names, "preserve_names": False})
+    assert "tagList" in json.loads(camel.payloads[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "cases"),
+    [
+        ("json", {}, [(b'{"a": 1}', b'{"a": 1}'), (b"text", b'"text"'), (b"5", b"5"), (b"\xff", None)]),
+        (
+            "text",
+            {},
+            [(b'"a\\nb"', b"a\nb"), (b'{"a":1}', b'{"a":1}'), (b'"open', b'"open'), (b"\xff", None), (b'""', None)],
+        ),
+        ("raw", {}, [(b"\xff\x00", b"\xff\x00")]),
+        (
+            "raw",
+            {"encoding": "base64"},
+            [(b"AAH/", b"\x00\x01\xff"), (b'"AAH/"', b"\x00\x01\xff"), (b"A!", None), (b'""', None)],
+        ),
+    ],
+)
+def test_converters(kind, options, cases):
+    found = applied([payload for payload, _ in cases], {"type": kind, **options})
+    assert found.payloads == [wanted for _, wanted in cases if wanted is not None]
+    assert sorted(found.bad) == [number for number, (_, wanted) in enumerate(cases, 1) if wanted is None]
+
+
+@pytest.mark.parametrize(
+    ("transforms", "mistake"),
+    [
+        ([{"type": "avro_convert"}], "schema_json: give either schema_json or schema_path"),
+        ([{"type": "avro_convert", "schema_json": "{", "schema_path": "x"}], "give either"),
+        ([{"type": "avro", "schema_json": "{"}], "transforms[0].schema_json: is no Avro schema"),
+        ([{"type": "avro", "schema_path": "/none/x.avsc"}], "schema_path: cannot be read: No such file"),
+        ([{**TO_JSON, "source_format": "json"}], 'target_format: is "json", as source_format'),
+        ([{"type": "proto_convert", "message_type": "x"}], "descriptor_set_path: missing"),
+        (
+            [{"type": "proto_convert", "message_type": "x", "descriptor_set_path": "/none/x.pb"}],
+            "descriptor_set_path: cannot be read",
+        ),
+        ([{"type": "json"}, {"type": "delete_fields", "fields": ["a"]}], "transforms[0] (json): is a converter"),
+    ],
+)
+def test_mistakes_of_conversions(transforms, mistake):
+    with pytest.raises(ConfigError) as caught:
+        applied([b"{}"], *transforms)
+    assert mistake in str(caught.value)
+
+
+def test_no_message_of_that_name(descriptors):
+    with pytest.raises(ConfigError, match=r'message_type = "shop\.Nothing"'):
+        applied([b"x"], {"type": "proto_convert", "message_type": "shop.Nothing", "descriptor_set_path": descriptors})
