@@ -9,7 +9,7 @@ from framework.testing.kit import crash as crash_bench
 from framework.testing.kit.crash import CrashPoint
 from framework.testing.kit.law import Comparing, LawBrokenError
 from framework.testing.kit.laws_crash import run_lives
-from framework.testing.kit.scenario import BAD_RECORDS, SPLITS, TASKS, TOGETHER
+from framework.testing.kit.scenario import BAD_RECORDS, SPLITS, TASKS, TOGETHER, TRANSFORM_TASKS, TRANSFORMS
 from framework.testing.rig import Capability
 from framework.testing.sweep import main, sweep
 from tests.conformance.broken import crashes
@@ -37,7 +37,14 @@ def test_every_single_crash_and_pairs_of_them_lose_and_repeat_nothing(record_pro
 
 @pytest.mark.parametrize(
     ("scenario", "objects", "least"),
-    [(SPLITS, 3, 60), (TASKS, 3, 80), (BAD_RECORDS, 3, 50), (TOGETHER, 2, 100)],
+    [
+        (SPLITS, 3, 60),
+        (TASKS, 3, 80),
+        (BAD_RECORDS, 3, 50),
+        (TOGETHER, 2, 100),
+        (TRANSFORMS, 3, 40),
+        (TRANSFORM_TASKS, 2, 80),
+    ],
     ids=lambda value: getattr(value, "name", None),
 )
 def test_a_crash_at_every_event_loses_and_repeats_nothing(scenario, objects, least, record_property):
@@ -89,6 +96,8 @@ MISTAKES = [
     (BAD_RECORDS, crashes.SwallowsBadRecords, "bad records with a dead letter"),
     (BAD_RECORDS, crashes.letters_behind_positions, "bad records with a dead letter"),
     (BAD_RECORDS, crashes.letters_under_new_ids, "ids of dead letters"),
+    (TRANSFORMS, crashes.numbers_anew, "numbers of its records"),
+    (TRANSFORMS, crashes.forgets_what_it_filtered, "positions at the end"),
     (TOGETHER, crashes.letters_without_splits, "dead letters"),
     (TOGETHER, crashes.hands_out_before_it_begins, "numbers of its records, in the topic's order"),
 ]

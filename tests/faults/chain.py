@@ -20,7 +20,7 @@ from pathlib import Path
 import attrs
 
 from tests.faults.checker import COUNTED, check, identity
-from tests.faults.content import CHUNK, FORMS, Ledger
+from tests.faults.content import CHUNK, FORMS, TRANSFORMS, Ledger
 from tests.faults.reader import Tap
 from tests.integration.program_rig import OwnServer, Program
 from tests.support.gcs import no_outside_google, running_fake_gcs
@@ -176,6 +176,7 @@ class Chain:
         defaults: whether the data topic is made beforehand with the server's defaults, which lose confirmed tails.
         tasks: so many of them in every run; 0: one, or two.
         engine: `local`, or `spark` on this machine.
+        transforms: whether records are filtered and changed.
         changes: sections of the configuration.
     """
 
@@ -192,6 +193,7 @@ class Chain:
         defaults=False,
         tasks=0,
         engine="local",
+        transforms=False,
         **changes,
     ):
         self.rig, self.tally, self.row, self.number, self.kind = rig, tally, row, number, kind
@@ -220,7 +222,7 @@ class Chain:
         self.partitions = dice.choice((1, 3, 4, 5) if not tasks else (3, 4, 5))  # a partition belongs to one task
         self.mode = dice.choice(("list", "list", "incremental"))
         bad = not chunks and self.headers and dice.random() < 0.3  # without headers the page promises less
-        self.ledger = Ledger(self.bucket, split, bad=bad)
+        self.ledger = Ledger(self.bucket, split, bad=bad, transforms=transforms)
         stream = f"{row}-{number}-{os.getpid()}"
         self.program = Program(
             self.folder,
@@ -236,6 +238,7 @@ class Chain:
             },
         )
         self._stack.callback(self.program.close)
+        self.program.transforms = TRANSFORMS if transforms else ""
         if bad:
             limits = {"max_bad_records": 1_000_000, "max_bad_records_per_hour": 1_000_000}
             self.program.configure(errors={"tolerance": "skip_record", "dead_letter_topic": LETTERS, **limits})

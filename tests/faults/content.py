@@ -29,6 +29,28 @@ SCHEMA = {
 }
 
 
+TRANSFORMS = """
+[[transforms]]
+type = "filter"
+field = "text"
+value_pattern = { regex = "^x{10}" }
+action = "drop"
+
+[[transforms]]
+type = "add_fields"
+fields = [{ key = "seen", value = { static = true } }]
+"""
+
+
+def transformed(records):
+    """What is left of records, place -> record, after `TRANSFORMS`: rows change or go, bytes are no JSON and pass."""
+    return {
+        place: row if isinstance(row, bytes) else {**row, "seen": True}
+        for place, row in records.items()
+        if isinstance(row, bytes) or not row["text"].startswith("x" * 10)
+    }
+
+
 BAD_EVERY = 37
 """With bad records, so many lines of JSON hold one that is no JSON."""
 
@@ -95,10 +117,12 @@ class Ledger:
         bucket: where it goes.
         split_size: the source's option, None when it has none.
         bad: whether some records are bad, and go to the topic of dead letters.
+        transforms: whether `TRANSFORMS` apply.
     """
 
-    def __init__(self, bucket, split_size=None, *, bad=False):
+    def __init__(self, bucket, split_size=None, *, bad=False, transforms=False):
         self.bucket = bucket
+        self.transforms = transforms
         self.split_size = split_size
         self.bad = bad
         self.puts = defaultdict(list)
@@ -111,6 +135,8 @@ class Ledger:
         records = records_of(form, rows, data, self.split_size)
         letters = {place: row for place, row in records.items() if form == "jsonl" and isinstance(row, bytes)}
         good = {place: row for place, row in records.items() if place not in letters}
+        if self.transforms:
+            good = transformed(good)
         made = Put(form=form, count=count, version="", records=good, letters=letters)
         self.puts[key].append(made)  # first: the source may be quicker than the store's answer
         self.gone.discard(key)
@@ -152,6 +178,5 @@ class Ledger:
             key: [{"form": one.form, "count": one.count, "version": one.version} for one in puts]
             for key, puts in self.puts.items()
         }
-        return json.dumps(
-            {"puts": told, "deleted": sorted(self.gone), "split_size": self.split_size, "bad": self.bad}, indent=1
-        )
+        how = {"split_size": self.split_size, "bad": self.bad, "transforms": self.transforms}
+        return json.dumps({"puts": told, "deleted": sorted(self.gone), **how}, indent=1)

@@ -18,6 +18,7 @@ SHORT = {
     "iggy-proxy": 5,
     "store-proxy": 7,
     "both": 2,
+    "transforms": 2,
     "gcs-store-proxy": 7,
     "gcs-both": 2,
 }

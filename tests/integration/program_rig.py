@@ -274,6 +274,7 @@ class Program:
             "errors": {},
             "log": {"format": "plain"},
         }
+        self.transforms = ""  # the list [[transforms]], as TOML
         self._started = []
         self.configure(**changes)
 
@@ -281,7 +282,7 @@ class Program:
         """Changes options, a section at a time; None takes an option out."""
         for name, options in changes.items():
             self.sections.setdefault(name, {}).update(options)
-        self.path.write_text(toml(self.sections))
+        self.path.write_text(toml(self.sections) + self.transforms)
         return self
 
     def store(self, **options):

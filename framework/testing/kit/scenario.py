@@ -1,12 +1,14 @@
 """Scenarios of the crash laws: what the source reads and how, and what the topics must hold in the end.
 
 A scenario's promise, whatever crashed: every good record once, in order inside its split. Each bad record is not among
-them, and has at least one dead letter; several letters of it have one id, and nothing else has a letter.
+them, and has at least one dead letter; several letters of it have one id, and nothing else has a letter. Records that a
+transform filters have neither, and keep their numbers.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,12 +37,15 @@ class Scenario:
         in_splits: objects are read in splits, each of several records.
         tasks: tasks, each in a process of its own when there are several.
         bad_records: objects hold bad records, which go to the dead letter topic.
+        filters: transforms filter records: at an object's beginning and end, in its middle, and a whole object. Objects
+            are read whole then.
     """
 
     name: str
     in_splits: bool = False
     tasks: int = 1
     bad_records: bool = False
+    filters: bool = False
 
     def within(self, capabilities: frozenset[Capability]) -> Scenario:
         """Return what a rig can do of this scenario."""
@@ -54,6 +59,7 @@ class Scenario:
         """Write the rig's objects."""
         good: dict[str, list[bytes]] = {}
         bad: dict[str, list[bytes]] = {}
+        filtered: dict[str, list[int]] = {}
         sizes: dict[str, int] = {}
         for index, (key, count) in enumerate(zip(KEYS, counts, strict=False)):
             records = rig.make_records(key, count)
@@ -62,11 +68,17 @@ class Scenario:
                 records[number - 1] = rig.bad_record(key, number)
             data = rig.encode(records)
             rig.put(key, data)
-            good[key] = [record for number, record in enumerate(records, 1) if number not in numbers]
+            dropped = {
+                number
+                for number, record in enumerate(records, 1)
+                if self.filters and number not in numbers and _is_filtered(record)
+            }
+            filtered[key] = sorted(dropped)
+            good[key] = [record for number, record in enumerate(records, 1) if number not in numbers | dropped]
             bad[key] = [record for number, record in enumerate(records, 1) if number in numbers]
             sizes[key] = len(data)
         split_size = 1 + sum(sizes.values()) // (_SPLITS * len(sizes)) if self.in_splits else 0
-        return Contents(scenario=self, good=good, bad=bad, sizes=sizes, split_size=split_size)
+        return Contents(scenario=self, good=good, bad=bad, filtered=filtered, sizes=sizes, split_size=split_size)
 
 
 _SPLITS = 2
@@ -77,9 +89,26 @@ SPLITS = Scenario(name="splits", in_splits=True)
 TASKS = Scenario(name="tasks", tasks=2)
 BAD_RECORDS = Scenario(name="dead-letters", bad_records=True)
 TOGETHER = Scenario(name="together", in_splits=True, tasks=2, bad_records=True)
+TRANSFORMS = Scenario(name="transforms", bad_records=True, filters=True)
+TRANSFORM_TASKS = Scenario(name="transforms-tasks", tasks=2, bad_records=True, filters=True)
 SCENARIOS: Mapping[str, Scenario] = {
-    scenario.name: scenario for scenario in (PLAIN, SPLITS, TASKS, BAD_RECORDS, TOGETHER)
+    scenario.name: scenario for scenario in (PLAIN, SPLITS, TASKS, BAD_RECORDS, TOGETHER, TRANSFORMS, TRANSFORM_TASKS)
 }
+
+FILTERS = (
+    {"type": "filter", "field": "object", "value_pattern": {"equals": KEYS[1]}, "action": "drop"},
+    {"type": "filter", "field": "n", "value_pattern": {"less_than": 2}, "action": "drop"},
+    {"type": "filter", "field": "n", "value_pattern": {"between": [5, 5.5]}, "action": "drop"},
+    {"type": "filter", "field": "n", "value_pattern": {"equals": 9}, "action": "drop"},
+)
+"""The transforms of a scenario with filters; they fit the records of `SourceRig.make_records`."""
+
+
+def _is_filtered(record: bytes) -> bool:
+    """Return whether `FILTERS` drop a record; written without the code that they use."""
+    fields = json.loads(record)
+    number = fields.get("n", 2)
+    return fields.get("object") == KEYS[1] or number in {1, 5, 9}
 
 
 def _bad_numbers(index: int, count: int) -> frozenset[int]:
@@ -96,6 +125,7 @@ class Contents:
         scenario: the scenario.
         good: key -> good records, in order.
         bad: key -> bad records, in order; all differ.
+        filtered: key -> numbers of the records that transforms filter.
         sizes: key -> bytes of the object.
         split_size: bytes of a split; 0: objects are read whole.
     """
@@ -103,6 +133,7 @@ class Contents:
     scenario: Scenario
     good: Mapping[str, Sequence[bytes]]
     bad: Mapping[str, Sequence[bytes]]
+    filtered: Mapping[str, Sequence[int]]
     sizes: Mapping[str, int]
     split_size: int
 
@@ -115,6 +146,8 @@ class Contents:
             options["tasks_max"] = self.scenario.tasks
         if self.scenario.bad_records:
             options |= {"tolerance": "skip_record", "dead_letter_topic": DEAD_LETTERS}
+        if self.scenario.filters:
+            options["transforms"] = FILTERS
         # splits are smaller than objects, and must have several batches, too
         batch_length = BATCH - 1 if self.split_size else BATCH
         return Bench(
@@ -126,6 +159,9 @@ class Contents:
         numbers = self._compare_records(comparing, bench, example)
         for split, bad in self._compare_dead_letters(comparing, bench, example).items():
             numbers.setdefault(split, []).extend(bad)
+        for key, filtered in self.filtered.items():
+            if filtered:
+                numbers.setdefault((key, 0), []).extend(filtered)
         for (key, number), found in sorted(numbers.items()):
             place = f"{example}: {key!r}, split {number}: numbers of its records and dead letters"
             comparing.same(sorted(found), range(1, len(found) + 1), place)

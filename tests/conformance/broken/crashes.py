@@ -6,6 +6,7 @@ The mistakes, functions, are of the framework, not of a source: each takes a pyt
 import itertools
 
 import attrs
+import numpy as np
 
 from framework.engine import task_run
 from framework.engine.processes import ProcessGroup
@@ -13,6 +14,7 @@ from framework.iggy.dead_letters.topic import IggyDeadLetters
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.objects import TopicPartition
+from framework.pipeline import object_reader, transforming
 from framework.pipeline.sender import Sender
 from framework.testing.kit import crash
 from tests.conformance.broken.rigs import WithTransformer, Wrapping
@@ -125,3 +127,27 @@ letters_under_new_ids = changing(
 
 letters_without_splits = changing("letters_without_splits", lambda segment, _: attrs.evolve(segment, split_number=0))
 """The id of a dead letter does not say in which split the record is."""
+
+
+def numbers_anew(monkeypatch):
+    """The records that a transform leaves are numbered one after the other."""
+    real = transforming.TransformedRun.number_array
+
+    def number_array(self):
+        numbers = real(self)
+        return np.arange(len(numbers)) + numbers[0] if len(numbers) else numbers
+
+    monkeypatch.setattr(transforming.TransformedRun, "number_array", number_array)
+
+
+def forgets_what_it_filtered(monkeypatch):
+    """An object ends at its last record that was sent, whatever was filtered behind it."""
+    real = object_reader.ObjectRead._transformed_batch
+
+    def transformed_batch(self, run, entry, state):
+        numbers = run.result.number_array()
+        return real(
+            self, attrs.evolve(run, last_record=int(numbers[-1]) if len(numbers) else entry.records_done), entry, state
+        )
+
+    monkeypatch.setattr(object_reader.ObjectRead, "_transformed_batch", transformed_batch)
