@@ -111,7 +111,7 @@ class IggyAddress:
 
     @property
     def unchecked(self) -> bool:
-        """Whether the connection leaves this machine encrypted, to a server whose certificate nobody checks."""
+        """Whether the connection leaves this machine encrypted, to a server whose certificate is not checked."""
         return self.tls and not self.tls_validate_certificate and not self._on_this_machine
 
     @property

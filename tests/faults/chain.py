@@ -177,6 +177,7 @@ class Chain:
         tasks: so many of them in every run; 0: one, or two.
         engine: `local`, or `spark` on this machine.
         transforms: whether records are filtered and changed.
+        transport: how the source reaches Iggy.
         changes: sections of the configuration.
     """
 
@@ -194,6 +195,7 @@ class Chain:
         tasks=0,
         engine="local",
         transforms=False,
+        transport="tcp",
         **changes,
     ):
         self.rig, self.tally, self.row, self.number, self.kind = rig, tally, row, number, kind
@@ -227,7 +229,7 @@ class Chain:
         self.program = Program(
             self.folder,
             self.bucket,
-            self.server.url,
+            self.server.url_of(transport),
             stream,
             input={"format": "bytes", "chunk_size": CHUNK} if chunks else {"format": "auto", "split_size": split},
             iggy={"partitions": self.partitions, "headers": "provenance" if self.headers else "none"},

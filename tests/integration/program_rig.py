@@ -446,6 +446,7 @@ class OwnServer:
         self.port = free_port()
         self.url = f"iggy://iggy:iggy@127.0.0.1:{self.port}"
         self._kind = kind
+        self._ports = {"QUIC": free_port(), "WEBSOCKET": free_port()}
         self._process = None
         self._log = folder.parent / f"{folder.name}.log"
 
@@ -456,8 +457,9 @@ class OwnServer:
             environment, cwd = {**os.environ, "IGGY_EMBEDDED_PASSWORD": "iggy"}, ROOT
         else:
             command = [os.environ["IGGY_SERVER_BINARY"], "--with-default-root-credentials"]
-            off = {f"IGGY_{name}_ENABLED": "false" for name in ("HTTP", "QUIC", "WEBSOCKET")}
-            environment = {**os.environ, **off, "IGGY_TCP_ADDRESS": f"127.0.0.1:{self.port}"}
+            listening = {f"IGGY_{name}_ADDRESS": f"127.0.0.1:{port}" for name, port in self._ports.items()}
+            listening |= {"IGGY_HTTP_ENABLED": "false", "IGGY_TCP_ADDRESS": f"127.0.0.1:{self.port}"}
+            environment = {**os.environ, **listening}
             cwd = self.folder
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -479,6 +481,14 @@ class OwnServer:
             self.kill()  # nobody else knows it yet
             raise
         return self
+
+    def url_of(self, transport):
+        """Its address over TCP, or, of the real one, over QUIC or WebSocket; its certificate is its own."""
+        if transport == "quic":
+            return f"iggy+quic://iggy:iggy@127.0.0.1:{self._ports['QUIC']}?tls_validate_certificate=false"
+        if transport == "websocket":
+            return f"iggy+ws://iggy:iggy@127.0.0.1:{self._ports['WEBSOCKET']}"
+        return self.url
 
     @property
     def pid(self):
