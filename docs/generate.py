@@ -232,12 +232,41 @@ def contracts_page() -> str:
             *rendered(cls.__doc__),
             "",
         ]
-        methods = sorted(methods_of(cls), key=lambda found: not found[2])
+        methods = list(methods_of(cls))
         for name, value, is_abstract in methods:
-            mark = " (abstract)" if is_abstract else ""
-            lines += [f"### {cls.__name__}.{name}{mark}", "", "```python", signature(value), "```", ""]
-            lines += [*rendered(inspect.getdoc(_function(value))), ""]
+            if is_abstract or name in _IN_FULL:
+                mark = " (abstract)" if is_abstract else ""
+                lines += [f"### {cls.__name__}.{name}{mark}", "", "```python", signature(value), "```", ""]
+                lines += [*rendered(inspect.getdoc(_function(value))), ""]
+        others = [(name, value) for name, value, is_abstract in methods if not (is_abstract or name in _IN_FULL)]
+        if others:
+            lines += [f"### Other methods of {cls.__name__}", "", "| method | does |", "| --- | --- |"]
+            lines += [f"| `{_call(name, value)}` | {_summary(value)} |" for name, value in others]
+            lines += [""]
     return "\n".join([*lines, *_laws()])
+
+
+_IN_FULL = frozenset(
+    ("configure", "get_iterator", "close_resources", "check", "start", "commit", "begin", "read_split")
+)
+"""Methods with a default that the page has in full, because authors often override or call them."""
+
+
+def _call(name: str, value: Any) -> str:
+    """Return a method as it is called, without types; a property without parentheses."""
+    if isinstance(value, property):
+        return name
+    parameters = inspect.signature(_function(value)).parameters
+    return f"{name}({', '.join(one for one in parameters if one not in {'self', 'cls'})})"
+
+
+def _summary(value: Any) -> str:
+    """Return the first paragraph of a method's docstring, and its errors."""
+    text = inspect.getdoc(_function(value)) or ""
+    raises = re.search(r"^Raises:\n((?: +.*\n?)+)", text, re.MULTILINE)
+    errors_ = re.findall(r"^ {4}([\w, ]+):", raises[1], re.MULTILINE) if raises else []
+    summary = " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
+    return f"{summary} Raises {', '.join(errors_)}." if errors_ else summary
 
 
 _LAWS_HEAD = """\

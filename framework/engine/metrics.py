@@ -134,11 +134,13 @@ class MetricsServer:
     def close(self) -> None:
         """Free the port. Idempotent."""
         server, self._server = self._server, None
-        if server is not None:
+        if server is None:
+            return
+        if self._thread.ident is not None:
             server.shutdown()
-            server.server_close()
-            if self._thread is not threading.current_thread():
-                self._thread.join(timeout=1)
+        server.server_close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout=1)
 
     def __enter__(self) -> Self:
         return self

@@ -96,7 +96,7 @@ class _Rule:
 
 
 class FaultProxy:
-    """Forwards to `target` and injects its faults. Started on creation; `close` is idempotent.
+    """Forwards to `target` and injects its faults, from `start` until `close`. A context manager.
 
     Args:
         target: the store's address, `http://host:port`.
@@ -123,7 +123,11 @@ class FaultProxy:
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="fault-proxy", daemon=True
         )
+
+    def start(self) -> Self:
+        """Begin to forward, in a thread."""
         self._thread.start()
+        return self
 
     @property
     def endpoint(self) -> str:
@@ -152,16 +156,19 @@ class FaultProxy:
         if self._closed:
             return
         self._closed = True
-        self._server.shutdown()
+        started = self._thread.ident is not None
+        if started:
+            self._server.shutdown()
         with self._lock:
             for connection in self._sockets:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
         self._server.server_close()
-        self._thread.join()
+        if started:
+            self._thread.join()
 
     def __enter__(self) -> Self:
-        return self
+        return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

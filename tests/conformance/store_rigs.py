@@ -126,7 +126,7 @@ class StoreRig(SourceRig):
 
     def _through_proxy(self):
         if self.proxy is None:
-            self.proxy = FaultProxy(self.bucket.endpoint)
+            self.proxy = FaultProxy(self.bucket.endpoint).start()
             self.store.close()
             self.store = self._open(endpoint=self.proxy.endpoint)
 

@@ -180,7 +180,7 @@ def test_spark_and_local_cut_a_large_object_alike(spark, bucket, iggy_url, strea
 def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_url, stream_name, request):
     # local[2] makes one attempt only: the job is lost, and the driver recovers
     # each object takes a while, one at a time, so that there is a middle to kill it in
-    proxy = FaultProxy(bucket.endpoint)
+    proxy = FaultProxy(bucket.endpoint).start()
     request.addfinalizer(proxy.close)
     proxy.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.5))
     config = configured(

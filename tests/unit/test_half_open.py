@@ -335,7 +335,7 @@ def test_a_refusal_of_a_server_that_is_not_ready_is_closed(monkeypatch):
 
 def test_a_connection_that_comes_in_while_a_proxy_is_closed_is_ended():
     """`close` waits for its thread, which would wait for a request."""
-    proxy = FaultProxy("http://127.0.0.1:9")
+    proxy = FaultProxy("http://127.0.0.1:9").start()
     proxy.close()
     ours, theirs = socket.socketpair()
     with ours, theirs:
