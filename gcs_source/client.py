@@ -50,7 +50,7 @@ from framework.storage.http_loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop
 from framework.storage.http_store import HttpStore
 from framework.store import ListPage
 from framework.transformer import ReadStream
-from gcs_source.config import LARGEST_PAGE, GcsConfig, customer_key
+from gcs_source.config import MAX_PAGE_SIZE, GcsConfig, customer_key
 from gcs_source.errors_map import Failed, from_answer, translate
 from gcs_source.pages import FIELDS, ITEM_FIELDS, offsets, parse_metadata, parse_object, parse_page, resume
 
@@ -133,7 +133,7 @@ class GcsStore(HttpStore):
         if token:
             asked["pageToken"] = token
         # `startOffset` is inclusive: one more, so that a page that shows that key itself brings something all the same
-        asked["maxResults"] = str(min(page_size + bool(after), LARGEST_PAGE))
+        asked["maxResults"] = str(min(page_size + bool(after), MAX_PAGE_SIZE))
         body, headers = self._get(self._objects, asked, self._failed("objects.list"))
         return parse_page(body, headers, self.bucket, after=after, most=page_size)
 
@@ -214,7 +214,7 @@ class GcsStore(HttpStore):
         return None if isinstance(error, (ObjectNotFoundError, ObjectChangedError)) else error
 
     @override
-    def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
+    def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
         """Return the stream of an answer; follow redirects and renew a refused token."""
         native, failed = get.native, self._media_failed(get.native)
         if answer.status not in OK:

@@ -14,7 +14,7 @@ from framework.config.bucket import BucketConfig, address_errors, bucket_errors
 from framework.config.option import option
 
 CUSTOMER_KEY_BYTES = 32
-LARGEST_PAGE = 5000
+MAX_PAGE_SIZE = 5000
 
 # https://cloud.google.com/storage/docs/buckets#naming: parts between dots of at most 63, all together of at most 222.
 _BUCKET = re.compile(r"[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9_-]{0,61}[a-z0-9])?)*")
@@ -51,7 +51,7 @@ class GcsConfig(BucketConfig):
     customer_key: str = option(
         "", secret=True, doc="Customer-supplied key of encrypted objects (CSEK, AES256): 32 bytes in base64."
     )
-    page_size: int = option(1000, minimum=1, maximum=LARGEST_PAGE, doc="Keys in one page of a listing.")
+    page_size: int = option(1000, minimum=1, maximum=MAX_PAGE_SIZE, doc="Keys in one page of a listing.")
 
     def validate_options(self) -> Iterator[str]:
         """Yield the errors that `check` finds."""

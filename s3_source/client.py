@@ -319,7 +319,7 @@ class S3Store(HttpStore):
         )
 
     @override
-    def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
+    def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
         """Return the stream of an answer that is sure to have the stored bytes.
 
         Cloudflare R2 and Google's S3 interface unpack objects with `Content-Encoding: gzip` for who does not accept gzip,

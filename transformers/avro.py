@@ -48,7 +48,7 @@ from transformers.unpack import ExactReader, ShortRead
 _MAGIC = b"Obj\x01"
 _SYNC_BYTES = 16
 _HEADER_BYTES = 1 << 16
-_LONGEST_HEADER = 1 << 22
+_MAX_HEADER_BYTES = 1 << 22
 """Of the whole header, with the schema."""
 _RECORDS_AT_ONCE = 500
 _WHOLE = "whole"
@@ -317,7 +317,7 @@ def _read_header(packed: ExactReader, location: str) -> _Header:
             location=location,
         )
     meta: dict[bytes, bytes] = {}
-    ends = packed.taken + _LONGEST_HEADER
+    ends = packed.taken + _MAX_HEADER_BYTES
     while (entries := _read_long(packed)) != 0:
         if entries < 0:
             entries = -entries
@@ -363,7 +363,7 @@ def _read_bytes(packed: ExactReader, ends: int, location: str) -> bytes:
         raise CorruptObjectError("the Avro file's header is damaged", location=location)
     if packed.taken + size > ends:
         raise CorruptObjectError(
-            f"the Avro file's header has more than {_LONGEST_HEADER} bytes: it is damaged", location=location
+            f"the Avro file's header has more than {_MAX_HEADER_BYTES} bytes: it is damaged", location=location
         )
     return packed.take(size)
 

@@ -259,8 +259,8 @@ def _times() -> dict[tuple[str, str | None], Convert]:
 _DECIMAL_BYTES = 4096
 """Of the longest decimal: the time to write one grows with the square of its length."""
 
-_MOST_DIGITS = 10_000
-_WIDE = Context(prec=_MOST_DIGITS)
+_MAX_DIGITS = 10_000
+_WIDE = Context(prec=_MAX_DIGITS)
 _TIMES = _times()
 
 
@@ -283,8 +283,8 @@ def is_decimal(schema: Any) -> bool:
     scale, precision = schema.get("scale", 0), schema.get("precision", 0)
     if type(scale) is not int or type(precision) is not int or not 0 <= scale <= precision or not precision:
         return False
-    if scale > _MOST_DIGITS:
-        raise ValueError(f"a decimal with more than {_MOST_DIGITS} digits behind the point")
+    if scale > _MAX_DIGITS:
+        raise ValueError(f"a decimal with more than {_MAX_DIGITS} digits behind the point")
     return True
 
 

@@ -73,7 +73,7 @@ _MAGIC = {
 _MAGICS = tuple(magic for magics in _MAGIC.values() for magic in magics)
 _SUFFIXES = tuple(SUFFIXES)
 _UNSUPPORTED = tuple(UNSUPPORTED)
-LONGEST_MAGIC = 10
+MAX_MAGIC_BYTES = 10
 
 _UNPACKERS: dict[str, Callable[[Iterator[bytes], str], Iterator[bytes]]] = {
     "gzip": unpack_gzip,
@@ -99,7 +99,7 @@ def detect_compression(head: bytes, key: str) -> str:
     if head.startswith(_MAGICS):
         return next(name for name, magics in _MAGIC.items() if head.startswith(magics))
     named = compression_of_key(key)
-    if len(head) < LONGEST_MAGIC and head and any(magic.startswith(head) for magic in _MAGIC.get(named, ())):
+    if len(head) < MAX_MAGIC_BYTES and head and any(magic.startswith(head) for magic in _MAGIC.get(named, ())):
         return named
     return "none"
 
@@ -226,7 +226,7 @@ class UnpackedStream:
             head = b""
             failure: Exception | None = None
             try:
-                while len(head) < LONGEST_MAGIC and (piece := next(pieces, b"")):
+                while len(head) < MAX_MAGIC_BYTES and (piece := next(pieces, b"")):
                     head += piece
             except Exception as exc:  # noqa: BLE001 - raised behind the head
                 failure = exc

@@ -37,10 +37,10 @@ _ROWS_AT_ONCE = 256
 
 _NO_LIMIT = 2 * MAX_MESSAGE_BYTES
 
-_MOST_FIELDS = 1_000_000
+_MAX_FIELDS = 1_000_000
 """Of a row. Each takes some 60 bytes of memory, however short it is."""
 
-_MOST_COLUMNS = 100_000
+_MAX_COLUMNS = 100_000
 """Of a header."""
 
 
@@ -156,14 +156,14 @@ class _RowReader:
         """The spans, in which a line with too many fields is one that is too long."""
         for span in spans:
             data = span.data
-            if span.too_long or len(data) <= _MOST_FIELDS or data.count(self._delimiter) < _MOST_FIELDS:
+            if span.too_long or len(data) <= _MAX_FIELDS or data.count(self._delimiter) < _MAX_FIELDS:
                 yield span
                 continue
             at = 0
             while at < len(data):
                 end = data.find(b"\n", at) + 1 or len(data)
                 line = data[at:end]
-                if line.count(self._delimiter) < _MOST_FIELDS:
+                if line.count(self._delimiter) < _MAX_FIELDS:
                     yield Span(line, span.start + at, ended=line.endswith(b"\n"))
                 else:
                     quotes = line.count(self._quote) if self._quote else 0
@@ -185,9 +185,9 @@ class _RowReader:
             else:
                 open_bytes = open_fields = 0
             list_before, rows_before, data_before = self._rows, len(self._rows), span.data
-            if open_bytes > self._options.max_record_bytes or open_fields > _MOST_FIELDS:
+            if open_bytes > self._options.max_record_bytes or open_fields > _MAX_FIELDS:
                 raise CorruptObjectError(
-                    f"a row goes on for more than {self._options.max_record_bytes} bytes or {_MOST_FIELDS} fields (is a "
+                    f"a row goes on for more than {self._options.max_record_bytes} bytes or {_MAX_FIELDS} fields (is a "
                     "quote never closed?), so the rows behind it cannot be told apart; see input.csv_quote",
                     location=self._stream.location,
                 )
@@ -245,9 +245,9 @@ class _RowReader:
             self._width = len(rows[0])
             return
         names = rows.pop(0)
-        if len(names) > _MOST_COLUMNS:
+        if len(names) > _MAX_COLUMNS:
             raise CorruptObjectError(
-                f"the header names more than {_MOST_COLUMNS} columns; is this CSV?", location=self._stream.location
+                f"the header names more than {_MAX_COLUMNS} columns; is this CSV?", location=self._stream.location
             )
         if any("\0" in name or (not name.isprintable() and not _is_text(name)) for name in names):
             raise CorruptObjectError(
@@ -317,7 +317,7 @@ class _RowReader:
         error = too_large(location, self._builder.next_record, limit)
         if span.length <= limit:
             error = RecordTooLargeError(
-                f"more than {_MOST_FIELDS} fields", location=location, record_number=self._builder.next_record
+                f"more than {_MAX_FIELDS} fields", location=location, record_number=self._builder.next_record
             )
         yield from self._skipped(error, span.data, None)
         if span.quotes % 2:

@@ -48,7 +48,7 @@ _whole_escapes = re.compile(rb'[^"\\]*(?:\\.[^"\\]*){0,1000}', re.DOTALL).match
 
 # Numbers become floats only because their values are not looked at: `int` refuses very long ones.
 _scan = json.JSONDecoder(parse_int=float).raw_decode
-_LONGEST_WORD = 9
+_MAX_WORD_BYTES = 9
 """`-Infinity`: how far before the end of the text an error can stand that more text would mend."""
 
 
@@ -214,7 +214,7 @@ class _ArrayReader:
         except RecursionError:
             raise self._corrupt("an element is nested too deeply to find its end (about 1,000 levels)") from None
         except json.JSONDecodeError as exc:
-            near_end = exc.pos >= len(text.rstrip(" \t\r\n")) - _LONGEST_WORD
+            near_end = exc.pos >= len(text.rstrip(" \t\r\n")) - _MAX_WORD_BYTES
             if exc.msg.startswith("Unterminated string") or (near_end and text.find("]", exc.pos) < 0):
                 return None
             raise self._corrupt(f"an element of the JSON array is not JSON ({exc.msg})") from None

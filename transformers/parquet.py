@@ -51,9 +51,9 @@ _PEEKED_ROWS = 100
 _UNSURE_ROWS = 256
 _KEPT_BYTES = 1 << 25
 _GROWTH = 16
-_LONGEST_ROW = 2 * MAX_MESSAGE_BYTES
-_MOST_VALUES = 8_000_000
-"""Of a row. In Python each takes some 40 bytes, and as JSON two at least."""
+_MAX_ROW_BYTES = 2 * MAX_MESSAGE_BYTES
+_MAX_VALUES = 8_000_000
+"""Maximum values of a row: each takes about 40 bytes in Python, and at least two as JSON."""
 _USUAL = 1.5
 _ABSURD_BYTES = 1 << 32
 _SPOOL_BYTES = 1 << 22
@@ -276,10 +276,10 @@ class _RowReader:
     def _row_group(self, parquet: pq.ParquetFile, index: int, drop: int) -> Iterator[PayloadBatch | SkippedRecord]:
         group = parquet.metadata.row_group(index)
         row_bytes = group.total_byte_size // max(1, group.num_rows)
-        if row_bytes > _LONGEST_ROW:
+        if row_bytes > _MAX_ROW_BYTES:
             raise CorruptObjectError(
                 f"a row of row group {index + 1} of the Parquet file has about {row_bytes} bytes, more than the "
-                f"{_LONGEST_ROW} that are read at once; an Iggy message holds {MAX_MESSAGE_BYTES}",
+                f"{_MAX_ROW_BYTES} that are read at once; an Iggy message holds {MAX_MESSAGE_BYTES}",
                 location=self._location,
             )
         before = self._builder.next_record - drop
@@ -481,7 +481,7 @@ def _pieces(batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[t
 
 def _takes_too_much(batch: pa.RecordBatch) -> bool:
     """Return whether rows are too large to become values of Python, each of which takes far more than in Arrow."""
-    return batch.nbytes > _LONGEST_ROW or sum(map(_values, batch.columns)) > _MOST_VALUES
+    return batch.nbytes > _MAX_ROW_BYTES or sum(map(_values, batch.columns)) > _MAX_VALUES
 
 
 def _values(array: Any) -> int:

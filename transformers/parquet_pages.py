@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _DICTIONARY_PAGE = 2
-_LONGEST_HEADER = 1 << 24
+_MAX_HEADER_BYTES = 1 << 24
 _LIST_VALUE = 12
 """Memory of a value in a list beyond its bytes in the page: the dictionary value and its levels."""
 _WORD = 16
@@ -203,7 +203,7 @@ class WatchedFile(SeekableFile):
             try:
                 header = _page_header(head)
             except IndexError:
-                if len(head) > _LONGEST_HEADER:
+                if len(head) > _MAX_HEADER_BYTES:
                     raise PagesError(f"a page header of column {column.name} has no end") from None
                 column.head = head
                 return

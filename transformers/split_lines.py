@@ -13,7 +13,7 @@ from typing_extensions import override
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split, count_splits
 from framework.transformer import ObjectInput, ReadStream
-from transformers.compression import LONGEST_MAGIC, PIECE_BYTES, UnpackedStream, detect_compression
+from transformers.compression import MAX_MAGIC_BYTES, PIECE_BYTES, UnpackedStream, detect_compression
 from transformers.unpack import WINDOW_BYTES
 
 _FIRST_MORE_BYTES = 1 << 16
@@ -155,9 +155,9 @@ class _OnwardStream(ReadStream):
 def _is_packed(source: ObjectInput) -> bool:
     """Return whether the object begins with the magic bytes of a compression; makes a request."""
     head = b""
-    stream = source.open(0, min(LONGEST_MAGIC, source.size))
+    stream = source.open(0, min(MAX_MAGIC_BYTES, source.size))
     try:
-        while piece := stream.read(LONGEST_MAGIC):
+        while piece := stream.read(MAX_MAGIC_BYTES):
             head += piece
     finally:
         stream.close()

@@ -155,7 +155,7 @@ def run_engine(
 
     def report(progress: Progress) -> None:
         output.update(progress)
-        watch.see(progress)
+        watch.observe(progress)
 
     metrics = _Metrics(config, take_over=take_over or standby)
     engine = engine_class(
@@ -212,7 +212,7 @@ class EmptyWatch:
         self._config = config
         self._done = False
 
-    def see(self, progress: Progress) -> None:
+    def observe(self, progress: Progress) -> None:
         """Observe the figures. For one thread."""
         if self._done or not progress.listings or progress.state not in {"waiting", "done", "stopped"}:
             return

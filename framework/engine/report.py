@@ -126,7 +126,7 @@ class Reporter:
             TooManySkippedError: the limit is exceeded.
         """
         total = self._total()
-        self._skips.see(total.skipped + total.failed - total.kinds.get(ObjectArchivedError.__name__, 0))
+        self._skips.observe(total.skipped + total.failed - total.kinds.get(ObjectArchivedError.__name__, 0))
 
     def progress(self) -> Progress:
         """Return the current figures."""

@@ -33,7 +33,7 @@ class LeaderPipe:
         self._sending = False
         self._waiting: deque[tuple[str, object]] = deque()
 
-    def tell(self, kind: str, value: object) -> None:
+    def send(self, kind: str, value: object) -> None:
         """Send a message, after those that wait."""
         self._waiting.append((kind, value))
         with self._lock:
@@ -56,7 +56,7 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     leader = LeaderPipe(pipe)
     # The leader writes the worker's log, too: with the leader's log options, and above its progress bar.
-    logging.getLogger().addHandler(LogForwarder(lambda line: leader.tell("log", line)))
+    logging.getLogger().addHandler(LogForwarder(lambda line: leader.send("log", line)))
     serve(plan, pipe, leader)
     leave(0)  # the leader has everything it needs
 
@@ -66,17 +66,17 @@ def serve(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, *, connect: Co
     try:
         _run(plan, pipe, leader, connect)
     except SourceError as error:
-        leader.tell("failed", portable(error))
+        leader.send("failed", portable(error))
     except Exception as error:
         log.exception("a worker failed")
-        leader.tell("failed", FatalError(f"{type(error).__name__}: {error}"))
+        leader.send("failed", FatalError(f"{type(error).__name__}: {error}"))
     finally:
         pipe.close()
 
 
 def _run(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, connect: Connect) -> None:
     def released(assignment: Assignment, gone: bool) -> None:
-        leader.tell("released", (assignment, gone))
+        leader.send("released", (assignment, gone))
 
     feed = HandedFeed(on_release=released)
     run = TaskRun.start(plan, feed, connect=connect)
@@ -88,7 +88,7 @@ def _run(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, connect: Connec
             run.run()
         finally:
             ended.set()
-        leader.tell("ended", run.statistics())
+        leader.send("ended", run.statistics())
     finally:
         run.close()
 
@@ -109,4 +109,4 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
 
 def _send_statistics(leader: LeaderPipe, run: TaskRun, ended: threading.Event) -> None:
     while not ended.wait(FIGURES_SECONDS):
-        leader.tell("statistics", run.statistics())
+        leader.send("statistics", run.statistics())

@@ -100,7 +100,7 @@ class SkipWatch:
             self._before += skipped.count
             sums.append((now - skipped.seconds_ago, self._before))
 
-    def see(self, total: int) -> None:
+    def observe(self, total: int) -> None:
         """Update the total of skips and failures since the run began.
 
         Raises:

@@ -23,13 +23,13 @@ class GetJudge(Protocol):
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
         """The error that an answer with another status than 200 and 206 means, by its head and body alone.
 
-        None when it takes more to know: `settle` finds it out. Called in any thread; must not block.
+        None when it takes more to know: `stream_of` finds it out. Called in any thread; must not block.
         """
 
     def failure(self, error: BaseException, native: NativeObject) -> SourceError:
         """The error that a failure of the connection means."""
 
-    def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
+    def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
         """The stream of an answer that has begun, or the error that it means. May block and ask again."""
 
 
@@ -103,7 +103,7 @@ class ObjectGet:
                 refused = self._judge.refusal(self, answer)
                 if refused is not None:
                     raise refused  # noqa: TRY301
-            return self._judge.settle(self, answer)
+            return self._judge.stream_of(self, answer)
         except BaseException:
             answer.close()
             raise

@@ -48,7 +48,7 @@ BUFFER_BYTES = 1 << 19
 MAX_DOCUMENT_BYTES = 64_000_000
 """Limit of an answer that is a document, before and after unpacking: a page of a thousand keys has a few megabytes."""
 
-LONGEST_REFUSAL_BYTES = 65_536
+MAX_REFUSAL_BYTES = 65_536
 CLOSE_SECONDS = 1.0
 _SLOWEST_SWEEP_SECONDS = 1.0
 _THROTTLED = (429, 503)
@@ -236,11 +236,11 @@ class HttpAnswer:
             HttpError: it did not come whole.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
-        while not (self.ended or self._is_judged) and sum(map(len, self._chunks)) < LONGEST_REFUSAL_BYTES:
+        while not (self.ended or self._is_judged) and sum(map(len, self._chunks)) < MAX_REFUSAL_BYTES:
             self._wait()
         if self.failure is not None:
             raise self.failure
-        return b"".join(self._chunks)[:LONGEST_REFUSAL_BYTES]
+        return b"".join(self._chunks)[:MAX_REFUSAL_BYTES]
 
     def _give(self, size: int) -> None:
         room = self.room

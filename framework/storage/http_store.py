@@ -46,7 +46,7 @@ class HttpStore(ObjectStore):
         """Return the error of a refused GET; see `framework.storage.http_get.GetJudge`."""
 
     @abc.abstractmethod
-    def settle(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
+    def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
         """Return the stream of an answer; see `framework.storage.http_get.GetJudge`."""
 
     @override

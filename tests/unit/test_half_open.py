@@ -155,11 +155,11 @@ def test_a_worker_whose_collector_writes_to_the_log_while_it_tells_something_doe
 
     def send(message):
         if not told:
-            leader.tell("said", "never retrieved")  # a finalizer runs wherever something is made
+            leader.send("said", "never retrieved")  # a finalizer runs wherever something is made
         told.append(message)
 
     leader = LeaderPipe(SimpleNamespace(send=send))
-    in_time(lambda: leader.tell("figures", 1))
+    in_time(lambda: leader.send("figures", 1))
     assert told == [("figures", 1), ("said", "never retrieved")]
 
 

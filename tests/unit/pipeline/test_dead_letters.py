@@ -493,13 +493,13 @@ def test_over_all_tasks_too():
     now = [5000.0]
     watch = SkipWatch(per_hour=10, clock=lambda: now[0])
     watch.expect([SkippedCount(60, 3), SkippedCount(3000, 6)])
-    watch.see(1)
+    watch.observe(1)
     with pytest.raises(TooManySkippedError, match="11 bad records and objects"):
-        watch.see(2)
+        watch.observe(2)
     now[0] += 601
-    watch.see(7)
+    watch.observe(7)
     with pytest.raises(TooManySkippedError, match="11 bad records and objects"):
-        watch.see(8)
+        watch.observe(8)
 
 
 def test_what_was_skipped_an_hour_ago_no_longer_counts():
@@ -517,10 +517,10 @@ def test_over_all_tasks_the_sums_of_an_hour_count():
     watch = SkipWatch(per_hour=10, clock=lambda: now[0])
     for at, total in [(0, 4), (1800, 10), (3601, 14), (5401, 20), (7202, 24)]:
         now[0] = float(at)
-        watch.see(total)
-        watch.see(total)
+        watch.observe(total)
+        watch.observe(total)
     with pytest.raises(TooManySkippedError, match="11 bad records and objects within an hour, over all tasks"):
-        watch.see(25)
+        watch.observe(25)
 
 
 def test_the_bytes_of_bad_records_count_against_the_queue():

@@ -155,7 +155,7 @@ class Store(ObjectStore):
             return error
         return StoreUnavailableError(f"{type(error).__name__}: {error}")
 
-    def settle(self, get, answer):
+    def stream_of(self, get, answer):
         assert answer.status in OK
         return HttpStream(answer, get.stop - get.start, native=get.native, translate=self.failure)
 

@@ -519,7 +519,7 @@ def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch)
 def test_rows_that_are_far_too_long_are_not_read(monkeypatch):
     data = write(pa.table({"s": ["x" * 100_000] * 3}), use_dictionary=False)
     assert [value for _, value in read(data, max_record_bytes=90_000)] == [RecordTooLargeError] * 3
-    monkeypatch.setattr(parquet, "_LONGEST_ROW", 90_000)
+    monkeypatch.setattr(parquet, "_MAX_ROW_BYTES", 90_000)
     with pytest.raises(CorruptObjectError, match=r"row group 1 .* about 1000\d\d bytes"):
         read(data)
 
