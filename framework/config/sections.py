@@ -745,12 +745,12 @@ class SourceCommonConfig:
         yield from order_errors(self.transforms)
         if topic == self.offsets_topic:
             yield f'[offsets] topic = "{topic}": must be another topic than the records go to'
-        letters = self.errors.dead_letter_topic
-        if letters is not None and letters in {topic, self.offsets_topic}:
-            yield f'[errors] dead_letter_topic = "{letters}": must be another topic than records and positions go to'
-        if letters is not None and self.errors.tolerance == "none":
+        dead_letters = self.errors.dead_letter_topic
+        if dead_letters is not None and dead_letters in {topic, self.offsets_topic}:
+            yield f'[errors] dead_letter_topic = "{dead_letters}": must be another topic than records and positions go to'
+        if dead_letters is not None and self.errors.tolerance == "none":
             yield (
-                f'[errors] dead_letter_topic = "{letters}": nothing is skipped with tolerance = "none"; set "skip_record" or '
+                f'[errors] dead_letter_topic = "{dead_letters}": nothing is skipped with tolerance = "none"; set "skip_record" or '
                 f'"skip_object", or leave the topic out'
             )
         tasks = self.runner.tasks_max or 1
@@ -762,14 +762,14 @@ class SourceCommonConfig:
 
     def _name_errors(self) -> Iterator[str]:
         """Yield errors for topic names that Iggy rejects, and for named topics that keys cannot or must not use."""
-        topic, letters = self.iggy.topic, self.errors.dead_letter_topic
-        for place, name in (("[offsets] topic", self.offsets.topic), ("[errors] dead_letter_topic", letters)):
+        topic, dead_letters = self.iggy.topic, self.errors.dead_letter_topic
+        for place, name in (("[offsets] topic", self.offsets.topic), ("[errors] dead_letter_topic", dead_letters)):
             mistake = topic_name_error(name) if name is not None else None
             if mistake is not None:
                 yield f'{place} = "{name}": {mistake}'
         if self.naming.topics and topic is not None and TOPIC_PLACEHOLDER not in topic:
             yield f'[naming] topics: has no effect, since every record goes to [iggy] topic = "{topic}"; leave one of the two out'
-        for reserved in {self.offsets_topic, letters}.intersection(self.naming.topics):
+        for reserved in {self.offsets_topic, dead_letters}.intersection(self.naming.topics):
             yield f'[naming] topics: "{reserved}" is the topic of positions or dead letters, where records never go'
 
 
