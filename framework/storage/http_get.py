@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,17 +21,20 @@ OK = (200, 206)
 class GetJudge(Protocol):
     """A store, as it makes and judges the GETs of its objects."""
 
+    @abc.abstractmethod
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
-        """The error that an answer with another status than 200 and 206 means, by its head and body alone.
+        """Return the error of an answer with another status than 200 and 206, by its head and body alone.
 
-        None when it takes more to know: `stream_of` finds it out. Called in any thread; must not block.
+        None when that is not enough: then `stream_of` decides. Called in any thread; must not block.
         """
 
+    @abc.abstractmethod
     def failure(self, error: BaseException, native: NativeObject) -> SourceError:
-        """The error that a failure of the connection means."""
+        """Return the framework's error for a failed read."""
 
+    @abc.abstractmethod
     def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
-        """The stream of an answer that has begun, or the error that it means. May block and ask again."""
+        """Return the stream of an answer that has begun, or raise its error. May block and request again."""
 
 
 class ObjectGet:

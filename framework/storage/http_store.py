@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from framework.errors import RetriableError, SourceError, TaskClosedError
 from framework.storage.http_body import EMPTY, HttpStream, announces_length
-from framework.storage.http_get import ObjectGet
+from framework.storage.http_get import GetJudge, ObjectGet
 from framework.storage.http_loop import HttpAnswer, HttpLoop
 from framework.store import ObjectStore, ReadRoom
 from framework.transformer import ReadStream
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from framework.storage.checksum import Checksum
 
 
-class HttpStore(ObjectStore):
+class HttpStore(ObjectStore, GetJudge):
     """A bucket whose objects are read over HTTP: sends the GETs, and ends them when it is closed.
 
-    A subclass sets `_http` and judges the answers; see `framework.storage.http_get.GetJudge`.
+    A subclass sets `_http`, and judges the answers as `GetJudge` describes.
     """
 
     _http: HttpLoop
@@ -40,14 +40,6 @@ class HttpStore(ObjectStore):
     @abc.abstractmethod
     def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
         """Return the framework's error for a failure of the connection, the vendor's library or the credentials."""
-
-    @abc.abstractmethod
-    def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
-        """Return the error of a refused GET; see `framework.storage.http_get.GetJudge`."""
-
-    @abc.abstractmethod
-    def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
-        """Return the stream of an answer; see `framework.storage.http_get.GetJudge`."""
 
     @override
     def open(self, native: NativeObject, start: int = 0, end: int | None = None) -> ReadStream:
@@ -105,8 +97,8 @@ class HttpStore(ObjectStore):
         self._streams.add(stream)
         return stream
 
+    @override
     def failure(self, error: BaseException, native: NativeObject) -> SourceError:
-        """Return the framework's error for a failed read."""
         if isinstance(error, TaskClosedError) or self._closed:
             return TaskClosedError(f"{native.location}: the store was closed while reading")
         return self._translate(error, native)
