@@ -232,6 +232,33 @@ def test_waiting_leaves_the_log_as_it_is(program):
     assert first.stop(within=40).code == 0
 
 
+@pytest.mark.parametrize("server", ["real"] if "real" in SERVERS else ["embedded"], indirect=True)
+def test_a_silent_host(program, bucket, server):
+    """A real server drops a silent member of a group after 61 seconds; the embedded one never does, and the standby waits."""
+    expected = fill(bucket, "a", objects=2, count=500)
+    first = at_work(program)
+    standby = waiting(program)
+    wait_for_count(program, total(expected), first)
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        expected |= fill(bucket, "b", objects=2, count=500)
+        if "real" in SERVERS:
+            wait_until(lambda: program.count() >= total(expected))
+        else:
+            assert TAKES_OVER not in standby.err
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    if "real" in SERVERS:
+        ended = first.wait()  # it wakes, recovers, and finds the other one
+        assert ended.code == 1
+        assert f"(process {standby.pid}" in ended.said
+    else:
+        wait_for_count(program, total(expected), first)
+        first.stop(within=40)
+    assert standby.stop(within=40).code == 0
+    check_exactly(program.messages(), expected)
+
+
 def test_without_iggy_it_ends_as_any_start_does(program, server):
     server.kill()
     program.configure(iggy={"startup_timeout": 0.5})
