@@ -119,6 +119,8 @@ def noted(mistake: str, merged: Merged) -> str:
             origins = merged.origins_of(path) or merged.origins_of((*section.split("."), *name.split(".")))
             if origins:
                 found[f"[{section}] {name}".rstrip()] = origins
+    if mistake.startswith("transforms"):
+        found["transforms"] = merged.origins_of(("transforms",))
     if not any(map(any, found.values())):
         return mistake
     notes = {place: ", ".join(filter(None, origins)) for place, origins in found.items()}

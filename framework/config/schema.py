@@ -14,6 +14,7 @@ import attrs
 
 from framework.config.layers import INCLUDE
 from framework.config.option import Option, options_of, subsections_of
+from framework.config.transforms import SHIPPED, transform_class
 from framework.config.values import is_list, is_table, union_members, unit_of
 
 Schema = dict[str, Any]
@@ -71,7 +72,7 @@ def json_schema(cls: type, *, title: str) -> Schema:
     }
     properties |= {name: _section(section) for name, section in sections.items()}
     others = [field.name for field in attrs.fields(cls) if field.name not in sections]
-    properties |= {name: {} for name in others}
+    properties |= {name: _transforms() if name == "transforms" else {} for name in others}
     return {
         "$schema": DRAFT,
         "title": title,
@@ -82,6 +83,34 @@ def json_schema(cls: type, *, title: str) -> Schema:
         "if": {"not": {"required": [INCLUDE]}},
         "then": _required(cls),
         "definitions": _DEFINITIONS,
+    }
+
+
+def _transforms() -> Schema:
+    """Return the schema of `[[transforms]]`. Installed transforms of other packages may have any options."""
+    known = []
+    for name in SHIPPED:
+        options = _object(transform_class(name).options_class)
+        properties = {"type": {"const": name}, "enabled": {"type": "boolean", "default": True}, **options["properties"]}
+        known.append({"if": {"properties": {"type": {"const": name}}}, "then": {**options, "properties": properties}})
+    entry = {
+        "type": "object",
+        "properties": {"type": {"type": "string", "description": f"One of {', '.join(SHIPPED)}, or an installed one."}},
+        "required": ["type"],
+        "allOf": known,
+    }
+    return {"description": "What happens to each record, in this order.", "type": "array", "items": entry}
+
+
+def _object(cls: type) -> Schema:
+    """Return the schema of a table in a list."""
+    options = options_of(cls)
+    required = [option.name for option in options if option.required]
+    return {
+        "type": "object",
+        "properties": {option.name: _option(option) for option in options},
+        "additionalProperties": False,
+        **({"required": required} if required else {}),
     }
 
 
@@ -139,9 +168,19 @@ def _type(kind: Any, minimum: float | None = None, maximum: float | None = None)
         return {"$ref": "#/definitions/texts"}
     if is_list(kind):
         return {"type": "array", "items": _type(get_args(kind)[0]), **_range("Items", minimum, maximum)}
+    return _single(kind, minimum, maximum)
+
+
+def _single(kind: Any, minimum: float | None, maximum: float | None) -> Schema:
+    """Return the schema of a single value, or of a table in a list; any JSON value has none."""
     if kind is str:
         return {"type": "string", **_range("Length", minimum, maximum)}
-    return {"anyOf": [{"type": _PLAIN[kind], **_range("imum", minimum, maximum)}, _REFERENCE]}
+    if kind in _PLAIN:
+        return {"anyOf": [{"type": _PLAIN[kind], **_range("imum", minimum, maximum)}, _REFERENCE]}
+    if not attrs.has(kind):
+        return {}
+    flags = list(getattr(kind, "FLAGS", ()))
+    return {"anyOf": [_object(kind), {"enum": flags}]} if flags else _object(kind)
 
 
 def _range(what: str, minimum: float | None, maximum: float | None) -> Schema:

@@ -381,3 +381,18 @@ def test_every_option_has_a_variable_and_a_setting(tmp_path):
         text = "\n".join(caught.value.mistakes)
         assert not re.search("names no option|unknown option", text)
     assert "(from --set runner.tasks_max)" in text
+
+
+def test_transforms_come_from_the_last_file_that_has_any_and_name_it(tmp_path):
+    rest = '[source]\nname = "n"\n[s3]\nbucket = "lake"\n[input]\nformat = "jsonl"\n'
+    rest += '[iggy]\nurl = "iggy://a:b@h"\nstream = "s"\ntopic = "t"\n'
+    (tmp_path / "common.toml").write_text('[[transforms]]\ntype = "delete_fields"\nfields = ["a"]\n')
+    path = tmp_path / "s3.toml"
+    path.write_text(f'include = ["common.toml"]\n{rest}')
+    assert [entry.type for entry in load_config(path, S3SourceConfig, environment={}).transforms] == ["delete_fields"]
+    path.write_text(f'include = ["common.toml"]\n{rest}[[transforms]]\ntype = "json"\n')
+    assert [entry.type for entry in load_config(path, S3SourceConfig, environment={}).transforms] == ["json"]
+    (tmp_path / "common.toml").write_text('[[transforms]]\ntype = "delete_feilds"\n')
+    path.write_text(f'include = ["common.toml"]\n{rest}')
+    with pytest.raises(ConfigError, match=r'did you mean "delete_fields"\? \(from .*common\.toml\)'):
+        load_config(path, S3SourceConfig, environment={})
