@@ -17,7 +17,7 @@ from framework.errors import ConfigError
 _KAFKA = "where records go is [iggy]; no Kafka is involved"
 _CONVERTER = "a record's payload is the bytes of the line, or JSON for Avro, Parquet and CSV"
 _SINK = "an option of sinks, which write objects"
-_SMT = "single message transforms are classes of Kafka Connect"
+_SMT = "single message transforms are classes of Kafka Connect; see [[transforms]]"
 _NOT_COPIED = "the value is not copied: set this variable"
 _NUMBER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _KAFKA_REFERENCE = re.compile(r"\$\{(?P<provider>[^}:]+):(?P<rest>[^}]*)\}")
