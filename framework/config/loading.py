@@ -41,6 +41,11 @@ T = TypeVar("T")
 
 _MAX_SHOWN = 60
 _CONVERTER = strict_converter()
+CONNECTOR_OPTIONS: Mapping[str, type] = {"type": str, "key": str, "enabled": bool, "version": int, "name": str}
+"""Options before the first section, as connector files of Iggy have them. A worker reads them; other commands check them."""
+
+_CONNECTOR_TYPES = {str: "a text", bool: "true or false", int: "a whole number"}
+_CONNECTOR_KEY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _SHORTEST_MASKED = 4
 """Shorter secrets are not masked inside sentences: masking every `a` would make the sentence unreadable."""
 
@@ -181,10 +186,24 @@ class _Reading:
         sections = sections_of(cls)
         self._owners = {option.name: name for name, section in sections.items() for option in options_of(section)}
         known = subsections_of(cls)
+        mapping = self._without_connector_options(mapping)
         transforms = _TRANSFORMS if _has_transforms(kind) else {}
         self._unknown(mapping, {**known, **transforms}, place="")
         values: dict[str, Any] = {name: self._transforms(mapping.get(name, [])) for name in transforms}
         return self._checked(cls, values | self._inner(mapping, known, place=""), place="")
+
+    def _without_connector_options(self, mapping: Mapping[str, object]) -> Mapping[str, object]:
+        for name, kind in CONNECTOR_OPTIONS.items():
+            if name in mapping and type(mapping[name]) is not kind:
+                self.mistakes.append(f"{name}: must be {_CONNECTOR_TYPES[kind]}, before the first section")
+        if isinstance(mapping.get("type"), str) and mapping["type"] != "source":
+            self.mistakes.append(f'type = "{mapping["type"]}": must be "source"')
+        key, version = mapping.get("key"), mapping.get("version")
+        if isinstance(key, str) and not _CONNECTOR_KEY.fullmatch(key):
+            self.mistakes.append(f'key = "{key}": may hold only letters, digits, ".", "_" and "-", at most 100')
+        if isinstance(version, int) and version < 0:
+            self.mistakes.append(f"version = {version}: must be at least 0")
+        return {name: value for name, value in mapping.items() if name not in CONNECTOR_OPTIONS}
 
     def _inner(self, mapping: Mapping[str, object], sections: Mapping[str, type], *, place: str) -> dict[str, Any]:
         """Return the sections in a mapping, by the names of their fields."""

@@ -70,6 +70,17 @@ def json_schema(cls: type, *, title: str) -> Schema:
             "items": {"type": "string", "minLength": 1},
         }
     }
+    properties |= {
+        "type": {"description": "As in connector files of Iggy.", "const": "source"},
+        "key": {
+            "description": "The source's key in a worker's API.",
+            "type": "string",
+            "pattern": "^[A-Za-z0-9._-]{1,100}$",
+        },
+        "enabled": {"description": "Whether a worker starts the source.", "type": "boolean"},
+        "version": {"description": "Number of this version of the configuration.", "type": "integer", "minimum": 0},
+        "name": {"description": "The source's name for people, in a worker's API.", "type": "string"},
+    }
     properties |= {name: _section(section) for name, section in sections.items()}
     others = [field.name for field in attrs.fields(cls) if field.name not in sections]
     properties |= {name: _transforms() if name == "transforms" else {} for name in others}
