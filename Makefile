@@ -53,7 +53,7 @@ mutants: ## mistakes planted in the core, which the tests must find; ARGS="--sam
 	@$(RUN) scripts/mutants.py $(ARGS)
 
 docs: ## the reference pages that are written from the code
-	@scripts/setup demo
+	@scripts/setup test
 	@$(RUN) docs/generate.py
 
 clean: ## removes .venv, the demo's folder and every cache

@@ -1,4 +1,4 @@
-"""The reference pages that are written from the code: errors, contracts, command line.
+"""The reference pages that are written from the code: errors, contracts, command line, HTTP API.
 
     python docs/generate.py             writes them, and configuration.md
     python docs/generate.py --check     names the stale pages; exit code 1 if there are any
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -535,6 +536,133 @@ def _item(text: str) -> str:
 
 # ---- writing
 
+# ---- http-api.md
+
+_HTTP_HEAD = """\
+The API of a [worker](../guides/run-many-sources.md), and of a single source with
+`[http]`. Paths, fields and metrics of the first table are those of Iggy's connector
+runtime; those of the second are Kafka Connect's. The same description for programs is at
+`/openapi.json`.
+
+Each request except `/` and `/health` sends the key in the header `api-key`, if one is
+configured. Bodies are JSON, at most 1 MiB. Secrets are shown as `***`. An unknown field
+is an error that names it.
+"""
+
+_HTTP_STATES = """\
+## States
+
+| asked for | process | `status` of `/sources` | `state` of Kafka Connect |
+| --- | --- | --- | --- |
+| run | starts | `starting` | `RESTARTING` |
+| run | runs | `running` | `RUNNING` |
+| run | failed with exit code 1 or by a signal | `error`, then started again | `RESTARTING` |
+| run | failed with exit code 2 or 3 | `error`, until a change or a restart | `FAILED` |
+| pause | stops, then none | `stopping`, `stopped` | `RUNNING`, then `PAUSED` |
+| stop | stops, then none | `stopping`, `stopped` | `RUNNING`, then `STOPPED` |
+| `enabled = false` | none | `stopped` | `STOPPED` |
+
+A paused source has no process: its positions are saved, and it resumes where it stopped.
+Kafka Connect would keep an idle process. Only a stopped source lets you change its
+offsets.
+"""
+
+
+def http_page() -> str:
+    """Return docs/reference/http-api.md."""
+    app = _http_app()
+    described = app.openapi()
+    lines = ["# HTTP API", "", _WRITTEN_BY, "", _HTTP_HEAD, ""]
+    connect = ("/connectors", "/connector-plugins")
+    for title, ours in (("Paths of Iggy's connector runtime", False), ("Verbs of Kafka Connect", True)):
+        lines += [f"## {title}", "", "| request | answer | body | meaning |", "| --- | --- | --- | --- |"]
+        for path, methods in described["paths"].items():
+            if path.startswith(connect) is ours:
+                lines += [_http_row(method, path, operation) for method, operation in methods.items()]
+        lines.append("")
+    lines += [_HTTP_STATES, "## Errors", "", "| status | meaning |", "| --- | --- |"]
+    lines += [f"| {status} | {text} |" for status, text in http_errors().items()]
+    lines += [
+        "",
+        "An error is `{code, reason}`, below `/connectors` and `/connector-plugins` `{error_code, message}`.",
+        "",
+    ]
+    lines += ["## Documents", ""]
+    for name, schema in sorted(described["components"]["schemas"].items()):
+        if "properties" in schema:
+            lines += _http_document(name, schema)
+    lines += ["## Metrics", "", "| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{name}` | {kind} | {labels} | {doc} |" for name, kind, labels, doc in runtime_metric_rows()]
+    lines += ["", "Beside them `/metrics` has the [metrics of each source](configuration.md#metrics)."]
+    return "\n".join(lines)
+
+
+def _http_app() -> Any:
+    from framework.config.loading import load  # noqa: PLC0415 - for this page only
+    from framework.runtime.api import make_app  # noqa: PLC0415
+    from framework.runtime.kinds import Kinds  # noqa: PLC0415
+    from framework.runtime.options import WorkerHttpSection  # noqa: PLC0415
+    from framework.runtime.state import StateFolder  # noqa: PLC0415
+    from framework.runtime.worker import Worker  # noqa: PLC0415
+
+    kinds = Kinds("s3_source", S3SourceTask)
+    worker = Worker(Path("conf.d"), StateFolder(Path("state")), kinds, lambda task, path: load(path, task.config_class))
+    return make_app(worker, WorkerHttpSection())
+
+
+def http_errors() -> Mapping[int, str]:
+    """Return the statuses of errors and their meanings."""
+    from framework.runtime.api import ERRORS  # noqa: PLC0415 - for this page only
+
+    return ERRORS
+
+
+def runtime_metric_rows() -> Iterator[tuple[str, str, str, str]]:
+    """Yield the metrics under the names of Iggy's runtime."""
+    from framework.runtime.metrics import reference_rows  # noqa: PLC0415 - for this page only
+
+    yield from reference_rows()
+
+
+def _http_row(method: str, path: str, operation: Mapping[str, Any]) -> str:
+    meaning = " ".join(operation["description"].split())
+    good = next(status for status in operation["responses"] if status.startswith("2"))
+    content = operation["responses"][good].get("content", {})
+    answer = _http_type(content.get("application/json", {}).get("schema", {})) or ("text" if content else "")
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    query = [f"`{one['name']}`" for one in operation.get("parameters", []) if one["in"] == "query"]
+    sent = ", ".join(filter(None, [_http_type(body), *query]))
+    return f"| `{method.upper()} {path}` | {' '.join(filter(None, [good, answer]))} | {sent} | {meaning} |"
+
+
+def _http_type(schema: Mapping[str, Any]) -> str:
+    """Return a type in words: the name of a document, `list of ...`, `text`."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_http_type(one) for one in schema["anyOf"])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{json.dumps(schema['const'])}`"
+    if schema.get("type") == "array":
+        return f"list of {_http_type(schema.get('items', {}))}"
+    names = {"string": "text", "integer": "whole number", "boolean": "true or false", "null": "null"}
+    return names.get(schema.get("type", ""), schema.get("type", ""))
+
+
+def _http_document(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    yield f"### {name}"
+    yield ""
+    yield from ["| field | type | meaning |", "| --- | --- | --- |"]
+    required = schema.get("required", [])
+    for field, kind in schema["properties"].items():
+        optional = "" if field in required else " (optional)"
+        yield f"| `{field}` | {_http_type(kind)}{optional} | {kind.get('description', '')} |"
+    yield ""
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/errors.md": errors_page,
     "docs/reference/contracts.md": contracts_page,
@@ -543,6 +671,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/transforms.md": transforms_page,
     "docs/reference/s3-source.schema.json": lambda: schema_text("s3_source", S3SourceConfig),
     "docs/reference/gcs-source.schema.json": lambda: schema_text("gcs_source", GcsSourceConfig),
+    "docs/reference/http-api.md": http_page,
 }
 
 

@@ -22,6 +22,7 @@ this list to its top:
     task/          contract: one reader, one queue; it alone wires the stages; `task.object_store` for any object store
     iggy/          access to Iggy: connection, wire, producer; `iggy/offset_log`, `iggy/dead_letters`, `iggy/embedded`
     engine/        an epoch of work: one process, or one per task; `engine/spark`
+    runtime/       a worker: many sources in one process tree, and the HTTP API over them
     cli/           the program
     testing/       for authors of sources: the conformance kit, fakes, servers, faults
 

@@ -35,6 +35,8 @@ from framework.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from framework.config.sections import SourceCommonConfig
+    from framework.runtime.channel import ChildChannel
     from framework.task import AbstractSourceTask
 
 OnceOption = Annotated[bool, typer.Option("--once", help="Send everything there is now, then end.")]
@@ -45,6 +47,8 @@ StandbyOption = Annotated[
     bool,
     typer.Option("--standby", help="Wait while another instance of the source is at work; take over when it ends."),
 ]
+ChannelOption = Annotated[int | None, typer.Option(hidden=True)]
+LogSourceOption = Annotated[str, typer.Option(hidden=True)]
 
 
 def run(
@@ -106,11 +110,15 @@ class _ErrorReporter:
         config: the configuration's file.
         settings: overrides that stand before the command.
         json: the last error is a JSON line.
+        channel: the line to the worker that started this process.
+        source: the source's key, on each line; empty outside of a worker.
     """
 
     config: Path | None = None
     settings: tuple[str, ...] = ()
     json: bool = False
+    channel: ChildChannel | None = None
+    source: str = ""
 
     def failed(self, error: Exception) -> int:
         """Report the error in one sentence; return the exit code."""
@@ -167,22 +175,27 @@ class _ErrorReporter:
 
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Write the last line. `shown`: the text for people, when it has several lines."""
+        if self.channel is not None:
+            self.channel.failed(text, code)
         self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
     def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
         from framework.cli.output import JsonFormatter, printable  # noqa: PLC0415
 
         name = logging.getLevelName(level)
+        if self.source:
+            fields["source"] = self.source
         if self.json:
             record = logging.makeLogRecord(
                 {"name": __name__, "levelno": level, "levelname": name, "msg": text, **fields}
             )
             sys.stderr.write(f"{JsonFormatter().format(record)}\n")
         else:
-            sys.stderr.write(f"{name.lower()}: {shown or printable(text)}\n")
+            place = f"{self.source}: " if self.source else ""
+            sys.stderr.write(f"{name.lower()}: {place}{shown or printable(text)}\n")
 
 
-def make_app(
+def make_app(  # noqa: C901 - a list of commands
     program: str, task_class: type[AbstractSourceTask], *, demo: Callable[..., int] | None = None
 ) -> typer.Typer:
     """Return the commands of a source."""
@@ -212,17 +225,40 @@ def make_app(
         once: OnceOption = False,
         take_over: TakeOverOption = False,
         standby: StandbyOption = False,
+        channel: ChannelOption = None,
+        log_source: LogSourceOption = "",
     ) -> int | None:
         """Run the source until it is stopped, or run a command."""
         reporter: _ErrorReporter = context.obj
         reporter.config, reporter.settings = config, tuple(settings or ())
+        reporter.source = log_source
+        if channel is not None:
+            from framework.runtime.channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
+
+            reporter.channel = ChildChannel(channel)
         if context.invoked_subcommand is not None:
             return None
         from framework.cli.run import run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
         file = chosen(context, config, None)
         reporter.json = wants_json(task_class, file)
-        return run_source(task_class, file, once=once, take_over=take_over, standby=standby)
+        flags = {"--once": once, "--take-over": take_over, "--standby": standby}
+
+        def with_api(read: SourceCommonConfig) -> int:
+            from framework.cli.worker import run_with_api  # noqa: PLC0415 - only when it is switched on
+
+            return run_with_api(program, task_class, file, read, flags=[name for name, given in flags.items() if given])
+
+        return run_source(
+            task_class,
+            file,
+            once=once,
+            take_over=take_over,
+            standby=standby,
+            with_api=with_api if channel is None else None,
+            channel=reporter.channel,
+            log_source=log_source,
+        )
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:
@@ -294,6 +330,37 @@ def make_app(
             offset=offset,
             limit=limit,
         )
+
+    @app.command()
+    def worker(
+        context: typer.Context,
+        config_dir: Annotated[
+            Path, typer.Option(help="Folder of configuration files, one for each source.", show_default=False)
+        ],
+        config: Annotated[
+            Path | None,
+            typer.Option(
+                "--config", "-c", help="TOML file of the worker: [http] and [log].", show_default=False, readable=False
+            ),
+        ] = None,
+        state_dir: Annotated[
+            Path | None,
+            typer.Option(help="Folder for paused states and configuration versions.", show_default=False),
+        ] = None,
+        standby: Annotated[
+            bool,
+            typer.Option(
+                "--standby", help="Each source waits while another instance of it is at work, and takes over."
+            ),
+        ] = False,
+    ) -> int:
+        """Run all sources of a folder, each in its own process, and answer an HTTP API."""
+        from framework.cli.run import wants_json  # noqa: PLC0415
+        from framework.cli.worker import run_worker  # noqa: PLC0415
+
+        own = config or context.obj.config
+        context.obj.json = own is not None and wants_json(task_class, ConfigFile(path=own))
+        return run_worker(program, task_class, config_dir, config=own, state_dir=state_dir, standby=standby)
 
     add_convert(app, program, task_class)
     app.add_typer(config_app(program, task_class, chosen), name="config")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib.util
 import socket
 import sys
 from collections import Counter
@@ -17,7 +18,7 @@ from framework.cli.config_file import ConfigFile
 from framework.cli.run import place_of, read_config, require_pyspark
 from framework.discovery.filters import FilterReason
 from framework.engine.local import with_moment
-from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_TRY_AGAIN, ObjectError, SourceError
+from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN, ObjectError, SourceError
 from framework.model.text import counted
 from framework.storage.preflight import CheckResult
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import TopicInfo
     from framework.task import AbstractSourceTask
+
+API_LIBRARIES = ("fastapi", "psutil", "uvicorn")
 
 LOOKED_AT = 1000
 """Number of listed objects to filter, and ten times as many while all are filtered."""
@@ -54,7 +57,7 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
     config = with_moment(read_config(task_class, file))
     _write(CheckResult("configuration", ok=True, detail=f"{file.path} is right"))
     code = EXIT_DONE
-    for results in (_engine(task_class, config), _metrics(config), _store(task_class, config), _iggy(config)):
+    for results in (_engine(task_class, config), _ports(config), _store(task_class, config), _iggy(config)):
         for result in results:
             _write(result)
             # what a person must act on counts more than what goes away by itself
@@ -85,10 +88,22 @@ def _engine(task_class: type[AbstractSourceTask], config: SourceCommonConfig) ->
     yield from check_spark(task_class, config)
 
 
-def _metrics(config: SourceCommonConfig) -> Iterator[CheckResult]:
+def _ports(config: SourceCommonConfig) -> Iterator[CheckResult]:
+    """Check the ports of the metrics and of the HTTP API, and that the API's libraries are installed."""
     place = config.metrics.host_and_port()
-    if place is None:
+    if place is not None:
+        yield _port("metrics", place, config.metrics.address)
+    if not config.http.enabled:
         return
+    missing = [name for name in API_LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        detail = f"[http] enabled: {', '.join(missing)} must be installed: the extra worker brings it"
+        yield CheckResult("http", ok=False, detail=detail, exit_code=EXIT_PERSON)
+    else:
+        yield _port("http", config.http.host_and_port(), config.http.address)
+
+
+def _port(section: str, place: tuple[str, int], address: str | None) -> CheckResult:
     host, port = place
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -97,16 +112,15 @@ def _metrics(config: SourceCommonConfig) -> Iterator[CheckResult]:
             listener.bind((host, port))
     except OSError as exc:
         reason = exc.strerror or type(exc).__name__
-        detail = f"[metrics] address: cannot listen at {config.metrics.address}: {reason}"
+        detail = f"[{section}] address: cannot listen at {address}: {reason}"
         in_use = exc.errno == errno.EADDRINUSE
-        yield CheckResult(
-            "metrics",
+        return CheckResult(
+            section,
             ok=False,
             detail=f"{detail}; does the source run already?" if in_use else detail,
             exit_code=EXIT_TRY_AGAIN if in_use else EXIT_CONFIGURATION,
         )
-    else:
-        yield CheckResult("metrics", ok=True, detail=f"{config.metrics.address} is free")
+    return CheckResult(section, ok=True, detail=f"{address} is free")
 
 
 def _store(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:

@@ -52,6 +52,7 @@ class Output:
         level: minimum level of lines: `debug`, `info`, `warning`, `error`.
         stream: destination of lines and bar; stderr by default.
         terminal: whether the stream is a terminal; detected by default.
+        source: a field of every line, for a process that shares the stream with others; they have no bar.
         clock: monotonic seconds.
     """
 
@@ -62,10 +63,12 @@ class Output:
         level: str = "info",
         stream: TextIO | None = None,
         terminal: bool | None = None,
+        source: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._with_bar = format == "auto" and (self._stream.isatty() if terminal is None else terminal)
+        self._source = source
+        self._with_bar = format == "auto" and not source and (self._stream.isatty() if terminal is None else terminal)
         self._level = logging.getLevelName(level.upper())
         self._formatter: logging.Formatter = JsonFormatter() if format == "json" else PlainFormatter()
         self._clock = clock
@@ -129,7 +132,13 @@ class Output:
         else:
             handler = _LineHandler(self._stream)
         handler.setFormatter(self._formatter)
+        if self._source:
+            handler.addFilter(self._add_source)
         return handler
+
+    def _add_source(self, record: logging.LogRecord) -> bool:
+        record.source = self._source
+        return True
 
     def _draw(self, progress: Progress) -> None:
         if self._bar is None:

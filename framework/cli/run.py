@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from framework.config.sections import SourceCommonConfig
-    from framework.engine.local import LocalEngine
+    from framework.engine.local import LocalEngine, Stoppable
     from framework.engine.metrics import MetricsServer
     from framework.iggy.client import IggyConnection
+    from framework.runtime.channel import ChildChannel
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
@@ -119,8 +120,21 @@ def run_source(
     once: bool,
     take_over: bool = False,
     standby: bool = False,
+    with_api: Callable[[SourceCommonConfig], int] | None = None,
+    channel: ChildChannel | None = None,
+    log_source: str = "",
 ) -> int:
     """Run a source; return 0 when it ended as requested, and 1 when `--once` was interrupted.
+
+    Args:
+        task_class: the source.
+        file: its configuration.
+        once: read everything that exists now, then return.
+        take_over: begin although another instance of the source is running.
+        standby: wait for the end of another instance.
+        with_api: runs it in another process, and its HTTP API in this one, when `[http]` is enabled.
+        channel: the line to the worker that started this process.
+        log_source: the source's key, on each line of the log.
 
     Raises:
         ConfigError: mistakes in the file.
@@ -131,9 +145,11 @@ def run_source(
             "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
         )
     config = read_config(task_class, file)
+    if config.http.enabled and with_api is not None:
+        return with_api(config)
     limit_arenas()
-    with Output(format=config.log.format, level=config.log.level) as output:
-        last = run_engine(task_class, config, output, once=once, take_over=take_over, standby=standby)
+    with Output(format=config.log.format, level=config.log.level, source=log_source) as output:
+        last = run_engine(task_class, config, output, once=once, take_over=take_over, standby=standby, channel=channel)
         if once and last.state == "stopped":
             log.warning("interrupted before everything was sent: start it again, and it goes on from here")
             return EXIT_TRY_AGAIN
@@ -148,6 +164,7 @@ def run_engine(
     once: bool,
     take_over: bool = False,
     standby: bool = False,
+    channel: ChildChannel | None = None,
 ) -> Progress:
     """Run the configured engine below an open output; return the figures of the run."""
     engine_class = _engine_class(config)
@@ -156,6 +173,8 @@ def run_engine(
     def report(progress: Progress) -> None:
         output.update(progress)
         watch.observe(progress)
+        if channel is not None:
+            channel.report(progress)
 
     metrics = _Metrics(config, take_over=take_over or standby)
     engine = engine_class(
@@ -168,8 +187,10 @@ def run_engine(
         on_standby=lambda: metrics.start_if_free(engine),
         on_claimed=lambda: metrics.start(engine),
     )
+    if channel is not None:
+        channel.on_stop(engine.stop)
     log.info('source "%s": %s', config.source.name, "everything there is now" if once else "until stopped")
-    with _stopped_by_signals(engine), metrics:
+    with stopped_by_signals(engine), metrics:
         try:
             last = engine.run()
         except SourceError:
@@ -269,7 +290,7 @@ def _summary(progress: Progress, dead_letters: str | None) -> None:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(engine: LocalEngine) -> Iterator[None]:
+def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
     """Stop the run in order on SIGINT and SIGTERM; a second signal ends the process as usual."""
     if threading.current_thread() is not threading.main_thread():
         yield

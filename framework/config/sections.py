@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from ipaddress import ip_address
 from typing import ClassVar
 
 import attrs
@@ -671,6 +672,14 @@ class LogSection:
     )
 
 
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() else -1
+    if not host or not 0 <= number <= 65535:  # noqa: PLR2004
+        raise ValueError(address)
+    return host.removeprefix("[").removesuffix("]"), number
+
+
 @attrs.frozen(kw_only=True)
 class MetricsSection:
     """Metrics for Prometheus."""
@@ -688,13 +697,7 @@ class MetricsSection:
         Raises:
             ValueError: it is not `host:port`.
         """
-        if self.address is None:
-            return None
-        host, _, port = self.address.rpartition(":")
-        number = int(port) if port.isascii() and port.isdigit() else -1
-        if not host or not 0 <= number <= 65535:  # noqa: PLR2004
-            raise ValueError(self.address)
-        return host.removeprefix("[").removesuffix("]"), number
+        return None if self.address is None else _host_and_port(self.address)
 
     def validate_options(self) -> Iterator[str]:
         """Yield an error for an invalid address."""
@@ -702,6 +705,92 @@ class MetricsSection:
             self.host_and_port()
         except ValueError:
             yield f'address = "{self.address}": must be host:port, for instance "127.0.0.1:9464"'
+
+
+@attrs.frozen(kw_only=True)
+class HttpTlsSection:
+    """TLS of the HTTP API."""
+
+    enabled: bool = option(False, doc="Answer over TLS only.")
+    cert_file: str | None = option(None, minimum=1, doc="The certificate and its chain, a PEM file.")
+    key_file: str | None = option(None, minimum=1, doc="Its private key, a PEM file.")
+
+    def validate_options(self) -> Iterator[str]:
+        """Yield an error for TLS without its files."""
+        if self.enabled and (self.cert_file is None or self.key_file is None):
+            yield "enabled: needs cert_file and key_file"
+
+
+@attrs.frozen(kw_only=True)
+class HttpMetricsSection:
+    """Metrics for Prometheus at the HTTP API, under the names of Iggy's connector runtime and our own."""
+
+    enabled: bool = option(True, doc="Answer Prometheus at `endpoint`.")
+    endpoint: str = option("/metrics", minimum=2, doc="Path of the metrics.")
+
+    def validate_options(self) -> Iterator[str]:
+        """Yield an error for a path that is none."""
+        if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", self.endpoint):
+            yield f'endpoint = "{self.endpoint}": must be a path such as "/metrics"'
+
+
+@attrs.frozen(kw_only=True)
+class HttpSection:
+    """HTTP API to watch, pause, restart and reconfigure the source.
+
+    It has no effect in a worker's folder: the worker answers for all its sources.
+    """
+
+    enabled: bool = option(
+        False,
+        doc="Run the source in a process of its own, and answer the HTTP API beside it. Needs the extra `worker`.",
+    )
+    address: str = option(
+        "127.0.0.1:8081",
+        minimum=1,
+        doc="`host:port` to listen on. Without `api_key` only an address that other machines cannot reach.",
+    )
+    api_key: str | None = option(
+        None,
+        secret=True,
+        minimum=1,
+        doc="Key that each request except `/` and `/health` must send in the header `api-key`. Who knows it can do what the "
+        "source's user can do.",
+    )
+    state_dir: str | None = option(
+        None,
+        minimum=1,
+        doc="Folder for paused states and configuration versions; only the user of the source may read it. Absent: "
+        "`.NAME.state` beside the configuration file `NAME.toml`; of a worker, `.state` in its folder.",
+    )
+    tls: HttpTlsSection = attrs.field(factory=HttpTlsSection)
+    metrics: HttpMetricsSection = attrs.field(factory=HttpMetricsSection)
+
+    def host_and_port(self) -> tuple[str, int]:
+        """Return the address in two parts.
+
+        Raises:
+            ValueError: it is not `host:port`.
+        """
+        return _host_and_port(self.address)
+
+    @property
+    def only_local(self) -> bool:
+        """Whether only this machine can reach the address."""
+        host = self.host_and_port()[0]
+        try:
+            return host == "localhost" or ip_address(host).is_loopback
+        except ValueError:  # a name: other machines may reach what it resolves to
+            return False
+
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for an invalid address, and for one that everybody can use."""
+        try:
+            only_local = self.only_local
+            if self.enabled and self.api_key is None and not only_local:
+                yield f'address = "{self.address}": other machines can reach it; set api_key, or listen on 127.0.0.1'
+        except ValueError:
+            yield f'address = "{self.address}": must be host:port, for instance "127.0.0.1:8081"'
 
 
 @attrs.frozen(kw_only=True)
@@ -720,6 +809,7 @@ class SourceCommonConfig:
     transforms: tuple[TransformConfig, ...] = ()
     log: LogSection = attrs.field(factory=LogSection)
     metrics: MetricsSection = attrs.field(factory=MetricsSection)
+    http: HttpSection = attrs.field(factory=HttpSection)
 
     @property
     def offsets_topic(self) -> str:

@@ -10,7 +10,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
@@ -219,6 +219,15 @@ def _application(read: Callable[[], Progress], source: str) -> WSGIApplication:
 
 
 def _collector(read: Callable[[], Progress], source: str) -> Collector:
+    return collector_of(lambda: [(source, read())])
+
+
+def collector_of(read: Callable[[], Sequence[tuple[str, Progress]]]) -> Collector:
+    """Return a collector of the metrics of several sources.
+
+    Args:
+        read: returns each source's name and progress; called at each scrape.
+    """
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
     from prometheus_client.registry import Collector  # noqa: PLC0415
 
@@ -227,19 +236,20 @@ def _collector(read: Callable[[], Progress], source: str) -> Collector:
     class ProgressCollector(Collector):
         @override
         def collect(self) -> Iterator[MetricFamily]:
-            progress = read()
+            sources = read()
             for name, group in itertools.groupby(METRICS, key=lambda metric: metric.name):
                 metrics = list(group)
                 first = metrics[0]
                 family = families[first.kind](_PREFIX + name, first.doc, labels=first.label_names)
-                for metric in metrics:
-                    labels = [source, *(value for _, value in metric.labels)]
-                    value = getattr(progress, metric.attribute)
-                    if metric.label:
-                        for key, count in value.items():
-                            family.add_metric([*labels, key], count)
-                    else:
-                        family.add_metric(labels, value)
+                for source, progress in sources:
+                    for metric in metrics:
+                        labels = [source, *(value for _, value in metric.labels)]
+                        value = getattr(progress, metric.attribute)
+                        if metric.label:
+                            for key, count in value.items():
+                                family.add_metric([*labels, key], count)
+                        else:
+                            family.add_metric(labels, value)
                 yield family
 
     return ProgressCollector()

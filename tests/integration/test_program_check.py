@@ -8,6 +8,7 @@ import time
 import pytest
 from apache_iggy import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
 
+from framework.cli import check
 from framework.iggy.rights import Right, missing_rights
 from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import NO_JAVA, OwnServer, Program, with_client
@@ -95,21 +96,34 @@ def test_a_key_that_says_an_impossible_partition_is_counted(program, moto_bucket
     assert only(ended, "selection")[0] == "FAIL"
 
 
-# ---- the metrics' port
+# ---- the ports of the metrics and of the HTTP API
 
 
-def test_a_port_that_is_taken_fails(program, moto_bucket):
+@pytest.mark.parametrize("section", ["metrics", "http"])
+def test_a_port_that_is_taken_fails(program, moto_bucket, section):
     moto_bucket.put("a.jsonl", LINE)
+    on = {"enabled": True} if section == "http" else {}
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        program.configure(metrics={"address": f"127.0.0.1:{other.getsockname()[1]}"})
+        program.configure(**{section: {**on, "address": f"127.0.0.1:{other.getsockname()[1]}"}})
         ended = program.run("check")
     assert ended.code == 1
-    assert only(ended, "metrics")[0] == "FAIL"
-    assert "Address already in use" in only(ended, "metrics")[1]
-    ended = program.configure(metrics={"address": f"127.0.0.1:{free_port()}"}).run("check")
+    assert only(ended, section)[0] == "FAIL"
+    assert "Address already in use" in only(ended, section)[1]
+    ended = program.configure(**{section: {"address": f"127.0.0.1:{free_port()}"}}).run("check")
     assert ended.code == 0
+
+
+def test_the_libraries_of_the_http_api_are_missing(program, moto_bucket, monkeypatch):
+    moto_bucket.put("a.jsonl", LINE)
+    monkeypatch.setattr(check, "API_LIBRARIES", ("uvicorn", "no_such_library"))
+    ended = program.configure(http={"enabled": True, "address": f"127.0.0.1:{free_port()}"}).run("check")
+    assert ended.code == 3
+    assert only(ended, "http") == (
+        "FAIL",
+        "[http] enabled: no_such_library must be installed: the extra worker brings it",
+    )
 
 
 # ---- the engine

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.cli.run import _stopped_by_signals
+from framework.cli.run import stopped_by_signals
 from framework.engine.local import LocalEngine
 from framework.engine.session import IggyTarget
 from framework.errors import FatalError, IggyUnavailableError, TaskClosedError
@@ -96,7 +96,7 @@ def test_a_signal_may_come_while_the_main_thread_holds_what_a_stop_needs(caplog)
     """Its handler runs in that thread, and must wait for nothing; what it asks for is done when the thread goes on."""
     caplog.set_level(logging.INFO)
     engine = LocalEngine(MemorySourceTask, source_config(), once=True)
-    with _stopped_by_signals(engine), engine._stopping._cond, threading._active_limbo_lock:
+    with stopped_by_signals(engine), engine._stopping._cond, threading._active_limbo_lock:
         signal.raise_signal(signal.SIGTERM)
         assert not engine.stop_requested
     assert engine.stop_requested
@@ -107,7 +107,7 @@ def test_a_signal_may_come_while_the_main_thread_holds_what_a_stop_needs(caplog)
 def test_without_a_signal_nothing_is_stopped_and_the_handlers_are_as_before():
     before = signal.getsignal(signal.SIGTERM)
     engine = LocalEngine(MemorySourceTask, source_config(), once=True)
-    with _stopped_by_signals(engine):
+    with stopped_by_signals(engine):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
     assert not engine.stop_requested

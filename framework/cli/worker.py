@@ -1,0 +1,139 @@
+"""The command `worker`, and a single source with `[http]`: processes of sources below a supervisor and its API."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.cli.config_file import ConfigFile
+from framework.cli.output import Output
+from framework.cli.run import load_checked, stopped_by_signals
+from framework.config.layers import ENVIRONMENT_PREFIX
+from framework.config.loading import ConfigWarning, Loaded, load_config
+from framework.config.option import sections_of
+from framework.errors import ConfigError
+from framework.runtime.kinds import Kinds
+from framework.runtime.options import WorkerConfig
+from framework.runtime.state import StateFolder
+from framework.runtime.worker import Worker
+
+if TYPE_CHECKING:
+    from framework.config.sections import HttpSection, LogSection, SourceCommonConfig
+    from framework.runtime.server import ApiServer
+    from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
+
+
+def run_worker(
+    program: str,
+    task_class: type[AbstractSourceTask],
+    folder: Path,
+    *,
+    config: Path | None = None,
+    state_dir: Path | None = None,
+    standby: bool = False,
+) -> int:
+    """Run the sources of a folder until the worker is stopped; return 0.
+
+    Args:
+        program: the name of this program.
+        task_class: its source; the folder may hold others, too.
+        folder: the configuration files.
+        config: the worker's own file.
+        state_dir: what survives a restart; by default as the file says, or `.state` in the folder.
+        standby: each source waits for the end of another instance of it.
+
+    Raises:
+        ConfigError: mistakes in the worker's file, no such folder, or an address that cannot be used.
+    """
+    own = load_config(config, WorkerConfig, environment=_own_variables()) if config is not None else WorkerConfig()
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir: there is no folder {folder}")
+    state = state_dir or (Path(own.http.state_dir) if own.http.state_dir is not None else folder / ".state")
+    kinds = Kinds(program, task_class)
+    with _logged(own.log), StateFolder(state) as kept:
+        worker = Worker(folder, kept, kinds, _load, arguments=("--standby",) if standby else ())
+        log.info("worker of the folder %s, state in %s", folder, state)
+        return _serve(worker, own.http)
+
+
+def run_with_api(
+    program: str,
+    task_class: type[AbstractSourceTask],
+    file: ConfigFile,
+    config: SourceCommonConfig,
+    *,
+    flags: Sequence[str],
+) -> int:
+    """Run a source in a process of its own, and its API in this one; return the exit code of the source.
+
+    Args:
+        program: the name of this program.
+        task_class: its source.
+        file: its configuration.
+        config: the same, read.
+        flags: of the command line, `--once`.
+
+    Raises:
+        ConfigError: the address or the state folder cannot be used.
+    """
+    given = config.http.state_dir
+    state = Path(given) if given is not None else file.path.parent / f".{file.path.stem}.state"
+    arguments = (*flags, *(part for setting in file.settings for part in ("--set", setting)))
+
+    def load(task: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:
+        return load_checked(task, attrs.evolve(file, path=path))
+
+    with _logged(config.log), StateFolder(state, option="[http] state_dir") as kept:
+        kinds = Kinds(program, task_class)
+        worker = Worker(file.path, kept, kinds, load, arguments=arguments, single=True)
+        return _serve(worker, config.http)
+
+
+def _load(task_class: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:
+    return load_checked(task_class, ConfigFile(path=path))
+
+
+def _own_variables() -> dict[str, str]:
+    """Return the environment without overrides of sections that only sources have."""
+    own = tuple(f"{ENVIRONMENT_PREFIX}{name.upper()}__" for name in sections_of(WorkerConfig))
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(own)
+    }
+
+
+@contextlib.contextmanager
+def _logged(section: LogSection) -> Iterator[None]:
+    """Log as a file says, without a bar: the lines of several processes mix."""
+    warnings.simplefilter("ignore", ConfigWarning)  # the process of each source says them
+    with Output(format="plain" if section.format == "auto" else section.format, level=section.level):
+        yield
+
+
+def _serve(worker: Worker, http: HttpSection) -> int:
+    with contextlib.ExitStack() as stack:
+        server = _server(worker, http) if http.enabled else None
+        stack.enter_context(stopped_by_signals(worker.supervisor))
+        worker.supervisor.tick()  # the first answer already shows the sources
+        if server is not None:
+            stack.enter_context(server)
+            scheme = "https" if http.tls.enabled else "http"
+            log.info("HTTP API at %s://%s:%d", scheme, http.host_and_port()[0], server.port)
+        return worker.supervisor.run()
+
+
+def _server(worker: Worker, http: HttpSection) -> ApiServer:
+    from framework.runtime.api import make_api  # noqa: PLC0415 - only when it is switched on
+    from framework.runtime.server import ApiServer  # noqa: PLC0415
+
+    return ApiServer(make_api(worker, http), http)

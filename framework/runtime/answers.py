@@ -1,0 +1,372 @@
+"""The documents of the HTTP API: those of Iggy's connector runtime, and those of Kafka Connect.
+
+Field names and types are those of `core/connectors/sdk/src/api.rs` and `core/connectors/runtime/src/api` of Apache
+Iggy, so that its clients read them. Fields of our own are optional for such a client.
+"""
+# ruff: noqa: D101  each class is the document that its name says; pydantic reads the annotations at run time
+
+from __future__ import annotations
+
+import time
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from framework.runtime.configuration import Configuration, shown
+from framework.runtime.metrics import counters_of
+from framework.runtime.state import PAUSED, RUNNING
+from framework.runtime.supervisor import ManagedSource
+from framework.runtime.system import SystemFigures
+
+Status = Literal["starting", "running", "stopping", "stopped", "error"]
+ConnectState = Literal["RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING"]
+
+_SCHEMAS = {
+    "avro": "json", "csv": "json", "json": "json", "jsonl": "json", "parquet": "json", "text": "text"
+}  # fmt: skip
+_BATCH_LENGTH, _LINGER_TIME = 5000, "5ms"
+
+
+class ErrorAnswer(BaseModel):
+    """An error of the paths that Iggy's runtime has."""
+
+    code: str
+    reason: str
+
+
+class ConnectError(BaseModel):
+    """An error of the paths that Kafka Connect has."""
+
+    error_code: int
+    message: str
+
+
+class Health(BaseModel):
+    status: Literal["healthy"] = "healthy"
+
+
+class LastError(BaseModel):
+    message: str
+    timestamp: int = Field(description="Microseconds since 1970.")
+
+
+class SourceInfo(BaseModel):
+    id: int
+    key: str
+    name: str
+    path: str = Field(description="The program that runs the source.")
+    enabled: bool
+    status: Status
+    last_error: LastError | None = None
+    plugin_config_format: str | None = None
+    file: str = Field(description="The active configuration file.")
+    restarts: int = Field(description="Times that the source was started again after a failure.")
+
+
+class Stream(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+
+    stream: str
+    topic: str
+    schema_: str = Field(alias="schema")
+    avro_schema_json: str | None = None
+    avro_schema_path: str | None = None
+    batch_length: int | None = None
+    linger_time: str | None = None
+
+
+class SourceDetails(SourceInfo):
+    streams: list[Stream]
+
+
+class SourceConfig(BaseModel):
+    key: str
+    enabled: bool
+    version: int
+    name: str
+    path: str
+    transforms: dict[str, Any] | None = None
+    streams: list[Stream]
+    plugin_config_format: str | None = None
+    plugin_config: dict[str, Any] | None = Field(description="The sections of the configuration, secrets masked.")
+    verbose: bool = False
+    benchmark: bool = False
+    active: bool
+
+
+class Transform(BaseModel):
+    type: str
+    config: dict[str, Any]
+
+
+class NewConfig(BaseModel):
+    """A new configuration version."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    enabled: bool = True
+    name: str = Field("", max_length=200)
+    path: str = Field("", description="As in the active version, or empty.")
+    transforms: dict[str, Any] | None = Field(None, description="As plugin_config says, or absent.")
+    streams: list[dict[str, Any]] | None = Field(None, description="As plugin_config says, or absent.")
+    plugin_config_format: Literal["json", "yaml", "toml", "text"] | None = None
+    plugin_config: dict[str, Any] = Field(description="The sections of the configuration, as in its TOML file.")
+    verbose: Literal[False] = False
+    benchmark: Literal[False] = False
+
+
+class ActiveVersion(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    version: int = Field(ge=0, le=2**63 - 1)
+
+
+class ConnectorStats(BaseModel):
+    key: str
+    name: str
+    connector_type: Literal["source"] = "source"
+    version: str
+    version_semver: int | None = None
+    status: Status
+    enabled: bool
+    messages_produced: int
+    messages_sent: int
+    messages_filtered: int
+    errors: int
+
+
+class RuntimeStats(BaseModel):
+    connectors_runtime_version: str
+    connectors_runtime_version_semver: int | None = None
+    process_id: int
+    cpu_usage: float
+    total_cpu_usage: float
+    memory_usage: int
+    total_memory: int
+    available_memory: int
+    run_time: int
+    start_time: int
+    sources_total: int
+    sources_running: int
+    sinks_total: int = 0
+    sinks_running: int = 0
+    connectors: list[ConnectorStats]
+
+
+class ConnectorState(BaseModel):
+    state: ConnectState
+    worker_id: str
+
+
+class TaskState(ConnectorState):
+    id: int
+    trace: str | None = None
+
+
+class ConnectorStatus(BaseModel):
+    name: str
+    connector: ConnectorState
+    tasks: list[TaskState]
+    type: Literal["source"] = "source"
+
+
+class ConnectorOffset(BaseModel):
+    partition: dict[str, Any]
+    offset: dict[str, Any] | None
+
+
+class ConnectorOffsets(BaseModel):
+    offsets: list[ConnectorOffset]
+
+
+class OffsetPartition(BaseModel):
+    """What to reset: the object of a key, or all objects whose keys begin so."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    bucket: str | None = Field(None, description="Accepted as the answers name it; a source reads one bucket.")
+    key: str | None = None
+    prefix: str | None = None
+    share: int | None = Field(None, description="Accepted as the answers name it; an object is reset with all splits.")
+
+
+class OffsetChange(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    partition: OffsetPartition
+    offset: None = Field(description="Only null: reset. Positions cannot be set by hand.")
+
+
+class OffsetChanges(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    offsets: list[OffsetChange] = Field(min_length=1, max_length=100)
+
+
+class Message(BaseModel):
+    message: str
+
+
+class OptionDefinition(BaseModel):
+    name: str
+    type: str
+    required: bool
+    default_value: Any = None
+    documentation: str
+    group: str
+
+
+class OptionValue(BaseModel):
+    name: str
+    value: Any = None
+    recommended_values: list[str] = []
+    errors: list[str] = []
+    visible: bool = True
+
+
+class OptionCheck(BaseModel):
+    definition: OptionDefinition
+    value: OptionValue
+
+
+class Validation(BaseModel):
+    name: str
+    error_count: int
+    groups: list[str]
+    configs: list[OptionCheck]
+
+
+def info_of(source: ManagedSource) -> dict[str, Any]:
+    """Return a source as `/sources` shows it."""
+    active, error = source.active, source.last_error
+    found: dict[str, Any] = {
+        "id": source.id,
+        "key": source.key,
+        "name": active.label or source.key,
+        "path": _program(active),
+        "enabled": active.enabled,
+        "status": source.status,
+        "plugin_config_format": "toml",
+        "file": str(active.path),
+        "restarts": source.restarts,
+    }
+    if error is not None:
+        found["last_error"] = {"message": error.message, "timestamp": error.timestamp}
+    return found
+
+
+def config_of(configuration: Configuration, *, active: bool) -> dict[str, Any]:
+    """Return a configuration version, secrets masked."""
+    content = shown(configuration)
+    return {
+        "key": configuration.key,
+        "enabled": configuration.enabled,
+        "version": configuration.version,
+        "name": configuration.label or configuration.key,
+        "path": _program(configuration),
+        "transforms": {item["type"]: item["config"] for item in transforms_of(content)} or None,
+        "streams": streams_of(content),
+        "plugin_config_format": "toml",
+        "plugin_config": content,
+        "verbose": False,
+        "benchmark": False,
+        "active": active,
+    }
+
+
+def _program(configuration: Configuration) -> str:
+    return configuration.kind.program if configuration.kind is not None else ""
+
+
+def streams_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the stream that a configuration writes, in the form of Iggy's connectors."""
+    iggy, source = content.get("iggy"), content.get("input")
+    if not isinstance(iggy, dict) or not isinstance(source, dict):
+        return []
+    batch_length = iggy.get("batch_length", _BATCH_LENGTH)
+    return [
+        {
+            "stream": str(iggy.get("stream", "")),
+            "topic": str(iggy.get("topic", "")),
+            "schema": _SCHEMAS.get(str(source.get("format")), "raw"),
+            "avro_schema_json": None,
+            "avro_schema_path": None,
+            "batch_length": batch_length if isinstance(batch_length, int) and batch_length >= 0 else None,
+            "linger_time": str(iggy.get("linger_time", _LINGER_TIME)),
+        }
+    ]
+
+
+def transforms_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the transforms of a configuration in their order."""
+    found = content.get("transforms")
+    return [
+        {"type": str(item.get("type", "")), "config": {name: value for name, value in item.items() if name != "type"}}
+        for item in (found if isinstance(found, list) else [])
+        if isinstance(item, dict)
+    ]
+
+
+def stats_of(sources: list[ManagedSource], system: SystemFigures, *, version: str, started_us: int) -> dict[str, Any]:
+    """Return the document of `/stats`."""
+    return {
+        "connectors_runtime_version": version,
+        "connectors_runtime_version_semver": semver(version),
+        "process_id": system.process_id,
+        "cpu_usage": system.cpu_usage,
+        "total_cpu_usage": system.total_cpu_usage,
+        "memory_usage": system.memory_usage,
+        "total_memory": system.total_memory,
+        "available_memory": system.available_memory,
+        "run_time": time.time_ns() // 1000 - started_us,
+        "start_time": started_us,
+        "sources_total": len(sources),
+        "sources_running": sum(source.status == "running" for source in sources),
+        "sinks_total": 0,
+        "sinks_running": 0,
+        "connectors": [
+            {
+                "key": source.key,
+                "name": source.active.label or source.key,
+                "connector_type": "source",
+                "version": version,
+                "version_semver": semver(version),
+                "status": source.status,
+                "enabled": source.active.enabled,
+                **counters_of(source),
+            }
+            for source in sources
+        ],
+    }
+
+
+def semver(version: str) -> int | None:
+    """Return `1.2.3` as 1002003, as Iggy does; None for other forms."""
+    parts = version.split(".")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):  # noqa: PLR2004
+        return None
+    major, minor, patch = map(int, parts)
+    return major * 1_000_000 + minor * 1000 + patch
+
+
+def connect_state(source: ManagedSource) -> ConnectState:
+    """Return the state of a source in the words of Kafka Connect."""
+    if source.child is not None:  # also while it stops: its offsets cannot be changed yet
+        return "RUNNING" if source.status == "running" or source.kept_state != RUNNING else "RESTARTING"
+    if source.status in {"starting", "error"}:
+        return "FAILED" if source.status == "error" and not source.retries else "RESTARTING"
+    return "PAUSED" if source.kept_state == PAUSED else "STOPPED"
+
+
+def connector_status(source: ManagedSource, worker_id: str) -> dict[str, Any]:
+    """Return the document of `/connectors/{name}/status`."""
+    state = connect_state(source)
+    task: dict[str, Any] = {"id": 0, "state": state, "worker_id": worker_id}
+    if source.last_error is not None:
+        task["trace"] = source.last_error.message
+    return {
+        "name": source.key,
+        "connector": {"state": state, "worker_id": worker_id},
+        "tasks": [] if state == "STOPPED" else [task],
+        "type": "source",
+    }

@@ -1,0 +1,430 @@
+"""The HTTP API of a worker: the paths of Iggy's connector runtime, and the verbs of Kafka Connect beside them."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import anyio
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from starlette.exceptions import HTTPException
+
+from framework.errors import EXIT_CONFIGURATION, EXIT_PERSON, ConfigError
+from framework.runtime import answers
+from framework.runtime.commands import CommandError
+from framework.runtime.metrics import exposition, registry_of
+from framework.runtime.state import PAUSED, RUNNING, STOPPED
+from framework.runtime.supervisor import BusyError, NotStoppedError, UnknownSourceError, UnknownVersionError
+from framework.runtime.system import SystemProbe
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from framework.config.sections import HttpSection
+    from framework.runtime.worker import Worker
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 1024 * 1024
+DRAINED_BYTES = 256 * MAX_BODY_BYTES
+"""Of a longer body so much is read and dropped, so that its sender reads the answer instead of a broken connection."""
+
+BODY_SECONDS = 30.0
+PUBLIC_PATHS = ("/", "/health")
+GREETING = "Connector Runtime API"
+
+_Form = Literal["json", "yaml", "toml", "text"]
+ERRORS = {
+    400: "The configuration or the request is wrong.",
+    401: "The header `api-key` is missing or wrong.",
+    403: "Without a key, requests of other web pages and for other host names are refused.",
+    404: "There is no such source or version.",
+    408: "The body did not arrive in time.",
+    409: "It does not fit the state of the source.",
+    413: f"The body exceeds {MAX_BODY_BYTES:,} bytes.",
+    422: "A field is unknown, missing or of another type.",
+    500: "The state folder cannot be written, or a command of the source failed.",
+    503: "Iggy cannot be reached: try again.",
+}
+_RUNTIME: dict[int | str, dict[str, Any]] = {
+    status: {"model": answers.ErrorAnswer, "description": text} for status, text in ERRORS.items()
+}
+_CONNECT: dict[int | str, dict[str, Any]] = {
+    status: {"model": answers.ConnectError, "description": text} for status, text in ERRORS.items()
+}
+_CONNECT_PATHS = ("/connectors", "/connector-plugins")
+
+
+def make_api(worker: Worker, http: HttpSection) -> ASGIApp:
+    """Return the application of a worker, with its guard."""
+    return Guard(make_app(worker, http), http.api_key)
+
+
+def make_app(worker: Worker, http: HttpSection) -> FastAPI:
+    """Return the application of a worker. It lets everyone in."""
+    app = FastAPI(
+        title="Sources for Apache Iggy",
+        version=worker.version,
+        description="The paths of Iggy's connector runtime, and verbs of Kafka Connect beside them.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    _add_runtime_paths(app, worker, http)
+    _add_source_paths(app, worker)
+    _add_connect_paths(app, worker)
+    _add_error_answers(app)
+    return app
+
+
+class Guard:
+    """Refuses requests without the key, requests that a web page of elsewhere may have sent, and long bodies.
+
+    Args:
+        app: the application behind it.
+        api_key: the key; None for none.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
+        self._app = app
+        self._key = api_key.encode() if api_key is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        refused = self._refused(scope["path"], headers)
+        if refused is None:
+            try:
+                with anyio.fail_after(BODY_SECONDS):
+                    body = await _body(receive)
+            except TimeoutError:
+                refused = 408, "request_timeout", f"the body did not arrive within {BODY_SECONDS:.0f} seconds"
+            else:
+                if body is None:
+                    refused = 413, "body_too_large", f"the body exceeds {MAX_BODY_BYTES:,} bytes"
+        if refused is not None:
+            status, code, reason = refused
+            await _error(scope["path"], status, code, reason)(scope, receive, send)
+            return
+        waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return waiting.pop() if waiting else await receive()
+
+        await self._app(scope, replay, send)
+
+    def _refused(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+        if self._key is not None:
+            if path in PUBLIC_PATHS or hmac.compare_digest(headers.get(b"api-key", b""), self._key):
+                return None
+            return 401, "unauthorized", "the header api-key is missing or wrong"
+        host = headers.get(b"host", b"localhost").decode(errors="replace").rpartition(":")
+        name = host[0] if host[1] and host[2].isdecimal() else "".join(host)
+        # a name that resolves to this machine, or a script of a page: the browser of a person here may send it
+        if name not in {"localhost", "127.0.0.1", "[::1]"} and not name.startswith("127."):
+            return 403, "forbidden", f"the host {name} is not this machine; set [http] api_key"
+        if b"origin" in headers:
+            return 403, "forbidden", "requests of web pages need [http] api_key"
+        return None
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """Return the body of a request; None for one that is too long."""
+    parts: list[bytes] = []
+    size = 0
+    while size < DRAINED_BYTES:
+        message = await receive()
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= MAX_BODY_BYTES:
+            parts.append(part)
+        else:
+            parts.clear()
+        if message["type"] != "http.request" or not message.get("more_body"):
+            break
+    return b"".join(parts) if size <= MAX_BODY_BYTES else None
+
+
+def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
+    supervisor = worker.supervisor
+    probe = SystemProbe()
+
+    @app.get("/", response_class=PlainTextResponse, responses=_some(403))
+    def root() -> str:
+        """Return a greeting; needs no key."""
+        return GREETING
+
+    @app.get("/health", responses=_some(403))
+    def health() -> answers.Health:
+        """Return whether the worker answers; needs no key."""
+        return answers.Health()
+
+    @app.get("/stats", response_model=answers.RuntimeStats, response_model_exclude_none=True, responses=_some())
+    def stats() -> Any:
+        """Return figures of the worker and of each source."""
+        system = probe.read()
+        with supervisor.locked() as sources:
+            return answers.stats_of(sources, system, version=worker.version, started_us=supervisor.started_us)
+
+    if http.metrics.enabled:
+        registry = registry_of(supervisor)
+
+        @app.get(http.metrics.endpoint, response_class=PlainTextResponse, responses=_some())
+        def metrics() -> Response:
+            """Return the metrics in the text format of Prometheus."""
+            return PlainTextResponse(exposition(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_source_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a list of paths
+    supervisor = worker.supervisor
+
+    @app.get("/sinks", response_model=list[answers.SourceInfo], responses=_some())
+    def sinks() -> Any:
+        """Return no sinks: this worker has sources only."""
+        return []
+
+    @app.get("/sources", response_model=list[answers.SourceInfo], response_model_exclude_none=True, responses=_some())
+    def sources() -> Any:
+        """Return all sources."""
+        with supervisor.locked() as found:
+            return [answers.info_of(source) for source in found]
+
+    @app.get(
+        "/sources/{key}",
+        response_model=answers.SourceDetails,
+        response_model_exclude_none=True,
+        responses=_some(404),
+    )
+    def source(key: str) -> Any:
+        """Return a source and the topic that it writes."""
+        with supervisor.source(key) as found:
+            content = answers.config_of(found.active, active=True)
+            return {**answers.info_of(found), "streams": content["streams"]}
+
+    @app.post("/sources/{key}/restart", status_code=204, responses=_some(404, 409))
+    def restart(key: str) -> Response:
+        """Stop a source in order and start it again, also after an error."""
+        supervisor.restart(key)
+        return Response(status_code=204)
+
+    @app.get("/sources/{key}/transforms", response_model=list[answers.Transform], responses=_some(404))
+    def transforms(key: str) -> Any:
+        """Return the transforms of the active configuration in their order."""
+        with supervisor.source(key) as found:
+            return answers.transforms_of(answers.config_of(found.active, active=True)["plugin_config"])
+
+    @app.get("/sources/{key}/configs", response_model=list[answers.SourceConfig], responses=_some(404))
+    def configs(key: str) -> Any:
+        """Return all configuration versions, secrets masked."""
+        with supervisor.source(key) as found:
+            active = found.active.version
+            versions = supervisor.versions(key).values()
+            return [answers.config_of(made, active=made.version == active) for made in versions]
+
+    @app.post("/sources/{key}/configs", response_model=answers.SourceConfig, responses=_some(404, 500))
+    def create(key: str, new: answers.NewConfig) -> Any:
+        """Store a configuration as the next version. It has no effect before it is activated."""
+        return answers.config_of(worker.create(key, new), active=False)
+
+    @app.delete("/sources/{key}/configs", status_code=204, responses=_some(404, 409, 500))
+    def delete(key: str, version: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None) -> Response:
+        """Delete a version, by default the active one; the version of the file is then active."""
+        supervisor.remove_version(key, version)
+        return Response(status_code=204)
+
+    @app.get("/sources/{key}/configs/active", response_model=answers.SourceConfig, responses=_some(404))
+    def active_config(key: str) -> Any:
+        """Return the active configuration, secrets masked."""
+        with supervisor.source(key) as found:
+            return answers.config_of(found.active, active=True)
+
+    @app.put("/sources/{key}/configs/active", status_code=204, responses=_some(404, 409, 500))
+    def activate(key: str, active: answers.ActiveVersion) -> Response:
+        """Activate a version: the source is stopped in order and started with it."""
+        supervisor.activate(key, active.version)
+        return Response(status_code=204)
+
+    @app.get(
+        "/sources/{key}/configs/plugin",
+        response_class=Response,
+        responses={
+            **_some(404),
+            200: {
+                "content": {
+                    **{kind: {"schema": {"type": "object"}} for kind in ("application/json", "application/yaml")},
+                    **{kind: {"schema": {"type": "string"}} for kind in ("application/toml", "text/plain")},
+                }
+            },
+        },
+    )
+    def plugin(key: str, format: Annotated[_Form | None, Query()] = None) -> Response:  # noqa: A002 - Iggy's name
+        """Return the sections of the active configuration, secrets masked."""
+        media_type, text = worker.plugin_config(key, format)
+        return Response(text, media_type=media_type)
+
+    @app.get("/sources/{key}/configs/{version}", response_model=answers.SourceConfig, responses=_some(404))
+    def config(key: str, version: int) -> Any:
+        """Return a configuration version, secrets masked."""
+        with supervisor.source(key) as found:
+            made = supervisor.versions(key).get(version)
+            if made is None:
+                raise UnknownVersionError(key, version)
+            return answers.config_of(made, active=version == found.active.version)
+
+
+def _add_connect_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a list of paths
+    supervisor = worker.supervisor
+
+    @app.get("/connectors", responses=_some(connect=True))
+    def connectors() -> list[str]:
+        """Return the keys of all sources."""
+        with supervisor.locked() as found:
+            return [source.key for source in found]
+
+    @app.get(
+        "/connectors/{name}/status",
+        response_model=answers.ConnectorStatus,
+        response_model_exclude_none=True,
+        responses=_some(404, connect=True),
+    )
+    def status(name: str) -> Any:
+        """Return the state of a source in the words of Kafka Connect."""
+        with supervisor.source(name) as found:
+            return answers.connector_status(found, worker.id)
+
+    def change(name: str, state: str, status_code: int) -> Response:
+        supervisor.set_state(name, state)
+        return Response(status_code=status_code)
+
+    @app.put(
+        "/connectors/{name}/pause", status_code=202, response_class=Response, responses=_some(404, 500, connect=True)
+    )
+    def pause(name: str) -> Response:
+        """Stop the source's process in order until it is resumed; kept over restarts."""
+        return change(name, PAUSED, 202)
+
+    @app.put(
+        "/connectors/{name}/resume", status_code=202, response_class=Response, responses=_some(404, 500, connect=True)
+    )
+    def resume(name: str) -> Response:
+        """Run a paused or stopped source again."""
+        return change(name, RUNNING, 202)
+
+    @app.put("/connectors/{name}/stop", status_code=204, responses=_some(404, 500, connect=True))
+    def stop(name: str) -> Response:
+        """Stop the source; kept over restarts. Its offsets can then be changed."""
+        return change(name, STOPPED, 204)
+
+    @app.post("/connectors/{name}/restart", status_code=204, responses=_some(404, 409, connect=True))
+    def restart(name: str) -> Response:
+        """Stop a source in order and start it again, also after an error."""
+        supervisor.restart(name)
+        return Response(status_code=204)
+
+    offset_errors = _some(404, 409, 500, 503, connect=True)
+
+    @app.get("/connectors/{name}/offsets", response_model=answers.ConnectorOffsets, responses=offset_errors)
+    def offsets(name: str) -> Any:
+        """Return the first 1,000 positions."""
+        return {"offsets": worker.offsets(name)}
+
+    @app.patch("/connectors/{name}/offsets", responses=offset_errors)
+    def alter(name: str, changes: answers.OffsetChanges) -> answers.Message:
+        """Reset the positions of some objects of a stopped source, one after the other."""
+        partitions = [change.partition for change in changes.offsets]
+        return answers.Message(message=worker.reset_offsets(name, partitions))
+
+    @app.delete("/connectors/{name}/offsets", responses=offset_errors)
+    def reset(name: str) -> answers.Message:
+        """Reset all positions of a stopped source: everything is sent again."""
+        return answers.Message(message=worker.reset_offsets(name, None))
+
+    @app.put(
+        "/connector-plugins/{kind}/config/validate",
+        response_model=answers.Validation,
+        responses=_some(404, 500, connect=True),
+    )
+    def validate(kind: str, content: dict[str, Any]) -> Any:
+        """Check the sections of a configuration without storing it. The kind is `s3` or `gcs`."""
+        found = worker.kind_named(kind)
+        if found is None:
+            raise HTTPException(404, f"there is no kind of source {kind}")
+        return worker.validate(found, content)
+
+
+def _some(*statuses: int, connect: bool = False) -> dict[int | str, dict[str, Any]]:
+    """Return the documented errors of a path: those of every path, and these."""
+    every = _CONNECT if connect else _RUNTIME
+    return {status: every[status] for status in sorted({400, 401, 403, 408, 413, 422, *statuses})}
+
+
+def _error(path: str, status: int, code: str, reason: str) -> JSONResponse:
+    """Return an error in the form of the path: Kafka Connect's or that of Iggy's runtime."""
+    if path.startswith(_CONNECT_PATHS):
+        return JSONResponse({"error_code": status, "message": reason}, status)
+    return JSONResponse({"code": code, "reason": reason}, status)
+
+
+def _add_error_answers(app: FastAPI) -> None:  # noqa: C901 - a list of errors
+    def answer(request: Request, status: int, code: str, reason: str) -> JSONResponse:
+        return _error(request.url.path, status, code, reason)
+
+    @app.exception_handler(UnknownSourceError)
+    def unknown_source(request: Request, error: UnknownSourceError) -> JSONResponse:
+        return answer(request, 404, "source_not_found", f"Source not found with key: {error.args[0]}")
+
+    @app.exception_handler(UnknownVersionError)
+    def unknown_version(request: Request, error: UnknownVersionError) -> JSONResponse:
+        key, version = error.args
+        reason = f"Source config not found with key: {key}, version: {version}"
+        return answer(request, 404, "source_config_not_found", reason)
+
+    @app.exception_handler(NotStoppedError)
+    def not_stopped(request: Request, error: NotStoppedError) -> JSONResponse:
+        return answer(request, 400, "bad_request", str(error))
+
+    @app.exception_handler(BusyError)
+    def busy(request: Request, error: BusyError) -> JSONResponse:
+        return answer(request, 409, "conflict", str(error))
+
+    @app.exception_handler(ConfigError)
+    def wrong(request: Request, error: ConfigError) -> JSONResponse:
+        return answer(request, 400, "invalid_configuration", f"Invalid configuration: {'; '.join(error.mistakes)}")
+
+    @app.exception_handler(RecursionError)
+    def deep(request: Request, _: RecursionError) -> JSONResponse:
+        return answer(request, 400, "invalid_request", "the body is nested too deeply")
+
+    @app.exception_handler(CommandError)
+    def failed(request: Request, error: CommandError) -> JSONResponse:
+        log.error("%s: %s", request.url.path, error.message)
+        status = {EXIT_CONFIGURATION: 400, EXIT_PERSON: 409}.get(error.exit_code, 503)
+        return answer(request, status, "error", error.message)
+
+    @app.exception_handler(OSError)
+    def unwritable(request: Request, error: OSError) -> JSONResponse:
+        reason = f"the state folder cannot be used: {error.strerror or error}"
+        log.error("%s: %s", request.url.path, reason)
+        return answer(request, 500, "error", reason)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        mistakes = [_sentence(mistake) for mistake in error.errors()]
+        return answer(request, 422, "invalid_request", "; ".join(mistakes))
+
+    @app.exception_handler(HTTPException)
+    def other(request: Request, error: HTTPException) -> JSONResponse:
+        made = answer(request, error.status_code, "error", str(error.detail))
+        made.headers.update(error.headers or {})
+        return made
+
+
+def _sentence(mistake: dict[str, Any]) -> str:
+    """Return a mistake of a request: the field's name, and what is wrong; never the value."""
+    place = ".".join(str(part) for part in mistake["loc"][1:]) or str(mistake["loc"][0])
+    text = {"extra_forbidden": "unknown field", "missing": "missing"}.get(mistake["type"], mistake["msg"])
+    return f"{place}: {text}"

@@ -1,0 +1,139 @@
+"""The line between a worker and the process of a source: figures and errors up, `stop` down.
+
+A socket pair with one JSON document per line. When the worker ends, even by `kill -9`, the source reads the end of the
+line and stops in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+
+import attrs
+import orjson
+
+from framework.engine.progress import Progress
+
+log = logging.getLogger(__name__)
+
+STOP = b"stop\n"
+ORPHAN_SECONDS = 30.0
+"""Time that a source has to end in order after the end of its worker."""
+
+SEND_SECONDS = 2.0
+"""Time that a worker may take to read; a worker that is stuck must not hold up its sources."""
+
+_LINE_BYTES = 1024 * 1024
+
+
+class ChildChannel:
+    """The end of the line in the source's process.
+
+    Args:
+        descriptor: the inherited file descriptor of the socket.
+        leave: ends the process at once, when it does not stop after the end of its worker.
+    """
+
+    def __init__(self, descriptor: int, *, leave: Callable[[int], object] = os._exit) -> None:
+        self._leave = leave
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - processes of this source do not keep the line open
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.settimeout(SEND_SECONDS)
+        self._heard = True
+        self._sends = threading.Lock()
+        self._stop: Callable[[], None] | None = None
+        threading.Thread(target=self._watch, name="worker", daemon=True).start()
+
+    def on_stop(self, stop: Callable[[], None]) -> None:
+        """Call `stop` when the worker asks for it or is gone. Before this call, the process is ended by SIGTERM."""
+        self._stop = stop
+
+    def report(self, progress: Progress) -> None:
+        """Send the figures."""
+        self._send({"progress": attrs.asdict(progress)})
+
+    def failed(self, message: str, exit_code: int) -> None:
+        """Send the error that ends the source."""
+        self._send({"error": message, "exit_code": exit_code})
+
+    def _send(self, document: dict[str, object]) -> None:
+        with self._sends:
+            if not self._heard:
+                return
+            try:
+                self._socket.sendall(orjson.dumps(document) + b"\n")
+            except OSError:  # the worker is gone or stuck; part of a line may be out, so nothing may follow
+                self._heard = False
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                gone = not self._socket.recv(len(STOP))
+            except TimeoutError:
+                continue
+            except OSError:
+                gone = True
+            break
+        if gone:
+            log.warning("the worker is gone: stopping, positions are saved")
+            limit = threading.Timer(ORPHAN_SECONDS, self._leave, (1,))
+            limit.daemon = True
+            limit.start()
+        if self._stop is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            self._stop()
+
+
+class WorkerEnd:
+    """The worker's end of the line to one source. Read in a thread of its own until the source has ended.
+
+    Args:
+        line: the connected socket.
+        changed: called after each message and at the end, from the reading thread.
+
+    Attributes:
+        progress: the last figures; None before the first.
+        error: the error that ended the source; empty when it reported none.
+    """
+
+    def __init__(self, line: socket.socket, changed: Callable[[], None]) -> None:
+        self._line = line
+        self._changed = changed
+        self.progress: Progress | None = None
+        self.error = ""
+        self._thread = threading.Thread(target=self._read, name="channel", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the source to stop. Idempotent."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._line.sendall(STOP)
+
+    def close(self) -> None:
+        """Read what the ended source has sent, and close the line."""
+        self._thread.join(timeout=SEND_SECONDS)
+        self._line.close()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError), self._line.makefile("rb") as lines:
+            while line := lines.readline(_LINE_BYTES):
+                self._receive(line)
+                self._changed()
+        self._changed()
+
+    def _receive(self, line: bytes) -> None:
+        try:
+            document = json.loads(line)
+            if "error" in document:
+                self.error = str(document["error"])
+            else:
+                self.progress = Progress(**document["progress"])
+        except (ValueError, TypeError, KeyError):
+            log.debug("a line that is no message")

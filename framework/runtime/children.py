@@ -1,0 +1,112 @@
+"""The processes of a worker's sources."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from framework.runtime.channel import WorkerEnd
+
+if TYPE_CHECKING:
+    from framework.engine.progress import Progress
+
+
+class Child(Protocol):
+    """A running source, as the supervisor uses it. `ChildProcess` is one."""
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last figures; None before the first."""
+
+    @property
+    def error(self) -> str:
+        """The error that ended it; empty when it reported none."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+
+    def stop(self) -> None:
+        """Ask it to stop in order. Returns at once; idempotent."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+    def close(self) -> None:
+        """Free what an ended process leaves."""
+
+
+class ChildProcess:
+    """A source in a process of its own: the ordinary program, with a line to this worker.
+
+    It writes its log to this process's stderr, and it ends when this process ends.
+
+    Args:
+        arguments: of the interpreter: `-m s3_source --config orders.toml`.
+        key: the source's key, which is on each line of its log.
+        changed: called when it has reported something or ended, from another thread.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+
+    def __init__(self, arguments: Sequence[str], key: str, changed: Callable[[], None]) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - the program itself
+                    [
+                        sys.executable,
+                        *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]  # noqa: SLF001
+                        *arguments,
+                        "--channel",
+                        str(theirs.fileno()),
+                        "--log-source",
+                        key,
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C reaches the worker, which stops its sources
+                )
+            except OSError:
+                ours.close()
+                raise
+        self._end = WorkerEnd(ours, changed)
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last figures; None before the first."""
+        return self._end.progress
+
+    @property
+    def error(self) -> str:
+        """The error that ended it; empty when it reported none."""
+        return self._end.error
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def stop(self) -> None:
+        """Ask it to stop in order."""
+        self._end.stop()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Read its last words and free the line."""
+        self._process.wait()
+        self._end.close()

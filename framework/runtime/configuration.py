@@ -1,0 +1,190 @@
+"""Configurations of a worker's sources: read from files, and shown without their secrets."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, time
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from framework.config.layers import file_layers, merge
+from framework.config.loading import CONNECTOR_OPTIONS, Loaded
+from framework.config.option import options_of, sections_of
+from framework.config.sections import SourceCommonConfig
+from framework.errors import ConfigError
+from framework.runtime.kinds import Kind, Kinds
+from framework.task import AbstractSourceTask
+
+Load = Callable[[type[AbstractSourceTask], Path], Loaded[SourceCommonConfig]]
+"""Reads and checks a file, as the program itself does."""
+
+KEY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
+MASK = "***"
+TRANSFORMS = "transforms"
+"""The list of transforms: no section, and without secrets."""
+
+_IGGY = re.compile(r"iggy(\+\w+)?")
+_REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)+")
+
+
+@attrs.frozen(kw_only=True)
+class Configuration:
+    """One version of a source's configuration.
+
+    Attributes:
+        key: the source's key in the API: the option `key`, by default the source's name.
+        source: the source's name; empty when the file has none.
+        path: the file that the source is started with.
+        version: its number.
+        enabled: whether it is to run.
+        label: its name for people.
+        kind: what runs it; None when the file does not say.
+        mapping: its sections as they were written, with included files and overrides.
+        includes: the files that it includes.
+        mistake: why it cannot run; empty when it is right.
+    """
+
+    key: str
+    source: str = ""
+    path: Path
+    version: int = 0
+    enabled: bool = True
+    label: str = ""
+    kind: Kind | None = None
+    mapping: Mapping[str, Any] = attrs.field(factory=dict)
+    includes: tuple[Path, ...] = ()
+    mistake: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """What the interpreter runs this configuration with."""
+        return [*(self.kind.arguments if self.kind is not None else ()), "--config", str(self.path)]
+
+
+def read_configuration(path: Path, kinds: Kinds, load: Load, *, key: str = "") -> Configuration:
+    """Return the configuration in a file. A mistake is part of the result.
+
+    Args:
+        path: the file.
+        kinds: the sources that can run here.
+        load: reads and checks the file as the program does.
+        key: the key, for a file that belongs to one; by default the file says it.
+    """
+    made = Configuration(key=key or path.name, path=path)
+    try:
+        layers = file_layers(path)
+        mapping: Mapping[str, Any] = merge(layers).values
+        includes = tuple(Path(layer.origin) for layer in layers if layer.origin)
+        made = attrs.evolve(_described(made, mapping, key), includes=includes)
+        kind = _kind(mapping, path, kinds)
+        made = attrs.evolve(made, kind=kind)
+        loaded = load(kind.task_class, path)
+    except ConfigError as error:
+        return attrs.evolve(made, mistake=str(error))
+    except Exception as error:  # noqa: BLE001 - one source in error, and the others run
+        return attrs.evolve(made, mistake=f"{path}: unexpected {type(error).__name__}: {error}")
+    return _described(made, loaded.merged.values, key)  # an override may name the source, too
+
+
+def _kind(mapping: Mapping[str, Any], path: Path, kinds: Kinds) -> Kind:
+    try:
+        return kinds.of(mapping)
+    except ConfigError as error:
+        raise ConfigError(error.mistakes, origin=str(path)) from error
+
+
+def _described(made: Configuration, mapping: Mapping[str, Any], key: str) -> Configuration:
+    """Return the configuration with what its sections say about it."""
+    section = mapping.get("source")
+    name = section.get("name") if isinstance(section, Mapping) else None
+    source = str(name) if isinstance(name, str) and KEY.fullmatch(name) else ""
+    given, label, version = mapping.get("key"), mapping.get("name"), mapping.get("version")
+    return attrs.evolve(
+        made,
+        key=key or (given if isinstance(given, str) and KEY.fullmatch(given) else source or made.path.name),
+        source=source,
+        label=label if isinstance(label, str) else source,
+        mapping=mapping,
+        version=version if isinstance(version, int) and version >= 0 else 0,
+        enabled=mapping.get("enabled") is not False,
+    )
+
+
+def shown(configuration: Configuration) -> dict[str, Any]:
+    """Return the sections of a configuration for others to see.
+
+    Values of secret options are masked, and so are values of unknown options: a misspelt `password` is one, too. References such
+    as `${env:NAME}` are shown, they are no secrets.
+    """
+    if configuration.kind is None:
+        return {}
+    return shown_mapping(configuration.mapping, sections_of(configuration.kind.config_class))
+
+
+def shown_mapping(mapping: Mapping[str, Any], sections: Mapping[str, type]) -> dict[str, Any]:
+    """Return the sections of a mapping for others to see, as `shown` does."""
+    return {
+        name: _plain(_shown_section(name, content, sections) if name in {*sections, TRANSFORMS} else _masked(content))
+        for name, content in mapping.items()
+        if name not in CONNECTOR_OPTIONS
+    }
+
+
+def _plain(value: object) -> Any:
+    """Return the value in types that JSON has."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
+
+
+def _shown_section(name: str, content: object, sections: Mapping[str, type]) -> Any:
+    if name == TRANSFORMS:
+        return content
+    if not isinstance(content, Mapping):
+        return _masked(content)
+    options = {option.name: option for option in options_of(sections[name])}
+    shown_options: dict[str, Any] = {}
+    for option, value in content.items():
+        inner = f"{name}.{option}"
+        if inner in sections:
+            shown_options[option] = _shown_section(inner, value, sections)
+        elif option not in options or options[option].metadata.secret:
+            shown_options[option] = _masked(value)
+        else:
+            shown_options[option] = value
+    return shown_options
+
+
+def _masked(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _masked(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_masked(inner) for inner in value]
+    if not isinstance(value, str):
+        return MASK
+    scheme, mark, rest = value.partition("://")
+    _, at, host = rest.rpartition("@")
+    if _REFERENCES.fullmatch(value) or value.startswith("embedded:"):
+        return value
+    if mark and _IGGY.fullmatch(scheme):
+        shown_host = re.sub(r"token=[^&]*", f"token={MASK}", host)
+        return f"{scheme}://{MASK}@{shown_host}" if at else f"{scheme}://{shown_host}"
+    return MASK
+
+
+def has_mask(value: object, place: str = "") -> list[str]:
+    """Return the places of values that hold the mask in place of a secret."""
+    if isinstance(value, Mapping):
+        return [found for name, inner in value.items() for found in has_mask(inner, f"{place}.{name}".lstrip("."))]
+    if isinstance(value, list):
+        return [found for inner in value for found in has_mask(inner, place)]
+    masked = isinstance(value, str) and (value == MASK or f"//{MASK}@" in value or f"token={MASK}" in value)
+    return [place] if masked else []

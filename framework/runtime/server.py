@@ -1,0 +1,118 @@
+"""The port of the HTTP API: uvicorn in a thread of its own."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import ssl
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from typing_extensions import Self, override
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from framework.errors import EXIT_TRY_AGAIN, ConfigError
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from framework.config.sections import HttpSection
+
+log = logging.getLogger(__name__)
+
+MAX_CLIENTS = 64
+FIRST_REQUEST_SECONDS = 10.0
+CLOSE_SECONDS = 3.0
+
+
+class _Protocol(H11Protocol):
+    """Drops a client that sends no request: it would hold one of the few places."""
+
+    @override
+    def connection_made(self, transport) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+        super().connection_made(transport)
+        self.loop.call_later(FIRST_REQUEST_SECONDS, self._drop_silent)
+
+    def _drop_silent(self) -> None:
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
+
+
+class ApiServer:
+    """Serves the API until it is closed. A context manager.
+
+    Args:
+        app: the application.
+        http: where, with which key and certificate.
+        option: where the address was given, for messages.
+
+    Raises:
+        ConfigError: the address or the certificate cannot be used.
+    """
+
+    def __init__(self, app: ASGIApp, http: HttpSection, *, option: str = "[http] address") -> None:
+        self._socket = _listen(http, option)
+        self.port = int(self._socket.getsockname()[1])
+        try:
+            config = uvicorn.Config(
+                app,
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=MAX_CLIENTS,
+                timeout_graceful_shutdown=int(CLOSE_SECONDS),
+                **_certificate(http),
+            )
+        except BaseException:
+            self._socket.close()
+            raise
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join(CLOSE_SECONDS + 1)
+        self._socket.close()
+
+
+def _listen(http: HttpSection, option: str) -> socket.socket:
+    host, port = http.host_and_port()
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return socket.create_server((host, port), family=found[0][0], backlog=128)
+    except OSError as exc:
+        reason = exc.strerror or type(exc).__name__
+        error = ConfigError(f"{option}: cannot listen at {http.address}: {reason}")
+        if exc.errno == errno.EADDRINUSE:  # its owner may end
+            error.exit_code = EXIT_TRY_AGAIN
+        raise error from exc
+
+
+def _certificate(http: HttpSection) -> dict[str, Any]:
+    """Return the arguments for TLS; none without it."""
+    tls = http.tls
+    if not tls.enabled or tls.cert_file is None or tls.key_file is None:
+        if not http.only_local:
+            log.warning("[http.tls] is off: the API key goes over the network in the clear")
+        return {}
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.cert_file, tls.key_file)
+    except OSError as exc:  # ssl.SSLError is one
+        reason = exc.strerror or str(exc)
+        raise ConfigError(f"[http.tls] cert_file, key_file: cannot be used: {reason}") from exc
+    return {"ssl_certfile": tls.cert_file, "ssl_keyfile": tls.key_file}

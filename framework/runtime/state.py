@@ -1,0 +1,179 @@
+"""What a worker keeps over its own end: paused and stopped sources, configuration versions, and which are active.
+
+    STATE_DIR/worker.lock                      held while a worker runs
+    STATE_DIR/state.json                       {"sources": {"orders": {"state": "paused", "active": 3}}}
+    STATE_DIR/source_orders_3.toml             version 3 of the source with the key `orders`
+
+Each file is replaced as a whole: after `kill -9` it is as before or as after. Configurations may contain secrets, so
+only the owner can read the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+from urllib.parse import quote
+
+import attrs
+from typing_extensions import Self
+
+from framework.errors import EXIT_TRY_AGAIN, ConfigError
+
+RUNNING, PAUSED, STOPPED = "running", "paused", "stopped"
+STATES = (RUNNING, PAUSED, STOPPED)
+
+_VERSION_FILE = re.compile(r"source_(.+)_(\d+)\.toml")
+
+
+@attrs.frozen(kw_only=True)
+class KeptState:
+    """The kept state of a source.
+
+    Attributes:
+        state: what a person asked for: `running`, `paused` or `stopped`.
+        active: the activated configuration version; None for the version of the file.
+    """
+
+    state: str = attrs.field(default=RUNNING, validator=attrs.validators.in_(STATES))
+    active: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.instance_of(int))
+    )
+
+
+class StateFolder:
+    """The kept state of a worker, in a folder of its own. A context manager; thread-safe under the caller's lock.
+
+    Args:
+        path: the folder; created when missing.
+        option: the name of the option that gave it, for messages.
+    """
+
+    def __init__(self, path: Path, *, option: str = "--state-dir") -> None:
+        self._path = path
+        self._option = option
+        self._lock: IO[bytes] | None = None
+        self._states: dict[str, KeptState] = {}
+
+    def __enter__(self) -> Self:
+        """Open the folder.
+
+        Raises:
+            ConfigError: it cannot be used, its content is damaged, or another worker uses it.
+        """
+        try:
+            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = (self._path / "worker.lock").open("ab")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._unlock()
+            error = ConfigError(f"{self._option}: another worker uses {self._path}; give each its own folder")
+            error.exit_code = EXIT_TRY_AGAIN  # it may end
+            raise error from None
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise ConfigError(f"{self._option}: the folder {self._path} cannot be used: {reason}") from None
+        try:
+            self._states = self._read()
+        except BaseException:
+            self._unlock()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._unlock()
+
+    def _unlock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.close()
+
+    def get(self, key: str) -> KeptState:
+        """Return the kept state of a source; the default for an unknown one."""
+        return self._states.get(key, KeptState())
+
+    def change(self, key: str, **changes: Any) -> KeptState:
+        """Keep a changed state, and return it.
+
+        Raises:
+            OSError: it cannot be written; nothing has changed.
+        """
+        changed = attrs.evolve(self.get(key), **changes)
+        if changed != self.get(key):
+            states = {**self._states, key: changed}
+            kept = {name: attrs.asdict(state) for name, state in sorted(states.items())}
+            self._write("state.json", json.dumps({"sources": kept}, indent=2).encode())
+            self._states = states
+        return changed
+
+    def versions(self, key: str) -> Mapping[int, Path]:
+        """Return the stored configuration versions of a source, by number."""
+        found: dict[int, Path] = {}
+        for path in self._path.glob("source_*.toml"):
+            parts = _VERSION_FILE.fullmatch(path.name)
+            if parts is not None and parts[1] == quote(key, safe=""):
+                found[int(parts[2])] = path
+        return dict(sorted(found.items()))
+
+    def draft(self, data: bytes) -> Path:
+        """Write a file that is no version yet, and return its path; the caller deletes it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        return self._write(f"draft-{os.urandom(6).hex()}.tmp", data)
+
+    def add(self, key: str, version: int, data: bytes) -> Path:
+        """Store a version of a source's configuration.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        return self._write(f"source_{quote(key, safe='')}_{version}.toml", data)
+
+    def remove(self, path: Path) -> None:
+        """Delete a stored version. Idempotent."""
+        path.unlink(missing_ok=True)
+
+    def _read(self) -> dict[str, KeptState]:
+        path = self._path / "state.json"
+        for draft in self._path.glob("*.tmp"):  # of a worker that was killed
+            draft.unlink(missing_ok=True)
+        try:
+            sources = json.loads(path.read_bytes())["sources"]
+            return {key: KeptState(**kept) for key, kept in sources.items()}
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise ConfigError(f"{self._option}: {path} cannot be read: {error.strerror}") from None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ConfigError(
+                f"{self._option}: {path} is damaged: restore it, or delete it; paused sources then run"
+            ) from None
+
+    def _write(self, name: str, data: bytes) -> Path:
+        path, draft = self._path / name, self._path / f"{name}.tmp"
+        try:
+            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        folder = os.open(self._path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return path

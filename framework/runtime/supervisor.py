@@ -1,0 +1,500 @@
+"""Starts the sources of a folder, stops them, and restarts them by a policy. Each is alone in its failure.
+
+Exit code 1 of a source, or its death by a signal: started again, after a pause that doubles with each failure. Exit
+codes 2 and 3: in error until its configuration changes or a person restarts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.engine.progress import Progress
+from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN
+from framework.pipeline.statistics import TaskStatistics
+from framework.runtime.configuration import Configuration
+from framework.runtime.state import PAUSED, RUNNING, STOPPED, StateFolder
+
+if TYPE_CHECKING:
+    from framework.runtime.children import Child
+    from framework.runtime.folder import ConfigFolder
+
+log = logging.getLogger(__name__)
+
+FOLDER_SECONDS = 2.0
+"""Interval at which the folder is looked at."""
+
+STOP_SECONDS = 20.0
+"""Time that a source has to stop in order; a run needs five seconds at most. Afterwards it is killed."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
+
+SOUND_SECONDS = 60.0
+"""A source that ran so long before it failed is started again after the shortest pause."""
+
+STARTING = frozenset({"starting", "standby"})
+"""States of a source's run in which it does not work yet."""
+
+_TICK_SECONDS = 0.5
+
+Start = Callable[[Configuration, Callable[[], None]], "Child"]
+"""Starts the source of a configuration; the second argument is called when it has reported something."""
+
+
+@attrs.frozen
+class Failure:
+    """The last error of a source: a sentence, and the time in microseconds since 1970."""
+
+    message: str
+    timestamp: int
+
+
+class BusyError(Exception):
+    """The request does not fit the state of the source; the message says which would."""
+
+
+class NotStoppedError(BusyError):
+    """The request needs a stopped source."""
+
+
+class UnknownSourceError(Exception):
+    """There is no source with that key."""
+
+
+class UnknownVersionError(Exception):
+    """The source has no configuration with that version."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class ManagedSource:
+    """A source of the worker, and its process while there is one. Read and changed under the supervisor's lock.
+
+    Attributes:
+        id: its number, unique in this worker.
+        file: its configuration in the folder.
+        kept: what survives a restart of the worker.
+        active: the configuration to run.
+        running: the configuration of the running process.
+        child: the process; None without one.
+        restarts: times that the process was started again after a failure.
+        last_error: the last failure; None when there was none since the last change by a person.
+    """
+
+    id: int
+    file: Configuration
+    kept_state: str
+    active: Configuration
+    running: Configuration | None = None
+    child: Child | None = None
+    last_error: Failure | None = None
+    errors: int = 0
+    restarts: int = 0
+    removed: bool = False
+    held: bool = False
+    """Whether it waits for a person: it failed with exit code 2 or 3, or ended by itself."""
+    restart: bool = False
+    busy: bool = False
+    started_at: float = 0.0
+    stop_at: float | None = None
+    retry_at: float = 0.0
+    failures: int = 0
+    past: Progress = attrs.field(factory=Progress)
+
+    @property
+    def key(self) -> str:
+        """Its key in the API."""
+        return self.file.key
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to run now, if its configuration allows."""
+        return self.kept_state == RUNNING and self.active.enabled and not self.removed and not self.busy
+
+    @property
+    def status(self) -> str:
+        """Its status in the words of Iggy's runtime."""
+        if self.child is not None:
+            if self.stop_at is not None:
+                return "stopping"
+            progress = self.child.progress
+            return "running" if progress is not None and progress.state not in STARTING else "starting"
+        if self.kept_state != RUNNING or not self.active.enabled:
+            return "stopped"
+        return "error" if self.last_error is not None else "stopped" if self.held else "starting"
+
+    @property
+    def retries(self) -> bool:
+        """Whether it failed and will be started again."""
+        return self.status == "error" and not self.held and not self.active.mistake
+
+    @property
+    def progress(self) -> Progress:
+        """The figures over all its processes in this worker."""
+        now = self.child.progress if self.child is not None else None
+        return _sum(self.past, now) if now is not None else self.past
+
+
+class Supervisor:
+    """The sources of a worker. Thread-safe; `run` belongs to the main thread.
+
+    Args:
+        folder: the configuration files.
+        state: what survives a restart of the worker; open.
+        start: starts a process.
+        read_version: returns the configuration in a stored version of a key.
+        single: the one source of a program: its end by itself is the end of `run`.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        folder: ConfigFolder,
+        state: StateFolder,
+        start: Start,
+        read_version: Callable[[str, int], Configuration],
+        *,
+        single: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folder = folder
+        self._state = state
+        self._start = start
+        self._read_version = read_version
+        self._single = single
+        self._clock = clock
+        self._sources: dict[str, ManagedSource] = {}
+        self._ids = 0
+        self._look_at = 0.0
+        self._lock = threading.RLock()
+        self._woken: SimpleQueue[None] = SimpleQueue()
+        self._stopping = False
+        self._exit_code: int | None = None
+        self.started_us = time.time_ns() // 1000
+
+    # ---- the loop
+
+    def run(self) -> int:
+        """Supervise until `stop`, or until a single source has ended. Return the exit code."""
+        while not self.tick():
+            with contextlib.suppress(Empty):
+                self._woken.get(timeout=_TICK_SECONDS)
+        return self._exit_code or EXIT_DONE
+
+    def stop(self) -> None:
+        """Stop all sources in order and end `run`. Returns at once; callable from a signal handler."""
+        self._stopping = True
+        self._woken.put(None)
+
+    def wake(self) -> None:
+        """Look at the sources again soon. Callable from any thread."""
+        self._woken.put(None)
+
+    def tick(self) -> bool:
+        """Do what is due; return whether everything has ended."""
+        with self._lock:
+            if not self._stopping and self._clock() >= self._look_at:
+                self._look_at = self._clock() + FOLDER_SECONDS
+                found = self._folder.look()
+                if found is not None:
+                    self._apply(found)
+            for source in list(self._sources.values()):
+                self._reap(source)
+                self._reconcile(source)
+                if source.removed and source.child is None and not source.busy:
+                    del self._sources[source.key]
+            over = self._stopping or self._exit_code is not None
+            return over and all(source.child is None for source in self._sources.values())
+
+    def _apply(self, found: Mapping[str, Configuration]) -> None:
+        for key, source in self._sources.items():
+            if key not in found and not source.removed:
+                log.warning("%s: its file %s is gone: stopping", key, source.file.path)
+                source.removed = True
+        for key, made in found.items():
+            known = self._sources.get(key)
+            if known is not None and made == known.file and not known.removed:
+                continue
+            source = known or self._add(made)
+            source.file, source.removed = made, False
+            self._activate(source)
+
+    def _add(self, made: Configuration) -> ManagedSource:
+        self._ids += 1
+        kept = self._state.get(made.key).state
+        source = self._sources[made.key] = ManagedSource(id=self._ids, file=made, active=made, kept_state=kept)
+        if kept != RUNNING:
+            log.info("%s: %s, as before the last end of the worker", made.key, kept)
+        return source
+
+    def _activate(self, source: ManagedSource) -> None:
+        """Take the active version as what is to run."""
+        kept = self._state.get(source.key).active
+        if kept is None or kept == source.file.version:
+            source.active = source.file
+        else:
+            source.active = self._kept_version(source, kept)
+        active = source.active
+        source.held, source.failures, source.retry_at = False, 0, 0.0
+        source.last_error = None
+        if active.mistake:
+            running = "; the former configuration runs on" if source.child is not None else ""
+            self._failed(source, active.mistake, running)
+        elif not active.enabled:
+            log.info("%s: enabled = false", source.key)
+
+    def _kept_version(self, source: ManagedSource, version: int) -> Configuration:
+        """Return the activated version. One that is gone is a mistake: running another instead would surprise."""
+        try:
+            active = self._read_version(source.key, version)
+        except (UnknownVersionError, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is gone"
+            mistake = f"version {version} is active and cannot be read, {reason}: activate another"
+            return attrs.evolve(source.file, version=version, mistake=mistake)
+        log.info("%s: version %d is active, not version %d of its file", source.key, version, source.file.version)
+        return active
+
+    def _failed(self, source: ManagedSource, message: str, then: str = "") -> None:
+        source.errors += 1
+        source.last_error = Failure(message, time.time_ns() // 1000)
+        log.error("%s: %s%s", source.key, message, then)
+
+    def _reap(self, source: ManagedSource) -> None:
+        child = source.child
+        code = child.poll() if child is not None else None
+        if child is None or code is None:
+            if child is not None and source.stop_at is not None and self._clock() >= source.stop_at:
+                log.error("%s: pid %d did not stop within %.0f seconds: killed", source.key, child.pid, STOP_SECONDS)
+                source.stop_at = self._clock() + STOP_SECONDS
+                child.kill()
+            return
+        child.close()
+        asked, ran = source.stop_at is not None, self._clock() - source.started_at
+        source.past = source.progress
+        source.past.state = "stopped"
+        _clear_state(source.past)
+        source.child, source.running, source.stop_at = None, None, None
+        if asked and (code <= EXIT_DONE or (code == EXIT_TRY_AGAIN and not child.error)):
+            log.info("%s: stopped", source.key)
+        elif code == EXIT_DONE:
+            source.held = not asked
+            log.warning("%s: pid %d ended by itself, exit code 0", source.key, child.pid)
+        else:
+            self._ended_in_error(source, child, code, asked=asked, ran=ran)
+        if self._single and (not asked or self._stopping):
+            self._exit_code = code if code >= 0 else EXIT_TRY_AGAIN
+        elif source.active.mistake and not source.removed:
+            self._failed(source, source.active.mistake)
+
+    def _ended_in_error(self, source: ManagedSource, child: Child, code: int, *, asked: bool, ran: float) -> None:
+        what = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        message = child.error or f"pid {child.pid} {what}"
+        source.held = not asked and code in {EXIT_CONFIGURATION, EXIT_PERSON}
+        if source.held or asked or self._single:
+            self._failed(source, message, f" (exit code {code}: waiting for a person)" if source.held else "")
+            return
+        source.failures = 1 if ran >= SOUND_SECONDS else source.failures + 1
+        pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (source.failures - 1))
+        source.retry_at = self._clock() + pause
+        source.restarts += 1
+        self._failed(source, message, f"; starting again in {pause:.0f} seconds")
+
+    def _reconcile(self, source: ManagedSource) -> None:
+        over = self._stopping or self._exit_code is not None
+        wanted = source.wanted and not over
+        if source.child is not None:
+            changed = not source.active.mistake and source.running != source.active
+            if source.stop_at is None and (not wanted or changed or source.restart):
+                log.info("%s: stopping pid %d", source.key, source.child.pid)
+                source.stop_at = self._clock() + STOP_SECONDS
+                source.child.stop()
+            return
+        source.restart = False
+        if wanted and not source.held and not source.active.mistake and self._clock() >= source.retry_at:
+            self._begin(source)
+        elif self._single and wanted and source.active.mistake:
+            self._exit_code = EXIT_CONFIGURATION
+
+    def _begin(self, source: ManagedSource) -> None:
+        source.started_at = self._clock()
+        try:
+            source.child = self._start(source.active, self.wake)
+        except OSError as error:
+            source.failures += 1
+            source.retry_at = self._clock() + min(LONGEST_PAUSE_SECONDS, 2.0**source.failures)
+            self._failed(source, f"its process cannot be started: {error.strerror or error}")
+            return
+        source.running, source.stop_at = source.active, None
+        log.info("%s: started, pid %d, version %d", source.key, source.child.pid, source.active.version)
+
+    # ---- what the API asks
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[list[ManagedSource]]:
+        """Yield the sources in their order; they do not change meanwhile."""
+        with self._lock:
+            yield [source for source in self._sources.values() if not source.removed]
+
+    @contextlib.contextmanager
+    def source(self, key: str) -> Iterator[ManagedSource]:
+        """Yield a source, which does not change meanwhile.
+
+        Raises:
+            UnknownSourceError: there is none.
+        """
+        with self._lock:
+            source = self._sources.get(key)
+            if source is None or source.removed:
+                raise UnknownSourceError(key)
+            yield source
+
+    def set_state(self, key: str, state: str) -> None:
+        """Run, pause or stop a source; kept over restarts. Idempotent.
+
+        Raises:
+            UnknownSourceError: there is none.
+            OSError: the state cannot be kept; nothing has changed.
+        """
+        with self.source(key) as source:
+            if state == RUNNING and source.kept_state != RUNNING:
+                self._forget_failures(source)
+            source.kept_state = self._state.change(key, state=state).state
+            log.info("%s: %s, as asked", key, {RUNNING: "resumed", PAUSED: "paused", STOPPED: "stopped"}[state])
+        self.wake()
+
+    def restart(self, key: str) -> None:
+        """Stop a source and start it again, also after an error.
+
+        Raises:
+            UnknownSourceError: there is none.
+            BusyError: it is paused, stopped or disabled, or its configuration is wrong.
+        """
+        with self.source(key) as source:
+            if source.kept_state != RUNNING:
+                raise BusyError(f"{key} is {source.kept_state}: resume it")
+            if not source.active.enabled:
+                raise BusyError(f"{key} is disabled: set enabled = true in {source.active.path}")
+            if source.active.mistake and source.child is None:
+                raise BusyError(source.active.mistake)
+            log.info("%s: restarting, as asked", key)
+            self._forget_failures(source)
+            source.restart = source.child is not None and not source.active.mistake
+        self.wake()
+
+    @staticmethod
+    def _forget_failures(source: ManagedSource) -> None:
+        source.held, source.failures, source.retry_at = False, 0, 0.0
+        if not source.active.mistake:
+            source.last_error = None
+
+    @contextlib.contextmanager
+    def while_stopped(self, key: str) -> Iterator[Configuration]:
+        """Yield the active configuration of a stopped source, which does not start meanwhile.
+
+        Raises:
+            UnknownSourceError: there is none.
+            NotStoppedError: it is not stopped.
+            BusyError: another change is under way.
+        """
+        with self.source(key) as source:
+            if source.kept_state != STOPPED or source.child is not None:
+                raise NotStoppedError(
+                    f"{key} is {source.status}: its offsets can only be changed when it is stopped, "
+                    f"PUT /connectors/{key}/stop"
+                )
+            if source.busy:
+                raise BusyError(f"{key}: another change of its offsets is under way")
+            source.busy = True
+        try:
+            yield source.active
+        finally:
+            with self._lock:
+                source.busy = False
+            self.wake()
+
+    def versions(self, key: str) -> dict[int, Configuration]:
+        """Return all configurations of a source, by version. The file's hides a stored one of its number.
+
+        Raises:
+            UnknownSourceError: there is none.
+        """
+        with self.source(key) as source:
+            stored = {version: self._read_version(key, version) for version in self._state.versions(key)}
+            return dict(sorted({**stored, source.file.version: source.file}.items()))
+
+    def add_version(self, key: str, data: Callable[[int], bytes]) -> Configuration:
+        """Store a configuration as the next version of a source; it is not active yet.
+
+        Args:
+            key: the key of the source.
+            data: returns the content of its file, given the version.
+
+        Raises:
+            UnknownSourceError: there is none.
+            OSError: it cannot be stored.
+        """
+        with self.source(key) as source:
+            version = 1 + max([source.file.version, *self._state.versions(key)])
+            self._state.add(key, version, data(version))
+            log.info("%s: version %d stored", key, version)
+            return self._read_version(key, version)
+
+    def activate(self, key: str, version: int) -> None:
+        """Make a version the active one: a running source is stopped in order and started with it.
+
+        Raises:
+            UnknownSourceError, UnknownVersionError: there is none.
+            BusyError: the version has a mistake.
+            OSError: it cannot be kept; nothing has changed.
+        """
+        with self.source(key) as source:
+            made = self.versions(key).get(version)
+            if made is None:
+                raise UnknownVersionError(key, version)
+            if made.mistake:
+                raise BusyError(made.mistake)
+            self._state.change(key, active=None if version == source.file.version else version)
+            log.info("%s: version %d activated", key, version)
+            self._activate(source)
+        self.wake()
+
+    def remove_version(self, key: str, version: int | None) -> None:
+        """Delete a stored version; by default the active one, after which the file's is active.
+
+        Raises:
+            UnknownSourceError, UnknownVersionError: there is none.
+            BusyError: it is the version of the file.
+            OSError: it cannot be deleted.
+        """
+        with self.source(key) as source:
+            number = source.active.version if version is None else version
+            stored = self._state.versions(key)
+            if number == source.file.version:
+                raise BusyError(f"version {number} of {key} is the file {source.file.path}: delete that")
+            if number not in stored:
+                raise UnknownVersionError(key, number)
+            if self._state.get(key).active == number:
+                self._state.change(key, active=None)
+            self._state.remove(stored[number])
+            log.info("%s: version %d deleted", key, number)
+            self._activate(source)
+        self.wake()
+
+
+def _sum(past: Progress, now: Progress) -> Progress:
+    """Return the figures of all processes so far: work is added up, the state is that of the last."""
+    work = TaskStatistics.total([past, now])
+    fields = {field.name: getattr(work, field.name) for field in attrs.fields(TaskStatistics)}
+    return attrs.evolve(
+        now, **fields, listings=past.listings + now.listings, recoveries=past.recoveries + now.recoveries
+    )
+
+
+def _clear_state(progress: Progress) -> None:
+    progress.store_away = progress.queue_records = progress.queue_bytes = 0

@@ -1,0 +1,349 @@
+"""A worker: its folder, its kept state, its supervisor, and what the HTTP API asks of them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from framework.config.loading import CONNECTOR_OPTIONS
+from framework.config.option import options_of, sections_of
+from framework.config.toml_text import toml_name, toml_value
+from framework.errors import ConfigError
+from framework.runtime.children import ChildProcess
+from framework.runtime.commands import run_command
+from framework.runtime.configuration import (
+    MASK,
+    Configuration,
+    Load,
+    has_mask,
+    read_configuration,
+    shown,
+    shown_mapping,
+)
+from framework.runtime.folder import ConfigFolder
+from framework.runtime.state import StateFolder
+from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
+
+if TYPE_CHECKING:
+    from framework.runtime.answers import NewConfig, OffsetPartition
+    from framework.runtime.children import Child
+    from framework.runtime.kinds import Kind, Kinds
+
+DISTRIBUTION = "iggy-cloud-sources"
+MAX_OFFSETS = 1000
+"""Maximum number of positions in an answer."""
+
+
+class Worker:
+    """Everything that a worker has, below its HTTP port.
+
+    Args:
+        path: the folder of configuration files, or the file of a single source.
+        state: what survives a restart; open.
+        kinds: the sources that can run here.
+        load: reads and checks a file as the program does.
+        arguments: of the program, after the configuration: `--once`.
+        single: the end of the one source is the end of the program.
+        start: starts a process; the real one by default.
+        command: runs a command of a source's program.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        state: StateFolder,
+        kinds: Kinds,
+        load: Load,
+        *,
+        arguments: tuple[str, ...] = (),
+        single: bool = False,
+        start: Start | None = None,
+        command: Callable[..., list[bytes]] = run_command,
+    ) -> None:
+        self._command = command
+        self._state = state
+        self._kinds = kinds
+        self._load = load
+        self._arguments = arguments
+        self._stored: dict[Path, tuple[bytes, Configuration]] = {}
+        self.id = f"{socket.gethostname()}:{path}"
+        self.version = _version()
+        self.supervisor = Supervisor(
+            ConfigFolder(path, lambda file: read_configuration(file, kinds, load)),
+            state,
+            start or self._start,
+            self._read_version,
+            single=single,
+        )
+
+    def _start(self, configuration: Configuration, changed: Callable[[], None]) -> Child:
+        return ChildProcess([*configuration.arguments, *self._arguments], configuration.key, changed)
+
+    def _read_version(self, key: str, version: int) -> Configuration:
+        path = self._state.versions(key).get(version)
+        if path is None:
+            raise UnknownVersionError(key, version)
+        data = path.read_bytes()
+        known = self._stored.get(path)
+        if known is None or known[0] != data:  # an unchanged version is not checked again
+            known = self._stored[path] = data, read_configuration(path, self._kinds, self._load, key=key)
+        return known[1]
+
+    # ---- configurations
+
+    def create(self, key: str, new: NewConfig) -> Configuration:
+        """Store a configuration version, fully checked. It is not active yet.
+
+        Raises:
+            ConfigError: it has mistakes.
+            UnknownSourceError: there is no source with that key.
+            OSError: it cannot be stored.
+        """
+        content = new.plugin_config
+        kind = self._kinds.of(content)
+        sections = sections_of(kind.config_class)
+        mistakes = [
+            f"plugin_config.{name}: belongs beside plugin_config" for name in CONNECTOR_OPTIONS if name in content
+        ]
+        mistakes += [
+            f"plugin_config.{place}: {MASK} stands for a secret: send it, or ${{env:NAME}}"
+            for place in has_mask(content)
+        ]
+        view = shown_mapping(content, sections)
+        mistakes += _contradictions(new, view, kind)
+        mistakes += self._name_mistakes(key, content)
+        if mistakes:
+            raise ConfigError(mistakes)
+        found = self.mistakes_of(kind, content)
+        if found:
+            raise ConfigError(found)
+
+        def data(version: int) -> bytes:
+            head = {"type": "source", "key": key, "enabled": new.enabled, "version": version, "name": new.name or key}
+            return _toml({**head, **content})
+
+        return self.supervisor.add_version(key, data)
+
+    def _name_mistakes(self, key: str, content: Mapping[str, Any]) -> list[str]:
+        """Check the source's name: its positions belong to it, and no other source may have it."""
+        section = content.get("source")
+        name = section.get("name") if isinstance(section, dict) else None
+        with self.supervisor.source(key) as source, self.supervisor.locked() as sources:
+            own = source.file.source
+            others = {other.file.source for other in sources if other is not source}
+        if own not in {"", name} or name in others:
+            return [f'[source] name = "{name}": must be that of the file; under another name it starts from nothing']
+        return []
+
+    def mistakes_of(self, kind: Kind, content: Mapping[str, Any]) -> list[str]:
+        """Return all mistakes of a configuration, as `check` words them.
+
+        Raises:
+            OSError: its draft cannot be written.
+        """
+        try:
+            draft = self._state.draft(_toml(content))
+            try:
+                self._load(kind.task_class, draft)
+            finally:
+                self._state.remove(draft)
+        except ConfigError as error:
+            return list(error.mistakes)
+        except RecursionError:
+            return ["the configuration is nested too deeply"]
+        return []
+
+    def validate(self, kind: Kind, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a check of a configuration, option by option, as Kafka Connect words it.
+
+        Raises:
+            OSError: its draft cannot be written.
+        """
+        sections = sections_of(kind.config_class)
+        mistakes = [(_place(mistake), mistake) for mistake in self.mistakes_of(kind, content)]
+        inner_view: Any = shown_mapping(content, sections)
+        checks: list[dict[str, Any]] = []
+        for section, cls in sections.items():
+            given = functools.reduce(
+                lambda inner, name: inner.get(name) if isinstance(inner, dict) else None, section.split("."), inner_view
+            )
+            for option in options_of(cls):
+                name = f"{section}.{option.name}"
+                errors = [text for place, text in mistakes if place == name]
+                default = None if option.required else _json_value(option.default)
+                checks.append(
+                    {
+                        "definition": {
+                            "name": name,
+                            "type": option.type_text,
+                            "required": option.required,
+                            "default_value": default,
+                            "documentation": option.metadata.doc,
+                            "group": section,
+                        },
+                        "value": {
+                            "name": name,
+                            "value": given.get(option.name) if isinstance(given, dict) else None,
+                            "recommended_values": list(option.metadata.choices or ()),
+                            "errors": errors,
+                            "visible": True,
+                        },
+                    }
+                )
+        known = {check["value"]["name"] for check in checks}
+        checks += [_unknown_check(place, text) for place, text in mistakes if place not in known]
+        return {
+            "name": kind.program,
+            "error_count": len(mistakes),
+            "groups": list(sections),
+            "configs": checks,
+        }
+
+    def kind_named(self, name: str) -> Kind | None:
+        """Return a kind of source by its name, `s3` or `s3_source`; None when there is none."""
+        return self._kinds.named(name)
+
+    # ---- offsets
+
+    def offsets(self, key: str) -> list[dict[str, Any]]:
+        """Return the first positions of a source as partition and offset.
+
+        Raises:
+            UnknownSourceError: there is none.
+            BusyError: its configuration is wrong.
+            CommandError: they cannot be read.
+        """
+        with self.supervisor.source(key) as source:
+            configuration = source.active
+        _check_right(configuration)
+        rows = self._command(configuration, ["offsets", "export"], max_lines=MAX_OFFSETS)
+        return [_offset(orjson.loads(row)) for row in rows]
+
+    def reset_offsets(self, key: str, partitions: list[OffsetPartition] | None) -> str:
+        """Delete positions of a stopped source, all of them or those of some objects; return what happened.
+
+        Raises:
+            UnknownSourceError: there is none.
+            BusyError: it is not stopped, or its configuration is wrong.
+            ConfigError: a partition names neither a key nor a prefix.
+            CommandError: they cannot be changed.
+        """
+        choices = [["--all"]] if partitions is None else [_choice(partition) for partition in partitions]
+        with self.supervisor.while_stopped(key) as configuration:
+            _check_right(configuration)
+            lines = [
+                line.decode(errors="replace")
+                for choice in choices
+                for line in self._command(configuration, ["offsets", "reset", *choice, "--yes"])
+            ]
+        return "; ".join(lines)
+
+    def plugin_config(self, key: str, form: str | None) -> tuple[str, bytes]:
+        """Return the sections of the active configuration in a format, with its media type. JSON is YAML, too.
+
+        Raises:
+            UnknownSourceError: there is none.
+        """
+        with self.supervisor.source(key) as source:
+            content = shown(source.active)
+        if form in {None, "toml"}:
+            return "application/toml", _toml(content)
+        kinds = {"json": "application/json", "yaml": "application/yaml", "text": "text/plain"}
+        return kinds[str(form)], orjson.dumps(content)
+
+
+def _check_right(configuration: Configuration) -> None:
+    if configuration.mistake:
+        raise BusyError(configuration.mistake)
+
+
+def _contradictions(new: NewConfig, view: Mapping[str, Any], kind: Kind) -> list[str]:
+    """Return where the fields of Iggy's connectors say other things than the sections that count."""
+    from framework.runtime.answers import streams_of, transforms_of  # noqa: PLC0415 - they need pydantic
+
+    mistakes = []
+    if new.path not in {"", kind.program}:
+        mistakes.append(f'path: must be "{kind.program}", or empty')
+    if new.streams and new.streams != streams_of(dict(view)):
+        mistakes.append("streams: says other things than plugin_config.iggy, which counts; leave streams out")
+    transforms = {item["type"]: item["config"] for item in transforms_of(dict(view))}
+    if new.transforms and new.transforms != transforms:
+        mistakes.append("transforms: says other things than plugin_config.transforms, which counts; leave it out")
+    return mistakes
+
+
+def _toml(content: Mapping[str, Any]) -> bytes:
+    """Return a configuration as TOML: a table for each section, inline tables below."""
+    mistakes = list(_nulls(content, ""))
+    if mistakes:
+        raise ConfigError(mistakes)
+    lines = [
+        f"{toml_name(name)} = {toml_value(value)}" for name, value in content.items() if not isinstance(value, dict)
+    ]
+    for section, options in content.items():
+        if isinstance(options, dict):
+            lines += ["", f"[{toml_name(section)}]"]
+            lines += [f"{toml_name(name)} = {toml_value(value)}" for name, value in options.items()]
+    return "\n".join([*lines, ""]).encode()
+
+
+def _nulls(value: object, place: str) -> Iterator[str]:
+    """Yield the places of nulls, which TOML does not have."""
+    if value is None:
+        yield f"{place}: null is no value; leave it out"
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _nulls(inner, f"{place}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _nulls(inner, place)
+
+
+def _place(mistake: str) -> str:
+    """Return the option that a mistake names: `[s3] bucket: missing` is about `s3.bucket`."""
+    section, _, rest = mistake.removeprefix("[").partition("]")
+    if not mistake.startswith("["):
+        return mistake.partition(":")[0].partition(" ")[0]
+    name = rest.strip().partition(":")[0].partition(" ")[0]
+    return f"{section}.{name}" if name else section
+
+
+def _unknown_check(place: str, mistake: str) -> dict[str, Any]:
+    definition = {"name": place, "type": "", "required": False, "default_value": None, "documentation": "", "group": ""}
+    value = {"name": place, "value": None, "recommended_values": [], "errors": [mistake], "visible": True}
+    return {"definition": definition, "value": value}
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, float) and value == float("inf") else value
+
+
+def _offset(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("bucket", "key", "share")
+    return {
+        "partition": {name: row[name] for name in names if name in row},
+        "offset": {name: value for name, value in row.items() if name not in names},
+    }
+
+
+def _choice(partition: OffsetPartition) -> list[str]:
+    if (partition.key is None) == (partition.prefix is None):
+        raise ConfigError("partition: give either key or prefix")
+    return [f"--key={partition.key}"] if partition.key is not None else [f"--prefix={partition.prefix}"]
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
+        return "0.0.0"

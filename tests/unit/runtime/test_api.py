@@ -1,0 +1,491 @@
+"""The HTTP API over fake processes: its documents beside those of Iggy's runtime, and every answer beside its description.
+
+The files in `golden` were written by hand from the types in `core/connectors/sdk/src/api.rs` and
+`core/connectors/runtime/src/{api/models.rs,configs/connectors.rs}` of Apache Iggy. Types that skip an absent value have
+no field for it there; those that do not have null.
+"""
+
+import http.client
+import json
+import socket
+from pathlib import Path
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from prometheus_client.parser import text_string_to_metric_families
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from framework.config.sections import HttpMetricsSection
+from framework.errors import ConfigError
+from framework.runtime.api import MAX_BODY_BYTES, make_api
+from framework.runtime.commands import CommandError
+from framework.runtime.kinds import Kinds
+from framework.runtime.options import WorkerHttpSection
+from framework.runtime.server import ApiServer
+from framework.runtime.state import StateFolder
+from framework.runtime.supervisor import Failure
+from framework.runtime.worker import Worker
+from s3_source.task import S3SourceTask
+from tests.unit.runtime.rig import FakeChild, load, text
+
+GOLDEN = Path(__file__).parent / "golden"
+OURS = {"file", "restarts"}
+"""Fields that Iggy's types do not have; its clients ignore them."""
+
+
+class ApiRig:
+    """A worker over fake processes, and its port."""
+
+    def __init__(self, folder, **http):
+        self.conf = folder / "conf.d"
+        self.conf.mkdir(exist_ok=True)
+        self.children = {}
+        self.commands = []
+        self.rows = []
+        self.fails = None
+        self.state = StateFolder(folder / "state").__enter__()
+        self.worker = Worker(
+            self.conf,
+            self.state,
+            Kinds("s3_source", S3SourceTask),
+            load,
+            start=self._start,
+            command=self._command,
+        )
+        self.section = WorkerHttpSection(address="127.0.0.1:0", **http)
+        self.server = ApiServer(make_api(self.worker, self.section), self.section).__enter__()
+        self.url = f"http://127.0.0.1:{self.server.port}"
+
+    def _start(self, configuration, _changed):
+        child = self.children[configuration.key] = FakeChild(configuration, 100)
+        child.runs()
+        return child
+
+    def _command(self, configuration, arguments, **_options):
+        self.commands.append((configuration.key, arguments))
+        if self.fails is not None:
+            raise self.fails
+        return self.rows
+
+    def write(self, name, head=""):
+        (self.conf / f"{name}.toml").write_text(text(name, head))
+        return self
+
+    def tick(self):
+        self.worker.supervisor.tick()
+        return self
+
+    def ask(self, method, path, body=None, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        if body is not None and not isinstance(body, bytes):
+            body, headers = json.dumps(body).encode(), {"content-type": "application/json", **headers}
+        try:
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            data = answer.read()
+            return answer.status, json.loads(data) if "json" in answer.headers.get("content-type", "") else data
+        finally:
+            connection.close()
+
+    def close(self):
+        self.server.__exit__(None, None, None)
+        self.state.__exit__(None, None, None)
+
+
+@pytest.fixture
+def rig(tmp_path):
+    made = ApiRig(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def orders(rig):
+    return rig.write("orders").tick()
+
+
+@pytest.fixture
+def two(rig):
+    """Sources as the golden documents have them."""
+    rig.write("clicks").write("orders", 'type = "source"\nversion = 4\nname = "Orders of the lake"\n').tick()
+    rig.children["orders"].runs(records_read=120, records=100, skipped=2, failed=1)
+    rig.children["clicks"].code, rig.children["clicks"].error = 3, "no such bucket"
+    rig.tick()
+    with rig.worker.supervisor.source("clicks") as source:
+        source.last_error = Failure("no such bucket", 1_700_000_000_000_000)
+    return rig
+
+
+# ---- beside Iggy's runtime
+
+
+def golden(name):
+    return json.loads((GOLDEN / f"{name}.json").read_text())
+
+
+def same_fields(ours, theirs, place=""):
+    """Compares names, types and values; our own fields are left out."""
+    if isinstance(theirs, dict):
+        assert set(ours) - OURS == set(theirs), place
+        for name in theirs:
+            same_fields(ours[name], theirs[name], f"{place}.{name}")
+    elif isinstance(theirs, list):
+        assert len(ours) == len(theirs), place
+        for number, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            same_fields(mine, other, f"{place}[{number}]")
+    else:
+        assert type(ours) is type(theirs), place
+        assert ours == theirs, place
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("/sources", "sources"),
+        ("/sources/orders", "source"),
+        ("/sources/orders/configs/active", "config"),
+        ("/sources/orders/configs/4", "config"),
+    ],
+)
+def test_documents_have_the_fields_of_iggys_runtime(two, path, document):
+    status, answer = two.ask("GET", path)
+    assert status == 200
+    same_fields(answer, golden(document))
+
+
+def test_the_statistics_have_the_fields_of_iggys_runtime(two):
+    _, answer = two.ask("GET", "/stats")
+    wanted = golden("stats")
+    measured = ("process_id", "memory_usage", "total_memory", "available_memory", "run_time", "start_time")
+    for name in (*measured, "cpu_usage", "total_cpu_usage"):
+        assert type(answer[name]) is type(wanted[name]), name
+        assert answer[name] >= wanted[name] or name.endswith("usage"), name
+        wanted[name] = answer[name]
+    assert answer["connectors_runtime_version"] == two.worker.version
+    assert answer["start_time"] > 1_700_000_000_000_000
+    same_fields(answer, wanted)
+
+
+def test_greeting_health_and_lists_that_are_empty(rig):
+    assert rig.ask("GET", "/") == (200, b"Connector Runtime API")
+    assert rig.ask("GET", "/health") == (200, {"status": "healthy"})
+    for path in ("/sources", "/sinks", "/connectors"):
+        assert rig.ask("GET", path) == (200, [])
+
+
+def test_the_errors_of_iggys_runtime(orders):
+    unknown = {"code": "source_not_found", "reason": "Source not found with key: none"}
+    for method, path in [("GET", ""), ("GET", "/configs"), ("GET", "/transforms"), ("GET", "/configs/active")]:
+        assert orders.ask(method, f"/sources/none{path}") == (404, unknown)
+    missing = {"code": "source_config_not_found", "reason": "Source config not found with key: orders, version: 7"}
+    assert orders.ask("GET", "/sources/orders/configs/7") == (404, missing)
+    assert orders.ask("PUT", "/sources/orders/configs/active", {"version": 7}) == (404, missing)
+    assert orders.ask("DELETE", "/sources/orders/configs?version=7") == (404, missing)
+
+
+def test_metrics_under_iggys_names_and_under_ours(two):
+    _, answer = two.ask("GET", "/metrics")
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.decode())
+        for sample in family.samples
+    }
+    assert found[("iggy_connectors_sources_total",)] == 2
+    assert found[("iggy_connectors_sources_running",)] == 1
+    labels = (("connector_key", "orders"), ("connector_type", "source"))
+    values = {"messages_produced": 120, "messages_sent": 100, "messages_filtered": 0, "errors": 3}
+    for name, value in values.items():
+        assert found[(f"iggy_connector_{name}_total", *labels)] == value
+    assert found[("iggy_source_records_total", ("source", "orders"))] == 100
+    assert found[("iggy_source_records_total", ("source", "clicks"))] == 0
+
+
+def test_metrics_at_another_path_or_off(tmp_path):
+    for number, section in enumerate((HttpMetricsSection(endpoint="/prometheus"), HttpMetricsSection(enabled=False))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        rig = ApiRig(folder, metrics=section)
+        assert rig.ask("GET", "/metrics")[0] == 404
+        assert rig.ask("GET", "/prometheus")[0] == (200 if section.enabled else 404)
+        rig.close()
+
+
+# ---- configurations
+
+
+SECTIONS = {
+    "source": {"name": "orders"},
+    "s3": {"bucket": "lake"},
+    "input": {"format": "jsonl"},
+    "iggy": {"url": "iggy://a:b@h:1", "stream": "lake", "topic": "orders"},
+}
+
+
+def test_a_configuration_as_iggys_clients_send_it(orders):
+    _, shown = orders.ask("GET", "/sources/orders/configs/active")
+    sent = {name: shown[name] for name in shown if name not in {"key", "version", "active"}}
+    sent["plugin_config"] = SECTIONS
+    status, made = orders.ask("POST", "/sources/orders/configs", sent)
+    assert (status, made["version"], made["active"]) == (200, 1, False)
+    assert orders.ask("PUT", "/sources/orders/configs/active", {"version": 1}) == (204, b"")
+    orders.tick().tick()
+    assert orders.children["orders"].configuration.version == 1
+    assert orders.ask("DELETE", "/sources/orders/configs") == (204, b"")
+    assert orders.ask("GET", "/sources/orders/configs/active")[1]["version"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"plugin_config": {}}, 400, "the section of its store is missing"),
+        ({"plugin_config": {**SECTIONS, "iggy": {}}}, 400, "[iggy] stream: missing"),
+        ({"plugin_config": {**SECTIONS, "source": {"name": "other"}}}, 400, "must be that of the file"),
+        ({"plugin_config": {**SECTIONS, "name": "x"}}, 400, "name: belongs beside plugin_config"),
+        ({"plugin_config": {**SECTIONS, "s3": {"bucket": None}}}, 400, "s3.bucket: null is no value"),
+        ({"plugin_config": {**SECTIONS, "s3": {"bucket": "b", "secret_key": "***"}}}, 400, "s3.secret_key: ***"),
+        ({"path": "libiggy_random"}, 400, 'path: must be "s3_source"'),
+        ({"streams": [{"stream": "x", "topic": "y", "schema": "json"}]}, 400, "streams: says other things"),
+        ({"transforms": {"add_fields": {}}}, 400, "transforms: says other things"),
+        ({"enabled": "yes"}, 422, "enabled: "),
+        ({"nonsense": 1}, 422, "nonsense: unknown field"),
+        ({"plugin_config": "x"}, 422, "plugin_config: "),
+        ({"verbose": True}, 422, "verbose: "),
+    ],
+)
+def test_a_wrong_configuration_is_refused_by_name_and_nothing_is_stored(orders, change, status, said):
+    found, answer = orders.ask("POST", "/sources/orders/configs", {"plugin_config": SECTIONS, **change})
+    assert (found, said in answer["reason"]) == (status, True), answer
+    assert [one["version"] for one in orders.ask("GET", "/sources/orders/configs")[1]] == [0]
+    assert sorted(path.name for path in orders.conf.parent.glob("state/*")) == ["worker.lock"]
+
+
+def test_deeply_nested_bodies_are_refused(orders):
+    for body in (b'{"plugin_config":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, b"[" * 100_000):
+        status, _ = orders.ask("POST", "/sources/orders/configs", body, content_type="application/json")
+        assert status in {400, 422}
+    for depth in (100, 400, 700, 900, 950):
+        deep = b'{"a":' * depth + b"1" + b"}" * depth
+        for name in (b"s3", b"deep"):
+            content = b'%s,"%s":%s}' % (json.dumps(SECTIONS)[:-1].encode(), name, deep)
+            status, _ = orders.ask(
+                "POST", "/sources/orders/configs", b'{"plugin_config":%s}' % content, content_type="application/json"
+            )
+            assert status == 400
+            path = "/connector-plugins/s3/config/validate"
+            assert orders.ask("PUT", path, content, content_type="application/json")[0] in {200, 400}
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "toml", "text", None])
+def test_the_sections_in_each_format(orders, form):
+    status, answer = orders.ask("GET", "/sources/orders/configs/plugin" + (f"?format={form}" if form else ""))
+    assert status == 200
+    assert b"iggy:iggy" not in (answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+    assert orders.ask("GET", "/sources/orders/configs/plugin?format=xml")[0] == 422
+
+
+def test_validate_says_what_is_wrong_with_each_option(rig):
+    content = {**SECTIONS, "s3": {"bucket": "", "buckett": 1}}
+    status, answer = rig.ask("PUT", "/connector-plugins/s3/config/validate", content)
+    assert (status, answer["error_count"]) == (200, 2)
+    errors = {one["value"]["name"]: one["value"]["errors"] for one in answer["configs"] if one["value"]["errors"]}
+    assert errors == {
+        "s3.bucket": ["[s3] bucket: must not be empty"],
+        "s3.buckett": ["[s3] buckett: unknown option; did you mean bucket?"],
+    }
+    shown = {one["value"]["name"]: one["value"]["value"] for one in answer["configs"]}
+    assert shown["iggy.url"] == "iggy://***@h:1"
+    assert rig.ask("PUT", "/connector-plugins/gcs_source/config/validate", {})[1]["error_count"] > 3
+    assert rig.ask("PUT", "/connector-plugins/none/config/validate", {})[0] == 404
+
+
+# ---- Kafka Connect's verbs
+
+
+def state_of(rig, name="orders"):
+    answer = rig.ask("GET", f"/connectors/{name}/status")[1]
+    return answer["connector"]["state"]
+
+
+def test_states_in_the_words_of_kafka_connect(two):
+    status, answer = two.ask("GET", "/connectors/clicks/status")
+    assert (status, answer["name"], answer["type"]) == (200, "clicks", "source")
+    assert answer["tasks"][0]["trace"] == "no such bucket"
+    assert (answer["connector"]["state"], answer["tasks"][0]["id"]) == ("FAILED", 0)
+    for verb, code, state in (("pause", 202, "PAUSED"), ("stop", 204, "STOPPED"), ("resume", 202, "RUNNING")):
+        assert two.ask("PUT", f"/connectors/orders/{verb}") == (code, b"")
+        two.tick().tick()
+        assert state_of(two) == state
+    assert two.ask("GET", "/connectors/none/status") == (
+        404,
+        {"error_code": 404, "message": "Source not found with key: none"},
+    )
+
+
+def test_restart_of_a_failed_and_of_a_paused_source(two):
+    assert two.ask("POST", "/connectors/clicks/restart") == (204, b"")
+    two.tick()
+    assert state_of(two, "clicks") == "RUNNING"
+    two.ask("PUT", "/connectors/clicks/pause")
+    assert two.ask("POST", "/sources/clicks/restart")[0] == 409
+
+
+def test_offsets_are_shown_and_reset_by_the_programs_own_commands(orders):
+    orders.rows = [b'{"bucket":"lake","key":"a","state":"done","records":3}']
+    shown = {"partition": {"bucket": "lake", "key": "a"}, "offset": {"state": "done", "records": 3}}
+    assert orders.ask("GET", "/connectors/orders/offsets") == (200, {"offsets": [shown]})
+    assert orders.ask("DELETE", "/connectors/orders/offsets")[0] == 400
+    orders.ask("PUT", "/connectors/orders/stop")
+    orders.tick().tick()
+    orders.rows = [b"forgotten, in epoch 4"]
+    assert orders.ask("DELETE", "/connectors/orders/offsets") == (200, {"message": "forgotten, in epoch 4"})
+    changes = [{"partition": {"key": "--yes"}, "offset": None}, {"partition": {"prefix": "in/"}, "offset": None}]
+    assert orders.ask("PATCH", "/connectors/orders/offsets", {"offsets": changes})[0] == 200
+    assert [arguments for _, arguments in orders.commands[1:]] == [
+        ["offsets", "reset", "--all", "--yes"],
+        ["offsets", "reset", "--key=--yes", "--yes"],
+        ["offsets", "reset", "--prefix=in/", "--yes"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ([], 422, "offsets: "),
+        ([{"partition": {"key": "a"}, "offset": {"records": 1}}], 422, "offsets.0.offset: "),
+        ([{"partition": {"key": "a"}}], 422, "offsets.0.offset: missing"),
+        ([{"partition": {}, "offset": None}], 400, "give either key or prefix"),
+        ([{"partition": {"key": "a", "prefix": "a"}, "offset": None}], 400, "give either key or prefix"),
+        ([{"partition": {"keys": "a"}, "offset": None}], 422, "offsets.0.partition.keys: unknown field"),
+    ],
+)
+def test_a_wrong_change_of_offsets_changes_nothing(orders, changes, status, said):
+    orders.ask("PUT", "/connectors/orders/stop")
+    orders.tick().tick()
+    found, answer = orders.ask("PATCH", "/connectors/orders/offsets", {"offsets": changes})
+    assert (found, answer["error_code"], orders.commands) == (status, status, [])
+    assert said in answer["message"]
+
+
+@pytest.mark.parametrize(("code", "status"), [(1, 503), (2, 400), (3, 409), (-9, 503)])
+def test_a_failed_command_is_an_error_with_its_sentence(orders, code, status):
+    orders.fails = CommandError(code, "Iggy is away")
+    found, answer = orders.ask("GET", "/connectors/orders/offsets")
+    assert (found, answer["message"]) == (status, "Iggy is away")
+
+
+# ---- who may ask
+
+
+def test_without_a_key_only_programs_of_this_machine_may_ask(orders):
+    for host in ("evil.example", "evil.example:80", "10.0.0.1", "localhost.evil.example"):
+        assert orders.ask("GET", "/sources", host=host)[0] == 403
+    for host in ("localhost", "127.0.0.1:1", "[::1]:8081", "127.0.0.2"):
+        assert orders.ask("GET", "/sources", host=host)[0] == 200
+    assert orders.ask("PUT", "/connectors/orders/stop", origin="http://localhost")[0] == 403
+    assert orders.worker.supervisor.versions("orders")
+    assert state_of(orders) == "RUNNING"
+
+
+def test_with_a_key_every_path_but_two_needs_it(tmp_path):
+    rig = ApiRig(tmp_path, api_key="drowssap")
+    paths = rig.ask("GET", "/openapi.json", api_key="drowssap")[1]["paths"]
+    assert len(paths) > 20
+    for path, methods in paths.items():
+        for method in methods:
+            for headers in ({}, {"api_key": "drowssa"}, {"api_key": "drowssapp"}, {"authorization": "drowssap"}):
+                status, _ = rig.ask(method.upper(), path, **headers)
+                assert status == (200 if path in {"/", "/health"} else 401), path
+    assert rig.ask("GET", "/sources", api_key="drowssap", host="proxy.example", origin="http://x")[0] == 200
+    assert rig.ask("GET", "/openapi.json")[0] == 401
+    rig.close()
+
+
+def test_the_limit_of_a_body(orders):
+    padding = MAX_BODY_BYTES - len(json.dumps({"version": 0}))
+    body = json.dumps({"version": 0}).encode() + b" " * padding
+    assert orders.ask("PUT", "/sources/orders/configs/active", body, content_type="application/json")[0] == 204
+    assert orders.ask("PUT", "/sources/orders/configs/active", body + b" ")[0] == 413
+    chunks = iter([b"x" * 65536] * 40)
+    connection = http.client.HTTPConnection("127.0.0.1", orders.server.port, timeout=30)
+    connection.request("POST", "/sources/orders/configs", chunks, {"content-type": "application/json"})
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_an_address_in_use_is_tried_again(rig):
+    section = WorkerHttpSection(address=f"127.0.0.1:{rig.server.port}")
+    with pytest.raises(ConfigError, match="cannot listen at") as caught:
+        ApiServer(make_api(rig.worker, section), section)
+    assert caught.value.exit_code == 1
+
+
+def test_nonsense_on_the_line_does_not_end_the_server(rig):
+    for data in (
+        b"\x16\x03\x01\x02\x00",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x00" * 5000,
+        b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", rig.server.port), timeout=10) as line:
+            line.sendall(data)
+    assert rig.ask("GET", "/health") == (200, {"status": "healthy"})
+
+
+# ---- beside its own description
+
+
+CONFORMANCE = [
+    schemathesis.checks.not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.mark.parametrize("mode", [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE])
+def test_every_answer_is_as_the_openapi_description_says(orders, mode):
+    """Requests made from the description, right and wrong ones; every answer must be one that it names."""
+    schema = schemathesis.openapi.from_url(f"{orders.url}/openapi.json")
+    statuses = set()
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        known = {
+            parameter.name: "orders" for parameter in operation.iter_parameters() if parameter.name in {"key", "name"}
+        }
+        known |= {parameter.name: "s3" for parameter in operation.iter_parameters() if parameter.name == "kind"}
+        for path_parameters in [None, known] if known and "{version}" not in operation.path else [None]:
+            statuses |= answers_of(operation, mode, path_parameters)
+        orders.tick()
+    assert statuses >= ({200, 202, 204, 404} if mode is schemathesis.GenerationMode.POSITIVE else {400, 422})
+
+
+def answers_of(operation, mode, path_parameters):
+    """Asks one path some times; returns the statuses that came."""
+    statuses = set()
+    try:
+        cases = operation.as_strategy(
+            generation_mode=mode, **({"path_parameters": path_parameters} if path_parameters else {})
+        )
+
+        @seed(20261122)
+        @settings(
+            max_examples=5,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate],
+        )
+        @given(cases)
+        def ask(case):
+            statuses.add(case.call_and_validate(checks=CONFORMANCE).status_code)
+
+        ask()
+    except (schemathesis.errors.InvalidSchema, Unsatisfiable):  # nothing of this path can be wrong
+        assert mode is schemathesis.GenerationMode.NEGATIVE
+    return statuses

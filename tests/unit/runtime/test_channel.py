@@ -1,0 +1,95 @@
+"""The line between a worker and a source, within one process: sockets in place of an inherited descriptor."""
+
+import os
+import socket
+import threading
+
+import attrs
+import pytest
+
+from framework.engine.progress import Progress
+from framework.runtime import channel
+from framework.runtime.channel import ChildChannel, WorkerEnd
+
+
+@pytest.fixture
+def line():
+    """Yields both ends, and what the worker's end was told of."""
+    ours, theirs = socket.socketpair()
+    changed = threading.Semaphore(0)
+    end = WorkerEnd(ours, changed.release)
+    descriptor = os.dup(theirs.fileno())
+    theirs.close()
+    child = ChildChannel(descriptor, leave=lambda _code: None)
+    child.on_stop(lambda: None)
+    yield child, end, changed
+    end._line.shutdown(socket.SHUT_RDWR)
+    end.close()
+    child._socket.close()
+
+
+def test_figures_arrive_as_they_were(line):
+    child, end, changed = line
+    sent = Progress(
+        state="sending", records=7, kinds={"RecordError": 2}, first_record_seconds=0.5, filtered={"empty": 1}
+    )
+    child.report(sent)
+    assert changed.acquire(timeout=10)
+    assert attrs.asdict(end.progress) == attrs.asdict(sent)
+    assert end.error == ""
+
+
+def test_the_last_error_arrives(line):
+    child, end, changed = line
+    child.failed('no bucket "lake"\n  - ü', 3)
+    assert changed.acquire(timeout=10)
+    assert (end.error, end.progress) == ('no bucket "lake"\n  - ü', None)
+
+
+def test_a_request_to_stop_is_passed_on_and_may_be_repeated(line):
+    child, end, _ = line
+    stopped = threading.Event()
+    child.on_stop(stopped.set)
+    end.stop()
+    end.stop()
+    assert stopped.wait(10)
+
+
+def test_a_worker_that_is_stuck_does_not_hold_up_the_source(monkeypatch):
+    monkeypatch.setattr(channel, "SEND_SECONDS", 0.05)
+    ours, theirs = socket.socketpair()
+    child = ChildChannel(theirs.detach(), leave=lambda _code: None)
+    child.on_stop(lambda: None)
+    for number in range(3000):  # nobody reads
+        child.report(Progress(records=number))
+    assert not child._heard
+    ours.close()
+    child._socket.close()
+
+
+def test_a_source_stops_after_the_end_of_its_worker_and_leaves_when_it_cannot(monkeypatch):
+    monkeypatch.setattr(channel, "ORPHAN_SECONDS", 0.01)
+    ours, theirs = socket.socketpair()
+    stopped, left = threading.Event(), threading.Event()
+    child = ChildChannel(theirs.detach(), leave=lambda code: code == 1 and left.set())
+    child.on_stop(stopped.set)
+    assert not stopped.is_set()
+    ours.close()
+    assert stopped.wait(10)
+    assert left.wait(10)
+    child._socket.close()
+
+
+def test_a_descriptor_is_not_inherited_further(line):
+    child, _, _ = line
+    assert not os.get_inheritable(child._socket.fileno())
+
+
+@pytest.mark.parametrize("data", [b"nonsense\n", b"[]\n", b"{}\n", b'{"progress": {"x": 1}}\n', b"\xff\n", b"no end"])
+def test_what_is_no_message_is_passed_over(data):
+    ours, theirs = socket.socketpair()
+    end = WorkerEnd(ours, lambda: None)
+    theirs.sendall(data)
+    theirs.close()
+    end.close()
+    assert (end.progress, end.error) == (None, "")

@@ -1,0 +1,370 @@
+"""Starting, stopping and restarting sources, with processes and time that the test moves."""
+
+import pytest
+
+from framework.engine.progress import Progress
+from framework.runtime.supervisor import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    SOUND_SECONDS,
+    STOP_SECONDS,
+    BusyError,
+    NotStoppedError,
+    UnknownSourceError,
+    UnknownVersionError,
+)
+from tests.unit.runtime.rig import Rig, text
+
+
+@pytest.fixture
+def rig(tmp_path):
+    made = Rig(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def running(rig):
+    """One source that runs."""
+    rig.write()
+    rig.tick()
+    rig.children[0].runs(records=5, records_read=7)
+    return rig
+
+
+def test_a_source_is_starting_until_it_reports_and_then_running(rig):
+    rig.write()
+    rig.tick()
+    source = rig.source()
+    assert (source.status, source.child) == ("starting", rig.children[0])
+    rig.children[0].runs()
+    assert source.status == "running"
+    assert source.active.arguments == ["-m", "s3_source", "--config", str(rig.conf / "orders.toml")]
+
+
+def test_a_source_that_waits_as_a_standby_is_not_running(rig):
+    rig.write()
+    rig.tick()
+    rig.children[0].progress = Progress(state="standby")
+    assert rig.source().status == "starting"
+
+
+@pytest.mark.parametrize("code", [1, -9, -15, 70])
+def test_pauses_double_up_to_a_limit_and_begin_again_after_a_sound_run(running, code):
+    pauses = []
+    for _ in range(12):
+        child = running.children[-1]
+        child.code, child.error = code, "Iggy is away"
+        running.tick()
+        source = running.source()
+        assert (source.status, source.retries, source.last_error.message) == ("error", True, "Iggy is away")
+        before = len(running.children)
+        pause = 0.0
+        while len(running.children) == before:
+            running.tick(0.5)
+            pause += 0.5
+        pauses.append(pause)
+    assert pauses[:4] == [FIRST_PAUSE_SECONDS * 2**n for n in range(4)]
+    assert max(pauses) == pauses[-1] == LONGEST_PAUSE_SECONDS
+    assert running.source().restarts == 12
+    running.now += SOUND_SECONDS
+    running.children[-1].code = code
+    running.tick()
+    running.tick(FIRST_PAUSE_SECONDS)
+    assert len(running.children) == 14
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_configuration_and_person_wait_for_a_restart_or_a_change(running, code):
+    running.children[-1].code, running.children[-1].error = code, "no such bucket"
+    running.tick()
+    running.tick(1e6)
+    source = running.source()
+    assert (source.status, source.retries, source.errors) == ("error", False, 1)
+    assert source.last_error.message == "no such bucket"
+    assert len(running.children) == 1
+    running.supervisor.restart("orders")
+    running.tick()
+    assert (len(running.children), source.last_error) == (2, None)
+    running.children[-1].code = code
+    running.tick()
+    running.write(head='name = "Orders"\n')
+    running.look()
+    assert len(running.children) == 3
+
+
+def test_the_death_of_a_process_without_a_word_is_a_sentence(running):
+    running.children[0].code = -9
+    running.tick()
+    assert running.source().last_error.message == "pid 100 was killed by signal 9"
+
+
+def test_exit_code_0_by_itself_is_not_repeated(running):
+    running.children[0].code = 0
+    running.tick()
+    running.tick(1e6)
+    assert (running.source().status, len(running.children)) == ("stopped", 1)
+
+
+def test_one_that_does_not_stop_is_killed(running):
+    child = running.children[0]
+    child.obeys = False
+    running.supervisor.set_state("orders", "paused")
+    running.tick()
+    assert (running.source().status, child.asked) == ("stopping", 1)
+    running.tick(STOP_SECONDS - 1)
+    assert (child.asked, child.killed) == (1, False)
+    running.tick(1)
+    assert child.killed
+    running.tick()
+    assert (running.source().status, running.source().child) == ("stopped", None)
+
+
+@pytest.mark.parametrize("state", ["paused", "stopped"])
+def test_a_state_is_kept_over_the_end_of_the_worker(running, state):
+    running.supervisor.set_state("orders", state)
+    running.tick()
+    running.tick()
+    running.begin()
+    running.tick()
+    running.tick(1e6)
+    assert (running.source().status, running.source().kept_state, len(running.children)) == ("stopped", state, 1)
+    with pytest.raises(BusyError, match="resume it"):
+        running.supervisor.restart("orders")
+    running.supervisor.set_state("orders", "running")
+    running.tick()
+    assert len(running.children) == 2
+
+
+def test_a_state_that_cannot_be_kept_changes_nothing(running, monkeypatch):
+    def full(_name, _data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(running.state, "_write", full)
+    with pytest.raises(OSError, match="No space"):
+        running.supervisor.set_state("orders", "paused")
+    running.tick()
+    assert (running.source().kept_state, running.children[0].asked) == ("running", 0)
+
+
+def test_a_changed_file_stops_in_order_and_starts_the_new_configuration(running):
+    running.write(head="version = 3\n")
+    running.look()
+    assert running.children[0].asked == 1
+    running.tick()
+    assert running.children[1].configuration.version == 3
+    assert running.source().progress.records == 5  # counters go on
+
+
+def test_figures_of_all_processes_are_added_up(running):
+    running.children[0].code = 1
+    running.tick()
+    running.tick(FIRST_PAUSE_SECONDS)
+    running.children[1].runs(records=3, records_read=4, queue_records=2)
+    progress = running.source().progress
+    assert (progress.records, progress.records_read, progress.queue_records) == (8, 11, 2)
+
+
+def test_a_change_counts_when_two_looks_agree(running):
+    path = running.write(content="[sour")
+    running.tick(2)
+    path.write_text(text(head="version = 1\n"))
+    running.tick(2)
+    assert (running.source().last_error, running.children[0].asked) == (None, 0)
+    running.tick(2)
+    assert running.children[0].asked == 1
+
+
+def test_a_wrong_change_leaves_the_former_configuration_at_work(running):
+    running.write(content="[sour")
+    running.look()
+    source = running.source()
+    assert (source.status, running.children[0].asked) == ("running", 0)
+    assert "not valid TOML" in source.last_error.message
+    running.children[0].code = 1
+    running.tick()
+    running.tick(1e6)
+    assert (source.status, len(running.children)) == ("error", 1)
+    assert "not valid TOML" in source.last_error.message
+    running.write()
+    running.look()
+    assert (source.status, len(running.children)) == ("starting", 2)
+
+
+def test_a_removed_file_stops_its_source_and_a_file_that_returns_starts_it(running):
+    path = running.conf / "orders.toml"
+    content = path.read_text()
+    path.unlink()
+    running.look()
+    assert (running.children[0].asked, running.keys()) == (1, [])
+    with pytest.raises(UnknownSourceError):
+        running.source()
+    path.write_text(content)
+    running.look()
+    assert (running.keys(), len(running.children)) == (["orders"], 2)
+
+
+def test_a_folder_that_goes_away_ends_nothing(running, tmp_path):
+    running.conf.rename(tmp_path / "elsewhere")
+    running.look()
+    assert (running.keys(), running.children[0].asked) == (["orders"], 0)
+
+
+def test_disabled_in_its_file(rig):
+    rig.write(head="enabled = false\n")
+    rig.tick()
+    assert (rig.source().status, rig.children) == ("stopped", [])
+    with pytest.raises(BusyError, match="enabled = true"):
+        rig.supervisor.restart("orders")
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(rig):
+    rig.write()
+    rig.refuses = OSError(11, "Resource temporarily unavailable")
+    rig.tick()
+    assert rig.source().status == "error"
+    assert "temporarily unavailable" in rig.source().last_error.message
+    rig.refuses = None
+    rig.tick(10)
+    assert len(rig.children) == 1
+
+
+def test_the_end_of_the_worker_stops_all_and_waits(rig):
+    for name in ("a", "b"):
+        rig.write(name)
+    rig.tick()
+    rig.children[1].obeys = False
+    rig.supervisor.stop()
+    assert not rig.tick()
+    assert [child.asked for child in rig.children] == [1, 1]
+    assert not rig.tick()
+    rig.children[1].code = 0
+    assert rig.tick()
+    assert rig.supervisor.run() == 0
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, -9])
+def test_a_single_source_ends_the_program_with_its_exit_code(tmp_path, code):
+    rig = Rig(tmp_path, single=True)
+    rig.write()
+    rig.tick()
+    rig.children[0].code = code
+    assert rig.tick()
+    ended = rig.supervisor.run()
+    rig.close()
+    assert ended == (1 if code < 0 else code)
+
+
+def test_a_single_source_that_is_paused_keeps_the_program(tmp_path):
+    rig = Rig(tmp_path, single=True)
+    rig.write()
+    rig.tick()
+    rig.supervisor.set_state("orders", "paused")
+    rig.tick()
+    assert not rig.tick()
+    rig.supervisor.stop()
+    assert rig.tick()
+    assert rig.supervisor.run() == 0
+    rig.close()
+
+
+# ---- versions
+
+
+def stored(rig, name="orders", head=""):
+    made = rig.supervisor.add_version(name, lambda version: text(name, f"version = {version}\n{head}").encode())
+    return made.version
+
+
+def test_versions_count_up_and_one_is_active(running):
+    assert [stored(running), stored(running)] == [1, 2]
+    assert list(running.supervisor.versions("orders")) == [0, 1, 2]
+    running.supervisor.activate("orders", 2)
+    running.tick()
+    running.tick()
+    assert running.children[-1].configuration.version == 2
+    running.begin()
+    running.tick()
+    assert running.source().active.version == 2
+    running.supervisor.activate("orders", 0)
+    assert running.source().active.path == running.conf / "orders.toml"
+
+
+def test_a_wrong_or_unknown_version_is_not_activated(running):
+    running.supervisor.add_version("orders", lambda _version: b"[source]\n")
+    with pytest.raises(BusyError, match="missing"):
+        running.supervisor.activate("orders", 1)
+    with pytest.raises(UnknownVersionError):
+        running.supervisor.activate("orders", 7)
+    assert running.source().active.version == 0
+    running.tick()
+    assert running.children[0].asked == 0
+
+
+def test_deleting_the_active_version_returns_to_the_file(running):
+    stored(running)
+    running.supervisor.activate("orders", 1)
+    running.supervisor.remove_version("orders", None)
+    assert running.source().active.version == 0
+    assert list(running.supervisor.versions("orders")) == [0]
+    with pytest.raises(BusyError, match="is the file"):
+        running.supervisor.remove_version("orders", None)
+    with pytest.raises(UnknownVersionError):
+        running.supervisor.remove_version("orders", 1)
+
+
+def test_an_active_version_that_is_gone_is_an_error_and_not_silently_another(running):
+    stored(running)
+    running.supervisor.activate("orders", 1)
+    running.tick()
+    running.tick()
+    for path in running.state.versions("orders").values():
+        path.unlink()
+    running.begin()
+    running.tick()
+    source = running.source()
+    assert (source.status, len(running.children)) == ("error", 2)
+    assert "version 1 is active and cannot be read, it is gone" in source.last_error.message
+    with pytest.raises(BusyError, match="cannot be read"):
+        running.supervisor.restart("orders")
+    running.supervisor.activate("orders", 0)
+    running.tick()
+    assert len(running.children) == 3
+
+
+def test_a_changed_file_does_not_displace_an_activated_version(running):
+    stored(running)
+    running.supervisor.activate("orders", 1)
+    running.tick()
+    running.tick()
+    running.write(head='name = "Changed"\n')
+    running.look()
+    assert running.source().active.version == 1
+    assert len(running.children) == 2
+
+
+# ---- while it is stopped
+
+
+def test_offsets_are_changed_only_while_it_is_stopped_and_it_does_not_start_meanwhile(running):
+    with pytest.raises(NotStoppedError), running.supervisor.while_stopped("orders"):
+        pass
+    running.supervisor.set_state("orders", "paused")
+    running.tick()
+    running.tick()
+    with pytest.raises(NotStoppedError), running.supervisor.while_stopped("orders"):
+        pass
+    running.supervisor.set_state("orders", "stopped")
+    with running.supervisor.while_stopped("orders") as configuration:
+        assert configuration.source == "orders"
+        running.supervisor.set_state("orders", "running")
+        running.tick(1e6)
+        assert len(running.children) == 1
+        with pytest.raises(NotStoppedError), running.supervisor.while_stopped("orders"):
+            pass
+        running.supervisor.set_state("orders", "stopped")
+        with pytest.raises(BusyError, match="under way"), running.supervisor.while_stopped("orders"):
+            pass
+        running.supervisor.set_state("orders", "running")
+    running.tick()
+    assert len(running.children) == 2
