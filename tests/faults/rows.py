@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from tests.faults.chain import BrokenServerError, Chain, HungError, Tally
-from tests.faults.rows_kill import disk_full, kill_local, kill_server, kill_spark, kill_with_standby
+from tests.faults.rows_kill import disk_full, kill_local, kill_server, kill_spark, kill_with_standby, kill_worker
 from tests.faults.rows_proxy import both, iggy_proxy, store_proxy
 from tests.faults.rows_silence import kill_server_twice, silent_host
 from tests.faults.rows_simulator import run_histories
@@ -77,6 +77,13 @@ S3_ROWS = (
         title="`kill -9` of the source beside a standby, which goes on",
         rounds=30,
         chain=kill_with_standby,
+        length=10,
+    ),
+    Row(
+        name="worker",
+        title="`kill -9` of a worker or of its source, while its configuration changes",
+        rounds=30,
+        chain=kill_worker,
         length=10,
     ),
     Row(

@@ -15,6 +15,7 @@ SHORT = {
     "kill-local": 3,
     "kill-embedded": 3,
     "standby": 2,
+    "worker": 3,
     "iggy-proxy": 5,
     "store-proxy": 7,
     "both": 2,
