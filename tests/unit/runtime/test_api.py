@@ -240,6 +240,19 @@ def test_a_configuration_as_iggys_clients_send_it(orders):
     assert orders.ask("GET", "/sources/orders/configs/active")[1]["version"] == 0
 
 
+def test_transforms_are_stored_with_a_version_and_shown_in_their_order(orders):
+    transforms = [
+        {"type": "delete_fields", "fields": ["a"]},
+        {"type": "add_fields", "fields": [{"key": "b", "value": {"static": {"c": [1, "x", True]}}}]},
+    ]
+    sent = {"plugin_config": {**SECTIONS, "transforms": transforms}}
+    status, made = orders.ask("POST", "/sources/orders/configs", sent)
+    assert (status, made["plugin_config"]["transforms"]) == (200, transforms)
+    orders.ask("PUT", "/sources/orders/configs/active", {"version": 1})
+    _, shown = orders.ask("GET", "/sources/orders/transforms")
+    assert [{"type": one["type"], **one["config"]} for one in shown] == transforms
+
+
 @pytest.mark.parametrize(
     ("change", "status", "said"),
     [

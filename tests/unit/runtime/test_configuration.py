@@ -165,6 +165,13 @@ def test_no_secret_is_shown_wherever_it_stands(tmp_path):
     assert has_mask(found) == ["s3.secret_key", "s3.pasword", "iggy.url", spark, "nosection.x"]
 
 
+def test_a_file_with_transforms_runs_and_shows_them(tmp_path):
+    head = 'transforms = [{ type = "delete_fields", fields = ["secret_of_the_record"] }]\n'
+    found = made(tmp_path, text(head=head))
+    assert found.mistake == ""
+    assert transforms_of(shown(found)) == [{"type": "delete_fields", "config": {"fields": ["secret_of_the_record"]}}]
+
+
 def test_transforms_are_shown_as_they_are():
     transforms = [{"type": "add_fields", "fields": [{"key": "a", "value": {"static": 1}}]}, {"type": "filter"}]
     assert shown_mapping({"transforms": transforms}, {}) == {"transforms": transforms}
