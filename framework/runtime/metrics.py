@@ -48,7 +48,7 @@ def counters_of(source: ManagedSource) -> dict[str, int]:
     return {
         "messages_produced": progress.records_read,
         "messages_sent": progress.records,
-        "messages_filtered": getattr(progress, "records_filtered", 0),
+        "messages_filtered": progress.records_filtered,
         "errors": progress.skipped + progress.failed + source.errors,
     }
 

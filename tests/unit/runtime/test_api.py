@@ -114,7 +114,7 @@ def orders(rig):
 def two(rig):
     """Sources as the golden documents have them."""
     rig.write("clicks").write("orders", 'type = "source"\nversion = 4\nname = "Orders of the lake"\n').tick()
-    rig.children["orders"].runs(records_read=120, records=100, skipped=2, failed=1)
+    rig.children["orders"].runs(records_read=120, records=100, records_filtered=4, skipped=2, failed=1)
     rig.children["clicks"].code, rig.children["clicks"].error = 3, "no such bucket"
     rig.tick()
     with rig.worker.supervisor.source("clicks") as source:
@@ -199,7 +199,7 @@ def test_metrics_under_iggys_names_and_under_ours(two):
     assert found[("iggy_connectors_sources_total",)] == 2
     assert found[("iggy_connectors_sources_running",)] == 1
     labels = (("connector_key", "orders"), ("connector_type", "source"))
-    values = {"messages_produced": 120, "messages_sent": 100, "messages_filtered": 0, "errors": 3}
+    values = {"messages_produced": 120, "messages_sent": 100, "messages_filtered": 4, "errors": 3}
     for name, value in values.items():
         assert found[(f"iggy_connector_{name}_total", *labels)] == value
     assert found[("iggy_source_records_total", ("source", "orders"))] == 100
