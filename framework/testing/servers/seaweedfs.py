@@ -72,7 +72,7 @@ class SeaweedFs:
             FatalError: the package is missing, or the server ended or was not ready within 60 seconds.
         """
         binary = weed_binary()
-        home = Path(folder)
+        home = Path(folder).resolve()  # the server runs in it
         data = home / "data"
         data.mkdir(parents=True, exist_ok=True)
         identity = {
