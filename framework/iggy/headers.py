@@ -13,8 +13,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from framework.iggy.values import HeaderScalar
+from framework.model.header_kinds import HeaderNumber
 from framework.model.headers import MAX_VALUE_BYTES, HeaderValue
 from framework.model.objects import NativeObject
 from framework.model.splits import Split
@@ -50,7 +52,7 @@ def split_of(headers: Mapping[str, str]) -> Split | None:
 def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
     """Encode the header block of a message, to follow its payload.
 
-    Text becomes a string, bytes become raw, numbers have 64 bits.
+    Text becomes a string, bytes become raw, numbers have 64 bits unless a kind is given.
 
     An empty value gets no header (Iggy has no empty values), so a reader finds it missing. A value that
     is not valid Unicode (a lone surrogate, from a file's name) is stored raw.
@@ -59,16 +61,36 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
         ValueError: a name is empty, or longer than 255 bytes with its number; two headers have one name,
             because a piece of another value has it; or the block exceeds Iggy's limit.
     """
+    parts: list[bytes] = []
+    for name, value in headers.items():
+        raw, kind = _raw_and_kind(value)
+        if len(raw) > MAX_VALUE_BYTES:
+            return _encode_pieces(headers)
+        if raw:
+            parts += (_name_field(name), _field(kind, len(raw)), raw)
+    block = b"".join(parts)
+    if len(block) > MAX_HEADERS_BYTES:
+        raise ValueError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
+    return block
+
+
+@lru_cache(maxsize=1000)
+def _name_field(name: str) -> bytes:
+    raw = name.encode()
+    if not 1 <= len(raw) <= MAX_VALUE_BYTES:
+        raise ValueError(f"a header's name holds 1 to {MAX_VALUE_BYTES} bytes, not {len(raw)}")
+    return _field(_STRING, len(raw)) + raw
+
+
+def _encode_pieces(headers: Mapping[str, HeaderValue]) -> bytes:
+    """The header block when a value is longer than a header's."""
     block = bytearray()
     seen: set[str] = set()
     for name, value, kind in _pieces(headers):
-        raw_name = name.encode()
-        if not 1 <= len(raw_name) <= MAX_VALUE_BYTES:
-            raise ValueError(f"a header's name holds 1 to {MAX_VALUE_BYTES} bytes, not {len(raw_name)}")
         if name in seen:
             raise ValueError(f"header {name!r} stands twice: once by itself, once as a piece of a longer value")
         seen.add(name)
-        block += _field(_STRING, len(raw_name)) + raw_name + _field(kind, len(value)) + value
+        block += _name_field(name) + _field(kind, len(value)) + value
     if len(block) > MAX_HEADERS_BYTES:
         raise ValueError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
     return bytes(block)
@@ -158,6 +180,8 @@ def _raw_and_kind(value: HeaderValue) -> tuple[bytes, int]:
             return value.encode("utf-8", "surrogatepass"), _RAW
     if isinstance(value, bytes):
         return value, _RAW
+    if isinstance(value, HeaderNumber):
+        return value.data, value.kind
     if isinstance(value, bool):
         return (b"\x01" if value else b"\x00"), _BOOL
     kind = _FLOAT64 if isinstance(value, float) else _INT64 if value < 1 << 63 else _UINT64

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Literal
 
@@ -33,6 +33,7 @@ from framework.iggy.fallback import client_messages
 from framework.iggy.headers import encode_headers, merge_headers, provenance
 from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
+from framework.model.headers import HeaderValue
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.pipeline.producer import Producer
@@ -221,21 +222,20 @@ class IggyProducer(Producer):
 
     def _own_headers(self, batch: RecordBatch, of_object: bytes) -> list[bytes]:
         """The header block of each record that has headers of its own; they replace the object's of the same name."""
+        assert batch.headers is not None
         names = provenance(batch.native, split=batch.entry.split) if of_object else {}
-        known: dict[int, bytes] = {}  # records of one object often share a mapping
-        blocks = []
-        for own in batch.headers or ():
-            if not own:
-                blocks.append(of_object)
-                continue
-            block = known.get(id(own))
-            if block is None:
-                headers = merge_headers(names, own)
-                whole = len(headers) == len(names) + len(own)
-                block = of_object + encode_headers(own) if whole else encode_headers(headers)
-                known[id(own)] = block
-            blocks.append(block)
-        return blocks
+        # records of one object often share a mapping, so each mapping is encoded once
+        shared = dict(zip(map(id, batch.headers), batch.headers, strict=True))
+        blocks = {key: self._own_block(own, of_object, names) if own else of_object for key, own in shared.items()}
+        return list(map(blocks.__getitem__, map(id, batch.headers)))
+
+    @staticmethod
+    def _own_block(own: Mapping[str, HeaderValue], of_object: bytes, names: Mapping[str, str]) -> bytes:
+        if not names:
+            return encode_headers(own)
+        headers = merge_headers(names, own)
+        whole = len(headers) == len(names) + len(own)
+        return of_object + encode_headers(own) if whole else encode_headers(headers)
 
     def _encode(
         self, topic_partition: TopicPartition, segments: list[wire.Segment], sent_us: int

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-HeaderValue = str | bytes | bool | int | float
-"""The value of a header: text, raw bytes, a truth value, a 64-bit number."""
+from framework.model.header_kinds import HeaderNumber
+
+HeaderValue = str | bytes | bool | int | float | HeaderNumber
+"""The value of a header: text, raw bytes, a truth value, a 64-bit number, a number of a certain kind."""
 
 MAX_NAME_BYTES = 255
 MAX_VALUE_BYTES = 255
@@ -25,6 +27,8 @@ _MAX_PIECE_DIGITS = 4
 
 def headers_error(headers: Mapping[str, HeaderValue]) -> str | None:
     """Return the reason why Iggy cannot store these headers; None when it can."""
+    if len(headers) <= _FEW and all(map(_is_short, headers, headers.values())):
+        return None
     total = 0
     for name, value in headers.items():
         size, reason = _size_of(name, value)
@@ -42,6 +46,20 @@ def headers_error(headers: Mapping[str, HeaderValue]) -> str | None:
     return None
 
 
+_FEW = 100
+_SHORT = 60
+"""Characters of a text that is within every limit, whatever they are."""
+
+
+def _is_short(name: object, value: object) -> bool:
+    """Whether a header needs no closer look."""
+    if type(name) is not str or not (0 < len(name) <= _SHORT and name.isascii()):
+        return False
+    if isinstance(value, str):
+        return len(value) <= _SHORT
+    return isinstance(value, (bool, float)) or (type(value) is int and 0 <= value < 1 << 63)
+
+
 def _size_of(name: object, value: object) -> tuple[int, str | None]:
     """Return the bytes that a header takes at most, or the reason why it cannot be stored."""
     if not isinstance(name, str):
@@ -54,6 +72,8 @@ def _size_of(name: object, value: object) -> tuple[int, str | None]:
         length = len(value) * 4 if len(value) > MAX_VALUE_BYTES // 4 else len(value.encode("utf-8", "surrogatepass"))
     elif isinstance(value, bytes):
         length = len(value)
+    elif isinstance(value, HeaderNumber):
+        length = len(value.data)
     elif isinstance(value, bool | float):
         length = 8
     elif isinstance(value, int):

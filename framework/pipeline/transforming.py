@@ -16,7 +16,7 @@ from framework.errors import RecordTransformError, SkippableError, SourceError, 
 from framework.model.batches import SkippedRecord
 from framework.model.headers import headers_error
 from framework.model.message_ids import entry_hash64
-from framework.model.payloads import PayloadColumn
+from framework.model.payloads import PayloadColumn, longest
 from framework.transform import Transform, TransformBatch, TransformContext
 from framework.transformer import MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES
 
@@ -242,26 +242,32 @@ def _joined(parts: Sequence[TransformBatch], bad: tuple[SkippedRecord, ...]) -> 
     )
 
 
+def _sizes_fit(payloads: Sequence[bytes]) -> bool:
+    if isinstance(payloads, PayloadColumn):
+        sizes = payloads.sizes
+        return bool(((sizes > 0) & (sizes <= MAX_MESSAGE_BYTES)).all())
+    return all(payloads) and longest(payloads) <= MAX_MESSAGE_BYTES
+
+
 def _within_limits(batch: TransformBatch, *, changed: bool) -> TransformBatch:
     """Reject the records that Iggy cannot store."""
     reasons: dict[int, str] = {}
-    if changed:
-        sizes = batch.payloads.sizes.tolist() if isinstance(batch.payloads, PayloadColumn) else map(len, batch.payloads)
-        for place, size in enumerate(sizes):
+    if changed and not _sizes_fit(batch.payloads):
+        for place, size in enumerate(map(len, batch.payloads)):
             if not 0 < size <= MAX_MESSAGE_BYTES:
                 reasons[place] = (
                     f"it has {size:,} bytes after the transforms, Iggy stores at most {MAX_MESSAGE_BYTES:,}"
                     if size
                     else "it is empty after the transforms, and Iggy stores no empty messages"
                 )
-    last = None
-    for place, headers in enumerate(batch.headers or ()):
-        if headers is not None and headers is not last:
-            reason = headers_error(headers)
-            if reason is None:
-                last = headers
-            else:
-                reasons.setdefault(place, reason)
+    if batch.headers is not None:
+        # records often share a mapping, so each mapping is checked once
+        shared = dict(zip(map(id, batch.headers), batch.headers, strict=True))
+        wrong = {key: reason for key, headers in shared.items() if headers and (reason := headers_error(headers))}
+        if wrong:
+            for place, headers in enumerate(batch.headers):
+                if id(headers) in wrong:
+                    reasons.setdefault(place, wrong[id(headers)])
     if batch.timestamps_us is not None:
         for place in (batch.timestamps_us < 0).nonzero()[0].tolist():
             reasons.setdefault(place, "its origin timestamp is before 1970")
