@@ -11,6 +11,7 @@ this list to its top:
     model/         values: objects, batches, positions, splits, key ranges, message ids
     transformer    contract: bytes of an object -> records; the formats themselves are in `transformers`
     transform      contract: records -> records as they are sent; the built-in ones are in `transforms`
+    envelopes/     archived records -> records as they are sent: what sinks write around a message
     store          contract: a bucket's pages, and ranged streams of an object
     storage/       access to a store: retries, resuming streams, checks; `storage/listing`: parallel listing
     config/        the typed configuration: sections, options, substitution, templates, formats by name

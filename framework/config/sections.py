@@ -24,6 +24,8 @@ from framework.config.iggy_address import TRANSPORTS, IggyAddress, Login, Tls, i
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option, sections_of
 from framework.config.transforms import TransformConfig, order_errors
+from framework.envelopes.layout import HEADER_ENCODINGS, PAYLOAD_ENCODINGS, TIME_UNITS
+from framework.envelopes.options import ENVELOPES, EnvelopeOptions
 from framework.errors import ConfigError
 from framework.transformer import (
     COMPRESSIONS,
@@ -204,6 +206,56 @@ class InputSection:
         doc="`csv`: one ASCII character around a field that holds a delimiter or a line break; doubled inside. "
         "Empty: no quoting.",
     )
+    envelope: str | None = option(
+        None,
+        choices=ENVELOPES,
+        doc="How a topic was archived: its payloads, headers and times come back without the envelope. "
+        '`"iggy-s3-sink"`: by the S3 sink of Iggy\'s connector runtime. `"aiven"`: by Aiven\'s sinks for S3 and GCS. '
+        '`"confluent"`: by Confluent\'s S3 sink, or any that writes the value alone. `"custom"`: see `envelope_fields`. '
+        "Absent: records are sent as they are.",
+    )
+    envelope_payload: str | None = option(
+        None,
+        choices=PAYLOAD_ENCODINGS,
+        doc='How payloads are archived. `"json"`: as JSON, restored byte for byte. `"text"`, `"base64"`: as a string. '
+        '`"raw"`: as Iggy\'s sink archives a stream with the schema `raw`, JSON where the bytes are JSON and base64 else. '
+        'Absent: `"json"`; `"base64"` for `envelope_columns`.',
+    )
+    envelope_fields: Mapping[str, str] = option(
+        attrs.Factory(dict),
+        doc='`envelope = "custom"`: the names of the members that hold `payload`, `headers`, `timestamp`, `topic`, '
+        "`partition` and `key`. Only `payload` is required.",
+    )
+    envelope_columns: tuple[str, ...] = option(
+        (),
+        doc='The fields of rows of CSV, in order, with `format = "csv"` and `csv_header = false`: for Aiven\'s sink the '
+        "list of its `format.output.fields`.",
+    )
+    envelope_headers: str = option(
+        "text",
+        choices=HEADER_ENCODINGS,
+        doc="What the strings of archived headers hold: their text, or base64 of their bytes. Bytes that are not UTF-8 "
+        "become a raw header.",
+    )
+    envelope_header_kinds: Mapping[str, str] = option(
+        attrs.Factory(dict),
+        doc='Kinds of headers by name: `attempt = "uint32"`. `raw`, `string`, `int8` to `int128`, `uint8` to `uint128`, '
+        "`float32`, `float64`. Other numbers become 64 bits wide, since JSON does not keep the width.",
+    )
+    envelope_key_header: str | None = option(
+        None, minimum=1, doc="Name of the header that receives the archived key. Absent: keys are not restored."
+    )
+    envelope_timestamp_unit: str = option(
+        "milliseconds",
+        choices=tuple(TIME_UNITS),
+        doc='`envelope = "custom"`: unit of a `timestamp` that is a number. Text is RFC 3339.',
+    )
+    envelope_mismatch: str = option(
+        "bad_record",
+        choices=("bad_record", "ignore"),
+        doc="A record that was archived from another topic or partition than `{{topic}}` and `{{partition}}` of its "
+        "object's name say: it is a bad record, or it goes where its object goes.",
+    )
     prefetch_objects: int = option(
         256,
         minimum=1,
@@ -229,9 +281,39 @@ class InputSection:
         4 * _MIB, minimum=1, unit="bytes", doc="Maximum number of bytes that wait to be sent (or one longer record)."
     )
 
+    def envelope_options(self) -> EnvelopeOptions | None:
+        """Return how the records were archived; None when they are sent as they are."""
+        if self.envelope is None:
+            return None
+        return EnvelopeOptions(
+            envelope=self.envelope,
+            payload=self.envelope_payload,
+            fields=self.envelope_fields,
+            columns=self.envelope_columns,
+            headers=self.envelope_headers,
+            header_kinds=self.envelope_header_kinds,
+            key_header=self.envelope_key_header,
+            timestamp_unit=self.envelope_timestamp_unit,
+            check_origin=self.envelope_mismatch == "bad_record",
+        )
+
+    def _envelope_errors(self) -> Iterator[str]:
+        options = self.envelope_options()
+        if options is not None:
+            yield from options.validate_options()
+        else:
+            for name in ("payload", "fields", "columns", "header_kinds", "key_header"):
+                if getattr(self, f"envelope_{name}"):
+                    yield f"envelope_{name}: has no effect without envelope"
+        if self.envelope_columns and (self.format != "csv" or self.csv_header):
+            yield 'envelope_columns: needs format = "csv" and csv_header = false'
+
     def options(self) -> InputOptions:
         """Return the options that a transformer is created from."""
-        return InputOptions(**{field.name: getattr(self, field.name) for field in attrs.fields(InputOptions)})
+        options = InputOptions(**{field.name: getattr(self, field.name) for field in attrs.fields(InputOptions)})
+        envelope = self.envelope_options()
+        # an envelope parses each record, so the format need not
+        return attrs.evolve(options, validate=False) if envelope is not None and envelope.parses_records else options
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an unknown format, and for options that contradict each other."""
@@ -244,6 +326,7 @@ class InputSection:
             yield f"split_size: objects of {self.format} can only be read whole; leave it out"
         if self.split_size is not None and self.compression not in {"none", "auto"}:
             yield f"split_size: an object in {self.compression} can only be read from its beginning; leave split_size out"
+        yield from self._envelope_errors()
         yield from (mistake.removeprefix("input.") for mistake in self.options().validate_options())
 
 
@@ -477,6 +560,13 @@ class DiscoverySection:
         doc="Look up finished objects again, with one request each, whenever the list is read and does not "
         "state their size, ETag and last-modified time. Otherwise finished objects are not read again, "
         "even if they were overwritten since.",
+    )
+    order: str = option(
+        "listing",
+        choices=("listing", "start_offset"),
+        doc='Order in which the objects of a listing are read. `"listing"`: as the store lists them. `"start_offset"`: by '
+        "`{{start_offset}}` of the template, so that the objects of an archived partition follow each other; all new objects "
+        "of a listing wait in memory, some three kilobytes each, until it is complete.",
     )
     poll_interval: Seconds = option(
         5.0,
@@ -831,6 +921,7 @@ class SourceCommonConfig:
                 '[input] split_size: splits go to several partitions, but [naming] distribution = "partition" puts each object '
                 "in the partition that its key names; leave one of the two out"
             )
+        yield from self._order_errors()
         yield from self._name_errors()
         yield from order_errors(self.transforms)
         if topic == self.offsets_topic:
@@ -849,6 +940,17 @@ class SourceCommonConfig:
                 f"[runner] tasks_max = {tasks}: must not be more than [iggy] partitions "
                 f"({self.iggy.partitions}), since a partition belongs to one task"
             )
+
+    def _order_errors(self) -> Iterator[str]:
+        """Yield errors for an order that cannot be kept."""
+        if self.discovery.order != "start_offset":
+            return
+        if "start_offset" not in (self.naming.template or ""):
+            yield '[discovery] order = "start_offset": needs {{start_offset}} in [naming] template'
+        if self.discovery.mode != "list":
+            yield f'[discovery] order = "start_offset": has no effect with mode = "{self.discovery.mode}"; set mode = "list"'
+        if self.runner.engine != "local":
+            yield '[discovery] order = "start_offset": needs [runner] engine = "local", which lists in one process'
 
     def _name_errors(self) -> Iterator[str]:
         """Yield errors for topic names that Iggy rejects, and for named topics that keys cannot or must not use."""

@@ -11,6 +11,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import chain
+from operator import itemgetter
 from typing import Protocol
 
 import attrs
@@ -143,6 +145,9 @@ class Selection(Protocol):
         """Return reason -> objects filtered in this listing."""
 
 
+SortKey = tuple[str | int, ...]
+"""The place of an object among the others of its listing."""
+
 _NOTHING: Iterator[Assignment] = iter(())
 
 
@@ -160,6 +165,8 @@ class ListingFeed(ObjectFeed):
     An object is assigned if it has no position, or a position of another version. So is one with an unfinished position
     that the reader does not hold. A finished object is never read again; it only appears in the listing. An object is
     split when its version begins; the splits are assigned one by one, and the split size is kept in its position.
+
+    With `order` the objects of a listing are assigned in that order, once the listing is complete: they all wait in memory.
     """
 
     def __init__(
@@ -175,6 +182,7 @@ class ListingFeed(ObjectFeed):
         start_entry: Callable[[NativeObject, TopicPartition, str], OffsetManagerEntry] = OffsetManagerEntry.start,
         key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
         split_policy: SplitPolicy | None = None,
+        order: Callable[[NativeObject], SortKey] | None = None,
         rest_seconds: Callable[[float], float] = _rest_seconds,
         idle_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -190,6 +198,8 @@ class ListingFeed(ObjectFeed):
         self._start_entry = start_entry
         self._key_of = key_of
         self._split_policy = split_policy or SplitPolicy()
+        self._order = order
+        self._ordered: dict[OffsetManagerKey, tuple[SortKey, Iterator[Assignment]]] = {}
         self._rest_seconds = rest_seconds
         self._idle_seconds = idle_seconds
         self._idle_before = 0.0
@@ -228,12 +238,24 @@ class ListingFeed(ObjectFeed):
                 self._current = None  # incomplete: the next `take` starts another
                 raise
             self._listing_seconds += self._clock() - began
+            if native is None and self._ordered:
+                self._decided = self._in_order()
+                continue
             if native is None:
                 self._end_listing()
                 return None
             self.counts.listed += 1
             self._decided = self._decide(native)
+            if self._order is not None and self._decided is not _NOTHING:
+                # a listing may show an object twice, also with another version: the last one counts
+                self._ordered[self._key_of(native)] = self._order(native), self._decided
+                self._decided = _NOTHING
         return None
+
+    def _in_order(self) -> Iterator[Assignment]:
+        """Return the waiting objects of a complete listing, in order. Each is assigned when it is taken."""
+        waiting, self._ordered = self._ordered, {}
+        return chain.from_iterable(assignments for _, assignments in sorted(waiting.values(), key=itemgetter(0)))
 
     def _begin_listing(self) -> bool:
         if self._finished or self._stopped or self._clock() < self._due:
@@ -254,6 +276,7 @@ class ListingFeed(ObjectFeed):
         )
         self._selection.begin_listing()
         self._unfit = {}
+        self._ordered = {}
         self._current = iter(self._listing())
         return True
 

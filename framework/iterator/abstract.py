@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import Self, override
 
+from framework.config.envelope import make_envelope
+from framework.config.key_template import NOTHING_NAMED
 from framework.config.transforms import make_transforms
-from framework.discovery.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed
+from framework.discovery.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed, SortKey
 from framework.discovery.filters import RoutedSelection, Selector, selected_objects, selection_digest
 from framework.discovery.incremental import IncrementalFeed, IncrementalListing
 from framework.discovery.key_list.feed import KeyListFeed
@@ -80,7 +82,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.transformer = transformer
         self.offsets = offsets if offsets is not None else OffsetManager()
         self.statistics = TaskStatistics()
-        transforms = make_transforms(config.transforms)
+        transforms = [*make_envelope(config), *make_transforms(config.transforms)]
         self.transforms = TransformChain(transforms) if transforms else None
         self._numbering_options = canonical_options(transformer.numbering_options())
         self._skip_limits = SkipLimits(
@@ -188,6 +190,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             once=self._once,
             start_entry=self.create_offset_manager_entry,
             key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
+            order=self._listing_order(),
             split_policy=SplitPolicy(
                 split_size=self.config.input.split_size or 0,
                 partitions=self.config.iggy.partitions,
@@ -198,6 +201,18 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.offsets.select(selected_objects(self.config, self.bucket, self.prefixes, address=self.address))
         self.offsets.tracker.open(None if math.isinf(window) or named is not None else int(window * 1000))
         return feed
+
+    def _listing_order(self) -> Callable[[NativeObject], SortKey] | None:
+        """Return the place of an object by the start offset in its key; None to keep the order of the listing."""
+        template = self.config.naming.parsed()
+        if self.config.discovery.order != "start_offset" or template is None:
+            return None
+
+        def place(native: NativeObject) -> SortKey:
+            match = template.match(native.key) or NOTHING_NAMED
+            return match.start_offset or 0, native.key
+
+        return place
 
     def _create_incremental(self) -> IncrementalListing | None:
         """Make the listing of discovery mode `incremental`; None in other modes, and with `once`: it lists everything."""

@@ -794,3 +794,49 @@ def test_waiting_for_a_handed_feed_ends_at_once_when_the_task_was_stopped_alread
 
 
 # ---- order
+
+
+def by_number(native):
+    return int(native.key.rpartition("-")[2]), native.key
+
+
+def test_with_an_order_the_objects_of_a_listing_come_in_it_however_they_were_listed():
+    rig = Rig(native("t-10"), native("t-2"), native("-t-1"), native("t-1"), native("u-1"), order=by_number)
+    assert rig.keys() == ["t-1", "u-1", "t-2", "t-10"]
+    assert (rig.feed.counts.listings, rig.feed.counts.listed, rig.feed.counts.total_chosen) == (1, 5, 4)
+    assert rig.next_pass() == []
+
+
+def test_with_an_order_a_listing_that_breaks_off_gives_nothing_and_the_next_gives_all():
+    rig = Rig(native("t-10"), StoreUnavailableError("away"), native("t-2"), order=by_number)
+    with pytest.raises(StoreUnavailableError):
+        rig.feed.take()
+    rig.objects.pop(1)
+    assert rig.keys() == ["t-2", "t-10"]
+
+
+def test_with_an_order_only_what_was_taken_is_in_the_readers_hands():
+    rig = Rig(native("t-10"), native("t-2"), order=by_number, once=True)
+    first = rig.feed.take()
+    assert first.native.key == "t-2"
+    rig.done(native("t-2"))
+    rig.feed.stop()
+    again = Rig(native("t-10"), native("t-2"), order=by_number, offsets=rig.offsets)
+    assert again.keys() == ["t-10"]
+
+
+def test_with_an_order_a_released_object_comes_in_the_next_listing():
+    rig = Rig(native("t-10"), native("t-2"), order=by_number)
+    taken = rig.take_all()
+    rig.feed.release(taken[0])
+    assert rig.next_pass() == ["t-2"]
+
+
+def test_with_an_order_an_object_that_a_listing_shows_twice_is_handed_out_once():
+    rig = Rig(native("t-2"), native("t-10"), native("t-2"), order=by_number)
+    assert rig.keys() == ["t-2", "t-10"]
+
+
+def test_with_an_order_the_version_that_a_listing_showed_last_is_handed_out():
+    rig = Rig(native("t-2", "v1"), native("t-10"), native("t-2", "v2"), order=by_number)
+    assert [(taken.native.key, taken.entry.version) for taken in rig.take_all()] == [("t-2", "v2"), ("t-10", "v1")]

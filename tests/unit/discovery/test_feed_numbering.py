@@ -158,6 +158,20 @@ def test_every_option_of_the_section_is_a_reading_option_or_decides_in_another_w
         "prefetch_bytes": "speed",
         "queue_records": "speed",
         "queue_bytes": "speed",
+        **dict.fromkeys(
+            (
+                "envelope",
+                "envelope_payload",
+                "envelope_fields",
+                "envelope_columns",
+                "envelope_headers",
+                "envelope_header_kinds",
+                "envelope_key_header",
+                "envelope_timestamp_unit",
+                "envelope_mismatch",
+            ),
+            "the first transform: a record keeps the number of its format",
+        ),
     }
     names = {field.name for field in attrs.fields(InputSection)}
     assert names - set(CHANGES) == set(elsewhere) & names

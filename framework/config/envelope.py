@@ -1,0 +1,35 @@
+"""The envelope of a configuration, as the first transform of its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from framework.envelopes.origin import Origin
+
+if TYPE_CHECKING:
+    from framework.config.key_template import NameTemplate
+    from framework.config.sections import SourceCommonConfig
+    from framework.transform import Transform
+
+
+def make_envelope(config: SourceCommonConfig) -> Sequence[tuple[Transform, str]]:
+    """Return the transform of `[input] envelope` with its place in the configuration; nothing without one."""
+    options = config.input.envelope_options()
+    if options is None:
+        return []
+    from framework.envelopes.transform import EnvelopeTransform  # noqa: PLC0415 - loaded when used
+
+    return [(EnvelopeTransform(options, origin_by(config.naming.parsed())), f"envelope {options.envelope}")]
+
+
+def origin_by(template: NameTemplate | None) -> Callable[[str], Origin]:
+    """Return the function that reads from a key of which topic and partition its records were archived."""
+    if template is None:
+        return lambda _key: Origin()
+
+    def origin(key: str) -> Origin:
+        match = template.match(key)
+        return Origin() if match is None else Origin(topic=match.topic, partition=match.partition)
+
+    return origin

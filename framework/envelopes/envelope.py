@@ -1,0 +1,244 @@
+"""A batch of archived records -> payloads, headers and times.
+
+One call of JSON's parser reads a block of lines, and takes each payload's bytes as they are. Only when something in a batch is
+wrong, each record is read alone, so that the wrong ones are known.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, check_text, payload_maker
+from framework.envelopes.headers import HeaderDecoder, HeaderError
+from framework.envelopes.layout import Layout
+from framework.envelopes.origin import Origin
+from framework.model.headers import HeaderValue
+from framework.model.objects import length_only
+from framework.model.payloads import PayloadColumn
+
+Headers = Mapping[str, HeaderValue]
+
+_OPEN, _CLOSE = b"{}"
+_OTHER_CHARACTER = re.compile(r"[^A-Za-z0-9._-]")
+
+
+class _RecordError(ValueError):
+    """A record is bad for another reason. The text is the end of a sentence about it, without its content."""
+
+
+_WRONG = (msgspec.DecodeError, HeaderError, TimeError, _RecordError, UnicodeError, RecursionError)
+
+
+@attrs.frozen(kw_only=True, slots=True, eq=False)
+class Restored:
+    """The good records of a batch, and the bad ones.
+
+    Attributes:
+        payloads: of the good records, in order.
+        headers: headers of each; None when none has any.
+        timestamps_us: microseconds since 1970 of each, 0 without a time; None when none has a time.
+        wrong: place in the batch, counted from 0 -> why that record is bad.
+    """
+
+    payloads: Sequence[bytes] = attrs.field(repr=length_only)
+    headers: Sequence[Headers | None] | None = attrs.field(default=None, repr=False)
+    timestamps_us: NDArray[np.int64] | None = attrs.field(default=None, repr=False)
+    wrong: Mapping[int, str] = attrs.field(factory=dict)
+
+
+class Envelope:
+    """Archived records of one form. Not thread-safe: it keeps the headers and times that it has read.
+
+    Args:
+        layout: the form.
+        check_origin: whether a record of another topic or partition than its object's is bad.
+    """
+
+    def __init__(self, layout: Layout, *, check_origin: bool = True) -> None:
+        self._layout = layout
+        self._check_origin = check_origin
+        self._parts = layout.named_fields()
+        self._objects = layout.payload is not None and not layout.columns
+        self._decoder = msgspec.json.Decoder(_record_type(layout))
+        self._make_payload = payload_maker(layout.payload_encoding)
+        self._times = TimeReader(layout.time_unit)
+        self._headers = _KnownHeaders(HeaderDecoder(layout.header_encoding, layout.header_kinds))
+
+    def restore(self, records: Sequence[bytes], origin: Origin) -> Restored:
+        """Return the records without their envelopes. A record's result does not depend on the records around it.
+
+        Args:
+            records: archived records of one object.
+            origin: what the object's key says of them.
+        """
+        if not self._layout.is_parsed:
+            return Restored(payloads=records)
+        try:
+            return self._restore(records, origin)
+        except _WRONG:
+            return self._one_by_one(records, origin)
+
+    def _one_by_one(self, records: Sequence[bytes], origin: Origin) -> Restored:
+        good, wrong = [], {}
+        for place, record in enumerate(records):
+            try:
+                good.append(self._restore([record], origin))
+            except _WRONG as error:
+                wrong[place] = _reason(error)
+        return Restored(
+            payloads=[payload for found in good for payload in found.payloads],
+            headers=[found.headers[0] if found.headers else None for found in good]
+            if any(found.headers for found in good)
+            else None,
+            timestamps_us=np.array(
+                [0 if found.timestamps_us is None else found.timestamps_us[0] for found in good], np.int64
+            )
+            if any(found.timestamps_us is not None for found in good)
+            else None,
+            wrong=wrong,
+        )
+
+    def _restore(self, records: Sequence[bytes], origin: Origin) -> Restored:
+        """Restore records that are all good.
+
+        Raises:
+            DecodeError, HeaderError, TimeError, _RecordError: one of them is not.
+        """
+        rows = self._rows(records)
+        if self._check_origin:
+            self._check(rows, origin)
+        return Restored(
+            payloads=self._payloads(rows, records),
+            headers=self._headers_of(rows) if "headers" in self._parts or "key" in self._parts else None,
+            timestamps_us=self._times_of(rows) if "timestamp" in self._parts else None,
+        )
+
+    def _rows(self, records: Sequence[bytes]) -> list[Any]:
+        if self._objects and isinstance(records, PayloadColumn) and _all_braced(records):
+            # Exact, since no value crosses a line's end: see transformers/jsonl.py.
+            rows = self._decoder.decode_lines(records.data)
+            if len(rows) == len(records):
+                check_text(records.data)
+                return rows
+        for record in records:
+            check_text(record)
+        return list(map(self._decoder.decode, records))
+
+    def _payloads(self, rows: list[Any], records: Sequence[bytes]) -> Sequence[bytes]:
+        fields = rows if self._layout.payload is None else [row.payload for row in rows]
+        if self._layout.payload_encoding == "json" and isinstance(records, PayloadColumn):
+            return PayloadColumn(b"\n".join([*fields, b""]))  # a part of a line has no line feed
+        payloads = list(map(self._make_payload, fields))
+        if not all(payloads):
+            raise _RecordError("has an empty payload, and Iggy stores no empty messages")
+        return payloads
+
+    def _times_of(self, rows: list[Any]) -> NDArray[np.int64] | None:
+        made = np.fromiter((self._times[row.timestamp] for row in rows), np.int64, len(rows))
+        return made if made.any() else None
+
+    def _headers_of(self, rows: list[Any]) -> list[Headers | None] | None:
+        known = self._headers
+        found: list[Headers | None] = [None] * len(rows)
+        if "headers" in self._parts:
+            texts = [row.headers for row in rows]
+            if any(texts):
+                found = [None if text is None else known[bytes(text)] for text in texts]
+        if "key" in self._parts:
+            found = [
+                headers if row.key is None else self._with_key(headers, bytes(row.key))
+                for headers, row in zip(found, rows, strict=True)
+            ]
+        return found if any(found) else None
+
+    def _with_key(self, headers: Headers | None, key: bytes) -> Headers | None:
+        name = self._layout.key_header
+        assert name is not None
+        field = self._headers.decoder.key(name, key)
+        if field is None:
+            return headers
+        return {**(headers or {}), name: field}
+
+    def _check(self, rows: list[Any], origin: Origin) -> None:
+        """Check that the records are of their object's topic and partition, as far as both are known."""
+        if origin.partition is not None and "partition" in self._parts:
+            for partition in {row.partition for row in rows} - {None, origin.partition}:
+                raise _RecordError(
+                    f"was archived from partition {partition}, and the name of its object says {origin.partition}; "
+                    'set [input] envelope_mismatch = "ignore" to restore it where its object goes'
+                )
+        if origin.topic is not None and "topic" in self._parts:
+            for topic in {row.topic for row in rows} - {None, origin.topic}:
+                if _OTHER_CHARACTER.sub("_", topic) != origin.topic:  # sinks replace what keys should not have
+                    raise _RecordError(
+                        "was archived from another topic than the name of its object says; "
+                        'set [input] envelope_mismatch = "ignore" to restore it where its object goes'
+                    )
+
+
+class _KnownHeaders(dict[bytes, Headers | None]):
+    """JSON text of headers -> headers. Keeps those that it has read: many records share them."""
+
+    MAX_KEPT = 10_000
+    MAX_KEPT_BYTES = 500
+
+    def __init__(self, decoder: HeaderDecoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+
+    def __missing__(self, text: bytes) -> Headers | None:
+        if len(self) >= self.MAX_KEPT:
+            self.clear()
+        made = self.decoder.decode(text) or None
+        if len(text) <= self.MAX_KEPT_BYTES:
+            self[text] = made
+        return made
+
+
+def _all_braced(records: PayloadColumn) -> bool:
+    return bool((records.first_bytes == _OPEN).all() and (records.last_bytes == _CLOSE).all())
+
+
+def _record_type(layout: Layout) -> Any:
+    """Return the type to which JSON's parser converts a record."""
+    payload_type = FIELD_TYPES[layout.payload_encoding]
+    if layout.payload is None:
+        return payload_type
+    types: dict[str, tuple[Any, ...]] = {
+        "payload": (payload_type,),
+        "headers": (msgspec.Raw, None),
+        "timestamp": (str | int | float | None, None),
+        "topic": (str | None, None),
+        "partition": (int | None, None),
+        "key": (msgspec.Raw, None),
+    }
+    parts = {name: part for part, name in layout.named_fields().items()}
+    if layout.columns:
+        members = [
+            (parts[name], types[parts[name]][0]) if name in parts else (f"column_{number}", msgspec.Raw)
+            for number, name in enumerate(layout.columns)
+        ]
+        return msgspec.defstruct("ArchivedRow", members, array_like=True, gc=False)
+    return msgspec.defstruct(
+        "ArchivedRecord",
+        [(part, *types[part]) for part in parts.values()],
+        rename={part: name for name, part in parts.items()},
+        kw_only=True,
+        gc=False,
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, (HeaderError, TimeError, _RecordError)):
+        return f"the record {error}"
+    if isinstance(error, msgspec.DecodeError):
+        return f"the record is not in its envelope: {error}"  # msgspec names types and places, no values
+    why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is not UTF-8"
+    return f"the record is not in its envelope: {why}"
