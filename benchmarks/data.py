@@ -16,6 +16,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -27,7 +28,14 @@ BUCKET = "bench"
 PART_BYTES = 16 << 20
 READABLE_SECONDS = 60.0
 FORMATS = ("jsonl", "avro", "csv", "parquet")
-SUFFIX = {"jsonl": "jsonl", "avro": "avro", "csv": "csv", "parquet": "parquet"}
+SUFFIX = {
+    "jsonl": "jsonl",
+    "avro": "avro",
+    "csv": "csv",
+    "parquet": "parquet",
+    "archive": "jsonl",
+    "archive-headers": "jsonl",
+}
 NAMES = ("object", "n", "id", "user", "amount", "ok", "city", "pad")
 AVRO_TYPES = ("long", "long", "long", "string", "double", "boolean", "string", "string")
 CITIES = ("Amsterdam", "Berlin", "København", "Lisboa", "Wien")
@@ -122,7 +130,32 @@ def _parquet(content: Iterable[dict[str, Any]]) -> bytes:
     return out.getvalue()
 
 
-_ENCODERS = {"jsonl": _jsonl, "csv": _csv, "avro": _avro, "parquet": _parquet}
+def _archive(content: Iterable[dict[str, Any]], *, headers: bool = False) -> bytes:
+    """Lines as Iggy's S3 sink writes them, with messages of about `LINE_BYTES`."""
+    lines = []
+    for row in content:
+        n = row["n"]
+        line: dict[str, Any] = {
+            "offset": n,
+            "timestamp": f"2026-03-16T14:{n // 60 % 60:02}:{n % 60:02}Z",
+            "stream": "src",
+            "topic": "events",
+            "partition_id": 0,
+        }
+        if headers:
+            line["headers"] = {"attempt": n % 3, "trace": f"trace-{n % 100}"}
+        lines.append(json.dumps({**line, "payload": row}, separators=(",", ":"), ensure_ascii=False))
+    return "\n".join([*lines, ""]).encode()
+
+
+_ENCODERS = {
+    "jsonl": _jsonl,
+    "csv": _csv,
+    "avro": _avro,
+    "parquet": _parquet,
+    "archive": _archive,
+    "archive-headers": partial(_archive, headers=True),
+}
 
 
 def ensure_bucket(store: Store) -> None:

@@ -27,7 +27,15 @@ from benchmarks.rows_life import idle_row, start_rows
 from benchmarks.rows_memory import memory_rows
 from benchmarks.rows_positions import position_rows
 from benchmarks.rows_spark import cluster_rows, driver_memory_row, spark_listing_rows, spark_rows, spark_split_rows
-from benchmarks.rows_speed import Bench, Server, format_row, jsonl_rows, small_memory_rows, small_rows
+from benchmarks.rows_speed import (
+    Bench,
+    Server,
+    format_row,
+    jsonl_rows,
+    restore_rows,
+    small_memory_rows,
+    small_rows,
+)
 from benchmarks.table import Row, load, machine, markdown
 
 ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
@@ -35,6 +43,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "avro": partial(format_row, kind="avro"),
     "csv": partial(format_row, kind="csv"),
     "parquet": partial(format_row, kind="parquet"),
+    "restore": restore_rows,
     "small": small_rows,
     "small-memory": small_memory_rows,
     "gcs-jsonl": gcs_jsonl_rows,

@@ -174,6 +174,44 @@ def format_row(bench: Bench, kind: str) -> Iterator[Row]:
         )
 
 
+RESTORED_RECORDS = 500_000
+
+
+def restore_rows(bench: Bench) -> Iterator[Row]:
+    """Archives of Iggy's S3 sink, against the same messages as plain JSON lines."""
+    objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
+    plain = ensure_many(bench.store, "jsonl", objects, lines)
+    server = bench.servers[-1]
+    for kind, text in (("archive", "without headers"), ("archive-headers", "with two headers")):
+        prefix = ensure_many(bench.store, kind, objects, lines)
+        mine: list[Run] = []
+        other: list[Run] = []
+        with contestant() as we, contestant() as bare:
+            for number in range(bench.rounds + 1):
+                with new_stream(bare, server) as stream:
+                    place = (bench.store, server.url, stream)
+                    envelope = {"format": "jsonl", "envelope": "iggy-s3-sink"}
+                    made = [
+                        we(ours, config(*place, "restored", prefix, "jsonl", input=envelope, iggy={"headers": "none"})),
+                        bare(ours, config(*place, "plain", plain, "jsonl", iggy={"headers": "none"})),
+                    ]
+                if {run.records for run in made} != {objects * lines}:
+                    raise RuntimeError(f"not everything was sent: {made}")
+                if number:
+                    mine.append(made[0])
+                    other.append(made[1])
+        rates = [run.records_per_second for run in mine]
+        micros = statistics.median(run.cpu_seconds / run.records * 1e6 for run in mine)
+        yield Row(
+            what=f"restore, {objects} x {lines:,} x 200 B {text}, S3 to {server.name}, records/s",
+            target=f">= {RESTORED_RECORDS:,}",
+            measured=spread(rates, "{:,.0f}"),
+            reached=statistics.median(rates) >= RESTORED_RECORDS,
+            note=f"CPU {micros:.2f} us/record; the same messages as plain lines: {_median(other):,.0f}/s, "
+            f"{statistics.median(run.cpu_seconds / run.records * 1e6 for run in other):.2f} us/record",
+        )
+
+
 def small_rows(bench: Bench) -> Iterator[Row]:
     """Many small objects against a pool of GETs."""
     prefix = ensure_many(bench.store, "jsonl", bench.scaled(SMALL_OBJECTS, 60), 5)
