@@ -178,6 +178,7 @@ class Chain:
         engine: `local`, or `spark` on this machine.
         transforms: whether records are filtered and changed.
         transport: how the source reaches Iggy.
+        archive: whether the objects are an archive of a topic, which is restored in the order of the numbers in their keys.
         changes: sections of the configuration.
     """
 
@@ -196,6 +197,7 @@ class Chain:
         engine="local",
         transforms=False,
         transport="tcp",
+        archive=False,
         **changes,
     ):
         self.rig, self.tally, self.row, self.number, self.kind = rig, tally, row, number, kind
@@ -217,14 +219,14 @@ class Chain:
         else:
             self.server = rig.server(kind)
         dice = self.dice
-        chunks = dice.random() < 0.12
-        self.forms = ("bin",) if chunks else FORMS
+        chunks = dice.random() < 0.12 and not archive
+        self.forms = ("bin",) if chunks else ("jsonl",) if archive else FORMS
         self.headers = dice.random() < 0.75
         split = SPLIT if dice.random() < 0.35 and not chunks else None
         self.partitions = dice.choice((1, 3, 4, 5) if not tasks else (3, 4, 5))  # a partition belongs to one task
-        self.mode = dice.choice(("list", "list", "incremental"))
+        self.mode = dice.choice(("list", "list", "incremental")) if not archive else "list"
         bad = not chunks and self.headers and dice.random() < 0.3  # without headers the page promises less
-        self.ledger = Ledger(self.bucket, split, bad=bad, transforms=transforms)
+        self.ledger = Ledger(self.bucket, split, bad=bad, transforms=transforms, archive=archive)
         stream = f"{row}-{number}-{os.getpid()}"
         self.program = Program(
             self.folder,
@@ -241,6 +243,12 @@ class Chain:
         )
         self._stack.callback(self.program.close)
         self.program.transforms = TRANSFORMS if transforms else ""
+        if archive:
+            self.program.configure(
+                naming={"template": "in/{{key}}/{{start_offset}}.jsonl"},
+                input={"envelope": "iggy-s3-sink"},
+                discovery={"order": "start_offset"},
+            )
         if bad:
             limits = {"max_bad_records": 1_000_000, "max_bad_records_per_hour": 1_000_000}
             self.program.configure(errors={"tolerance": "skip_record", "dead_letter_topic": LETTERS, **limits})

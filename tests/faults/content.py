@@ -51,6 +51,16 @@ def transformed(records):
     }
 
 
+def archived(rows):
+    """Rows as Iggy's S3 sink would have archived them, a line each; bad lines stay as they are."""
+    return [
+        row
+        if isinstance(row, bytes)
+        else {"offset": row["n"], "timestamp": f"2024-03-16T{row['n'] // 100 % 24:02}:00:00Z", "payload": row}
+        for row in rows
+    ]
+
+
 BAD_EVERY = 37
 """With bad records, so many lines of JSON hold one that is no JSON."""
 
@@ -118,10 +128,12 @@ class Ledger:
         split_size: the source's option, None when it has none.
         bad: whether some records are bad, and go to the topic of dead letters.
         transforms: whether `TRANSFORMS` apply.
+        archive: whether the objects are an archive of a topic.
     """
 
-    def __init__(self, bucket, split_size=None, *, bad=False, transforms=False):
+    def __init__(self, bucket, split_size=None, *, bad=False, transforms=False, archive=False):
         self.bucket = bucket
+        self.archive = archive
         self.transforms = transforms
         self.split_size = split_size
         self.bad = bad
@@ -131,7 +143,7 @@ class Ledger:
     def put(self, key, form, count):
         """Puts the next version of a key."""
         rows = values(form, key, len(self.puts[key]), count, bad=self.bad)
-        data = body(form, rows)
+        data = body(form, archived(rows) if self.archive else rows)
         records = records_of(form, rows, data, self.split_size)
         letters = {place: row for place, row in records.items() if form == "jsonl" and isinstance(row, bytes)}
         good = {place: row for place, row in records.items() if place not in letters}
@@ -178,5 +190,5 @@ class Ledger:
             key: [{"form": one.form, "count": one.count, "version": one.version} for one in puts]
             for key, puts in self.puts.items()
         }
-        how = {"split_size": self.split_size, "bad": self.bad, "transforms": self.transforms}
+        how = {"split_size": self.split_size, "bad": self.bad, "transforms": self.transforms, "archive": self.archive}
         return json.dumps({"puts": told, "deleted": sorted(self.gone), **how}, indent=1)

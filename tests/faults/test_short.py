@@ -20,6 +20,7 @@ SHORT = {
     "store-proxy": 7,
     "both": 2,
     "transforms": 2,
+    "restore": 2,
     "gcs-store-proxy": 7,
     "gcs-both": 2,
 }
