@@ -147,6 +147,7 @@ class ProcessGroup:
         """
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
         with iterator_of(self._task_class, context) as iterator:
+            self._session.open_renumbered_partitions(iterator.numbering_options)
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             try:
                 self._start_workers(discovery)

@@ -482,6 +482,27 @@ class Session:
         self._open_partitions(topic_partitions)
         self.partitions.check(self.state.partitions)
 
+    def open_renumbered_partitions(self, numbering_options: str) -> None:
+        """Take over, until a worker does, partitions of unfinished objects whose records other options number.
+
+        A listing begins such an object again from its first record when nothing of it was sent, and only the partition knows that: the log may
+        miss what was sent just before a kill.
+
+        Args:
+            numbering_options: the options of this run, canonical.
+
+        Raises:
+            PositionError: messages that positions count as saved are gone.
+        """
+        with self.offsets.lock:
+            topic_partitions = {
+                entry.topic_partition
+                for _, entry in self.state.positions.pending()
+                if not entry.finished and entry.numbering_options not in {"", numbering_options}
+            }
+        if topic_partitions:
+            self._open_partitions(topic_partitions)
+
     def _open_partitions(self, topic_partitions: Collection[TopicPartition]) -> None:
         self.partitions.open(topic_partitions)
         if self.partitions.replayed:

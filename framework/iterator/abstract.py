@@ -84,7 +84,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.statistics = TaskStatistics()
         transforms = [*make_envelope(config), *make_transforms(config.transforms)]
         self.transforms = TransformChain(transforms) if transforms else None
-        self._numbering_options = canonical_options(transformer.numbering_options())
+        self.numbering_options = canonical_options(transformer.numbering_options())
         self._skip_limits = SkipLimits(
             per_object=config.errors.max_bad_records,
             per_hour=config.errors.max_bad_records_per_hour,
@@ -184,7 +184,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             selection=RoutedSelection(selector, router, on_deferred=defer_object),
             tolerant=self.config.errors.tolerance != "none",
             offsets=self.offsets,
-            numbering_options=self._numbering_options,
+            numbering_options=self.numbering_options,
             poll_interval_seconds=self.config.discovery.poll_interval,
             idle_seconds=lambda: self.listing_idle_seconds,
             once=self._once,

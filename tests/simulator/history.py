@@ -316,6 +316,7 @@ class World(Scheduler):
             and not self.causes
             and not self.grow_topics()
             and life.settings.partitions == self.settings.partitions
+            and not self.made_by_another(life)
         ):
             self.fail("REFUSED", f"for no reason: {text}")
 
@@ -344,6 +345,14 @@ class World(Scheduler):
             if self.now - lost > 100.0:
                 return False
         return bool(others or listed)
+
+    def made_by_another(self, life):
+        """Whether another start, with another number of partitions, could make the topic while this one ran."""
+        return any(
+            other.settings.partitions != life.settings.partitions
+            for other in self.lives
+            if other is not life and (other.ended is None or other.ended > life.began)
+        )
 
     # ---- what happens at requests
 

@@ -67,6 +67,7 @@ SESSION = SimpleNamespace(
     offsets=OffsetManager(),
     epoch=SimpleNamespace(number=1),
     known_partitions=set,
+    open_renumbered_partitions=lambda numbering_options: None,
     skipped_lately=list,
 )
 

@@ -144,6 +144,7 @@ class SparkGroup:
             if isinstance(iterator, StoreRecordIterator):
                 make = spark_lister(self._context, self._task_class, self._config, group=self._listing_group)
                 iterator.list_with(make)
+            self._session.open_renumbered_partitions(iterator.numbering_options)
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             reporter.watch_statistics(lambda: iterator.statistics + self._live, lambda: discovery.counts)
             try:
