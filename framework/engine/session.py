@@ -485,8 +485,8 @@ class Session:
     def open_renumbered_partitions(self, numbering_options: str) -> None:
         """Take over, until a worker does, partitions of unfinished objects whose records other options number.
 
-        A listing begins such an object again from its first record when nothing of it was sent, and only the partition knows that: the log may
-        miss what was sent just before a kill.
+        When nothing of such an object was sent, a listing begins it again under the new options. Only the partition
+        knows that: the log may miss what was sent just before a kill.
 
         Args:
             numbering_options: the options of this run, canonical.

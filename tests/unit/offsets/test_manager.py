@@ -386,6 +386,23 @@ def test_loading_in_bulk_keeps_of_each_position_the_one_that_is_further():
     assert {one.key: one.records_done for one in manager.entries()} == {"k": 5, "other": 4, "third": 1}
 
 
+def test_positions_are_loaded_in_batches_between_which_other_threads_get_the_lock(monkeypatch):
+    monkeypatch.setattr("framework.offsets.manager.LOAD_BATCH", 2)
+    taken = []
+
+    class Watched(MemoryOffsetStore):
+        def load(self, keys=None):
+            for one in super().load(keys):
+                taken.append(len(manager))
+                yield one
+
+    store = Watched()
+    store.save(PositionDelta(entries=[entry(1, key=f"k{number}") for number in range(5)]))
+    manager = OffsetManager(store)
+    manager.populate_offset_manager()
+    assert taken == [0, 0, 2, 2, 4]
+
+
 def test_records_without_a_confirmed_message_are_not_committed():
     manager = OffsetManager()
     with pytest.raises(NotAcknowledgedError):

@@ -209,6 +209,26 @@ def done(key="k", records=1, **more):
     )
 
 
+def test_the_records_of_loaded_positions_are_counted_whatever_their_number():
+    positions, counts = position_map(), [1, 255, 256, 65_536, 3_000_000_000]
+    for number, count in enumerate(counts):
+        entry = done(f"k{number}", count)
+        positions[entry.get_manager_key()] = entry
+    ((tables, chunks),) = [
+        codec.decode_rows(part)
+        for part in [
+            codec.decode(at, payload)
+            for at, payload in enumerate(
+                codec.encode_snapshot("kit", 1, positions.view(), SnapshotFooter(), number=1, at=0)
+            )
+        ]
+        if part.header.get("rows")
+    ]
+    back = position_map()
+    back.load(tables, chunks)
+    assert back.records_done == positions.records_done == sum(counts)
+
+
 def test_ten_thousand_positions_grow_the_table_and_all_are_found():
     positions = position_map(done(f"{number % 97}/{number}", number) for number in range(10_000))
     assert len(positions) == 10_000
