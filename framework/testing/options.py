@@ -26,7 +26,9 @@ DEFAULTS: Mapping[str, object] = {
 
 
 def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) -> dict[str, Any]:
-    """Return sections and options, as in a TOML file. A name in several sections belongs to the first.
+    """Return sections and options, as in a TOML file.
+
+    A name in several sections belongs to a store's section before a section inside another, then to the first.
 
     `transforms` is the list `[[transforms]]`.
 
@@ -34,7 +36,7 @@ def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) 
         KeyError: no section has an option of that name.
     """
     owners: dict[str, str] = {}
-    for section, cls in sections_of(root).items():
+    for section, cls in sorted(sections_of(root).items(), key=_depth):
         for option in options_of(cls):
             owners.setdefault(option.name, section)
     props: dict[str, Any] = {}
@@ -48,6 +50,10 @@ def source_props(options: Mapping[str, object], root: type[SourceCommonConfig]) 
             content = content.setdefault(part, {})
         content[name] = value
     return props
+
+
+def _depth(section: tuple[str, object]) -> int:
+    return section[0].count(".")
 
 
 def source_config(root: type[C] = SourceCommonConfig, **options: Any) -> C:  # type: ignore[assignment]

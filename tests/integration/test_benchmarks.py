@@ -58,7 +58,7 @@ def test_the_rows_of_small_objects_run_on_few(tmp_path, iggy_url):
 
 def test_every_promised_row_has_a_name():
     assert list(ROWS) == [
-        *("jsonl", "avro", "csv", "parquet", "small", "small-memory", "gcs-jsonl", "gcs-small"),
+        *("jsonl", "avro", "csv", "parquet", "restore", "small", "small-memory", "gcs-jsonl", "gcs-small"),
         *("memory", "idle", "start"),
         *("spark", "spark-split", "cluster", "spark-listing", "driver-memory", "positions"),
     ]
