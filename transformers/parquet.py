@@ -236,26 +236,29 @@ class _RowReader:
         self._builder = builder
         self._encoder: RowEncoder | None = None
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
+        self._opened = False
 
     @contextmanager
     def _open(self, **options: Any) -> Iterator[pq.ParquetFile]:
         """The file, open once more; what is read of it is watched."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - 50 MB, only for who reads Parquet
 
-        watched = WatchedFile(self._file, self._page_limit)
-        with pq.ParquetFile(
-            watched, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True, **options
-        ) as parquet:
-            self._watched[parquet] = watched
-            try:
-                yield parquet
-            except Exception as exc:
-                if watched.failure is not None:
-                    # The library may wrap it, or say something of its own.
-                    raise CorruptObjectError(str(watched.failure), location=self._location) from exc
-                raise
-            finally:
-                del self._watched[parquet]
+        watched = WatchedFile(self._file, self._page_limit, footer_fits=self._opened)
+        try:
+            with pq.ParquetFile(
+                watched, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True, **options
+            ) as parquet:
+                self._opened = True
+                self._watched[parquet] = watched
+                try:
+                    yield parquet
+                finally:
+                    del self._watched[parquet]
+        except Exception as exc:
+            if watched.failure is not None:
+                # The library may wrap it, or say something of its own.
+                raise CorruptObjectError(str(watched.failure), location=self._location) from exc
+            raise
 
     def read(self, skip: int) -> Iterator[PayloadBatch | SkippedRecord]:
         with self._open() as parquet:

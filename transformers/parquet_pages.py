@@ -16,6 +16,7 @@ import struct
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -34,6 +35,10 @@ _BATCH_ROWS = 10_000
 """Usual maximum rows of a batch: a dictionary is small if its bytes in each of them stay within the limit."""
 _STRINGS_PART = 4
 """Dictionary strings of a batch may take at most 1/_STRINGS_PART of the limit."""
+_FOOTER_PART = 1 << 10
+"""Memory of a part of a footer, at most: of a column of a row group. The smallest takes three bytes of the file."""
+_TAIL = struct.Struct("<I4s")
+"""The end of a file: the footer's length and the magic bytes."""
 
 
 _LENGTH = struct.Struct("<I")
@@ -109,13 +114,14 @@ class WatchedFile(SeekableFile):
 
     Args:
         file: the file; other readers may use it in between.
-        limit: maximum memory of the current pages, in bytes.
+        limit: maximum memory of the current pages, and of the footer, in bytes.
+        footer_fits: whether the footer was looked at before: a large one takes seconds.
 
     Attributes:
         failure: the page error, because the library may wrap it.
     """
 
-    def __init__(self, file: Any, limit: int) -> None:
+    def __init__(self, file: Any, limit: int, *, footer_fits: bool = False) -> None:
         super().__init__()
         self._file = file
         self._limit = limit
@@ -123,6 +129,7 @@ class WatchedFile(SeekableFile):
         self._columns: list[_Column] = []
         self._next: tuple[pq.ParquetFile, int] | None = None
         self._used = self._rows = self._until = 0
+        self._footer_fits = footer_fits
         self.failure: PagesError | None = None
 
     def begin(self, parquet: pq.ParquetFile, index: int) -> None:
@@ -180,6 +187,8 @@ class WatchedFile(SeekableFile):
     def read(self, size: int = -1, /) -> bytes:
         self._file.seek(self._at)
         data: bytes = self._file.read(size)
+        if not self._footer_fits:
+            self._look_at_footer(self._at, data)
         if self._next is not None:
             upcoming, self._next = self._next, None
             self._prepare(*upcoming)
@@ -192,6 +201,25 @@ class WatchedFile(SeekableFile):
                 raise
         self._at += len(data)
         return data
+
+    def _look_at_footer(self, at: int, data: bytes) -> None:
+        """Add up the memory of the footer before pyarrow parses it; pyarrow reads the end of the file first."""
+        self._footer_fits = True
+        if len(data) < _TAIL.size:
+            return
+        length, magic = _TAIL.unpack_from(data, len(data) - _TAIL.size)
+        end = at + len(data) - _TAIL.size
+        if magic != b"PAR1" or length > end or length * _FOOTER_PART <= self._limit:
+            return
+        if length <= self._limit:
+            self._file.seek(end - length)
+            footer: bytes = self._file.read(length)
+            if length + _count_parts(footer, (self._limit - length) // _FOOTER_PART) * _FOOTER_PART <= self._limit:
+                return
+        self.failure = PagesError(
+            f"the footer of {length:,} bytes takes more memory than input.max_page_bytes ({self._limit} bytes)"
+        )
+        raise self.failure
 
     def _look_at(self, column: _Column, at: int, data: bytes) -> None:
         """Parse the page headers in these bytes. Columns with the same start count as the last of them."""
@@ -316,6 +344,19 @@ def _page_header(data: bytes) -> _PageHeader:
     return _PageHeader(thrift.at, numbers[1], numbers[2], numbers[3], values, encoding)
 
 
+def _count_parts(footer: bytes, most: int) -> int:
+    """Return the number of structs in lists of a footer (FileMetaData of parquet.thrift), or a number above `most`.
+
+    What is no footer counts up to where it is wrong: pyarrow parses no further.
+    """
+    if footer.count(b"\0") <= most:  # each struct ends with a zero
+        return 0
+    thrift = _PartCounter(footer, most)
+    with suppress(IndexError, PagesError, RecursionError):
+        thrift.skip(_STRUCT)
+    return thrift.parts
+
+
 _ENCODINGS = {5: 2, 7: 2, 8: 4}
 """Header field -> its field of the encoding (data, dictionary, data v2); field 1 is the value count."""
 _DELTA_BYTE_ARRAY = 7
@@ -388,3 +429,24 @@ class _Thrift:
             self.skip(kind)
         if self.at > len(self._data):
             raise IndexError
+
+
+class _PartCounter(_Thrift):
+    """Counts the structs in lists, up to a number.
+
+    Attributes:
+        parts: their number so far.
+    """
+
+    def __init__(self, data: bytes, most: int) -> None:
+        super().__init__(data)
+        self._most = most
+        self.parts = 0
+
+    @override
+    def _skip_item(self, kind: int) -> None:
+        if kind == _STRUCT:
+            self.parts += 1
+            if self.parts > self._most:
+                raise PagesError("too many parts")
+        super()._skip_item(kind)

@@ -171,8 +171,8 @@ class InputSection:
         1024 * _MIB,
         minimum=_MIB,
         unit="bytes",
-        doc="`parquet`: maximum memory for the pages that are read at once, for each column a dictionary and a page. Larger "
-        "pages fail the object.",
+        doc="`parquet`: maximum memory for the pages that are read at once, for each column a dictionary and a page; and for "
+        "the footer. More fails the object.",
     )
     max_window_bytes: Bytes = option(
         128 * _MIB,

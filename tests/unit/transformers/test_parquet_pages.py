@@ -101,6 +101,39 @@ def test_pages_that_unfold_to_too_much_are_an_error(name, small, monkeypatch):
     assert PAGES in str(error)
 
 
+def wide_footer(columns):
+    file = io.BytesIO()
+    pq.write_table(pa.table({f"c{number}": [1] for number in range(columns)}), file)
+    return file.getvalue()
+
+
+def footer_of_small_parts(count):
+    """A file whose footer says that it has a row group of many columns, each of three bytes."""
+    columns = parts.many([parts.structure({2: parts.i64(0)})] * count)
+    group = parts.structure({1: columns, 2: parts.i64(0), 3: parts.i64(0)})
+    schema = parts.many([parts.structure({4: parts.text(b"schema"), 5: parts.i32(0)})])
+    _, footer = parts.structure({1: parts.i32(1), 2: schema, 3: parts.i64(0), 4: parts.many([group])})
+    return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["whole", "by ranges"])
+@pytest.mark.parametrize(
+    "file", [wide_footer(2000), footer_of_small_parts(5000), b"PAR1" + bytes(2 * MIB) + b"\0\0 \0PAR1"]
+)
+def test_a_footer_that_unfolds_to_too_much_is_an_error(file, small, monkeypatch):
+    if not small:
+        monkeypatch.setattr(parquet_module, "_SMALL_OBJECT_BYTES", 0)
+    count, error = read(file, max_page_bytes=MIB)
+    assert count == 0
+    assert isinstance(error, CorruptObjectError)
+    assert "the footer of" in str(error)
+    assert "input.max_page_bytes" in str(error)
+
+
+def test_a_wide_footer_within_the_limit_is_read():
+    assert read(wide_footer(2000), max_page_bytes=16 * MIB) == (1, None)
+
+
 def test_strings_that_are_in_every_row_are_read_in_small_batches():
     assert read(words(200_000, 300), max_page_bytes=MIB) == (300, None)
     assert read(prefixes(300_000, 32), max_page_bytes=MIB) == (32, None)
