@@ -218,6 +218,22 @@ class ObjectStore(abc.ABC):
             "metadata and content type out of [[transforms]]"
         )
 
+    def tags(self, native: NativeObject) -> Mapping[str, str]:
+        """Return the tags of an object as they are now, by name; which version they belong to is not promised.
+
+        Makes a single request; blocks. Called once per object, and only when a transform asks for tags. By default a
+        store has none.
+
+        Raises:
+            ObjectNotFoundError: no such object.
+            ConfigError: this store has no tags.
+            RetriableError, AccessDeniedError, CredentialsError: as their names say.
+        """
+        raise ConfigError(
+            f"{self.scheme}://{self.bucket}/{native.key}: objects of this store have no tags; leave the headers from "
+            "tags out of [[transforms]]"
+        )
+
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
         """Return the `version` that a listing gives an object with this etag and last-modified.
 

@@ -116,6 +116,8 @@ class TransformContext:
         id_high: the upper 64 bits of the message ids of the object's records.
         split_number: number of the split, counted from 1; 0 when the object is read whole.
         metadata: the object's metadata by name, when a transform's `needs_metadata` asks for it; else empty.
+        tags: the object's tags by name, when a transform's `needs_tags` asks for them; else empty. They can change while
+            the version stays the same.
     """
 
     native: NativeObject
@@ -124,6 +126,7 @@ class TransformContext:
     id_high: int = 0
     split_number: int = 0
     metadata: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    tags: Mapping[str, str] = attrs.field(factory=dict, repr=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -166,6 +169,11 @@ class Transform(abc.ABC):
     @property
     def needs_metadata(self) -> bool:
         """Whether `TransformContext.metadata` must be there: one request more for each object. False by default."""
+        return False
+
+    @property
+    def needs_tags(self) -> bool:
+        """Whether `TransformContext.tags` must be there: one request more for each object. False by default."""
         return False
 
     def fused_with(self, following: Transform) -> Transform | None:

@@ -234,6 +234,18 @@ class S3Store(HttpStore):
         own = {f"meta:{name.lower()}": value for name, value in answer.get("Metadata", {}).items()}
         return {"content-type": answer.get("ContentType", ""), **own}
 
+    @override
+    def tags(self, native: NativeObject) -> Mapping[str, str]:
+        """One GetObjectTagging, which has no condition on the ETag."""
+        self._check_open()
+        try:
+            answer: dict[str, Any] = self._client.get_object_tagging(
+                Bucket=self.bucket, Key=native.key, **self._options
+            )
+        except Exception as error:
+            raise translate(error, self._failed("GetObjectTagging", native.key)) from error
+        return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
+
     def _check_bucket(self) -> None:
         """Raise if the bucket is missing, which the answer to a HEAD does not tell. Asks once."""
         if self._bucket_seen:

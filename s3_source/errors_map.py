@@ -156,7 +156,12 @@ _KIND_ADVICE: Mapping[_Kind, str] = {
     ObjectArchivedError: "it lies in an archive class and must be restored first",
     ConfigError: "the store cannot be used as configured; check section [s3]",
 }
-_ACTIONS = {"GetObject": "s3:GetObject", "HeadObject": "s3:GetObject", "AssumeRole": "sts:AssumeRole"}
+_ACTIONS = {
+    "GetObject": "s3:GetObject",
+    "HeadObject": "s3:GetObject",
+    "GetObjectTagging": "s3:GetObjectTagging",
+    "AssumeRole": "sts:AssumeRole",
+}
 
 
 @attrs.frozen(kw_only=True)

@@ -248,8 +248,10 @@ class DeadLetterReplay:
         """Return the object of dead letters for the transforms; without its times when it is gone."""
         transforms = self._iterator.transforms
         metadata: Mapping[str, str] = {}
-        if native is not None and transforms is not None and transforms.needs_metadata:
-            metadata = self._iterator.metadata_of(native)
+        tags: Mapping[str, str] = {}
+        if native is not None and transforms is not None:
+            metadata = self._iterator.metadata_of(native) if transforms.needs_metadata else {}
+            tags = self._iterator.tags_of(native) if transforms.needs_tags else {}
         return TransformContext(
             native=native
             or NativeObject(bucket=dead_letter.bucket, key=dead_letter.key, size=0, version=dead_letter.version),
@@ -265,6 +267,7 @@ class DeadLetterReplay:
             ),
             split_number=dead_letter.split_number,
             metadata=metadata,
+            tags=tags,
         )
 
     def _transformed(self, dead_letter: StoredDeadLetter, payload: bytes, context: TransformContext) -> _Remade | None:

@@ -258,6 +258,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         del native
         return {}
 
+    def tags_of(self, native: NativeObject) -> Mapping[str, str]:
+        """Return the tags of an object, for transforms that ask for them: one request. By default there are none."""
+        del native
+        return {}
+
     def store_clock(self) -> float:
         """Return seconds since 1970 by the store's clock, for rules on object age; by default this machine's clock."""
         return time.time()

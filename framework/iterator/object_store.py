@@ -140,6 +140,16 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             stop=self._ending,
         )
 
+    @override
+    def tags_of(self, native: NativeObject) -> Mapping[str, str]:
+        return self._policy.call(
+            self._store.tags,
+            native,
+            what=f"asking for the tags of {native.location}",
+            on_retry=self._count_retry,
+            stop=self._ending,
+        )
+
     @property
     @override
     def named_objects(self) -> KeyListResolver | None:

@@ -80,6 +80,9 @@ class ObjectOwner(Protocol):
     def metadata_of(self, native: NativeObject) -> Mapping[str, str]:
         """Return the metadata of an object: one request."""
 
+    def tags_of(self, native: NativeObject) -> Mapping[str, str]:
+        """Return the tags of an object: one request."""
+
     def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError) -> None:
         """Return when a continuous run should wait for the store; else raise the error."""
 
@@ -179,7 +182,8 @@ class ObjectRead:
     def _context(self) -> TransformContext:
         chain, owner = self._transforms, self._owner
         metadata = owner.metadata_of(self._native) if chain is not None and chain.needs_metadata else None
-        return context_of(self._native, self._entry, owner.config.source.name, metadata)
+        tags = owner.tags_of(self._native) if chain is not None and chain.needs_tags else None
+        return context_of(self._native, self._entry, owner.config.source.name, metadata=metadata, tags=tags)
 
     def _transformed(
         self, chain: TransformChain, runs: Iterator[PayloadBatch | _Transformed | SkippedRecord]

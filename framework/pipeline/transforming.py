@@ -77,11 +77,13 @@ class TransformChain:
 
     Attributes:
         needs_metadata: whether a transform needs the metadata of the objects.
+        needs_tags: whether a transform needs their tags.
     """
 
     def __init__(self, transforms: Sequence[tuple[Transform, str]]) -> None:
         self._steps = _fused(transforms)
         self.needs_metadata = any(transform.needs_metadata for transform, _ in transforms)
+        self.needs_tags = any(transform.needs_tags for transform, _ in transforms)
         self._filtered_objects: set[tuple[int, int]] = set()
         self._warned = False
 
@@ -162,7 +164,12 @@ def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[tuple[Transform,
 
 
 def context_of(
-    native: NativeObject, entry: OffsetManagerEntry, source: str, metadata: Mapping[str, str] | None = None
+    native: NativeObject,
+    entry: OffsetManagerEntry,
+    source: str,
+    *,
+    metadata: Mapping[str, str] | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> TransformContext:
     """Return the context of an object's records.
 
@@ -171,6 +178,7 @@ def context_of(
         entry: its position.
         source: the source's name.
         metadata: the object's metadata, if a transform needs them.
+        tags: its tags, if a transform needs them.
     """
     return TransformContext(
         native=native,
@@ -179,6 +187,7 @@ def context_of(
         id_high=entry_hash64(source, entry),
         split_number=entry.split_number,
         metadata=metadata or {},
+        tags=tags or {},
     )
 
 

@@ -156,6 +156,11 @@ class DocumentSteps(DocumentTransform):
     def needs_metadata(self) -> bool:
         return any(step.needs_metadata for step in self._steps)
 
+    @property
+    @override
+    def needs_tags(self) -> bool:
+        return any(step.needs_tags for step in self._steps)
+
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
         for step in self._steps:

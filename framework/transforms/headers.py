@@ -37,11 +37,14 @@ class HeaderOptions:
     metadata: str | None = option(
         None, doc="Name of the object's user metadata, without the store's prefix and in lower case.", minimum=1
     )
+    tag: str | None = option(
+        None, doc="Name of a tag of the object, as it is when the object is read. S3 only.", minimum=1
+    )
     static: str | None = option(None, doc="The same text for every record.", minimum=1)
 
     def validate_options(self) -> Iterator[str]:
         """Yield an error for no source of the value, or several."""
-        sources = ("field", "object", "metadata", "static")
+        sources = ("field", "object", "metadata", "tag", "static")
         given = [name for name in sources if getattr(self, name) is not None]
         if not given:
             yield f"field: missing; give one of {', '.join(sources)}"
@@ -78,6 +81,11 @@ class Headers(DocumentTransform):
     def needs_metadata(self) -> bool:
         return any(header.metadata is not None or header.object == _CONTENT_TYPE for header in self._of_object)
 
+    @property
+    @override
+    def needs_tags(self) -> bool:
+        return any(header.tag is not None for header in self._of_object)
+
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
         shared = {header.name: value for header in self._of_object if (value := _object_value(header, context)) != ""}
@@ -110,6 +118,8 @@ def _object_value(header: HeaderOptions, context: TransformContext) -> HeaderVal
         return header.static
     if header.metadata is not None:
         return context.metadata.get(f"meta:{header.metadata.lower()}", "")
+    if header.tag is not None:
+        return context.tags.get(header.tag, "")
     if header.object == _CONTENT_TYPE:
         return context.metadata.get("content-type", "")
     if header.object == "last_modified":

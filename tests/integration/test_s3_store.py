@@ -6,6 +6,7 @@ import threading
 import time
 from urllib.parse import parse_qs
 
+import attrs
 import pytest
 
 from framework.errors import (
@@ -91,6 +92,17 @@ def test_metadata_of_an_object(moto_bucket, opened):
     store = opened(moto_bucket.config())
     (listed,) = store.list_all()
     assert store.metadata(listed) == {"content-type": "application/json", "meta:team": "blue", "meta:x-y": "caf"}
+
+
+def test_tags_of_an_object(moto_bucket, opened):
+    moto_bucket.put("k", b"1", Tagging="team=blue&cost%20centre=12")
+    moto_bucket.put("plain", b"1")
+    store = opened(moto_bucket.config())
+    tagged, plain = store.list_all()
+    assert store.tags(tagged) == {"team": "blue", "cost centre": "12"}
+    assert store.tags(plain) == {}
+    with pytest.raises(ObjectNotFoundError):
+        store.tags(attrs.evolve(plain, key="gone"))
 
 
 @pytest.mark.parametrize("by_head", [True, False])

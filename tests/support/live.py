@@ -67,6 +67,9 @@ class PlacedStore(ObjectStore):
     def metadata(self, native):
         return self.inner.metadata(attrs.evolve(native, key=self.place + native.key))
 
+    def tags(self, native):
+        return self.inner.tags(attrs.evolve(native, key=self.place + native.key))
+
     def listed_version(self, **told):
         return self.inner.listed_version(**told)
 

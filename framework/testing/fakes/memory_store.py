@@ -72,6 +72,7 @@ class MemoryStore(ObjectStore):
         largest_read: maximum bytes per `read`; small values move the block boundaries that a format sees.
         on_call: called at the start of each call; may raise.
         change_page: replaces each page of a listing: a store with broken paging.
+        object_tags: the tags of objects, by key.
     """
 
     scheme = "memory"
@@ -84,6 +85,7 @@ class MemoryStore(ObjectStore):
         self.largest_read: int | None = None
         self.on_call: Callable[[Call], None] | None = None
         self.change_page: Callable[[ListPage], ListPage] | None = None
+        self.object_tags: dict[str, dict[str, str]] = {}
         self.closed = False
         self._objects: dict[str, _Stored] = {}
         self._faults: list[StoreFault] = []
@@ -196,6 +198,14 @@ class MemoryStore(ObjectStore):
             if stored.version != native.version:
                 raise ObjectChangedError("it was overwritten after it was listed", location=native.location)
             return dict(stored.metadata)
+
+    @override
+    def tags(self, native: NativeObject) -> Mapping[str, str]:
+        self._call("tags", native.key)
+        with self._lock:
+            if native.key not in self._objects:
+                raise ObjectNotFoundError("there is no such object", location=native.location)
+            return dict(self.object_tags.get(native.key, {}))
 
     @override
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:

@@ -167,6 +167,31 @@ def test_metadata_costs_a_request_for_each_object_and_none_when_nobody_asks():
     assert [call for call in store.calls if call.name == "metadata"] == []
 
 
+def test_tags_cost_a_request_for_each_object_and_none_when_nobody_asks():
+    store = MemoryStore()
+    for key in "ab":
+        store.put(key, b"1\n2\n3\n")
+    store.object_tags["a"] = {"team": "blue"}
+    found = records(store, headers({"name": "team", "tag": "team"}))
+    assert [dict(one.headers) for one in found] == [{"team": "blue"}] * 3 + [{}] * 3
+    assert [(call.name, call.key) for call in store.calls if call.name in {"tags", "metadata"}] == [
+        ("tags", "a"),
+        ("tags", "b"),
+    ]
+    store.calls.clear()
+    records(store, headers({"name": "key", "object": "key"}), headers({"name": "key", "metadata": "key"}))
+    assert [call for call in store.calls if call.name == "tags"] == []
+
+
+def test_a_store_without_tags_says_so():
+    class Plain(MemoryStore):
+        def tags(self, native):
+            return super(MemoryStore, self).tags(native)
+
+    with pytest.raises(ConfigError, match="have no tags"):
+        Plain().tags(NativeObject(bucket="bucket", key="a", size=1, version="1"))
+
+
 def test_metadata_of_a_version_that_is_gone():
     store = MemoryStore()
     listed = store.put("a", b"1\n")
