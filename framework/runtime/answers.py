@@ -21,6 +21,14 @@ from framework.runtime.system import SystemFigures
 Status = Literal["starting", "running", "stopping", "stopped", "error"]
 ConnectState = Literal["RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING"]
 
+IGGY_TRANSFORMS = frozenset(
+    {
+        *("add_fields", "delete_fields", "filter_fields", "update_fields"),
+        *("avro_convert", "proto_convert", "flat_buffer_convert", "unwrap_envelope"),
+    }
+)
+"""The names of `TransformType` in Iggy's connector SDK (0.9.0), which its API answers with."""
+
 _SCHEMAS = {
     "avro": "json", "csv": "json", "json": "json", "jsonl": "json", "parquet": "json", "text": "text"
 }  # fmt: skip
@@ -298,12 +306,15 @@ def streams_of(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def transforms_of(content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the transforms of a configuration in their order."""
+    """Return the transforms of a configuration that Iggy's runtime knows too, in their order.
+
+    A client with Iggy's types fails on any other name. `plugin_config` has all transforms.
+    """
     found = content.get("transforms")
     return [
         {"type": str(item.get("type", "")), "config": {name: value for name, value in item.items() if name != "type"}}
         for item in (found if isinstance(found, list) else [])
-        if isinstance(item, dict)
+        if isinstance(item, dict) and item.get("type") in IGGY_TRANSFORMS
     ]
 
 

@@ -213,7 +213,7 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a l
 
     @app.get("/sources/{key}/transforms", response_model=list[answers.Transform], responses=_some(404))
     def transforms(key: str) -> Any:
-        """Return the transforms of the active configuration in their order."""
+        """Return the transforms of the active configuration that Iggy knows too; `plugin_config` has all."""
         with supervisor.source(key) as found:
             return answers.transforms_of(answers.config_of(found.active, active=True)["plugin_config"])
 
