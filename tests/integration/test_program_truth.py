@@ -385,7 +385,7 @@ def test_a_command_beside_a_running_source_does_not_offer_an_option_that_only_th
     wait_until(lambda: program.count() == 1)
     ended = program.run("offsets", "reset", "--all", "--yes")
     assert ended.code == 1
-    assert "run the source with --take-over" in ended.said
+    assert "run the source with --standby; to replace it, with --take-over" in ended.said
     assert running.stop(within=20).code == 0
 
 
