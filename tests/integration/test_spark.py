@@ -210,6 +210,32 @@ def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_ur
     assert len({(key, number) for key, number, _ in records}) == len(records)
 
 
+def test_an_outage_that_only_executors_see_shows_while_it_lasts(spark, bucket, iggy_url, stream_name, request):
+    proxy = FaultProxy(bucket.endpoint).start()
+    request.addfinalizer(proxy.close)
+    proxy.add(Fault(method="GET", path=r"/in/0[3-9]", times=None, status=503))
+    config = configured(
+        bucket,
+        iggy_url,
+        stream_name,
+        name="away",
+        engine="spark",
+        input={"format": "jsonl", "prefetch_objects": 1},
+        s3={**s3_section(bucket), "endpoint": proxy.endpoint, "retry_cap": "1s"},
+    )
+    seen = []
+
+    def watch(progress):
+        seen.append((progress.store_up, progress.recoveries))
+        if not progress.store_up:
+            proxy.clear()
+
+    last = spark_engine(config, report=watch).run()
+    assert (False, 0) in seen, "the job had not failed, and it was said already"
+    assert last.store_up
+    assert len(stored(iggy_url, stream_name, "away")) == sum(LINES - 1 + number for number in range(OBJECTS))
+
+
 def test_dead_letters_of_a_killed_python_worker_are_all_there(spark, moto_bucket, iggy_url, stream_name, request):
     from framework.config.iggy_address import IggyAddress
     from framework.iggy.client import IggyConnection

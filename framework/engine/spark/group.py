@@ -146,7 +146,9 @@ class SparkGroup:
                 iterator.list_with(make)
             self._session.open_renumbered_partitions(iterator.numbering_options)
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
-            reporter.watch_statistics(lambda: iterator.statistics + self._live, lambda: discovery.counts)
+            reporter.watch_statistics(
+                lambda: iterator.statistics + self._live + self._outages(), lambda: discovery.counts
+            )
             try:
                 discovery.start()
                 while not stopping.is_set() and self._failure is None:
@@ -259,6 +261,10 @@ class SparkGroup:
         """Add the statistics that a job reports only at its end; objects and commits were counted from its positions."""
         records = job.records - running.records if job.records else 0  # a lost job reports nothing
         self._live += attrs.evolve(job.without_state(), records=records, objects=0, object_bytes=0, position_commits=0)
+
+    def _outages(self) -> TaskStatistics:
+        """Return the outages that running jobs tell of; everything else they tell only at their end."""
+        return TaskStatistics(store_away=self._stop_channel.stores_away if self._stop_channel is not None else 0)
 
     def _follow(self, discovery: Discovery) -> None:
         """Apply the positions that executors have saved, including progress of running jobs."""

@@ -111,8 +111,11 @@ def _run(job: SparkJob) -> JobResult:
         if run is not None:
             run.stop()
 
+    def store_away() -> bool:
+        return run is not None and run.statistics().store_away > 0
+
     try:
-        with held(job.channel, leave):
+        with held(job.channel, leave, store_away=store_away):
             run = TaskRun.start(job.plan, feed)
             if left.is_set():  # before there was anything to stop
                 run.stop()

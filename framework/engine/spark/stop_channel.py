@@ -1,7 +1,10 @@
 """A connection from each job to its driver: when it breaks, the job ends in order and saves confirmed records.
 
+The job says through it whether its store answers: its statistics come only at its end.
+
 Spark can only kill a task: records sent until then are in no saved position, and it may still send for
-some seconds. So a job holds a connection to the driver, which carries only a token at first. The driver
+some seconds. So a job holds a connection to the driver. It carries a token at first, then a byte each time the
+store stops answering the job (`AWAY`), or answers again (`BACK`). The driver
 closes all of them when it stops; the kernel closes them when the driver dies. A client without the token
 is dropped. Whether executors can reach the driver's port is tested once before a run
 (`framework.engine.spark.packages`). Where they cannot, Spark kills the jobs.
@@ -36,6 +39,11 @@ TOKEN_BYTES = 32
 MAX_STRANGERS = 64
 """Maximum number of connections without a token yet: beyond that the oldest is dropped."""
 
+AWAY, BACK = b"1", b"0"
+
+TELL_SECONDS = 1.0
+"""How often a job looks whether its store answers."""
+
 StopAddress: TypeAlias = tuple[str, int, str]
 """Host, port and token."""
 
@@ -59,7 +67,7 @@ class StopChannel:
         self._bind = bind
         self.address: StopAddress | None = None
         self._token = secrets.token_hex(TOKEN_BYTES // 2)
-        self._held: set[socket.socket] = set()
+        self._held: dict[socket.socket, bool] = {}  # whether the job's store is away
         self._strangers: dict[socket.socket, tuple[float, bytes]] = {}  # accepted when, received so far
         self._closed = False
         self._selector: selectors.BaseSelector
@@ -85,6 +93,11 @@ class StopChannel:
         conf = context.getConf()
         host = conf.get("spark.driver.host", "localhost") or "localhost"
         return cls(host, conf.get("spark.driver.bindAddress", host) or host).open()
+
+    @property
+    def stores_away(self) -> int:
+        """Number of jobs that the store does not answer."""
+        return sum(self._held.copy().values())
 
     def _serve(self, listener: socket.socket) -> None:
         self._selector.register(listener, selectors.EVENT_READ)
@@ -113,25 +126,27 @@ class StopChannel:
         self._selector.register(peer, selectors.EVENT_READ)
 
     def _hear(self, peer: socket.socket) -> None:
-        """Read from a connection: the token, at first; later only the end of a job."""
+        """Read from a connection: the token, at first; later what a job says of its store, and the job's end."""
+        since, before = self._strangers.get(peer, (0.0, b""))
         try:
-            received = peer.recv(TOKEN_BYTES)
+            received = peer.recv(TOKEN_BYTES - len(before))
         except OSError:
             received = b""
-        since, before = self._strangers.get(peer, (0.0, b""))
-        if not received or peer in self._held:
+        if not received:
             self._drop(peer)
+        elif peer in self._held:
+            self._held[peer] = received[-1:] == AWAY
         elif len(before + received) < TOKEN_BYTES:
             self._strangers[peer] = (since, before + received)
         elif hmac.compare_digest(before + received, self._token.encode()):
             del self._strangers[peer]
-            self._held.add(peer)
+            self._held[peer] = False
         else:
             self._drop(peer)
 
     def _drop(self, peer: socket.socket) -> None:
         self._strangers.pop(peer, None)
-        self._held.discard(peer)
+        self._held.pop(peer, None)
         self._selector.unregister(peer)
         peer.close()
 
@@ -151,12 +166,15 @@ class StopChannel:
 
 
 @contextlib.contextmanager
-def held(address: StopAddress | None, on_break: Callable[[], None]) -> Iterator[None]:
+def held(
+    address: StopAddress | None, on_break: Callable[[], None], *, store_away: Callable[[], bool] = lambda: False
+) -> Iterator[None]:
     """Hold a connection, on an executor, and call `on_break` from another thread when it breaks.
 
     Args:
         address: the driver's address; None holds nothing.
         on_break: called at most once.
+        store_away: whether the store does not answer the job; called about every `TELL_SECONDS`.
 
     Raises:
         UnknownOutcomeError: the driver does not listen: it has ended the run of this job.
@@ -168,8 +186,16 @@ def held(address: StopAddress | None, on_break: Callable[[], None]) -> Iterator[
     let_go = threading.Event()
 
     def watch() -> None:
+        told = False
         with contextlib.suppress(OSError):
-            connection.recv(1)
+            while True:
+                try:
+                    connection.recv(1)  # the driver sends nothing: this is the end
+                    break
+                except TimeoutError:
+                    if store_away() != told:
+                        told = not told
+                        connection.sendall(AWAY if told else BACK)
         if not let_go.is_set():
             on_break()
 
@@ -191,7 +217,7 @@ def _connect(address: StopAddress) -> socket.socket:
         raise UnknownOutcomeError(f"the driver of this job is gone from {host}:{port} ({error})") from error
     try:
         connection.sendall(token.encode())
-        connection.settimeout(None)
+        connection.settimeout(TELL_SECONDS)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEP_ALIVE.items():
             if hasattr(socket, name):  # not on every system

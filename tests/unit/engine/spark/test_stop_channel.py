@@ -9,10 +9,18 @@ import time
 
 import pytest
 
+from framework.engine.spark import stop_channel
 from framework.engine.spark.stop_channel import MAX_STRANGERS, TOKEN_BYTES, StopChannel, held
 from framework.errors import UnknownOutcomeError
 
 SECONDS = 20
+
+
+def wait_until(check):
+    deadline = time.monotonic() + SECONDS
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -42,6 +50,22 @@ def test_a_job_that_ends_by_itself_hears_nothing(channel):
         (watching,) = [one for one in threading.enumerate() if one.name == "job-stop"]
     watching.join(SECONDS)
     assert not watching.is_alive()
+    assert not broken.is_set()
+
+
+def test_jobs_tell_of_a_store_that_does_not_answer(channel, monkeypatch):
+    monkeypatch.setattr(stop_channel, "TELL_SECONDS", 0.01)
+    away = threading.Event()
+    broken = threading.Event()
+    with held(channel.address, broken.set, store_away=away.is_set), held(channel.address, broken.set):
+        assert channel.stores_away == 0
+        away.set()
+        wait_until(lambda: channel.stores_away == 1)
+        away.clear()
+        wait_until(lambda: channel.stores_away == 0)
+        with held(channel.address, broken.set, store_away=lambda: True):
+            wait_until(lambda: channel.stores_away == 1)
+        wait_until(lambda: channel.stores_away == 0)  # its end is the end of what it told
     assert not broken.is_set()
 
 
