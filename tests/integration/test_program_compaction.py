@@ -98,7 +98,7 @@ def test_killed_while_it_compacts_in_the_middle_of_a_first_listing(program, moto
         moto_bucket.put(key, jsonl(payloads))
     time.sleep(2)  # the store's clock has whole seconds, and the window is nothing
     released = threading.Event()
-    proxy = HookProxy(moto_bucket.endpoint)
+    proxy = HookProxy(moto_bucket.endpoint).start()
     request.addfinalizer(proxy.close)
     request.addfinalizer(released.set)  # before that
     proxy.hook(r"/in/0(4[5-9]|5\d)\.jsonl", lambda _: released.wait(500))

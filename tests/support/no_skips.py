@@ -11,6 +11,8 @@ import pytest
 CANNOT_RUN = {
     "root may write everywhere": os.geteuid() == 0,
     "the server is not on this machine": "IGGY_TEST_URL" in os.environ,
+    "IGGY_CONNECTORS_DIR names no folder with Iggy's connector runtime": "IGGY_CONNECTORS_DIR" not in os.environ,
+    "IGGY_TEST_URL names no real Iggy server": "IGGY_TEST_URL" not in os.environ,
     "pyarrow could not read a null list of fixed size": int(version("pyarrow").partition(".")[0]) < 26,
 }
 """Reason -> whether it holds here."""
