@@ -121,7 +121,7 @@ def bombs():
     yield "parquet page", "parquet", made.parquet(made.column([page], rows=1), rows=1)
     pages = [made.dictionary_page(1, made.string(bytes(20 * MIB))), repeats(30)]
     yield "parquet dictionary", "parquet", made.parquet(made.column(pages, rows=30, dictionary=True), rows=30)
-    page = made.data_page(30, made.prefixed(20 * MIB, 30), made.DELTA_BYTE_ARRAY)
+    page = made.data_page(30, made.prefixed(16 * MIB, 30), made.DELTA_BYTE_ARRAY)
     yield "parquet prefix", "parquet", made.parquet(made.column([page], rows=30), rows=30)
     page = made.data_page(1, made.string(bytes(4 * MIB)))
     yield "parquet columns", "parquet", made.parquet(*[made.column([page], rows=1)] * 500, rows=1)
