@@ -38,7 +38,7 @@ def finish(process, seconds):
     return said, process.returncode
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_ten_thousand_histories_find_nothing():
     """Half of them by each of two processes; every theme of `plans` has its part."""
     count = HISTORIES // PROCESSES
@@ -47,7 +47,7 @@ def test_ten_thousand_histories_find_nothing():
         for number in range(PROCESSES)
     ]
     for process in running:
-        said, code = finish(process, 1100)
+        said, code = finish(process, 2300)
         assert code == 0, said[-4000:]
         assert f"{count} histories, 0 wrong" in said
 
