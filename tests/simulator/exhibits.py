@@ -18,6 +18,7 @@ EXHIBITS = {
     "compacted_unsafe": ("forgetting_folded", 300),
     "anchor_ahead": ("forgetting", 300),
     "leader_by_stale_counts": ("forgetting_tasks", 300),
+    "leader_by_unread_partitions": ("renumbered_tasks", 200),
     "numbered_anew": ("transforms", 100),
 }
 """Name -> theme, histories."""

@@ -169,6 +169,8 @@ class World(Scheduler):
         if self.calm or not self.plan.fault_rate or self.now < self.no_faults_until:
             return
         rate = self.plan.fault_rate
+        if not what.startswith(self.plan.tuning.get("fault_at", "")):
+            return
         if self.plan.snapshot_fault_rate is not None and " snapshot " in what:
             rate = self.plan.snapshot_fault_rate
         if self.rng.random() < rate:
@@ -364,6 +366,14 @@ class World(Scheduler):
             self.kill(life)
             if life is self.main:
                 self.plan_restart()
+
+    def fault_kill_all(self, _, life):
+        """Its tasks end with it, as in a container: what they sent last is in no progress."""
+        if life is not None:
+            children = list(life.process.extra.get("children", ()))
+            self.fault_kill(None, life)
+            for child in children:
+                self.at(0.0, child.die)
 
     def fault_kill_worker(self, link, life):
         if life is not None and link.process is not life.process:

@@ -2,6 +2,8 @@
 
 import random
 
+import attrs
+
 from tests.simulator.history import WIDTH, Plan, Settings
 
 
@@ -133,6 +135,22 @@ def formats(rng):
         records=12,
         once_rate=0.0,
     )
+
+
+def renumbered_tasks(rng):
+    """Leaders of several tasks that end together with them, and other options at the next start."""
+    plan = formats(rng)
+    plan.settings = attrs.evolve(
+        plan.settings,
+        tasks=rng.choice((2, 3)),
+        partitions=3,
+        commit_interval=3.0,
+        engine=rng.choice(("local", "local", "spark")),
+    )
+    plan.faults = {"kill_all": 1}
+    plan.fault_rate = rng.choice((0.1, 0.3))
+    plan.tuning["fault_at"] = "send"
+    return plan
 
 
 def endpoints(rng):
@@ -476,6 +494,7 @@ THEMES = {
         forgetting_folded,
         wrong_answers,
         formats,
+        renumbered_tasks,
         endpoints,
         prefixes,
         forgetting,
