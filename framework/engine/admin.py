@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.session import Session, check_topics, ensure_offsets_topic
+from framework.engine.session import Session, check_log, check_topics, ensure_offsets_topic
 from framework.iggy.dead_letters.log import void_dead_letters
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
@@ -74,14 +74,19 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig) -> Ad
 
     Raises:
         SourceRunningError: the source is running.
-        PositionError: the log cannot be read, or version 0.1 wrote it and sent more than it saved.
+        PositionError: the log cannot be read, or was lost; or version 0.1 wrote it and sent more than it saved.
     """
     return _change(
         connection,
         config,
         lambda state: _accept(state, connection, config),
-        check=partial(check_first_edition, connection, config.iggy.stream, accepted=True),
+        check=partial(_check_acceptable, connection, config),
     )
+
+
+def _check_acceptable(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
+    check_first_edition(connection, config.iggy.stream, state, accepted=True)
+    check_log(connection, config, state)  # to accept an empty log would send everything again, unasked
 
 
 def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool]) -> int:

@@ -297,18 +297,23 @@ def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: 
         PositionError: they do not; the message names the ways out.
     """
     check_first_edition(connection, config.iggy.stream, state)
-    _check_log(connection, config, state)
+    check_log(connection, config, state)
     check_partitions(connection, config, state)
 
 
-def _check_log(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
+def check_log(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
+    """Check that the log was not lost: a source whose log knows nothing has written no topic of its stream.
+
+    Raises:
+        PositionError: it has; the message names the ways out.
+    """
     stream, topic = config.iggy.stream, config.offsets_topic
     others = [name for name in (topic, config.errors.dead_letter_topic) if name is not None]
     try:
         PartitionReader(connection, stream, state).check_log(others)
     except PartitionGoneError:
-        # a mark is made after a claim: if the log is no longer empty, another instance began since it was read
-        if not load(OffsetLog(connection, stream=stream, topic=topic, source=config.source.name)).last_epoch:
+        # a mark is made after a begin: if the log knows one now, another instance began since it was read
+        if load(OffsetLog(connection, stream=stream, topic=topic, source=config.source.name)).knows_nothing:
             raise
 
 

@@ -543,6 +543,8 @@ def make_config(settings):
     if settings.letters:
         options["dead_letter_topic"] = "letters"
     config = source_config(**options)
+    if settings.offsets != f"{SOURCE}-offsets":
+        config = attrs.evolve(config, offsets=attrs.evolve(config.offsets, topic=settings.offsets))
     if settings.batch_bytes < 1 << 21:  # less than an option may say: so few bytes are also read at once
         config = attrs.evolve(config, iggy=attrs.evolve(config.iggy, batch_bytes=settings.batch_bytes))
     if settings.split_size and settings.format in {"jsonl", "text"}:

@@ -16,12 +16,18 @@ WIDTH = 32
 
 MOST_CALM_SECONDS = 900.0
 
+OFFSETS_TOPICS = ("src-offsets", "other-offsets")
+RECORDS_TOPICS = ("records", "other-records")
+MARK = "source src"
+"""The consumer group by which a source marks the topics that it writes (docs/reference/iggy-messages.md)."""
+
 
 @attrs.frozen(kw_only=True)
 class Settings:
     """What the configuration says."""
 
     topic: str = "records"
+    offsets: str = "src-offsets"
     template: str | None = None
     distribution: str = "object_hash"
     partitions: int = 2
@@ -135,6 +141,11 @@ class World(Scheduler):
         self.helper = None
         self.calm = False
         self.causes = {}
+        self.must_refuse = ""
+        self.left_logs = {}
+        self.by_hand_at = -1
+        self.log_since = {}
+        self.hand_changes = 0
         self.resets = []
         self.free = set()
         self.extra = {}
@@ -164,6 +175,10 @@ class World(Scheduler):
 
     def happened(self, kind, what, link):
         """A request of a client was stored or answered."""
+        if kind == "stored" and self.must_refuse and what.startswith("send "):
+            self.fail("NOT REFUSED", f"{link.process.name} sends after {self.must_refuse}")
+        if kind == "stored" and " snapshot " in what and link.process.name.startswith(("reset", "accept")):
+            self.must_refuse = ""  # done, whatever becomes of the command
         if self.verbose and not what.startswith(("clients", "version", "own", "started")):
             self.say("   ", kind, what, link.process.name)
         if self.calm or not self.plan.fault_rate or self.now < self.no_faults_until:
@@ -230,7 +245,7 @@ class World(Scheduler):
             documented=self.plan.documented,
             prefixes=self.prefixes,
             page_size=self.plan.page_size,
-            required_to_save={"src-offsets": 1, "letters": 1, **self.plan.tuning.get("required", {})},
+            required_to_save={**dict.fromkeys(OFFSETS_TOPICS, 1), "letters": 1, **self.plan.tuning.get("required", {})},
             required_of_data=self.plan.required,
             pipe_latency=self.pipe_latency,
             spark_loses=0.0 if self.calm else self.plan.tuning.get("spark_loses", 0.0),
@@ -475,6 +490,8 @@ class World(Scheduler):
         elif name == "prefix" and "prefix" not in self.causes:
             self.causes["prefix"] = self.prefixes
             self.prefixes = rng.choice([one for one in (("",), ("a/",), ("a/", "b/")) if one != self.prefixes])
+        elif name in {"records_topic", "offsets_topic"}:
+            self.change_topic(name)
         elif name == "endpoint" and "endpoint" not in self.causes and any(life.ended for life in self.lives):
             self.causes["endpoint"] = self.bucket
             self.bucket = self.new_bucket(f"us-{len(self.buckets)}")
@@ -483,9 +500,19 @@ class World(Scheduler):
                 self.put(key, age=rng.choice((0.0, 3.0, 30.0)))
         self.say("changed", name)
 
+    def change_topic(self, name):
+        if not self.nothing_runs():
+            return
+        if name == "offsets_topic" and not self.causes:
+            self.rename_log()
+        elif name == "records_topic" and self.settings.topic in RECORDS_TOPICS:
+            other = RECORDS_TOPICS[self.settings.topic == RECORDS_TOPICS[0]]
+            self.settings = attrs.evolve(self.settings, topic=other)
+            self.note_unknown_topics()
+
     def data_topics(self):
         return [
-            one for one in self.server.streams.get("lake", {}).values() if one.name not in {"src-offsets", "letters"}
+            one for one in self.server.streams.get("lake", {}).values() if one.name not in {*OFFSETS_TOPICS, "letters"}
         ]
 
     def add_partition(self):
@@ -506,7 +533,86 @@ class World(Scheduler):
         self.settings = attrs.evolve(self.settings, partitions=partitions, tasks=min(partitions, self.settings.tasks))
         for found in self.data_topics():
             self.causes["partitions"] = None
+            self.hand_changes += 1
             self.forget_records(found.partitions.pop().messages)
+
+    def nothing_runs(self):
+        """Whether no life goes on, also none of a worker that outlives its leader."""
+        return not any(life.ended is None for life in self.lives) and not self.server.clients
+
+    def is_marked(self):
+        """Whether a data topic says that this source has written it."""
+        return any(MARK in topic.groups for topic in self.data_topics())
+
+    def allow_again(self, since=-1):
+        """A log that knows nothing of what was sent since then: all of it may come once more."""
+        for topic in self.data_topics():
+            for part in topic.partitions:
+                for message in part.messages:
+                    if message.serial > since:
+                        for key, tag, _ in tell(message.payload):
+                            self.extra[key, tag] = self.extra.get((key, tag), 0) + 1
+
+    def numbering(self):
+        """What the positions of a log were made with."""
+        return self.settings.format, self.settings.chunk_size, self.prefixes, self.bucket.address
+
+    def rename_log(self):
+        """Another offsets topic: one that is new is refused where the source has written, an older one is taken up."""
+        before, name = self.settings, OFFSETS_TOPICS[self.settings.offsets == OFFSETS_TOPICS[0]]
+        found, left = self.server.find("lake", name), self.left_logs.get(name)
+        known = found is not None and left is not None and bool(found.partitions[0].messages)
+        if known and left["numbering"] != self.numbering():
+            return
+        self.settings = attrs.evolve(before, offsets=name)
+        self.left_logs[before.offsets] = {
+            "serial": self.server.serial,
+            "at": self.now,
+            "numbering": self.numbering(),
+            "hand_changes": self.hand_changes,
+        }
+        self.say("offsets topic", name, "known" if known else "new")
+        if known:
+            self.take_up_log(left)
+            self.note_unknown_topics()
+            if left["hand_changes"] != self.hand_changes:
+                self.causes["offsets"] = before  # it knows topics that are no longer there
+        elif self.is_marked():
+            self.causes["offsets"] = before
+            self.must_refuse = f"another offsets topic, {name}, was named"
+        else:
+            self.allow_again()  # nothing says that the source was here before
+
+    def note_unknown_topics(self):
+        """A topic that has our mark, and was written with another log only, may be refused."""
+        written = self.written_under(self.settings.offsets)
+        unknown = any(MARK in topic.groups and topic.name not in written for topic in self.data_topics())
+        if self.left_logs and unknown and not self.causes:
+            other = OFFSETS_TOPICS[self.settings.offsets == OFFSETS_TOPICS[0]]
+            self.causes["offsets"] = attrs.evolve(self.settings, offsets=other)
+
+    def written_under(self, offsets):
+        """Data topics that lives with this offsets topic have written."""
+        names = {life.process.name for life in self.lives if life.settings.offsets == offsets}
+        since = self.log_since.get(offsets, -1)
+        return {
+            topic.name
+            for topic in self.data_topics()
+            for part in topic.partitions
+            for message in part.messages
+            if message.serial > since and message.writer.partition("/")[0] in names
+        }
+
+    def take_up_log(self, left):
+        """A log goes on as it was left: what was sent and done by another one since then does not count in it."""
+        self.allow_again(left["serial"])
+        at_us = int((runtime.EPOCH + left["at"]) * 1e6)
+        self.resets = [(begun, None if begun >= at_us else ended, takes) for begun, ended, takes in self.resets]
+        for bucket in self.buckets:
+            changed = {key for at, key, _ in bucket.became if at >= left["at"]}
+            self.free |= {
+                version.tag for at, key, version in bucket.became if key in changed and version and at < left["at"]
+            }
 
     def forget_records(self, messages):
         """People took them away: whatever was there may or may not be sent again."""
@@ -525,11 +631,25 @@ class World(Scheduler):
             "partitions": ["accept", "reset"],
             "purge": ["accept", "reset"],
             "log": ["back", "reset"],
+            "offsets": ["back", "reset"],
+            "recreated": ["accept", "reset", *(["back"] if before is not None else [])],
         }[cause]
         if cause == "log" and self.was_sent_since(self.log_lost_at):
             ways = ["reset"]  # the log that is brought back knows nothing of what was sent without it
         way = self.rng.choice(ways)
         self.say("way out of", cause, way)
+        if cause in {"log", "offsets"} and self.must_refuse and self.rng.random() < 0.2:
+
+            def tried(life):
+                if life.outcome.kind == "done":
+                    self.fail("NOT REFUSED", f"accepted after {self.must_refuse}")
+                self.go_way_out(way, cause, before, then)
+
+            self.helper = self.start("accept", then=tried)  # it does not help
+        else:
+            self.go_way_out(way, cause, before, then)
+
+    def go_way_out(self, way, cause, before, then):
         if way == "back":
             if cause == "format":
                 self.settings = attrs.evolve(self.settings, format=before.format, chunk_size=before.chunk_size)
@@ -537,9 +657,17 @@ class World(Scheduler):
                 self.prefixes = before
             elif cause == "log":
                 self.server.streams["lake"][before.name] = before
+            elif cause == "offsets":
+                self.settings = attrs.evolve(self.settings, offsets=before.offsets)
+                self.take_up_log(self.left_logs[before.offsets])
+            elif cause == "recreated":
+                self.server.streams["lake"][before.name] = before
             else:
                 self.bucket = before
             del self.causes[cause]
+            self.must_refuse = ""
+            if cause == "offsets":
+                self.note_unknown_topics()
             then()
         else:
             self.by_hand(way, cause, then)
@@ -558,6 +686,8 @@ class World(Scheduler):
         def done(life):
             if life.outcome.kind == "done":
                 self.causes.clear()
+                self.must_refuse = ""
+                self.by_hand_at = self.server.serial
                 if way == "reset":
                     self.resets.append((begun, self.now_us(), lambda _: True))
                 else:
@@ -695,26 +825,52 @@ class World(Scheduler):
             gone = [message for part in found.partitions for message in part.messages]
             if gone:
                 self.say("purged", found.name)
+                self.hand_changes += 1
                 self.forget_records(gone)
                 self.server.purge("lake", found.name)
                 self.causes["purge"] = None
+
+    def act_recreate(self):
+        """Only while nothing runs: a data topic is deleted, and somebody may make it again."""
+        found = [topic for topic in self.data_topics() if any(part.messages for part in topic.partitions)]
+        if self.causes or not self.nothing_runs() or not found:
+            return
+        topic = self.rng.choice(found)
+        gone = [message for part in topic.partitions for message in part.messages]
+        again = self.rng.random() < 0.6
+        self.say("deleted", topic.name, "and made again" if again else "")
+        names = {life.process.name for life in self.lives if life.settings.offsets == self.settings.offsets}
+        since = max(self.by_hand_at, self.log_since.get(self.settings.offsets, -1))
+        ours = any(one.writer.partition("/")[0] in names and one.serial > since for one in gone)
+        self.server.delete_topic("lake", topic.name)
+        self.hand_changes += 1
+        if again:
+            self.forget_records(gone)
+            self.server.make_topic("lake", topic.name, len(topic.partitions), required=topic.required_to_save)
+        self.causes["recreated"] = None if again else topic  # the log may know it, by its number
+        if ours:
+            self.must_refuse = f"topic {topic.name} was deleted"
 
     def act_lose_log(self):
         """Only while nothing runs: the log is deleted, or somebody renames it in the configuration."""
         if (
             self.causes
             or any(life.ended is None for life in self.lives)
-            or self.server.find("lake", "src-offsets") is None
+            or self.server.find("lake", self.settings.offsets) is None
         ):
             return
         self.lose_log()
 
     def lose_log(self):
         self.say("the log is gone")
-        gone = self.server.streams["lake"].pop("src-offsets")
-        if any(part.messages for topic in self.data_topics() for part in topic.partitions):
+        gone = self.server.streams["lake"].pop(self.settings.offsets)
+        if self.is_marked():
             self.causes["log"] = gone
             self.log_lost_at = self.server.serial
+            self.must_refuse = "the log was lost"
+        else:
+            self.allow_again()  # nothing says that the source was here before
+            self.log_since[self.settings.offsets] = self.server.serial
 
     # ---- from the beginning to the end
 

@@ -134,6 +134,37 @@ def no_mark():
     store.LogOffsetStore._mark = lambda self, topic_partitions: None
 
 
+def renamed_unnoticed():
+    """A start with a log that knows nothing asks no data topic whether it was written before."""
+    partitions.PartitionReader.check_log = lambda self, others: None
+    partitions.PartitionReader.check_topic = lambda self, info: None
+
+
+def half_reset_is_enough():
+    """A log with an epoch counts as known, also when a reset of everything was killed before its snapshot."""
+    state.LogState.knows_nothing = property(lambda self: not self.last_epoch)
+
+
+def any_topic_of_the_name():
+    """A topic that was deleted and made again is taken for the old one."""
+    partitions.PartitionReader.check = lambda self, topic_partition, info: False
+
+
+def moved_with_the_topic():
+    """What is half read goes on in the topic that is configured now."""
+    from framework.discovery import feed
+
+    real = feed.ListingFeed._entries_of
+
+    def entries_of(self, key, native, topic_partition, known, in_flight):
+        return [
+            attrs.evolve(entry, topic_partition=attrs.evolve(entry.topic_partition, topic=topic_partition.topic))
+            for entry in real(self, key, native, topic_partition, known, in_flight)
+        ]
+
+    feed.ListingFeed._entries_of = entries_of
+
+
 def any_place():
     """Positions are not bound to the place of the bucket."""
     from framework.offsets.selection_scope import SelectionScope

@@ -284,6 +284,23 @@ def lost_logs(rng):
     )
 
 
+def renamed(rng):
+    """Between lives the configuration names other topics, and back; data topics are deleted, and made again."""
+    return plain(
+        rng,
+        settings={"window": rng.choice((6.0, 86_400.0)), "split_size": rng.choice((0, 0, 3 * WIDTH))},
+        acts={"put": 4, "stop": 2, "kill": 0.5, **some(rng, {"recreate": 1.5, "lose_log": 0.3, "foreign": 1}, 0.5)},
+        changes=tuple(some(rng, {"records_topic": 1, "offsets_topic": 1, "tasks": 1, "more_partitions": 1}, 0.6)),
+        change_rate=rng.choice((0.2, 0.5)),
+        required=rng.choice((1, 1, 5)),
+        faults={"kill": 2, "kill_server": 1, "kill_worker": 1, "kill_all": 1},
+        fault_rate=rng.choice((0.0, 0.005, 0.02)),
+        once_rate=rng.choice((0.3, 1.0)),
+        tuning={**(SMALL if rng.random() < 0.5 else {})},
+        seconds=rng.uniform(4.0, 14.0),
+    )
+
+
 def no_power(rng):
     return plain(rng, faults={"power": 1}, fault_rate=0.01)
 
@@ -505,6 +522,7 @@ THEMES = {
         slow_pipes,
         headers,
         lost_logs,
+        renamed,
         no_power,
         seconds,
         partitions,

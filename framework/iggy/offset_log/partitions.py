@@ -217,7 +217,7 @@ class PartitionReader:
             raise self._log_lost(topic_partitions[0])
 
     def check_log(self, others: Collection[str]) -> None:
-        """Check that a source with an empty log has written no topic of its stream: if it has, the log was lost.
+        """Check that a source whose log knows nothing has written no topic of its stream: if it has, the log was lost.
 
         Topic names can come from object keys, so no configuration lists them.
 
@@ -227,7 +227,7 @@ class PartitionReader:
         Raises:
             PartitionGoneError: the log was lost.
         """
-        if self._state.last_epoch or self._state.first_edition:
+        if not self._state.knows_nothing:
             return
         try:
             topics = self._connection.topic_names(self._stream)

@@ -84,6 +84,12 @@ class LogState:
         """Every partition that was ever opened."""
         return {*self.topics, *self.anchors}
 
+    @property
+    def knows_nothing(self) -> bool:
+        """Whether the log says nothing of what was sent: it is new, its predecessor was lost, or a reset did not end."""
+        known = self.topics or self.anchors or self.first_edition or len(self.positions) or self.watermark
+        return not (known or self.has_abandoned_partitions)
+
     def identity(self, entry: OffsetManagerEntry) -> tuple[int, int]:
         """Return a position's identity in messages and progress: object hash and split."""
         return entry_hash64(self.source, entry), entry.split_number

@@ -7,9 +7,10 @@ import pytest
 
 from framework.engine.admin import accept_changes, reopen_objects, reset_positions
 from framework.engine.inspection import inspect
-from framework.engine.session import Session
+from framework.engine.session import Session, ensure_offsets_topic
 from framework.errors import IggyUnavailableError, PositionError, SourceError
 from framework.iggy.offset_log import epochs
+from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
 from framework.model.objects import TopicPartition
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
@@ -251,20 +252,44 @@ def hurt(source, harm):
 # ---- accept
 
 
-@pytest.mark.parametrize("harm", ["purge", "delete", "fill", "log"])
+def test_a_lost_log_cannot_be_accepted_since_everything_would_come_again(source):
+    hurt(source, "log")
+    before = source.payloads()
+    for attempt in (source.live, lambda: by_hand(source)) * 2:
+        with pytest.raises(PositionError, match=r"knows nothing.*offsets reset --all"):
+            attempt()
+    assert source.payloads() == before
+    assert not source.server.messages("kit", LOG)
+
+
+def test_a_start_after_a_reset_of_everything_that_was_killed_is_still_refused_when_the_log_was_lost(source):
+    """Else it would send everything again, although the reset never came to its end."""
+    hurt(source, "log")
+    connection = source.server.connect()
+    config = source.rig.make_task({"partitions": 2})[1]
+    ensure_offsets_topic(connection, config)
+    offset_log = OffsetLog(connection, stream="kit", topic=LOG, source="kit")
+    begin_epoch(offset_log).open(offset_log)
+    connection.close()
+    assert kinds(source.server) == ["claim", "opening"]
+    with pytest.raises(PositionError, match=r"knows nothing.*offsets reset --all"):
+        source.live()
+    before = source.payloads()
+    by_hand(source, Reset())
+    source.live()
+    assert source.payloads() == before + source.once()
+
+
+@pytest.mark.parametrize("harm", ["purge", "delete", "fill"])
 def test_what_was_done_stays_done_when_that_is_accepted(source, harm):
     hurt(source, harm)
-    if harm == "log":  # what was done is in no log any more: everything comes again
-        with pytest.raises(PositionError, match="knows nothing"):
-            source.live()
-    else:
-        with pytest.raises(PositionError, match="offsets accept-data-loss"):
-            source.live()
+    with pytest.raises(PositionError, match="offsets accept-data-loss"):
+        source.live()
     before = source.payloads()
     by_hand(source)
     source.put("new", 4)
     source.live()
-    expected = source.once() if harm == "log" else collections.Counter(lines("new", 4))
+    expected = collections.Counter(lines("new", 4))
     assert source.payloads() == before + expected
     source.live()
     assert source.payloads() == before + expected
