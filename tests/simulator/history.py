@@ -8,6 +8,7 @@ import attrs
 from tests.simulator import runtime
 from tests.simulator.bucket import Bucket, Lie, Version, is_filtered, is_refused, record, tell
 from tests.simulator.checker import Facts, ViolationError, check
+from tests.simulator.first_edition import FirstEdition
 from tests.simulator.iggy import EVICTION_SECONDS, Partition, Server
 from tests.simulator.runtime import Host, Killed, Process, Scheduler, StuckError
 
@@ -632,13 +633,16 @@ class World(Scheduler):
             "purge": ["accept", "reset"],
             "log": ["back", "reset"],
             "offsets": ["back", "reset"],
+            "0.1": ["back", "reset"] if before != "unclaimed" else ["back"],
+            "others behind 0.1": ["accept", "reset"],
             "recreated": ["accept", "reset", *(["back"] if before is not None else [])],
         }[cause]
         if cause == "log" and self.was_sent_since(self.log_lost_at):
             ways = ["reset"]  # the log that is brought back knows nothing of what was sent without it
         way = self.rng.choice(ways)
         self.say("way out of", cause, way)
-        if cause in {"log", "offsets"} and self.must_refuse and self.rng.random() < 0.2:
+        lie = cause == "0.1" and not self.first.headers  # then a person may say that others sent what is there
+        if cause in {"log", "offsets", "0.1"} and not lie and self.must_refuse and self.rng.random() < 0.2:
 
             def tried(life):
                 if life.outcome.kind == "done":
@@ -660,6 +664,8 @@ class World(Scheduler):
             elif cause == "offsets":
                 self.settings = attrs.evolve(self.settings, offsets=before.offsets)
                 self.take_up_log(self.left_logs[before.offsets])
+            elif cause == "0.1":
+                self.first.finish()
             elif cause == "recreated":
                 self.server.streams["lake"][before.name] = before
             else:
@@ -690,7 +696,7 @@ class World(Scheduler):
                 self.by_hand_at = self.server.serial
                 if way == "reset":
                     self.resets.append((begun, self.now_us(), lambda _: True))
-                else:
+                elif cause != "others behind 0.1":  # nothing is lost by that
                     self.free |= {version.tag for bucket in self.buckets for _, _, version in bucket.became if version}
                 then()
             elif life.outcome.kind in {"refused", "topic"}:
@@ -891,17 +897,35 @@ class World(Scheduler):
             runtime.enter_world(None)
 
     def begin(self):
-        for _ in range(self.rng.randint(0, 4)):
+        for _ in range(self.rng.randint(0, 4) + self.plan.tuning.get("first_objects", 0)):
             self.put(
                 self.a_key(),
                 age=self.rng.choice((0.0, 0.0, 30.0, 2 * self.settings.window + 60))
                 if self.plan.tuning.get("old_first")
                 else 0.0,
             )
+        if self.plan.tuning.get("first_edition"):
+            self.live_first()
         if self.plan.acts:
             self.at(self.rng.expovariate(1.0 / self.plan.act_seconds), self.act)
         self.at(10.0, self.watch_silent)
         self.plan_restart(0.0)
+
+    def live_first(self):
+        """A life of version 0.1 that came before: what it has not saved must be refused."""
+        self.first = FirstEdition(self, width=WIDTH)
+        end = self.first.live(self.plan.tuning["first_edition"])
+        self.say("version 0.1 ended", end)
+        self.splits.add(self.settings.split_size or WIDTH)
+        if end == "others behind it":
+            self.act_foreign()
+            for part in self.server.find("lake", self.settings.topic).partitions:
+                part.saved_end = part.end
+            self.causes["others behind 0.1"] = None
+            self.must_refuse = "others wrote behind version 0.1"
+        elif end != "in order":
+            self.causes["0.1"] = end
+            self.must_refuse = f"version 0.1 left it {end}"
 
     def watch_silent(self):
         self.server.evict_silent()

@@ -414,7 +414,8 @@ def anchor_of(message: StoredMessage) -> Anchor:
 
 def data_topics(connection: IggyConnection, stream: str, state: LogState) -> dict[str, TopicInfo | None]:
     """Return the current state of every data topic that the log names; None for a missing topic."""
-    topic_partitions = state.partitions | {entry.topic_partition for _, entry in state.positions.pending()}
+    begun = {entry.topic_partition for _, entry in state.positions.pending()}
+    topic_partitions = state.partitions | state.first_edition | begun
     return {
         name: connection.get_topic(stream, name)
         for name in sorted({topic_partition.topic for topic_partition in topic_partitions})

@@ -212,6 +212,27 @@ def test_a_reset_of_everything_needs_no_run_of_0_1():
     assert source.payloads() == before + source.once()
 
 
+def test_a_log_of_0_1_that_had_sent_nothing_is_taken_over():
+    """Its snapshot names the partitions, without a message in them."""
+    anchors = [["records", number] for number in range(3)]
+    server = server_with_log(
+        record_of_0_1("claim", **FIRST_CLAIM), record_of_0_1("snapshot", part=(1, 1), anchors=anchors)
+    )
+    server.make_topic("kit", "records", 3)
+    source = Source({"a": 5, "b": 3}, server=server, partitions=3)
+    source.live()
+    assert source.payloads() == source.once()
+
+
+FIRST_CLAIM = {
+    "host": "h",
+    "process": 1,
+    "leader": True,
+    "clients": [[99, "10.0.0.9:1"]],
+    "token": "t",
+}
+
+
 def test_a_reset_of_one_object_reads_it_once_more_and_keeps_the_rest():
     source = orderly()
     change(source, "key")
@@ -305,7 +326,11 @@ def record_of_0_1(kind, *rows, epoch=1, part=(), states=(), reopened=(), **body)
     table = {"columns": columns, "buckets": ["bucket"], "lanes": [["records", 0]], "options": [""]}
     header = {"kind": kind, "source": "kit", "epoch": epoch, **dict(zip(("part", "parts"), part, strict=False))}
     packed = json.dumps(header).encode()
-    return struct.pack("<4sBBI", b"ICSP", 1, 0, len(packed)) + packed + json.dumps({"entries": table, **body}).encode()
+    return (
+        struct.pack("<4sBBI", b"ICSP", 1, 0, len(packed))
+        + packed
+        + json.dumps({"entries": table, "epoch": epoch, **body}).encode()
+    )
 
 
 def entries_of_0_1(*rows):
