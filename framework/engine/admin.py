@@ -18,8 +18,10 @@ from framework.iggy.offset_log.partitions import (
     abandon_partitions,
     check_first_edition,
     data_topics,
+    identity_of,
     lost_partitions,
 )
+from framework.model.objects import Anchor
 from framework.model.positions import OffsetManagerEntry
 
 if TYPE_CHECKING:
@@ -148,10 +150,14 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
         assert found is not None
         try:
             reader.read(topic_partition, found)
-        except PartitionGoneError:
-            state.anchors.pop(topic_partition, None)
-            state.topics.pop(topic_partition, None)
+        except PartitionGoneError as gone:
             state.closed.pop(topic_partition, None)
+            if gone.first_offset is not None:  # what is left is counted from its first message on
+                state.anchors[topic_partition] = Anchor(gone.first_offset - 1, 0)
+                state.topics[topic_partition] = identity_of(found)
+            else:
+                state.anchors.pop(topic_partition, None)
+                state.topics.pop(topic_partition, None)
     state.has_abandoned_partitions = True
     for _, entry in state.positions.pending():
         state.replace(attrs.evolve(entry, may_begin_again=True))

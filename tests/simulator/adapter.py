@@ -26,6 +26,7 @@ from framework.errors import (
     AccessDeniedError,
     IggyTopicError,
     IggyUnavailableError,
+    ObjectArchivedError,
     ObjectChangedError,
     ObjectNotFoundError,
     PositionError,
@@ -289,6 +290,7 @@ class SimStore(ObjectStore):
             size=len(version.data),
             version=f"v{version.tag}",
             modified_ms=version.modified_ms,
+            storage_class="GLACIER" if self._bucket.is_archived(version.key) else "",
         )
 
     def stat(self, key):
@@ -303,6 +305,8 @@ class SimStore(ObjectStore):
         bucket, version = self._bucket, self._bucket.objects.get(native.key)
         if version is None or bucket.lie("404", native.key):
             raise ObjectNotFoundError("deleted since it was listed (404)", location=native.location)
+        if bucket.is_archived(native.key):
+            raise ObjectArchivedError("archived: it must be restored first (403)", location=native.location)
         if bucket.lie("403", native.key):
             raise AccessDeniedError(f"{native.location}: 403 Forbidden")
         if bucket.lie("503", native.key):
@@ -528,6 +532,10 @@ def make_config(settings):
         "list_concurrency": settings.list_concurrency,
         "ignore_hidden": False,
         "min_age": settings.min_age,
+        "mode": settings.mode,
+        "lookback_keys": settings.lookback_keys,
+        "full_listing_interval": settings.full_listing_interval,
+        "archived": settings.archived,
         "engine": "local",
         "tasks_max": settings.tasks,
         "request_timeout": 3.0,
@@ -642,7 +650,8 @@ def prepare():
     multiprocessing.get_context = lambda _=None: _SimContext()
     worker.leave = lambda _: None
     worker.limit_arenas = lambda: None
-    worker.LogForwarder = lambda tell: logging.NullHandler()
+    silent = logging.NullHandler()  # the same one each time: the root logger keeps what it was given
+    worker.LogForwarder = lambda tell: silent
     worker.signal = signal_stub
     worker.FIGURES_SECONDS = 2.0
     processes.WAIT_SECONDS = 0.1
@@ -651,7 +660,7 @@ def prepare():
     spark_group.spark_thread = lambda target: threading.Thread(target=target, daemon=True)
     spark_job.TaskContext = _SimTaskContext
     spark_job.limit_arenas = lambda: None
-    spark_job.LogForwarder = lambda _: logging.NullHandler()
+    spark_job.LogForwarder = lambda _: silent
     discovery.WAIT_SECONDS = 0.1
     session.FOLLOW_SECONDS = 0.5
     logging.disable(logging.CRITICAL)

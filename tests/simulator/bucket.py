@@ -72,11 +72,15 @@ class Bucket:
         self.largest_read = 1 << 20
         self.read_seconds = 0.02  # at most, between two reads of a stream that gives little at once
         self.first_listed = None  # when
+        self.archived = {}  # key -> until when it must be restored before it can be read
 
     def now_ms(self):
         from tests.simulator.runtime import EPOCH
 
         return int((EPOCH + self.world.now) * 1000)
+
+    def forget(self):
+        self.objects, self.became, self.versions, self.lies = {}, [], {}, []
 
     # ---- what people do
 
@@ -84,6 +88,9 @@ class Bucket:
         self.objects[version.key] = version
         self.versions[version.tag] = version
         self.became.append((self.world.now, version.key, version))
+
+    def is_archived(self, key):
+        return self.world.now < self.archived.get(key, 0.0)
 
     def delete(self, key):
         if self.objects.pop(key, None) is not None:

@@ -15,6 +15,9 @@ from tests.simulator.runtime import Host, Killed, Process, Scheduler, StuckError
 WIDTH = 32
 """Bytes of a line, its end included."""
 
+LARGE = (1 << 20) + 100
+"""Bytes of a large record: more than a server keeps unsaved."""
+
 MOST_CALM_SECONDS = 900.0
 
 OFFSETS_TOPICS = ("src-offsets", "other-offsets")
@@ -51,6 +54,10 @@ class Settings:
     transforms: bool = False
     min_age: float = 0.0
     engine: str = "local"
+    mode: str = "list"
+    lookback_keys: int = 1000
+    full_listing_interval: float = 3600.0
+    archived: str = "skip"
 
 
 @attrs.define(kw_only=True)
@@ -71,6 +78,7 @@ class Plan:
         keys: names of objects.
         records: of an object at most.
         bad_rate: how often an object holds a bad record.
+        large_rate: how often a record is larger than a server keeps unsaved.
         once_rate: lives that end when all is read.
         tuning: limits of the code that are lower than a user's.
         bucket_options, server_options: attributes of both.
@@ -91,6 +99,7 @@ class Plan:
     keys: tuple = ("a/1", "a/2", "b/1", "b/2")
     records: int = 7
     bad_rate: float = 0.0
+    large_rate: float = 0.0
     once_rate: float = 0.3
     tuning: dict = attrs.field(factory=dict)
     bucket_options: dict = attrs.field(factory=dict)
@@ -215,7 +224,9 @@ class World(Scheduler):
             if number in bad:
                 lines.append(record(key, self.tags, number, WIDTH - 1) + b"\n")
             else:
-                lines.append(b'"' + record(key, self.tags, number, WIDTH - 3) + b'"\n')
+                large = self.plan.large_rate and rng.random() < self.plan.large_rate
+                width = LARGE if large else WIDTH - 3
+                lines.append(b'"' + record(key, self.tags, number, width) + b'"\n')
         modified_ms = int((runtime.EPOCH + self.now - age) * 1000) // 1000 * 1000
         filtered = set()
         if self.settings.transforms:
@@ -633,6 +644,7 @@ class World(Scheduler):
             "purge": ["accept", "reset"],
             "log": ["back", "reset"],
             "offsets": ["back", "reset"],
+            "expired": ["accept", "reset"],
             "0.1": ["back", "reset"] if before != "unclaimed" else ["back"],
             "others behind 0.1": ["accept", "reset"],
             "recreated": ["accept", "reset", *(["back"] if before is not None else [])],
@@ -688,6 +700,8 @@ class World(Scheduler):
 
     def by_hand(self, way, cause, then):
         begun = self.now_us()
+        if way == "reset":
+            self.resets.append((begun, None, lambda _: True))  # it may come to its end and be killed before it says so
 
         def done(life):
             if life.outcome.kind == "done":
@@ -695,6 +709,7 @@ class World(Scheduler):
                 self.must_refuse = ""
                 self.by_hand_at = self.server.serial
                 if way == "reset":
+                    self.resets = [one for one in self.resets if one[0] != begun]
                     self.resets.append((begun, self.now_us(), lambda _: True))
                 elif cause != "others behind 0.1":  # nothing is lost by that
                     self.free |= {version.tag for bucket in self.buckets for _, _, version in bucket.became if version}
@@ -702,10 +717,10 @@ class World(Scheduler):
             elif life.outcome.kind in {"refused", "topic"}:
                 self.fail("NO WAY OUT", f"{way} after {cause}: {life.outcome.text}")
             else:
-                if way == "reset":
-                    self.resets.append((begun, None, lambda _: True))
                 self.at(1.0, lambda: self.by_hand(way, cause, then))
 
+        if way == "accept" and cause == "expired":
+            self.forget_records(self.causes.get("expired", ()))
         self.helper = self.start(way, then=done)
 
     # ---- what people do
@@ -808,10 +823,13 @@ class World(Scheduler):
         which = rng.choice(({"key": key}, {"prefix": key[:2]}, {}))
         takes = (lambda one: one == key) if "key" in which else (lambda one: one.startswith(which.get("prefix", "")))
         begun = self.now_us()
+        self.resets.append((begun, None, takes))
 
         def done(life):
             ok = life.outcome is not None and life.outcome.kind == "done"
-            self.resets.append((begun, self.now_us() if ok else None, takes))
+            if ok:
+                self.resets = [one for one in self.resets if one[0] != begun]
+                self.resets.append((begun, self.now_us(), takes))
             self.plan_restart(0.05)
 
         self.helper = self.start("reset", then=done, **which)
@@ -823,6 +841,34 @@ class World(Scheduler):
             partition = self.rng.randrange(len(found.partitions))
             new = [(self.rng.getrandbits(128), b"theirs", {}, 0) for _ in range(self.rng.choice((1, 3, 20)))]
             self.server.store("lake", found.name, partition, new)
+
+    def act_archive(self):
+        """An object goes to an archive, and is restored after a while."""
+        key, seconds = self.a_key(), self.rng.uniform(0.2, 6.0)
+        self.bucket.archived[key] = self.now + seconds
+        self.say("archived", key, seconds)
+
+    def act_expire(self):
+        """Retention deletes the oldest messages of a partition, whether the source runs or not."""
+        found = [(topic, number) for topic in self.data_topics() for number in range(len(topic.partitions))]
+        if not found or self.causes:
+            return
+        topic, number = self.rng.choice(found)
+        gone = self.server.expire(topic, number, self.rng.randint(1, 8))
+        if not gone:
+            return
+        self.say("expired", f"{topic.name}/{number}", f"{gone[0].offset} to {gone[-1].offset}")
+        if not self.is_accounted_for(gone, topic):
+            self.causes["expired"] = gone
+
+    def is_accounted_for(self, messages, topic):
+        """Whether positions surely count these as saved: a source that ran all the time since has saved long ago."""
+        life = self.main
+        if life is None or life.ended is not None or life.disturbed or topic.required_to_save > 1 or self.server.slow:
+            return False
+        began = int((runtime.EPOCH + life.began) * 1e6)
+        saved = self.now_us() - int((2 * life.settings.commit_interval + 2.0) * 1e6)
+        return all(one.payload != b"theirs" and began < one.timestamp_us < saved for one in messages)
 
     def act_purge(self):
         if self.causes or any(life.ended is None for life in self.lives):
@@ -890,11 +936,25 @@ class World(Scheduler):
         except StuckError as stuck:
             raise ViolationError("STUCK", str(stuck)) from None
         finally:
-            for life in self.lives:
-                life.process.die()
-                for child in life.process.extra.get("children", ()):
-                    child.die()
-            runtime.enter_world(None)
+            self.close()
+
+    def close(self):
+        """Ends whatever still runs, and lets go of it: a thread that does not end as told would keep the whole history."""
+        processes = [one for life in self.lives for one in (life.process, *life.process.extra.get("children", ()))]
+        for process in processes:
+            process.die()
+        runtime.enter_world(None)
+        for process in processes:
+            process.forget()
+        self.forget()
+
+    def forget(self):
+        super().forget()
+        self.server.forget()
+        for bucket in self.buckets:
+            bucket.forget()
+        self.lives.clear()
+        self.main = self.helper = self.happened = None
 
     def begin(self):
         for _ in range(self.rng.randint(0, 4) + self.plan.tuning.get("first_objects", 0)):
@@ -943,6 +1003,7 @@ class World(Scheduler):
         self.say("calm")
         for bucket in self.buckets:
             bucket.lies.clear()
+            bucket.archived.clear()
             bucket.lie_rate = {}
             bucket.break_rate = 0.0
         self.server.slow = 0.0
@@ -953,6 +1014,8 @@ class World(Scheduler):
             self.run_on()
         if self.settings.min_age:
             self.pass_time(self.settings.min_age + 2.0)
+        if self.settings.mode == "incremental":
+            self.pass_time(self.settings.full_listing_interval + 1.0)
         for life in self.lives:
             if life.ended is None and life.kind == "source":
                 if "stop" in life.process.extra and life.process.paused_until <= self.now:
@@ -1024,7 +1087,7 @@ class World(Scheduler):
             if any(key.startswith(prefix) for prefix in self.prefixes)
         }
         partitions = [
-            (topic.name, number, part.messages)
+            (topic.name, number, part.expired + part.messages)
             for topic in self.data_topics()
             for number, part in enumerate(topic.partitions)
         ]

@@ -41,6 +41,7 @@ class Partition:
         self.messages = []
         self.end = 0
         self.saved_end = 0
+        self.expired = []
 
 
 class Topic:
@@ -182,6 +183,7 @@ class Server:
         self.world = world
         self.rng = world.rng
         self.default_required = default_required
+        self.size_required = 1 << 20
         self.streams = {}
         self.clients = {}
         self.serial = 0
@@ -280,6 +282,9 @@ class Server:
         self.up = True
         self.started_us = self.now_us()
 
+    def forget(self):
+        self.streams, self.clients, self.record_of_all = {}, {}, []
+
     # ---- streams and topics (operations run in the hub, at the moment when they arrive)
 
     def find(self, stream, topic):
@@ -298,7 +303,7 @@ class Server:
         options = {
             "durability": "persisted",
             "messages_required_to_save": self.default_required if required is None else required,
-            "size_of_messages_required_to_save": 1 << 20,
+            "size_of_messages_required_to_save": self.size_required,
         }
         if segment_bytes is not None:
             options["segment_size"] = segment_bytes
@@ -331,7 +336,11 @@ class Server:
             self.record_of_all.append((stream, found.number, topic, number, message))
         part.end = base + len(new)
         required = found.required_to_save
-        if part.end - part.saved_end >= required or self.rng.random() < self.saves_early:
+        unsaved = part.messages[part.saved_end - part.end :] if part.saved_end < part.end else []
+        too_large = (
+            sum(len(message.payload) for message in unsaved) >= found.options["size_of_messages_required_to_save"]
+        )
+        if part.end - part.saved_end >= required or too_large or self.rng.random() < self.saves_early:
             part.saved_end = part.end
         return found.number, base
 
@@ -345,6 +354,14 @@ class Server:
         first = messages[0].offset
         at = 0 if offset == "first" else max(0, int(offset) - first)
         return messages[at : at + count]
+
+    def expire(self, topic, number, count):
+        """Retention deletes the oldest messages, of those that are on disk; gives them."""
+        part = topic.partitions[number]
+        gone = [message for message in part.messages[:count] if message.offset < part.saved_end]
+        del part.messages[: len(gone)]
+        part.expired += gone
+        return gone
 
     def delete_segments(self, stream, topic, number, count):
         found, part = self.partition(stream, topic, number)

@@ -196,6 +196,41 @@ def first_deltas_are_left_out():
     first_edition.load = lambda offset_log, heads: real(offset_log, [head for head in heads if head.kind != "delta"])
 
 
+def expired_unnoticed():
+    """What expired before it was accounted for is no matter."""
+    real = partitions.PartitionReader._check_anchor
+
+    def check_anchor(self, topic_partition, anchor, info):
+        try:
+            return real(self, topic_partition, anchor, info)
+        except partitions.PartitionGoneError as gone:
+            if gone.first_offset is None:
+                raise
+            return False
+
+    partitions.PartitionReader._check_anchor = check_anchor
+
+
+def archived_is_filtered():
+    """What is archived is filtered, also when it is to be waited for."""
+    from framework.discovery import filters
+
+    real = filters.Selector.__init__
+
+    def init(self, *args, **more):
+        real(self, *args, **more)
+        self._archived = filters._ARCHIVED
+
+    filters.Selector.__init__ = init
+
+
+def never_listed_whole():
+    """With mode `incremental`, no listing but the first is a full one."""
+    from framework.discovery import incremental
+
+    incremental.IncrementalListing._is_whole_due = lambda self, now: self._whole_began is None
+
+
 def any_place():
     """Positions are not bound to the place of the bucket."""
     from framework.offsets.selection_scope import SelectionScope

@@ -330,6 +330,65 @@ def first_edition(rng):
     )
 
 
+def incremental(rng):
+    """Most listings begin behind the highest keys; keys rise, and some are overwritten or come late."""
+    return plain(
+        rng,
+        settings={
+            "mode": "incremental",
+            "lookback_keys": rng.choice((0, 1, 3)),
+            "full_listing_interval": rng.choice((0.8, 2.0, 5.0)),
+            "poll_interval": 0.3,
+            "window": rng.choice((15.0, 86_400.0)),
+            "min_age": rng.choice((0.0, 0.0, 1.5)),
+        },
+        acts={"put": 6, "lie": 1, **some(rng, {"restore": 1, "delete": 1, "stop": 1, "reset": 0.5}, 0.5)},
+        tuning={**(SMALL if rng.random() < 0.5 else {})},
+        keys=tuple(f"a/{number}" for number in range(1, 9)),
+        faults={"kill": 2, "kill_all": 1, "kill_worker": 1, "cut": 1},
+        fault_rate=rng.choice((0.0, 0.005, 0.02)),
+        seconds=rng.uniform(4.0, 12.0),
+        page_size=rng.choice((1, 2, 100)),
+    )
+
+
+def archived(rng):
+    """Objects that must be restored before they can be read, and are waited for."""
+    return plain(
+        rng,
+        settings={"archived": "wait", "window": rng.choice((3.0, 6.0, 86_400.0)), "poll_interval": 0.3},
+        acts={"put": 3, "archive": 3, **some(rng, {"old_put": 1, "stop": 1, "restore": 1}, 0.5)},
+        tuning={**SMALL},
+        bucket_options={"largest_read": rng.choice((WIDTH, 1 << 20)), "break_rate": rng.choice((0.0, 0.1))},
+        fault_rate=rng.choice((0.0, 0.01)),
+        seconds=rng.uniform(6.0, 14.0),
+    )
+
+
+def retention(rng):
+    """The oldest messages of data topics are deleted, also those behind an anchor."""
+    return plain(
+        rng,
+        settings={"window": rng.choice((6.0, 86_400.0)), "commit_interval": rng.choice((0.05, 0.3, 3.0))},
+        acts={"put": 4, "expire": 2, **some(rng, {"stop": 1, "foreign": 1, "kill": 1, "restore": 1}, 0.5)},
+        required=rng.choice((1, 1, 3, 8)),
+        faults={"kill": 2, "kill_all": 1, "kill_server": 1, "restart_server": 1},
+        fault_rate=rng.choice((0.0, 0.005, 0.02)),
+        tuning={**(SMALL if rng.random() < 0.5 else {})},
+        seconds=rng.uniform(4.0, 12.0),
+    )
+
+
+def large(rng):
+    """A server saves at so many bytes, too: records beyond them, and bounds of few bytes."""
+    real = rng.random() < 0.3
+    plan = forgetting(rng)
+    plan.server_options = {"size_required": 1 << 20 if real else rng.choice((40, 100, 200))}
+    if real:
+        plan.large_rate, plan.records, plan.seconds = 0.2, 3, 2.0
+    return plan
+
+
 def no_power(rng):
     return plain(rng, faults={"power": 1}, fault_rate=0.01)
 
@@ -552,6 +611,10 @@ THEMES = {
         headers,
         lost_logs,
         renamed,
+        incremental,
+        archived,
+        retention,
+        large,
         first_edition,
         no_power,
         seconds,

@@ -67,6 +67,12 @@ class Process:
         for leave in at_exit:
             leave()
 
+    def forget(self):
+        """What it knew goes with the history."""
+        self.tasks.clear()
+        self.at_exit.clear()
+        self.extra.clear()
+
 
 class Task:
     """A thread."""
@@ -95,6 +101,7 @@ class Task:
                 self.world.on_error(self, error)
         finally:
             self.done = True
+            self.fn = self.value = None
             self.process.tasks.pop(self, None)
             for waiter, ticket in self.waiters:
                 self.world.wake(waiter, ticket, True)
@@ -104,6 +111,8 @@ class Task:
         if not self.done and self.glet:
             self.world.enter(self, Killed, throw=True)
         self.done = True
+        self.fn = self.value = self.glet = None
+        self.waiters = []
 
 
 class Scheduler:
@@ -185,6 +194,12 @@ class Scheduler:
                 fn()
             else:
                 raise StuckError("nothing is left to happen")
+
+    def forget(self):
+        """At the end of a history: nothing that happened in it, or was still to come, is kept."""
+        self.heap.clear()
+        self.ready.clear()
+        self.before_event = self.on_error = None
 
     # ---- from a task
 

@@ -32,11 +32,7 @@ class Stage:
         return self
 
     def __exit__(self, *_):
-        for life in self.world.lives:
-            life.process.die()
-            for child in life.process.extra.get("children", ()):
-                child.die()
-        runtime.enter_world(None)
+        self.world.close()
 
     # ---- objects
 

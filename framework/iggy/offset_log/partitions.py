@@ -50,15 +50,21 @@ class PartitionGoneError(PositionError):
 
     Attributes:
         topic_partition: the partition whose messages are gone.
+        first_offset: the first message that is left, if those before it expired; None when it was purged or replaced.
     """
 
-    def __init__(self, message: str, topic_partition: TopicPartition) -> None:
+    def __init__(self, message: str, topic_partition: TopicPartition, first_offset: int | None = None) -> None:
         super().__init__(message)
         self.topic_partition = topic_partition
+        self.first_offset = first_offset
 
     @override
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (str(self), self.topic_partition)  # it travels from a worker to its leader
+        return type(self), (
+            str(self),
+            self.topic_partition,
+            self.first_offset,
+        )  # it travels from a worker to its leader
 
 
 @attrs.define(kw_only=True)
@@ -139,7 +145,7 @@ class PartitionReader:
         expired = self.check(topic_partition, info)
         anchor = self._state.anchors.get(topic_partition)
         if anchor is None and topic_partition not in self._state.topics:
-            anchor = self._safe_end(topic_partition, hold_back_of(info))
+            anchor = self._safe_end(topic_partition, info)
         opening = PartitionOpening(topic_partition=topic_partition, topic=identity_of(info), anchor=anchor)
         known = self._as_left(topic_partition) if expired else None
         end = next(partition for partition in info.partitions if partition.id == topic_partition.partition)
@@ -187,8 +193,12 @@ class PartitionReader:
                 self._marked[topic] = False
         return self._marked[topic]
 
-    def _safe_end(self, topic_partition: TopicPartition, hold_back: int) -> Anchor | None:
-        """Return the last message that no crash can take, of a partition without messages that count."""
+    def _safe_end(self, topic_partition: TopicPartition, info: TopicInfo) -> Anchor | None:
+        """Return the last message that no crash can take, of a partition without messages that count.
+
+        If that one has expired, the place before the first message: nothing that counts was ever there.
+        """
+        hold_back = hold_back_of(info)
         last = self._connection.poll(
             self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=1
         )
@@ -197,7 +207,13 @@ class PartitionReader:
             last = self._connection.poll(
                 self._stream, topic_partition.topic, topic_partition.partition, offset=at, count=1
             )
-        return anchor_of(last[0]) if at >= 0 and last and last[0].offset == at else None
+        if at >= 0 and last and last[0].offset == at:
+            return anchor_of(last[0])
+        first = self._connection.poll(
+            self._stream, topic_partition.topic, topic_partition.partition, offset="first", count=1
+        )
+        left_from = first[0].offset if first else _end_of(topic_partition, info)
+        return Anchor(left_from - 1, 0) if left_from else None
 
     # ---- checks
 
@@ -288,8 +304,7 @@ class PartitionReader:
                 f"restored from elsewhere. {WAYS_OUT}",
                 topic_partition,
             )
-        partition = next(candidate for candidate in info.partitions if candidate.id == topic_partition.partition)
-        end = partition.current_offset + 1 if partition.messages_count or partition.current_offset else 0
+        end = _end_of(topic_partition, info)
         first = found[0].offset if found else end
         if first <= at:
             now = f"ends at {end - 1}" if end else "is empty"
@@ -307,6 +322,7 @@ class PartitionReader:
                 f'"{self._state.source}": the records sent there are unknown now. To send again what is not known to be '
                 f"there: `offsets accept-data-loss`",
                 topic_partition,
+                first,
             )
         return True
 
@@ -405,6 +421,12 @@ def check_first_edition(connection: IggyConnection, stream: str, state: LogState
         info = connection.get_topic(stream, topic_partition.topic)
         if info is not None and any(partition.id == topic_partition.partition for partition in info.partitions):
             reader.check_first_edition(topic_partition, accepted=accepted)
+
+
+def _end_of(topic_partition: TopicPartition, info: TopicInfo) -> int:
+    """Return the offset of a partition's next message; 0 of an empty one that may have held one message."""
+    partition = next(candidate for candidate in info.partitions if candidate.id == topic_partition.partition)
+    return partition.current_offset + 1 if partition.messages_count or partition.current_offset else 0
 
 
 def anchor_of(message: StoredMessage) -> Anchor:

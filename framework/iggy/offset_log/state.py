@@ -170,7 +170,6 @@ class LogState:
         for topic_partition, opening in by_partition.items():
             self.owners[topic_partition] = writer
             self.topics[topic_partition] = opening.topic
-            self.closed.pop(topic_partition, None)
             if opening.anchor is not None:
                 self.anchors[topic_partition] = opening.anchor
             else:
@@ -180,6 +179,7 @@ class LogState:
             if found is not None:
                 count = found.counts.get(self.identity(entry), entry.records_saved)
                 if count != entry.records_done:
+                    self.closed.pop(entry.topic_partition, None)  # messages came or went since it was left in order
                     self.replace(entry.recovered(count))
 
     def advance(
@@ -213,6 +213,8 @@ class LogState:
                 extra=item.extra,
             )
             self.replace(entry)
+            if entry.topic_partition not in progress.closed:
+                self.closed.pop(entry.topic_partition, None)
             changed.append((before, entry))
         for key in progress.removed:
             self.positions.remove_object(key)

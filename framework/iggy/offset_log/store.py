@@ -88,7 +88,7 @@ class LogOffsetStore(OffsetStore):
             selected=delta.selected,
         )
         self._log.append(codec.encode_progress(self._log.source, self._epoch, self._writer, progress))
-        for topic_partition in delta.anchors:
+        for topic_partition in {*delta.anchors, *(entry.topic_partition for entry in delta.entries)}:
             self._state.closed.pop(topic_partition, None)
         self._state.closed.update(delta.closed)
         if delta.skipped:

@@ -357,6 +357,43 @@ def test_messages_that_expired_unaccounted_stop_the_source_and_accepted_a_later_
     assert source.payloads() == left, "record 9 is there, so records 1 to 3 were"
 
 
+def killed_before_it_saved():
+    for at in range(1, 200):
+        source = Source({"a": 9}, partitions=1)
+        source.live(at)
+        if sum(source.payloads().values()) > 2 and "progress" not in kinds(source.server):
+            return source
+    raise AssertionError("no such kill")
+
+
+def test_what_expired_unaccounted_is_accepted_and_what_is_left_counts_also_where_nothing_can_be_lost():
+    """Nothing was saved, and the topic is a safe one: the whole rest of the partition is counted."""
+    source = killed_before_it_saved()
+    dropped = collections.Counter(message.payload for message in source.messages(0)[:2])
+    source.server.drop_head("kit", "records", 0, 2)
+    with pytest.raises(PositionError, match=r"messages 0 to 1 expired.*`offsets accept-data-loss`"):
+        source.live()
+    by_hand(source)
+    source.live()
+    assert source.payloads() == source.once() - dropped
+
+
+def test_a_partition_that_was_left_in_order_and_expired_is_opened_again_and_again():
+    """As a leader of several tasks and its worker do: an opening that changes nothing leaves it as it was left."""
+    source = Source({"a": 9}, partitions=1)
+    make_forgetful(source)
+    source.live()
+    source.server.drop_head("kit", "records", 0, 3)
+    for _ in range(2):
+        connection = source.server.connect()
+        session = Session.begin(connection, source.bench.config)
+        session.open_partitions()
+        connection.close()
+    left = source.payloads()
+    source.live()
+    assert source.payloads() == left
+
+
 def test_another_selection_is_refused_and_accepted():
     source = Source(COUNTS, partitions=1, allowed_lateness=0.0)
     source.live()
