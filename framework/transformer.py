@@ -54,6 +54,7 @@ class InputOptions:
         csv_header: the first row names the fields; without it a row becomes a JSON array.
         csv_delimiter: the ASCII character between fields.
         csv_quote: the ASCII character around fields; it is doubled within a field. Empty: no quoting.
+        columns: names, or dotted paths, of the only columns to read, for formats with `reads_columns`; empty: all.
     """
 
     format: str = "auto"
@@ -70,6 +71,7 @@ class InputOptions:
     csv_header: bool = True
     csv_delimiter: str = ","
     csv_quote: str = '"'
+    columns: tuple[str, ...] = ()
 
     def validate_options(self) -> tuple[str, ...]:
         """Return a message for each invalid option; `make_transformer` checks the format's name."""
@@ -97,7 +99,15 @@ class InputOptions:
             found.append("input.csv_quote: must be one ASCII character and no line end, or empty for no quoting")
         if self.csv_delimiter == self.csv_quote:
             found.append("input.csv_quote: must not be the same as input.csv_delimiter")
-        return tuple(found)
+        return (*found, *self._column_errors())
+
+    def _column_errors(self) -> Iterator[str]:
+        if "" in self.columns:
+            yield "input.columns: a name must not be empty"
+        if len(set(self.columns)) < len(self.columns):
+            yield "input.columns: a name must not be there twice"
+        if self.columns and not self.csv_header and self.format in {"csv", "auto"}:
+            yield "input.columns: columns of CSV have names only with input.csv_header"
 
 
 def _is_csv_character(text: str) -> bool:
@@ -230,12 +240,15 @@ class Transformer(abc.ABC):
         name: the value of `input.format`.
         reads_forward: whether it opens a single stream from the start (or from the mark's byte) and reads to the end,
             so that the stream can be prefetched. False for formats that start at the end, such as Parquet.
+        reads_columns: whether it reads only the columns that `InputOptions.columns` names. Other formats refuse the
+            option.
         needs_modules: modules that reading imports besides the framework's, such as `("pyarrow",)`: checked on Spark's
             executors before a run.
     """
 
     name: ClassVar[str]
     reads_forward: ClassVar[bool] = True
+    reads_columns: ClassVar[bool] = False
     needs_modules: ClassVar[tuple[str, ...]] = ()
 
     @abc.abstractmethod

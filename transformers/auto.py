@@ -44,6 +44,9 @@ SUFFIXES = {
     ".log": "text",
 }
 
+_SENT_UNCHANGED = {"json", "jsonl", "text"}
+"""Formats without columns."""
+
 
 def format_of_key(key: str) -> str | None:
     """The format that the key's suffix names, or None."""
@@ -59,6 +62,7 @@ class AutoTransformer(Transformer):
     """Each object by the format that its key names."""
 
     name: ClassVar[str] = "auto"
+    reads_columns: ClassVar[bool] = True
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "pyarrow")  # those of all the formats
 
     def __init__(self, options: InputOptions) -> None:
@@ -121,12 +125,18 @@ class AutoTransformer(Transformer):
                 "that of a compression); set input.format",
                 location=source.location,
             )
-        return self._made_for(found)
+        transformer = self._made_for(found)
+        if self.options.columns and not transformer.reads_columns:
+            from framework.config.formats import NO_COLUMNS  # noqa: PLC0415 - it imports this package
+
+            raise ObjectError(NO_COLUMNS.format(format=found), location=source.location)
+        return transformer
 
     def _made_for(self, found: str) -> Transformer:
         if found not in self._made:
             from framework.config.formats import make_transformer  # noqa: PLC0415 - it imports this package
 
+            columns = () if found in _SENT_UNCHANGED else self.options.columns
             # Two threads may both make one: either is as good.
-            self._made[found] = make_transformer(attrs.evolve(self.options, format=found))
+            self._made[found] = make_transformer(attrs.evolve(self.options, format=found, columns=columns))
         return self._made[found]

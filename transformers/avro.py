@@ -5,7 +5,8 @@ marker and takes a cut between two reads for the end. What is checked: the magic
 a block's records end exactly where its bytes end, and snappy's CRC. A cut exactly behind a block looks like the end in
 this format: then the stream raises, because the object is shorter than listed.
 
-Skipping does not decode, and does not even unpack, whole blocks. A mark is the start of a block; to go on from it the
+Skipping does not decode, and does not even unpack, whole blocks. With `input.columns` the decoder skips the other
+fields. A mark is the start of a block; to go on from it the
 file's header is read once more, with one small request.
 """
 
@@ -25,8 +26,9 @@ from framework.errors import CorruptObjectError, RecordError, TruncatedObjectErr
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
-from framework.transformer import ObjectInput, PayloadBatch
+from framework.transformer import InputOptions, ObjectInput, PayloadBatch
 from transformers.avro_codecs import Limits, unpack_block
+from transformers.avro_columns import Pick, Projection, decode_chosen, decodes_chosen
 from transformers.avro_indexes import refuse_indexes, refuses_indexes
 from transformers.avro_json import JsonEncoder, NoJsonFormError, plain_schema
 from transformers.avro_limits import (
@@ -94,6 +96,7 @@ class AvroTransformer(ShippedTransformer):
     """Data of an Avro object container file."""
 
     name: ClassVar[str] = "avro"
+    reads_columns: ClassVar[bool] = True
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro")
 
     @override
@@ -176,7 +179,7 @@ class AvroTransformer(ShippedTransformer):
             data = packed.take(size)
             _check_sync(packed, header, location)
             data = unpack_block(header.codec, data, limits, location)
-            decoder = decoder or _Decoder(header, location, self.options.max_record_bytes)
+            decoder = decoder or _Decoder(header, location, self.options)
             drop = max(0, skip - done)
             if not drop and not stream.packed:
                 builder.border(byte)
@@ -187,11 +190,12 @@ class AvroTransformer(ShippedTransformer):
 class _Decoder:
     """Blocks of one file -> JSON."""
 
-    def __init__(self, header: _Header, location: str, limit: int) -> None:
+    def __init__(self, header: _Header, location: str, options: InputOptions) -> None:
         import fastavro  # noqa: PLC0415 - only who reads Avro pays for it
 
         self._location = location
-        self._limit = limit
+        self._limit = options.max_record_bytes
+        self._pick: Pick | None = None
         self._schema, self._weight = header.schema, header.weight
         self._at_once = min(_RECORDS_AT_ONCE, self._weight.at_once)
         self._walker: Walker | None = None
@@ -201,14 +205,23 @@ class _Decoder:
             if self._wrapped:
                 name = "iggy_cloud_sources.datum"
                 plain = {"type": "record", "name": name, "fields": [{"name": _WHOLE, "type": plain}]}
-            self._encoder = JsonEncoder(self._schema)
+            projection = Projection(self._schema, options.columns, location) if options.columns else None
+            self._encoder = JsonEncoder(self._schema, None if projection is None else projection.names)
             self._source = _BlockSource(plain)
+            chosen = None
+            if projection is not None:
+                if isinstance(plain, dict) and plain["type"] == "record" and not self._wrapped and decodes_chosen():
+                    chosen = projection.reader_schema(plain)
+                if chosen is None or not projection.at_top:
+                    self._pick = projection.pick
             # Strings that are not UTF-8 become half surrogate pairs and fail when encoded: one bad record, not the rest.
             self._blocks = fastavro.block_reader(
-                cast("IO[bytes]", self._source), handle_unicode_errors="surrogateescape"
+                cast("IO[bytes]", self._source), chosen, handle_unicode_errors="surrogateescape"
             )
             refuse_indexes(self._blocks.writer_schema)
-        except MemoryError:
+            if chosen is not None:
+                decode_chosen(self._blocks)
+        except (MemoryError, CorruptObjectError):
             raise
         except Exception as exc:  # fastavro and the schema's shape raise many kinds
             raise _unusable_schema(exc, location) from exc
@@ -227,6 +240,8 @@ class _Decoder:
                 raise CorruptObjectError(str(exc), location=self._location) from None
             if self._wrapped:
                 batch = [datum[_WHOLE] for datum in batch]
+            if self._pick is not None:
+                batch = list(map(self._pick, batch))
             left -= len(batch)
             if drop:
                 dropped = min(drop, len(batch))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import uuid
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from decimal import Context, Decimal
 from operator import itemgetter
 from typing import Any
@@ -76,12 +76,18 @@ def _plain_name(name: str) -> str:
 
 
 class JsonEncoder:
-    """Data as the decoder gives them -> JSON."""
+    """Data as the decoder gives them -> JSON.
 
-    def __init__(self, schema: Any) -> None:
-        self._convert = _Converters(floats=False).build(schema, "")
-        self._convert_floats = _Converters(floats=True).build(schema, "")
-        self._float_columns = _float_columns(schema)
+    Args:
+        schema: the writer's.
+        chosen: the only fields at the top, in whose records members may be missing as well; None: data are whole.
+    """
+
+    def __init__(self, schema: Any, chosen: Collection[str] | None = None) -> None:
+        partial = chosen is not None
+        self._convert = _Converters(floats=False, partial=partial).build(schema, "")
+        self._convert_floats = _Converters(floats=True, partial=partial).build(schema, "")
+        self._float_columns = _float_columns(schema, chosen)
 
     def encode_all(self, batch: list[Any]) -> Sequence[bytes]:
         """All or none: the first datum without a JSON form raises. May be called again with the same data."""
@@ -108,12 +114,14 @@ class JsonEncoder:
         return self.encode_all([datum])[0]
 
 
-def _float_columns(schema: Any) -> list[Convert] | None:
+def _float_columns(schema: Any, chosen: Collection[str] | None) -> list[Convert] | None:
     """Return getters of the floating-point fields, if all are at the top of the record and at most nullable."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
         return None
     columns: list[Convert] = []
     for field in schema["fields"]:
+        if chosen is not None and field["name"] not in chosen:
+            continue
         kind = field["type"]
         branches = [branch for branch in kind if branch != "null"] if isinstance(kind, list) else [kind]
         if len(branches) == 1 and type_of(branches[0]) in {"float", "double"}:
@@ -138,12 +146,13 @@ def _is_float_free(schema: Any) -> bool:
 class _Converters:
     """Builds the function that makes a datum ready for the encoder; None when it is as it comes.
 
-    With `floats` it is the one for NaN and infinities only, else the one for everything but them. Functions never change
-    what they are given.
+    With `floats` it is the one for NaN and infinities only, else the one for everything but them. With `partial` members
+    of records may be missing. Functions never change what they are given.
     """
 
-    def __init__(self, *, floats: bool) -> None:
+    def __init__(self, *, floats: bool, partial: bool) -> None:
         self._floats = floats
+        self._partial = partial
         self._named: dict[str, Convert | None] = {}
         self._building: set[str] = set()
 
@@ -220,8 +229,15 @@ class _Converters:
                 out[field] = convert(out[field])
             return out
 
-        self._named[name] = convert_record
-        return convert_record
+        def convert_part(value: Any) -> Any:
+            out = value.copy()
+            for field, convert in fields:
+                if field in out:
+                    out[field] = convert(out[field])
+            return out
+
+        self._named[name] = convert_part if self._partial else convert_record
+        return self._named[name]
 
 
 def _leaf(schema: Any, kind: str) -> Convert | None:

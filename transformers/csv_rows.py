@@ -5,6 +5,7 @@ stand inside quotes, a quote inside quotes is doubled. Text is UTF-8. An empty l
 too few fields, with bytes that are not UTF-8, or with something between a closing quote and the delimiter is a bad
 record. Where such a row, or a line that is too long, leaves a quote open, the begin of the next row is unknown, and
 the object ends there. Rows can only be told apart from the start, so there are no marks; skipped rows are parsed but not encoded.
+With `input.columns` the other fields are parsed, and neither checked nor encoded.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice, repeat, starmap
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
@@ -24,6 +26,7 @@ from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from transformers.columns import Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
 from transformers.row_json import encode_all, row_maker
@@ -48,6 +51,7 @@ class CsvTransformer(ShippedTransformer):
     """Rows of CSV."""
 
     name: ClassVar[str] = "csv"
+    reads_columns: ClassVar[bool] = True
 
     def __init__(self, options: InputOptions) -> None:
         super().__init__(options)
@@ -104,6 +108,7 @@ class _RowReader:
         self._text = io.StringIO()
         self._ended = False
         self._make: Callable[..., Any] | None = None
+        self._chosen: Callable[[list[str]], Any] | None = None
         self._width: int | None = None
         piece_bytes = min(_PIECE_BYTES, builder.limits.size_bytes)
         spans = whole_lines(stream, 0, piece_bytes, options.max_record_bytes, self._quote)
@@ -264,7 +269,14 @@ class _RowReader:
                 "rows as arrays",
                 location=self._stream.location,
             )
-        self._make, self._width = row_maker(tuple(names)), len(names)
+        self._width = len(names)
+        if self._options.columns:
+            # Not listed in an error: of a file without a header, the names would be a record.
+            fields = [Field(name, nothing_inside) for name in names]
+            chosen = list(choose(self._options.columns, fields, self._stream.location, listed=False))
+            names = [names[place] for place in chosen]
+            self._chosen = itemgetter(*chosen) if len(chosen) > 1 else _single(chosen[0])
+        self._make = row_maker(tuple(names))
 
     def _take(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
         if self._width is None and rows:
@@ -291,6 +303,10 @@ class _RowReader:
             yield from self._encode_one(row)
 
     def _dump(self, rows: list[list[str]]) -> Sequence[bytes]:
+        if self._chosen is not None and self._make is not None:
+            if any(map(self._width.__ne__, map(len, rows))):
+                raise ValueError("a row with too many or too few fields")
+            return encode_all(starmap(self._make, map(self._chosen, rows)), len(rows))
         return encode_all(rows if self._make is None else starmap(self._make, rows), len(rows))
 
     def _encode_one(self, row: list[str]) -> Iterator[PayloadBatch | SkippedRecord]:
@@ -341,6 +357,10 @@ class _RowReader:
             self._left -= 1
             return
         yield from self._builder.bad(error, raw, length=length)
+
+
+def _single(place: int) -> Callable[[list[str]], tuple[str]]:
+    return lambda row: (row[place],)
 
 
 def _needs_quotes(field: str, options: InputOptions) -> bool:

@@ -4,7 +4,7 @@ Row groups are read one after the other in small batches over ranged reads of at
 and its threads, so that memory does not follow the size of a row group. Skipping leaves whole row groups out by the
 counts in the footer. There are no marks: a Parquet file is found from its footer, not from a place inside it. Under an
 outer compression the file is unpacked into a temporary file first, which is deleted in every case. A small object is
-read with one request.
+read with one request. With `input.columns` only the chunks of these columns are read.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
+from transformers.columns import Choice, Field, choose, nothing_inside
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.parquet_pages import SeekableFile, WatchedFile
 from transformers.row_json import encode, encode_all
@@ -123,6 +124,7 @@ class ParquetTransformer(ShippedTransformer):
     """Rows of a Parquet file."""
 
     name: ClassVar[str] = "parquet"
+    reads_columns: ClassVar[bool] = True
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "pyarrow")
 
     @override
@@ -233,6 +235,8 @@ class _RowReader:
         self._location = location
         self._limit = options.max_record_bytes
         self._page_limit = options.max_page_bytes
+        self._columns = options.columns
+        self._leaves: list[int] | None = None  # those of the chosen columns; None: all
         self._builder = builder
         self._encoder: RowEncoder | None = None
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
@@ -270,6 +274,8 @@ class _RowReader:
                     f"the Parquet file's footer counts {meta.num_rows} rows, its row groups {sum(counts)}",
                     location=self._location,
                 )
+            if self._columns:
+                self._leaves = _chosen_leaves(self._columns, parquet, self._location)
             done = 0
             for index, rows in enumerate(counts):
                 if done + rows > skip:
@@ -278,13 +284,8 @@ class _RowReader:
 
     def _row_group(self, parquet: pq.ParquetFile, index: int, drop: int) -> Iterator[PayloadBatch | SkippedRecord]:
         group = parquet.metadata.row_group(index)
-        row_bytes = group.total_byte_size // max(1, group.num_rows)
-        if row_bytes > _MAX_ROW_BYTES:
-            raise CorruptObjectError(
-                f"a row of row group {index + 1} of the Parquet file has about {row_bytes} bytes, more than the "
-                f"{_MAX_ROW_BYTES} that are read at once; an Iggy message holds {MAX_MESSAGE_BYTES}",
-                location=self._location,
-            )
+        if self._leaves is None:
+            self._check_row(index, group.total_byte_size // max(1, group.num_rows))
         before = self._builder.next_record - drop
         rows = _Rows(group, self._builder.limits.records)
         try:
@@ -302,6 +303,14 @@ class _RowReader:
         done = self._builder.next_record - before
         yield from self._rows(parquet, index, done, _OneByOne(done))
 
+    def _check_row(self, index: int, row_bytes: int) -> None:
+        if row_bytes > _MAX_ROW_BYTES:
+            raise CorruptObjectError(
+                f"a row of row group {index + 1} of the Parquet file has about {row_bytes} bytes, more than the "
+                f"{_MAX_ROW_BYTES} that are read at once; an Iggy message holds {MAX_MESSAGE_BYTES}",
+                location=self._location,
+            )
+
     def _rows(
         self, parquet: pq.ParquetFile, index: int, drop: int, rows: _Rows | _OneByOne
     ) -> Iterator[PayloadBatch | SkippedRecord]:
@@ -311,7 +320,7 @@ class _RowReader:
             if self._encoder is None:
                 from transformers.parquet_json import RowEncoder  # noqa: PLC0415 - imports pyarrow
 
-                self._encoder = RowEncoder(batch.schema, parquet.schema, self._location)
+                self._encoder = RowEncoder(batch.schema, parquet.schema, self._location, self._leaves)
             cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
             if cut < batch.num_rows:
@@ -323,6 +332,8 @@ class _RowReader:
                     else:
                         yield from self._encode(*piece, self._encoder)
             if seen == batch.num_rows < group.num_rows and isinstance(rows, _Rows):
+                if self._leaves is not None:
+                    self._check_row(index, rows.narrow(self._chunk_bytes(group, self._leaves), group.num_rows))
                 rows.limit(self._longest_words(parquet, index, rows.most, batch))
                 if isinstance(self._file, RangedFile):
                     self._file.forget()
@@ -332,6 +343,11 @@ class _RowReader:
                 f"row group {index + 1} of the Parquet file has {seen} rows where the footer counts {group.num_rows}",
                 location=self._location,
             )
+
+    @staticmethod
+    def _chunk_bytes(group: Any, leaves: list[int]) -> int:
+        """Return the decompressed size of columns. Not before pyarrow has opened them: see `WatchedFile._prepare`."""
+        return sum(max(0, group.column(leaf).total_uncompressed_size) for leaf in leaves)
 
     def _longest_words(self, parquet: pq.ParquetFile, index: int, most: int, first: pa.RecordBatch) -> int | None:
         """Return how long the strings of a row can be that stand in dictionaries; None when that cannot be told.
@@ -343,30 +359,32 @@ class _RowReader:
         import pyarrow.compute as pc  # noqa: PLC0415
 
         group = parquet.metadata.row_group(index)
-        chunks = [group.column(at) for at in range(group.num_columns)]
+        leaves = range(group.num_columns) if self._leaves is None else self._leaves
+        chunks = [group.column(leaf) for leaf in leaves]
         usual = _usual_columns(chunks, group.num_rows, first)
-        paths: dict[str, int] = {
-            chunk.path_in_schema: max(1, -(-chunk.num_values // max(1, group.num_rows)))
-            for chunk in chunks
+        peeked = {
+            leaf: chunk
+            for leaf, chunk in zip(leaves, chunks, strict=True)
             if chunk.physical_type == "BYTE_ARRAY"
             and chunk.total_uncompressed_size * most > _FIRST_BYTES
             and chunk.path_in_schema.split(".")[0] not in usual
             and (chunk.has_dictionary_page or "DELTA_BYTE_ARRAY" in chunk.encodings)
         }
-        if not paths:
+        if not peeked:
             return 0
-        if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks if chunk.path_in_schema in paths):
+        if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in peeked.values()):
             return None  # a string there may be all of the one before, with no byte of its own
         found: list[int] = []
-        with self._open(metadata=parquet.metadata, read_dictionary=list(paths)) as file:
-            self._watched[file].begin(file, index)
+        paths = [chunk.path_in_schema for chunk in peeked.values()]
+        with self._open(metadata=parquet.metadata, read_dictionary=paths) as file:
+            self._watched[file].begin(file, index, list(peeked))
             self._watched[file].step(_PEEKED_ROWS)
-            batches = file.iter_batches(_PEEKED_ROWS, row_groups=[index], columns=list(paths), use_threads=False)
-            for array in next(batches).columns:
+            for array in next(_read_leaves(file, index, list(peeked), _PEEKED_ROWS)).columns:
                 _dictionaries(array, lambda words: found.append(pc.max(pc.binary_length(words)).as_py() or 0))
-        if len(found) < len(paths) or 0 in found:
+        if len(found) != len(peeked) or 0 in found:
             return None
-        return sum(length * values for length, values in zip(found, paths.values(), strict=True))
+        values: list[int] = [max(1, -(-chunk.num_values // max(1, group.num_rows))) for chunk in peeked.values()]
+        return sum(length * count for length, count in zip(found, values, strict=True))
 
     def _batches(
         self, parquet: pq.ParquetFile, index: int, rows: _Rows | _OneByOne
@@ -374,21 +392,18 @@ class _RowReader:
         """The batches of a row group, and beside each the columns with INT96, in seconds, where there are any."""
         with ExitStack() as stack:
             files = [parquet]
-            columns: list[list[str] | None] = [None]
-            if old := _int96_columns(parquet):
+            columns: list[list[int] | None] = [self._leaves]
+            if old := _int96_leaves(parquet, self._leaves):
                 again = self._open(metadata=parquet.metadata, coerce_int96_timestamp_unit="s")
                 files.append(stack.enter_context(again))
                 columns.append(old)
             if isinstance(self._file, RangedFile):
                 self._file.keep()
             watched = [self._watched[file] for file in files]
-            for file, watch in zip(files, watched, strict=True):
-                watch.begin(file, index)
+            for file, watch, leaves in zip(files, watched, columns, strict=True):
+                watch.begin(file, index, leaves)
             size = min(watch.step(rows.next_size()) for watch in watched)
-            iterators = [
-                file.iter_batches(batch_size=size, row_groups=[index], columns=names, use_threads=False)
-                for file, names in zip(files, columns, strict=True)
-            ]
+            iterators = [_read_leaves(file, index, leaves, size) for file, leaves in zip(files, columns, strict=True)]
             while (batch := next(iterators[0], None)) is not None:
                 seconds = next(iterators[1]) if len(iterators) > 1 else None
                 if isinstance(self._file, RangedFile):
@@ -436,6 +451,7 @@ class _Rows:
     """
 
     def __init__(self, group: Any, most: int) -> None:
+        self._limit = most
         widest = max(1, int(group.total_byte_size))  # no single value is longer than all of them
         self.most: int = max(1, min(most, _BATCH_BYTES // max(1, widest // max(1, group.num_rows))))
         self._size: int = max(1, min(self.most, _FIRST_BYTES // widest))
@@ -445,6 +461,12 @@ class _Rows:
         """Return whether the maximum string length of a row is known, or cannot be."""
         self.most = min(self.most, _UNSURE_ROWS if row_bytes is None else max(1, _FIRST_BYTES // max(1, row_bytes)))
         self._size = min(self._size, self.most)
+
+    def narrow(self, chunk_bytes: int, rows: int) -> int:
+        """Take the size of the chosen columns in place of the row group's; return the average of a row."""
+        row_bytes = chunk_bytes // max(1, rows)
+        self.most = max(1, min(self._limit, _BATCH_BYTES // max(1, row_bytes)))
+        return row_bytes
 
     def next_size(self) -> int:
         """For the next batch. Small ones fill up a large one, so that those behind them are whole runs."""
@@ -537,10 +559,84 @@ def _usual_columns(chunks: list[Any], rows: int, first: pa.RecordBatch) -> set[s
     return found
 
 
-def _int96_columns(parquet: pq.ParquetFile) -> list[str]:
-    """The columns at the top in which there is INT96."""
-    leaves = [parquet.schema.column(index) for index in range(len(parquet.schema))]
-    return list(dict.fromkeys(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96"))
+def _read_leaves(file: pq.ParquetFile, index: int, leaves: list[int] | None, size: int) -> Iterator[pa.RecordBatch]:
+    """Return the batches of a row group, of all columns or of leaves by their places: two may have the path `a.b`."""
+    if leaves is None:
+        return file.iter_batches(size, row_groups=[index], use_threads=False)  # type: ignore[no-any-return]
+    return file.reader.iter_batches(size, row_groups=[index], column_indices=leaves, use_threads=False)  # type: ignore[no-any-return]
+
+
+def _int96_leaves(parquet: pq.ParquetFile, chosen: list[int] | None) -> list[int]:
+    """Return the leaves of those columns at the top in which there is INT96."""
+    schema = parquet.schema
+    leaves = range(len(schema)) if chosen is None else chosen
+    old = {leaf for leaf in leaves if schema.column(leaf).physical_type == "INT96"}
+    if not old:
+        return []
+    found: list[int] = []
+    begin = 0
+    for field in parquet.schema_arrow:
+        column = range(begin, begin := begin + _leaf_count(field.type))
+        if not old.isdisjoint(column):
+            found += [leaf for leaf in leaves if leaf in column]
+    return found
+
+
+def _chosen_leaves(columns: Sequence[str], parquet: pq.ParquetFile, location: str) -> list[int]:
+    """Return the places of the chosen columns' leaves, in the file's order.
+
+    Raises:
+        CorruptObjectError: a column does not exist.
+    """
+    kinds = [(field.name, field.type) for field in parquet.schema_arrow]
+    choice = choose(columns, [_field(*kind) for kind in kinds], location)
+    return list(_leaves_of(choice, [kind for _, kind in kinds], 0))
+
+
+def _field(name: str, kind: Any) -> Field:
+    struct = _struct_in(kind)
+    if struct is None:
+        return Field(name, nothing_inside)
+    return Field(
+        name, lambda: [_field(struct.field(at).name, struct.field(at).type) for at in range(struct.num_fields)]
+    )
+
+
+def _leaves_of(choice: Choice, kinds: Sequence[Any], begin: int) -> Iterator[int]:
+    """Yield the leaves of the chosen of some fields, the first of which begins with leaf `begin`."""
+    for place, kind in enumerate(kinds):
+        end = begin + _leaf_count(kind)
+        if place in choice:
+            inner, struct = choice[place], _struct_in(kind)
+            if inner is None or struct is None:
+                yield from range(begin, end)
+            else:
+                yield from _leaves_of(inner, [struct.field(at).type for at in range(struct.num_fields)], begin)
+        begin = end
+
+
+def _struct_in(kind: Any) -> Any:
+    """Return the struct that a type is, or holds in lists; None when it is another."""
+    from pyarrow import types  # noqa: PLC0415
+
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return kind if types.is_struct(kind) else None
+
+
+def _leaf_count(kind: Any) -> int:
+    """Return the number of Parquet's columns that an Arrow type takes."""
+    from pyarrow import types  # noqa: PLC0415
+
+    if hasattr(kind, "storage_type"):
+        return _leaf_count(kind.storage_type)
+    if types.is_struct(kind):
+        return sum(_leaf_count(kind.field(at).type) for at in range(kind.num_fields))
+    if types.is_map(kind):
+        return _leaf_count(kind.key_type) + _leaf_count(kind.item_type)
+    if types.is_dictionary(kind):
+        return 1
+    return _leaf_count(kind.value_type) if hasattr(kind, "value_type") else 1
 
 
 def _is_absurd(failure: MemoryError) -> bool:

@@ -11,7 +11,7 @@ import math
 import uuid
 from base64 import b64encode
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -29,9 +29,18 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
 class RowEncoder:
-    """Record batches of one file -> rows that the encoder can write."""
+    """Record batches of one file -> rows that the encoder can write.
 
-    def __init__(self, schema: pa.Schema, file_schema: pq.ParquetSchema, location: str) -> None:
+    Args:
+        schema: of the batches.
+        file_schema: of the file.
+        location: the object's address.
+        leaves: the places of the file's columns that are in the batches; None: all.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, file_schema: pq.ParquetSchema, location: str, leaves: Sequence[int] | None = None
+    ) -> None:
         names = tuple(schema.names)
         if len(set(names)) < len(names):
             raise CorruptObjectError(
@@ -39,9 +48,9 @@ class RowEncoder:
                 location=location,
             )
         self._make = row_maker(names)
-        leaves = [file_schema.column(index) for index in range(len(file_schema))]
+        places = range(len(file_schema)) if leaves is None else leaves
         self._int96 = _Int96()
-        build = _Columns(leaves, location, self._int96)
+        build = _Columns([file_schema.column(place) for place in places], location, self._int96)
         self._columns = [build.column(field.type) for field in schema]
         self._by_name = dict(zip(names, self._columns, strict=True))
 

@@ -15,7 +15,7 @@ import io
 import struct
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -127,26 +127,26 @@ class WatchedFile(SeekableFile):
         self._limit = limit
         self._starts: list[int] = []
         self._columns: list[_Column] = []
-        self._next: tuple[pq.ParquetFile, int] | None = None
+        self._next: tuple[pq.ParquetFile, int, Sequence[int] | None] | None = None
         self._used = self._rows = self._until = 0
         self._footer_fits = footer_fits
         self.failure: PagesError | None = None
 
-    def begin(self, parquet: pq.ParquetFile, index: int) -> None:
-        """Begin the columns of row group `index`."""
-        self._next = parquet, index
+    def begin(self, parquet: pq.ParquetFile, index: int, leaves: Sequence[int] | None = None) -> None:
+        """Begin the columns of row group `index`, or those of them at the places `leaves`."""
+        self._next = parquet, index, leaves
         self._starts, self._columns = [], []
         self._used = self._rows = self._until = 0
         self.failure = None
 
-    def _prepare(self, parquet: pq.ParquetFile, index: int) -> None:
+    def _prepare(self, parquet: pq.ParquetFile, index: int, leaves: Sequence[int] | None) -> None:
         """Record the offsets of the columns. Called late: pyarrow reports unusable metadata when it opens the columns.
 
         An earlier request for that metadata, for example of an encrypted column, would end the process.
         """
         group, schema = parquet.metadata.row_group(index), parquet.schema
         columns = []
-        for at in range(group.num_columns):
+        for at in range(group.num_columns) if leaves is None else leaves:
             chunk, leaf = group.column(at), schema.column(at)
             start = chunk.data_page_offset
             if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < start:

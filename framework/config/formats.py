@@ -20,6 +20,12 @@ from framework.transformer import InputOptions, Transformer
 
 ENTRY_POINT_GROUP = "iggy_cloud_sources.transformers"
 
+NO_COLUMNS = (
+    "input.columns: records of {format} have no columns that can be left unread; leave it out, and use the transform "
+    "filter_fields to remove members of JSON"
+)
+"""The error for a format that cannot read single columns."""
+
 TransformerFactory = Callable[[InputOptions], Transformer]
 
 
@@ -43,7 +49,10 @@ def make_transformer(options: InputOptions) -> Transformer:
         raise ConfigError([*exc.mistakes, *mistakes]) from exc
     if mistakes:
         raise ConfigError(mistakes)
-    return factory(options)
+    transformer = factory(options)
+    if options.columns and not transformer.reads_columns:
+        raise ConfigError(NO_COLUMNS.format(format=options.format))
+    return transformer
 
 
 def is_format(name: str) -> bool:

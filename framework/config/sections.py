@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import attrs
 
-from framework.config.formats import is_format, known_formats
+from framework.config.formats import NO_COLUMNS, is_format, known_formats
 from framework.config.globs import compile_globs
 from framework.config.iggy_address import TRANSPORTS, IggyAddress, Login, Tls, iggy_address
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
@@ -122,6 +122,9 @@ class NamingSection:
 _READ_WHOLE = ("avro", "bytes", "csv", "json", "parquet")
 """Shipped formats whose objects cannot be split."""
 
+_SENT_UNCHANGED = ("bytes", "json", "jsonl", "text")
+"""Shipped formats whose records have no columns."""
+
 
 @attrs.frozen(kw_only=True)
 class InputSection:
@@ -190,6 +193,13 @@ class InputSection:
         "many bytes. Each split goes to its own partition, so that several tasks read one object; order "
         "is kept within a split. Objects in progress keep the split size with which they began. Absent: "
         "every object is read whole.",
+    )
+    columns: tuple[str, ...] = option(
+        (),
+        doc="`parquet`, `avro`, `csv`: only these columns are read and sent, in the file's order. A dotted path, "
+        '`"customer.id"`, names a field of a record inside, also in lists. An object without one of them is bad. '
+        "Empty: all.",
+        example=("id", "customer.id"),
     )
     chunk_size: Bytes = option(
         4096,
@@ -326,6 +336,8 @@ class InputSection:
             yield f"split_size: objects of {self.format} can only be read whole; leave it out"
         if self.split_size is not None and self.compression not in {"none", "auto"}:
             yield f"split_size: an object in {self.compression} can only be read from its beginning; leave split_size out"
+        if self.columns and self.format in _SENT_UNCHANGED:
+            yield NO_COLUMNS.format(format=self.format).removeprefix("input.")
         yield from self._envelope_errors()
         yield from (mistake.removeprefix("input.") for mistake in self.options().validate_options())
 
