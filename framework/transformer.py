@@ -284,6 +284,21 @@ class Transformer(abc.ABC):
         They are saved with every position. A position is valid only under the same options.
         """
 
+    def prefetch_range(
+        self, key: str, size: int, split: Split | None, mark: ResumePoint | None
+    ) -> tuple[int, int | None] | None:
+        """Return the bytes of an object that are requested before it is read: begin and end, None for the object's end.
+
+        None: nothing. The reading must open this range first. By default, with `reads_forward`, what follows the mark,
+        or `split.window(size, mark)`.
+        """
+        del key
+        if not self.reads_forward:
+            return None
+        if split is not None:
+            return split.window(size, mark)
+        return mark.byte if mark is not None else 0, None
+
     def can_split(self, key: str) -> bool:
         """Return whether an object of that key may be split; False by default.
 
@@ -303,9 +318,9 @@ class Transformer(abc.ABC):
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         """Yield the records of a split, as `read` does for an object; numbers count from 1 in each split.
 
-        A record belongs to the split in whose bytes it begins, and may end beyond it. All splits in order yield the
-        records of `read`. Only for formats whose `can_split` allows it. The bytes `split.window(source.size, mark)` are
-        prefetched: open those bytes first.
+        A record belongs to the split in whose bytes it begins, or the block of records that it is in, and may end beyond
+        it. All splits in order yield the records of `read`. Only for formats whose `can_split` allows it. The bytes of
+        `prefetch_range` are prefetched: open those bytes first.
 
         Raises:
             ObjectError: as `read`.

@@ -95,6 +95,13 @@ class AutoTransformer(Transformer):
         )
 
     @override
+    def prefetch_range(
+        self, key: str, size: int, split: Split | None, mark: ResumePoint | None
+    ) -> tuple[int, int | None] | None:
+        found = format_of_key(key)
+        return None if found is None else self._made_for(found).prefetch_range(key, size, split, mark)
+
+    @override
     def can_split(self, key: str) -> bool:
         found = format_of_key(key)
         return found is not None and self._made_for(found).can_split(key)

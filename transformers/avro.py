@@ -8,6 +8,12 @@ this format: then the stream raises, because the object is shorter than listed.
 Skipping does not decode, and does not even unpack, whole blocks. With `input.columns` the decoder skips the other
 fields. A mark is the start of a block; to go on from it the
 file's header is read once more, with one small request.
+
+A block belongs to the split in which the sync marker before it begins, as in Hadoop: a split searches for the first
+marker from its begin on, and follows the blocks from there. A writer draws the marker at random, so it stands between
+blocks only. A file that has it inside of a block as well could begin a split with blocks that are none. So the block
+over a split's end is searched for the marker, by the split that came to it block by block: by induction, either all
+splits begin where they should, or one of them fails.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ from framework.errors import CorruptObjectError, RecordError, TruncatedObjectErr
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
+from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput, PayloadBatch
 from transformers.avro_codecs import Limits, unpack_block
 from transformers.avro_columns import Pick, Projection, decode_chosen, decodes_chosen
@@ -43,8 +50,9 @@ from transformers.avro_limits import (
     undecodable,
     weigh,
 )
-from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
+from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
 from transformers.compression import UnpackedStream
+from transformers.split_input import OnwardInput, SplitInput, is_packed
 from transformers.unpack import ExactReader, ShortRead
 
 _MAGIC = b"Obj\x01"
@@ -92,7 +100,7 @@ class _BlockSource:
         self._around.seek(0)
 
 
-class AvroTransformer(ShippedTransformer):
+class AvroTransformer(SplittableTransformer):
     """Data of an Avro object container file."""
 
     name: ClassVar[str] = "avro"
@@ -117,7 +125,7 @@ class AvroTransformer(ShippedTransformer):
             if mark is not None and 0 < mark.record <= skip:
                 if mark.byte >= source.size:
                     return
-                header, start, done = self._header_alone(source), mark.byte, mark.record
+                (header, _), start, done = self._header_alone(source), mark.byte, mark.record
             options = self.options
             with closing(
                 UnpackedStream(source, options.compression, start=start, max_window_bytes=options.max_window_bytes)
@@ -129,16 +137,60 @@ class AvroTransformer(ShippedTransformer):
                     header = _read_header(packed, source.location)
                 yield from self._blocks(packed, header, done, skip, start, stream, builder)
         except ShortRead:
-            raise TruncatedObjectError(
-                "the Avro file ends inside a block or its header: the object was cut short", location=source.location
-            ) from None
+            raise _cut_short(source.location) from None
 
-    def _header_alone(self, source: ObjectInput) -> _Header:
+    @override
+    def _read_split(
+        self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        start, ahead = split.window(source.size, mark)
+        if start >= source.size:
+            return
+        first = split.number == 1 and mark is None
+        stream = UnpackedStream(
+            OnwardInput(source, split, ahead),
+            self.options.compression if first else "none",
+            start=start,
+            max_window_bytes=self.options.max_window_bytes,
+        )
+        try:
+            with closing(stream):
+                packed = ExactReader(iter(stream.read_some, b""))
+                if packed.at_end():
+                    return
+                if first:
+                    header = _read_header(packed, stream.location)
+                    end = None if stream.packed else _end_of(split, header)
+                    yield from self._blocks(packed, header, 0, skip, 0, stream, builder, end)
+                    return
+                found = self._split_header(SplitInput(source, split))
+                if found is None:
+                    return
+                header, header_bytes = found
+                end = _end_of(split, header)
+                if mark is None and not (end and _seek(packed, header, header_bytes, split, start)):
+                    return
+                done = 0 if mark is None else mark.record
+                yield from self._blocks(packed, header, done, skip, start, stream, builder, end)
+        except ShortRead:
+            raise _cut_short(stream.location) from None
+
+    def _split_header(self, source: ObjectInput) -> tuple[_Header, int] | None:
+        """Return the header and its length; None when the object is compressed, so that split 1 owns all of it."""
+        try:
+            return self._header_alone(source)
+        except CorruptObjectError:
+            if self.options.compression != "none" and is_packed(source):
+                return None
+            raise
+
+    def _header_alone(self, source: ObjectInput) -> tuple[_Header, int]:
         end = min(_HEADER_BYTES, source.size)
         while True:
             with closing(source.open(0, end)) as raw:
+                packed = ExactReader(iter(lambda: raw.read(_HEADER_BYTES), b""))
                 try:
-                    return _read_header(ExactReader(iter(lambda: raw.read(_HEADER_BYTES), b"")), source.location)
+                    return _read_header(packed, source.location), packed.taken
                 except ShortRead:
                     if end >= source.size:
                         raise
@@ -153,38 +205,78 @@ class AvroTransformer(ShippedTransformer):
         start: int,
         stream: UnpackedStream,
         builder: RunBuilder,
+        end: int | None = None,
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        location, longest = stream.location, self.options.max_block_bytes
-        limits = Limits(longest, self.options.max_window_bytes)
+        """Yield the records of the blocks from here on, or of those whose marker before them begins before `end`."""
+        location = stream.location
+        limits = Limits(self.options.max_block_bytes, self.options.max_window_bytes)
         decoder: _Decoder | None = None
         while not packed.at_end():
             byte = start + packed.taken
-            count, size = _read_long(packed), _read_long(packed)
-            if count < 0 or size < 0:
-                raise CorruptObjectError("a block of the Avro file has an impossible size", location=location)
-            if size > longest:
-                raise CorruptObjectError(
-                    f"a block of the Avro file is longer than input.max_block_bytes ({longest} bytes)",
-                    location=location,
-                )
-            if not header.weight.least and done + count > EMPTY_DATA:
-                raise CorruptObjectError(
-                    f"the Avro file has more than {EMPTY_DATA} records without a single byte", location=location
-                )
-            if done + count <= skip:
+            if end is not None and byte - _SYNC_BYTES >= end:
+                return
+            head = bytearray()
+            count, size = _read_long(packed, head), _read_long(packed, head)
+            self._check_sizes(count, size, done, header, location)
+            # Only a split's last block: what follows it belongs to the next, which searches from `end` on.
+            is_last = end is not None and byte + len(head) + size >= end
+            if done + count <= skip and not is_last:
                 packed.drop(size)
                 _check_sync(packed, header, location)
                 done += count
                 continue
-            data = packed.take(size)
+            stored = packed.take(size)
             _check_sync(packed, header, location)
-            data = unpack_block(header.codec, data, limits, location)
-            decoder = decoder or _Decoder(header, location, self.options)
-            drop = max(0, skip - done)
-            if not drop and not stream.packed:
-                builder.border(byte)
-            yield from decoder.decode(count, data, drop, builder)
+            if end is not None:
+                builder.stored_bytes = packed.taken
+            if done + count > skip:
+                data = unpack_block(header.codec, stored, limits, location)
+                decoder = decoder or _Decoder(header, location, self.options)
+                drop = max(0, skip - done)
+                if not drop and not stream.packed:
+                    builder.border(byte)
+                yield from decoder.decode(count, data, drop, builder)
             done += count
+            if end is not None and is_last:
+                _check_border(header, bytes(head), stored, end - byte, location)
+
+    def _check_sizes(self, count: int, size: int, done: int, header: _Header, location: str) -> None:
+        longest = self.options.max_block_bytes
+        if count < 0 or size < 0:
+            raise CorruptObjectError("a block of the Avro file has an impossible size", location=location)
+        if size > longest:
+            raise CorruptObjectError(
+                f"a block of the Avro file is longer than input.max_block_bytes ({longest} bytes)", location=location
+            )
+        if not header.weight.least and done + count > EMPTY_DATA:
+            raise CorruptObjectError(
+                f"the Avro file has more than {EMPTY_DATA} records without a single byte", location=location
+            )
+
+
+def _end_of(split: Split, header: _Header) -> int | None:
+    """Return where the split's blocks end; None when split 1 owns all: data without a byte, whose number is limited."""
+    return split.end if header.weight.least else None
+
+
+def _seek(packed: ExactReader, header: _Header, header_bytes: int, split: Split, start: int) -> bool:
+    """Skip to the split's first block, behind the first sync marker that begins in it; return whether there is one."""
+    first = max(split.begin, header_bytes - _SYNC_BYTES)
+    if first >= split.end:
+        return False
+    packed.drop(first - start)
+    return packed.drop_past(header.sync, split.end - first)
+
+
+def _check_border(header: _Header, head: bytes, stored: bytes, end: int, location: str) -> None:
+    """Check that the next split begins behind this block: that from `end` on, which counts from it, no marker is inside."""
+    block = b"".join((header.sync, head, stored, header.sync))
+    if block.find(header.sync, end + _SYNC_BYTES) != len(block) - _SYNC_BYTES:
+        raise CorruptObjectError(
+            "the Avro file's sync marker also stands inside of a block, where the next split searches for it: the splits "
+            "behind it may hold records that are none; read the object whole, without input.split_size",
+            location=location,
+        )
 
 
 class _Decoder:
@@ -354,16 +446,24 @@ def _read_header(packed: ExactReader, location: str) -> _Header:
     return _Header(schema, weight, codec, sync)
 
 
+def _cut_short(location: str) -> TruncatedObjectError:
+    return TruncatedObjectError(
+        "the Avro file ends inside a block or its header: the object was cut short", location=location
+    )
+
+
 def _check_sync(packed: ExactReader, header: _Header, location: str) -> None:
     if packed.take(_SYNC_BYTES) != header.sync:
         raise CorruptObjectError("a block of the Avro file does not end with the sync marker", location=location)
 
 
-def _read_long(packed: ExactReader) -> int:
-    """A zig-zag varint of at most ten bytes."""
+def _read_long(packed: ExactReader, raw: bytearray | None = None) -> int:
+    """A zig-zag varint of at most ten bytes, which are added to `raw`."""
     value = shift = 0
     while True:
         byte = packed.take(1)[0]
+        if raw is not None:
+            raw.append(byte)
         value |= (byte & 0x7F) << shift
         if byte < 0x80:  # noqa: PLR2004
             return value >> 1 ^ -(value & 1)

@@ -13,6 +13,7 @@ from framework.errors import CorruptObjectError, RecordError, RecordTooLargeErro
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import count_within, join_payloads, size_of
+from framework.model.splits import Split
 from framework.transformer import (
     MAX_DEAD_LETTER_BYTES,
     BatchLimits,
@@ -22,6 +23,7 @@ from framework.transformer import (
     Transformer,
     explained,
 )
+from transformers.compression import is_plain_by_name
 
 SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 """What unpacks and what checks; which of them an object needs is seen when it is read."""
@@ -45,11 +47,13 @@ class RunBuilder:
     Attributes:
         next_record: number of the next record that is added, good or bad.
         limits: how long a run may get.
+        stored_bytes: how many stored bytes the records so far may come from; see `input.max_expansion`.
     """
 
-    def __init__(self, next_record: int, limits: BatchLimits) -> None:
+    def __init__(self, next_record: int, limits: BatchLimits, stored_bytes: int) -> None:
         self.next_record = next_record
         self.limits = limits
+        self.stored_bytes = stored_bytes
         self._pending: deque[Sequence[bytes]] = deque()
         self._count = 0
         self._size = 0
@@ -151,7 +155,7 @@ class ShippedTransformer(Transformer):
         if source.size == 0:
             # An empty object has no records in any format; opening it would be a request for nothing.
             return
-        builder = RunBuilder(skip + 1, limits or BatchLimits())
+        builder = RunBuilder(skip + 1, limits or BatchLimits(), source.size)
         yield from self._numbered(self._read(source, skip, mark, builder), builder, source)
 
     def _numbered(
@@ -159,9 +163,8 @@ class ShippedTransformer(Transformer):
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         """The runs and what is left in the builder; an error of the rest gets the number of its record."""
         done = builder.next_record - 1
-        most = max(_FREE_EXPANSION_BYTES, self.options.max_expansion * source.size)
         try:
-            for run in self._within(runs, most, source):
+            for run in self._within(runs, builder, source):
                 yield run
                 done = run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
             yield from builder.flush()
@@ -177,20 +180,20 @@ class ShippedTransformer(Transformer):
             raise error from failure
 
     def _within(
-        self, runs: Iterator[PayloadBatch | SkippedRecord], most: int, source: ObjectInput
+        self, runs: Iterator[PayloadBatch | SkippedRecord], builder: RunBuilder, source: ObjectInput
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        """The runs, up to that with which they take more than `most` bytes."""
-        total = 0
+        """The runs, up to that with which they take more than is allowed."""
+        total, factor = 0, self.options.max_expansion
         for run in runs:
             if isinstance(run, SkippedRecord):
                 total += _RECORD_BYTES
             else:
                 total += run.size_bytes + _RECORD_BYTES * len(run.payloads)
             yield run
-            if total > most and self.options.max_expansion:
+            if factor and total > (most := max(_FREE_EXPANSION_BYTES, factor * builder.stored_bytes)):
                 raise CorruptObjectError(
-                    f"its records take more than {most} bytes, of {source.size} that are stored: "
-                    f"input.max_expansion is {self.options.max_expansion}",
+                    f"its records take more than {most} bytes, of {builder.stored_bytes} that are stored: "
+                    f"input.max_expansion is {factor}",
                     location=source.location,
                 )
 
@@ -211,6 +214,39 @@ class ShippedTransformer(Transformer):
         """Read the records after `skip` into `builder`, yielding what comes out of it but for the last flush.
 
         `builder.next_record` is `skip + 1`. Must close what it opens.
+        """
+
+
+class SplittableTransformer(ShippedTransformer):
+    """The base of the formats here whose objects can be split; a subclass writes `_read_split`, too."""
+
+    @override
+    def can_split(self, key: str) -> bool:
+        """Return whether neither option nor key says that the object is compressed."""
+        return is_plain_by_name(self.options.compression, key)
+
+    @override
+    def read_split(
+        self,
+        source: ObjectInput,
+        split: Split,
+        *,
+        skip: int = 0,
+        mark: ResumePoint | None = None,
+        limits: BatchLimits | None = None,
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        builder = RunBuilder(skip + 1, limits or BatchLimits(), source.size)
+        if mark is not None and mark.record > skip:
+            mark = None
+        yield from self._numbered(self._read_split(source, split, skip, mark, builder), builder, source)
+
+    @abc.abstractmethod
+    def _read_split(
+        self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Read the records of a split as `_read` does those of an object; a mark is never behind `skip`.
+
+        Where records can unfold to many times their bytes, `builder.stored_bytes` counts the bytes that were read.
         """
 
 

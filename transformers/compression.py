@@ -112,6 +112,13 @@ def unsupported_compression(key: str) -> str | None:
     return next(name for suffix, name in UNSUPPORTED.items() if lower.endswith(suffix))
 
 
+def is_plain_by_name(compression: str, key: str) -> bool:
+    """Return whether neither the option nor the key says that the object is compressed."""
+    if compression == "auto":
+        return compression_of_key(key) == "none" and unsupported_compression(key) is None
+    return compression == "none"
+
+
 def check_text(head: bytes, source: ObjectInput) -> None:
     """Refuse what is packed in a way that is not supported, for a format of text.
 

@@ -20,8 +20,8 @@ from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn, size_of
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
-from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
-from transformers.compression import UnpackedStream, compression_of_key, unsupported_compression
+from transformers.batches import RAW_BYTES, RunBuilder, SplittableTransformer, too_large
+from transformers.compression import UnpackedStream
 from transformers.split_lines import SplitLines
 
 _BOM = b"\xef\xbb\xbf"
@@ -184,7 +184,7 @@ def _piece_bytes(limits: BatchLimits) -> int:
     return min(_BLOCK_BYTES, limits.size_bytes)
 
 
-class LineTransformer(ShippedTransformer):
+class LineTransformer(SplittableTransformer):
     """The base of the formats whose records are lines. A subclass may check them.
 
     A run's mark is exact, the byte behind its last record, unless something compresses the object or the lines around
@@ -231,31 +231,9 @@ class LineTransformer(ShippedTransformer):
             yield from self._lines_of(stream, start, skip - done, builder)
 
     @override
-    def can_split(self, key: str) -> bool:
-        """Return whether neither option nor key says that the object is compressed."""
-        compression = self.options.compression
-        if compression == "auto":
-            return compression_of_key(key) == "none" and unsupported_compression(key) is None
-        return compression == "none"
-
-    @override
-    def read_split(
-        self,
-        source: ObjectInput,
-        split: Split,
-        *,
-        skip: int = 0,
-        mark: ResumePoint | None = None,
-        limits: BatchLimits | None = None,
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
-        builder = RunBuilder(skip + 1, limits or BatchLimits())
-        yield from self._numbered(self._read_split(source, split, skip, mark, builder), builder, source)
-
     def _read_split(
         self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        if mark is not None and mark.record > skip:
-            mark = None
         stream = SplitLines(
             source,
             split,

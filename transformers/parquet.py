@@ -5,6 +5,9 @@ and its threads, so that memory does not follow the size of a row group. Skippin
 counts in the footer. There are no marks: a Parquet file is found from its footer, not from a place inside it. Under an
 outer compression the file is unpacked into a temporary file first, which is deleted in every case. A small object is
 read with one request. With `input.columns` only the chunks of these columns are read.
+
+A row group belongs to the split in which it begins: where its first column does, by the footer, but not before the row
+group that stands before it in the footer. Every split reads the footer.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import logging
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
 from typing_extensions import override
@@ -23,12 +27,14 @@ from framework.errors import CorruptObjectError, RecordError, SourceError, Trunc
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
+from framework.model.splits import Split
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
-from transformers.batches import SHARED_MODULES, RunBuilder, ShippedTransformer, too_large
+from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
 from transformers.columns import Choice, Field, choose, nothing_inside
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.parquet_pages import SeekableFile, WatchedFile
 from transformers.row_json import encode, encode_all
+from transformers.split_input import SplitInput, is_packed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,6 +71,7 @@ class RangedFile(SeekableFile):
 
     Attributes:
         keeps: whether reads are kept for a repeated read of the same place.
+        fetched: number of bytes that were read of the object.
         failure: the store's error, kept because a library may wrap or swallow it.
     """
 
@@ -72,6 +79,7 @@ class RangedFile(SeekableFile):
         super().__init__()
         self._source = source
         self.keeps = False
+        self.fetched = 0
         self._kept: dict[tuple[int, int], bytes] = {}
         self.failure: Exception | None = None
 
@@ -111,6 +119,7 @@ class RangedFile(SeekableFile):
                 while self._at < end and (part := raw.read(end - self._at)):
                     parts.append(part)
                     self._at += len(part)
+                    self.fetched += len(part)
         except Exception as exc:
             self.failure = exc
             raise
@@ -120,7 +129,33 @@ class RangedFile(SeekableFile):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-class ParquetTransformer(ShippedTransformer):
+class _ProbeFile(SeekableFile):
+    """A file that is never read: it shows whether pyarrow can open columns."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._asked = False
+
+    def is_asked(self, read: Callable[[], object]) -> bool:
+        """Return whether `read` comes so far as to read the file."""
+        self._asked = False
+        with suppress(Exception):
+            read()
+        return self._asked
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    @override
+    def read(self, size: int = -1, /) -> bytes:
+        self._asked = True
+        raise io.UnsupportedOperation("a probe has no bytes")
+
+
+class ParquetTransformer(SplittableTransformer):
     """Rows of a Parquet file."""
 
     name: ClassVar[str] = "parquet"
@@ -137,6 +172,13 @@ class ParquetTransformer(ShippedTransformer):
         return self._fitting(raw)  # a dead letter holds the JSON that was too long
 
     @override
+    def prefetch_range(
+        self, key: str, size: int, split: Split | None, mark: ResumePoint | None
+    ) -> tuple[int, int | None] | None:
+        """Return all of a small object, which is read whole; nothing of others, whose footer comes first."""
+        return (0, None) if split is None and size <= _SMALL_OBJECT_BYTES else None
+
+    @override
     def _read(
         self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
@@ -144,22 +186,39 @@ class ParquetTransformer(ShippedTransformer):
             if file.seek(0, io.SEEK_END) == 0:
                 return  # a compression with nothing in it
             file.seek(0)
-            failure: Exception
-            try:
-                yield from _RowReader(file, source.location, self.options, builder).read(skip)
-            except SourceError:
+            yield from self._read_rows(file, source.location, skip, builder, None)
+
+    @override
+    def _read_split(
+        self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        part = SplitInput(source, split)
+        if self.options.compression != "none" and is_packed(part):
+            if split.number == 1:  # it owns all of what is compressed although its name does not show it
+                yield from self._read(part, skip, None, builder)
+            return
+        with closing(RangedFile(part)) as file:
+            yield from self._read_rows(file, part.location, skip, builder, split)
+
+    def _read_rows(
+        self, file: BinaryIO | RangedFile, location: str, skip: int, builder: RunBuilder, split: Split | None
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        failure: Exception
+        try:
+            yield from _RowReader(file, location, self.options, builder, split).read(skip)
+        except SourceError:
+            raise
+        except MemoryError as exc:
+            if not _is_absurd(exc):
                 raise
-            except MemoryError as exc:
-                if not _is_absurd(exc):
-                    raise
-                failure = exc
-            except Exception as exc:  # noqa: BLE001 - pyarrow has many kinds; explained below
-                failure = exc
-            else:
-                return
-            if isinstance(file, RangedFile) and file.failure is not None:
-                raise file.failure
-            raise _explain(failure, file, source.location) from failure
+            failure = exc
+        except Exception as exc:  # noqa: BLE001 - pyarrow has many kinds; explained below
+            failure = exc
+        else:
+            return
+        if isinstance(file, RangedFile) and file.failure is not None:
+            raise file.failure
+        raise _explain(failure, file, location) from failure
 
 
 @contextmanager
@@ -228,9 +287,16 @@ def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> 
 
 
 class _RowReader:
-    """The state of one read."""
+    """The state of one read, of all rows or of those of a split."""
 
-    def __init__(self, file: BinaryIO | RangedFile, location: str, options: InputOptions, builder: RunBuilder) -> None:
+    def __init__(
+        self,
+        file: BinaryIO | RangedFile,
+        location: str,
+        options: InputOptions,
+        builder: RunBuilder,
+        split: Split | None,
+    ) -> None:
         self._file = file
         self._location = location
         self._limit = options.max_record_bytes
@@ -238,6 +304,7 @@ class _RowReader:
         self._columns = options.columns
         self._leaves: list[int] | None = None  # those of the chosen columns; None: all
         self._builder = builder
+        self._split = split
         self._encoder: RowEncoder | None = None
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
         self._opened = False
@@ -276,11 +343,36 @@ class _RowReader:
                 )
             if self._columns:
                 self._leaves = _chosen_leaves(self._columns, parquet, self._location)
+            own = list(enumerate(counts))
+            if self._split is not None:
+                begins = self._row_group_begins(parquet)
+                own = [(index, rows) for index, rows in own if self._split.holds(begins[index])]
             done = 0
-            for index, rows in enumerate(counts):
+            for index, rows in own:
                 if done + rows > skip:
                     yield from self._row_group(parquet, index, max(0, skip - done))
                 done += rows
+
+    def _row_group_begins(self, parquet: pq.ParquetFile) -> list[int]:
+        """Return where each row group begins, in the object and in ascending order."""
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        begins: list[int] = []
+        begin, last = 0, self._file.seek(0, io.SEEK_END) - 1
+        probe = _ProbeFile(last + 1)
+        meta = parquet.metadata
+        with pq.ParquetFile(probe, metadata=meta, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
+            for index in range(meta.num_row_groups):
+                # The metadata of an encrypted column, asked for, would end the process: opening it is an error.
+                opened = partial(next, _read_leaves(file, index, [0], 1))
+                if meta.row_group(index).num_columns and probe.is_asked(opened):
+                    chunk = meta.row_group(index).column(0)
+                    at = chunk.data_page_offset
+                    if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < at:
+                        at = chunk.dictionary_page_offset
+                    begin = min(max(begin, at), last)
+                begins.append(begin)
+        return begins
 
     def _row_group(self, parquet: pq.ParquetFile, index: int, drop: int) -> Iterator[PayloadBatch | SkippedRecord]:
         group = parquet.metadata.row_group(index)
@@ -408,6 +500,8 @@ class _RowReader:
                 seconds = next(iterators[1]) if len(iterators) > 1 else None
                 if isinstance(self._file, RangedFile):
                     self._file.keeps = False
+                    if self._split is not None:
+                        self._builder.stored_bytes = self._file.fetched
                 yield batch, seconds
                 size = min(watch.step(rows.next_size()) for watch in watched)
                 for file in files:

@@ -6,17 +6,14 @@ there, and continues to the end of its last line. A split within one long line o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from typing_extensions import override
 
 from framework.model.objects import ResumePoint
-from framework.model.splits import Split, count_splits
-from framework.transformer import ObjectInput, ReadStream
-from transformers.compression import MAX_MAGIC_BYTES, PIECE_BYTES, UnpackedStream, detect_compression
+from framework.model.splits import Split
+from framework.transformer import ObjectInput
+from transformers.compression import PIECE_BYTES, UnpackedStream
+from transformers.split_input import OnwardInput, is_packed
 from transformers.unpack import WINDOW_BYTES
-
-_FIRST_MORE_BYTES = 1 << 16
 
 
 class SplitLines(UnpackedStream):
@@ -47,7 +44,7 @@ class SplitLines(UnpackedStream):
         start, end = split.window(source.size, mark)
         outer = compression if split.number == 1 else "none"
         super().__init__(
-            _Part(source, split, end),
+            OnwardInput(source, split, end),
             outer,
             start=start,
             piece_bytes=piece_bytes,
@@ -70,7 +67,7 @@ class SplitLines(UnpackedStream):
             return self._at
         asked = False
         while self._at < self._split.end - 1 and (piece := super().read_some()):
-            if not asked and self._may_be_packed and _is_packed(self._object):
+            if not asked and self._may_be_packed and is_packed(self._object):
                 return None
             asked = True
             cut = piece.find(b"\n") + 1
@@ -95,70 +92,3 @@ class SplitLines(UnpackedStream):
                 self._over = True
                 return piece[:cut]
         return piece
-
-
-class _Part(ObjectInput):
-    """An object whose bytes up to `end` are requested at once, and later bytes only when they are read."""
-
-    def __init__(self, source: ObjectInput, split: Split, end: int) -> None:
-        self._source = source
-        self._split = split
-        self._end = end
-
-    @property
-    @override
-    def location(self) -> str:
-        splits = count_splits(self._source.size, self._split.split_size)
-        return f"{self._source.location} (split {self._split.number} of {splits})"
-
-    @property
-    @override
-    def key(self) -> str:
-        return self._source.key
-
-    @property
-    @override
-    def size(self) -> int:
-        return self._source.size
-
-    @override
-    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        return _OnwardStream(self._source.open, start, self._end, self._source.size)
-
-
-class _OnwardStream(ReadStream):
-    """Bytes from `start` on: first up to `end`, then twice as many with each request."""
-
-    def __init__(self, opener: Callable[[int, int], ReadStream], start: int, end: int, size: int) -> None:
-        self._opener = opener
-        self._end = end
-        self._size = size
-        self._more = _FIRST_MORE_BYTES
-        self._stream = opener(start, end)
-
-    @override
-    def read(self, size: int, /) -> bytes:
-        while True:
-            data = self._stream.read(size)
-            if data or self._end >= self._size:
-                return data
-            self._stream.close()
-            start, self._end = self._end, min(self._size, self._end + self._more)
-            self._more *= 2
-            self._stream = self._opener(start, self._end)
-
-    @override
-    def close(self) -> None:
-        self._stream.close()
-
-
-def _is_packed(source: ObjectInput) -> bool:
-    """Return whether the object begins with the magic bytes of a compression; makes a request."""
-    head = b""
-    stream = source.open(0, min(MAX_MAGIC_BYTES, source.size))
-    try:
-        while piece := stream.read(MAX_MAGIC_BYTES):
-            head += piece
-    finally:
-        stream.close()
-    return detect_compression(head, source.key) != "none"

@@ -191,6 +191,22 @@ class ExactReader:
             missing -= self._at
         return b"".join(parts)
 
+    def drop_past(self, pattern: bytes, within: int) -> bool:
+        """Leave out everything up to the end of `pattern`; False when it begins at none of the next `within` bytes."""
+        left, tail = within + len(pattern) - 1, b""
+        while left > 0 and not self.at_end():
+            piece = self._data[self._at : self._at + left]
+            seen = tail + piece
+            found = seen.find(pattern)
+            step = len(piece) if found < 0 else found + len(pattern) - len(tail)
+            self._at += step
+            self.taken += step
+            if found >= 0:
+                return True
+            left -= step
+            tail = seen[1 - len(pattern) :]
+        return False
+
     def drop(self, size: int) -> None:
         """Leave out `size` bytes."""
         while size:

@@ -119,7 +119,7 @@ class NamingSection:
                 yield f'topics: "{topic}" {mistake}'
 
 
-_READ_WHOLE = ("avro", "bytes", "csv", "json", "parquet")
+_READ_WHOLE = ("bytes", "csv", "json")
 """Shipped formats whose objects cannot be split."""
 
 _SENT_UNCHANGED = ("bytes", "json", "jsonl", "text")
@@ -189,8 +189,8 @@ class InputSection:
         None,
         minimum=1024,
         unit="bytes",
-        doc="Larger objects of `jsonl` and `text` that are not compressed are divided into splits of this "
-        "many bytes. Each split goes to its own partition, so that several tasks read one object; order "
+        doc="Larger objects of `jsonl`, `text`, `avro` and `parquet` without a compression around them are divided into "
+        "splits of this many bytes. Each split goes to its own partition, so that several tasks read one object; order "
         "is kept within a split. Objects in progress keep the split size with which they began. Absent: "
         "every object is read whole.",
     )

@@ -518,14 +518,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             assignment = self._as_left(assignment)
             native, entry = assignment.native, assignment.entry
             source = self.get_input_stream(native)
-            if entry.split is not None:
-                start, end = entry.split.window(native.size, entry.mark)
-                fetched = self._ahead.fetch(source, start, end)
-            elif self.transformer.reads_forward:
-                start = entry.mark.byte if entry.mark is not None else 0
-                fetched = self._ahead.fetch(source, start)
-            else:
-                fetched = FetchedInput(source, 0, None)
+            ahead = self.transformer.prefetch_range(native.key, native.size, entry.split, entry.mark)
+            fetched = FetchedInput(source, 0, None) if ahead is None else self._ahead.fetch(source, *ahead)
             self.statistics.objects_opened += 1
             self._window.append((assignment, fetched))
             self._window_bytes += self._planned_bytes(assignment)

@@ -3,8 +3,8 @@
 Each split has its own partition, position and message ids.
 
 Split k of an object (counted from 1) covers the bytes `(k - 1) * split size` up to `k * split size`. It owns the
-lines that begin there. The boundaries follow from size and split size alone: every process splits alike, and no
-boundary is stored.
+lines, Avro blocks or Parquet row groups that begin there. The boundaries follow from size and split size alone: every
+process splits alike, and no boundary is stored.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class Split:
     def end(self) -> int:
         """Offset of the first byte after the split; beyond the object's end for the last split."""
         return self.number * self.split_size
+
+    def holds(self, byte: int) -> bool:
+        """Return whether the split covers a byte."""
+        return self.begin <= byte < self.end
 
     def bytes_of(self, size: int) -> int:
         """Return how many of an object's `size` bytes the split covers; 0 when the object ends before it."""

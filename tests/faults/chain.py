@@ -36,6 +36,8 @@ MEMORY = Path("/dev/shm")
 to a file is there whatever holds the file; and a disk would spend the time on being asked for certainty."""
 
 SPLIT = 20_011
+BLOCK_SPLIT = 1_301
+"""For objects of Avro or Parquet alone, which are smaller."""
 LETTERS = "dead"
 EVIDENCE_LINES = 400_000
 CONFIGURATION = 2
@@ -179,6 +181,7 @@ class Chain:
         transforms: whether records are filtered and changed.
         transport: how the source reaches Iggy.
         archive: whether the objects are an archive of a topic, which is restored in the order of the numbers in their keys.
+        split: the only form of objects, which are all read in splits; None: by chance, and of any form.
         changes: sections of the configuration.
     """
 
@@ -198,6 +201,7 @@ class Chain:
         transforms=False,
         transport="tcp",
         archive=False,
+        split=None,
         **changes,
     ):
         self.rig, self.tally, self.row, self.number, self.kind = rig, tally, row, number, kind
@@ -219,21 +223,22 @@ class Chain:
         else:
             self.server = rig.server(kind)
         dice = self.dice
-        chunks = dice.random() < 0.12 and not archive
-        self.forms = ("bin",) if chunks else ("jsonl",) if archive else FORMS
+        chunks = dice.random() < 0.12 and not archive and not split
+        self.forms = (split,) if split else ("bin",) if chunks else ("jsonl",) if archive else FORMS
         self.headers = dice.random() < 0.75
-        split = SPLIT if dice.random() < 0.35 and not chunks else None
+        split_size = SPLIT if dice.random() < 0.35 and not chunks else None
+        split_size = BLOCK_SPLIT if split else split_size
         self.partitions = dice.choice((1, 3, 4, 5) if not tasks else (3, 4, 5))  # a partition belongs to one task
         self.mode = dice.choice(("list", "list", "incremental")) if not archive else "list"
         bad = not chunks and self.headers and dice.random() < 0.3  # without headers the page promises less
-        self.ledger = Ledger(self.bucket, split, bad=bad, transforms=transforms, archive=archive)
+        self.ledger = Ledger(self.bucket, split_size, bad=bad, transforms=transforms, archive=archive)
         stream = f"{row}-{number}-{os.getpid()}"
         self.program = Program(
             self.folder,
             self.bucket,
             self.server.url_of(transport),
             stream,
-            input={"format": "bytes", "chunk_size": CHUNK} if chunks else {"format": "auto", "split_size": split},
+            input={"format": "bytes", "chunk_size": CHUNK} if chunks else {"format": "auto", "split_size": split_size},
             iggy={"partitions": self.partitions, "headers": "provenance" if self.headers else "none"},
             discovery={
                 "mode": self.mode,

@@ -4,10 +4,13 @@ Each record says whose it is and which one: key, number of the version, number o
 with the usual libraries; what must be in the topic is worked out from the values, never from the product's reading.
 """
 
+import io
 import json
 from collections import defaultdict
 
 import attrs
+import fastavro
+import pyarrow.parquet as pq
 
 from tests.faults.checker import Version
 from tests.integration.program_rig import encoded
@@ -98,15 +101,40 @@ def records_of(form, rows, data, split_size=None):
     """(share, record number) -> what the message must hold."""
     if form == "csv":
         rows = [{name: str(value) for name, value in row.items()} for row in rows]
-    if split_size is None or form not in ("jsonl", "txt") or len(data) <= split_size:
+    if split_size is None or form not in BEGINS or len(data) <= split_size:
         return {(0, number): row for number, row in enumerate(rows, 1)}
-    found, counts, begins = {}, defaultdict(int), 0
-    for row, line in zip(rows, data.splitlines(keepends=True), strict=True):
-        split_number = begins // split_size + 1  # the share in which the line begins owns it
+    found, counts = {}, defaultdict(int)
+    for row, begin in zip(rows, BEGINS[form](data), strict=True):
+        split_number = begin // split_size + 1
         counts[split_number] += 1
         found[split_number, counts[split_number]] = row
-        begins += len(line)
     return found
+
+
+def line_begins(data):
+    """Where each record begins: its line."""
+    at = 0
+    for line in data.splitlines(keepends=True):
+        yield at
+        at += len(line)
+
+
+def avro_begins(data):
+    """The same of Avro: the sync marker before its block."""
+    for block in fastavro.block_reader(io.BytesIO(data)):
+        yield from [block.offset - 16] * block.num_records
+
+
+def parquet_begins(data):
+    """The same of Parquet: the first column of its row group."""
+    meta = pq.ParquetFile(io.BytesIO(data)).metadata
+    for group in map(meta.row_group, range(meta.num_row_groups)):
+        chunk = group.column(0)
+        yield from [chunk.dictionary_page_offset or chunk.data_page_offset] * group.num_rows
+
+
+BEGINS = {"jsonl": line_begins, "txt": line_begins, "avro": avro_begins, "parquet": parquet_begins}
+"""The forms that are split: into the share in which a record begins."""
 
 
 @attrs.define

@@ -246,6 +246,15 @@ def test_a_deleted_object_may_end_anywhere_and_have_no_hole():
             assert found(part.check()) == {"lost": 1}
 
 
+@pytest.mark.parametrize("form", ["avro", "parquet"])
+def test_splits_of_an_object_in_blocks(form):
+    split = Topic([(f"in/a.{form}", form, [(900, 900)])], split_size=1301)
+    assert split.check().good
+    assert len({one.id >> 40 & 0xFFFFFF for one in split.stored()}) > 2
+    split.topic_partitions[1].pop(0)
+    assert found(split.check()) == {"lost": 1}
+
+
 def test_splits_of_a_split_object():
     split = Topic([("in/a.jsonl", "jsonl", [(90, 90)]), ("in/b.txt", "txt", [(70, 70)])], split_size=601)
     assert split.check().good

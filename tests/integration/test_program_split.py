@@ -1,5 +1,6 @@
 """Large objects in shares, through the whole program: nothing lost, nothing twice, and cut alike by one task and by several."""
 
+import json
 import os
 import signal
 from collections import Counter
@@ -14,10 +15,12 @@ from tests.integration.program_rig import (
     check_exactly,
     children,
     difference,
+    encoded,
     json_lines,
     jsonl,
     opened,
     rounds,
+    rows,
     wait_for_count,
     wait_until,
     with_limit,
@@ -112,6 +115,26 @@ def test_one_task_and_several_cut_alike(tmp_path, moto_bucket, iggy_url, stream_
         program.configure(input={"split_size": SPLIT}, runner={"tasks_max": tasks}).once()
         found[tasks] = {(one.id, one.partition, one.payload) for one in program.messages()}
     assert found[1] == found[2] == found[3]
+
+
+@pytest.mark.parametrize("form", ["avro", "parquet"])
+def test_an_object_in_blocks_killed_at_any_moment(tmp_path, moto_bucket, iggy_url, stream_name, form):
+    written = rows(form, 5000)
+    moto_bucket.put(f"in/a.{form}", encoded(form, written))
+    program = Program(tmp_path, moto_bucket, iggy_url, stream_name)
+    program.configure(**SLOW, input={"format": "auto", "split_size": 2003}, runner={"tasks_max": 2})
+    dice = chance(f"split-{form}")
+    for _ in range(2):
+        running = program.start("--once")
+        wait_for_count(program, min(5000, program.count() + dice.randrange(1, 2000)), running)
+        running.kill()
+    program.once()
+    messages = sorted(program.messages(), key=lambda one: one.id & (1 << 64) - 1)
+    assert [json.loads(one.payload) for one in messages] == written
+    assert len({one.id for one in messages}) == 5000
+    assert {one.partition for one in messages} == {0, 1, 2}
+    assert "0 records of 0 objects" in program.once().err
+    program.close()
 
 
 @pytest.mark.parametrize(("headers", "tasks"), [("provenance", 2), ("none", 1), ("none", 2)])

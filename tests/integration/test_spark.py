@@ -29,7 +29,9 @@ from tests.integration.program_rig import (
     Tarpit,
     check_exactly,
     check_saved,
+    encoded,
     fill,
+    rows,
     stopping,
     wait_until,
 )
@@ -175,6 +177,31 @@ def test_spark_and_local_cut_a_large_object_alike(spark, bucket, iggy_url, strea
     assert last.bytes_done == last.bytes_total
     assert spark_engine(on_spark).run().records == 0
     assert splits(iggy_url, stream_name, "one") == records
+
+
+@pytest.mark.parametrize("form", ["avro", "parquet"])
+def test_one_large_object_in_blocks_is_read_by_several_tasks(spark, moto_bucket, iggy_url, stream_name, form):
+    written = rows("one", 6000)
+    data = encoded(form, written)
+    moto_bucket.put(f"in/large.{form}", data)
+    options = {"input": {"format": "auto", "split_size": max(1024, len(data) // 7)}}
+    on_spark = configured(moto_bucket, iggy_url, stream_name, name="one", engine="spark", **options)
+    alone = configured(
+        moto_bucket, iggy_url, stream_name, name="two", engine="local", **options, runner={"tasks_max": 1}
+    )
+    last = spark_engine(on_spark).run()
+    LocalEngine(S3SourceTask, alone, once=True).run()
+    records = splits(iggy_url, stream_name, "one")
+    assert [json.loads(payload) for *_, payload in records] == written
+    assert len({split_number for _, split_number, *_ in records}) >= 5
+    assert {partition for *_, partition, _ in records} == {
+        0,
+        1,
+        2,
+    }  # a task sends to a partition, and another to others
+    assert records == splits(iggy_url, stream_name, "two")
+    assert last.bytes_done == last.bytes_total == len(data)
+    assert spark_engine(on_spark).run().records == 0
 
 
 def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_url, stream_name, request):

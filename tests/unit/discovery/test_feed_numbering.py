@@ -15,6 +15,7 @@ from framework.errors import PositionMismatchError, SkippableError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import NativeObject, ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry, canonical_options
+from framework.model.splits import Split, count_splits
 from framework.offsets.manager import OffsetManager
 from framework.transformer import BatchLimits, InputOptions
 from tests.integration.program_rig import encoded, rows
@@ -62,20 +63,25 @@ NUMBERS_NOTHING = {
 }
 """A record that they refuse keeps its number, and an object that they end has no other records before its end. A record
 with fewer columns keeps its number as well."""
+SPLIT_SIZE = 100
 HAVE_COLUMNS = ("auto", "avro", "csv", "parquet")
 
 
 def numbered(transformer, key):
-    """Number -> record, as far as the object can be read; a record that is bad is None."""
-    found = {}
-    try:
-        for run in transformer.read(BytesInput(OBJECTS[key], key=key), skip=0, limits=BatchLimits()):
-            if isinstance(run, SkippedRecord):
-                found[run.record_number] = None
-            else:
-                found.update(enumerate(run.payloads, run.first_record))
-    except SkippableError:
-        pass
+    """Split (0: the whole) and number -> record, as far as the object can be read; a record that is bad is None."""
+    source, found = BytesInput(OBJECTS[key], key=key), {}
+    splits = range(1, count_splits(source.size, SPLIT_SIZE) + 1) if transformer.can_split(key) else ()
+    readings = [(0, transformer.read(source, limits=BatchLimits()))]
+    readings += [(split, transformer.read_split(source, Split(split, SPLIT_SIZE))) for split in splits]
+    for split, runs in readings:
+        try:
+            for run in runs:
+                if isinstance(run, SkippedRecord):
+                    found[split, run.record_number] = None
+                else:
+                    found.update({(split, number): one for number, one in enumerate(run.payloads, run.first_record)})
+        except SkippableError:
+            pass
     return found
 
 

@@ -1,11 +1,17 @@
 """Shares through the iterator: what is asked of the store, what a cut object says, and objects that change under it."""
 
 import gzip
+import io
+import json
 import random
 
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from framework.errors import TruncatedObjectError
+from framework.errors import CorruptObjectError, TruncatedObjectError
+from framework.model.objects import ObjectState
 from framework.model.splits import TAIL_BYTES
 from framework.offsets.manager import OffsetManager
 from framework.testing.fakes.memory_store import MemoryStore
@@ -158,3 +164,85 @@ def test_an_object_overwritten_while_its_splits_are_read_is_read_whole_in_its_ne
     assert splits_in_order(new) == written
     assert payloads(new)["a"] == written
     assert {batch.entry.generation for batch in new} == {2}
+
+
+# ---- blocks
+
+
+def blocks_of(form, rows):
+    out = io.BytesIO()
+    values = [{"n": n, "text": random.Random(n).randbytes(50).hex()} for n in range(rows)]
+    if form == "avro":
+        fields = [{"name": "n", "type": "long"}, {"name": "text", "type": "string"}]
+        fastavro.writer(out, {"type": "record", "name": "R", "fields": fields}, values, sync_interval=20_000)
+    else:
+        pq.write_table(pa.Table.from_pylist(values), out, row_group_size=2000, compression="none")
+    return out.getvalue(), [json.dumps(value, separators=(",", ":")).encode() for value in values]
+
+
+@pytest.mark.parametrize("form", ["avro", "parquet"])
+@pytest.mark.parametrize("named", ["auto", "by format"])
+def test_splits_of_blocks_fetch_the_object_once_beside_headers_and_footers(over, form, named):
+    store = AskedStore()
+    data, written = blocks_of(form, 60_000)
+    size = len(data)
+    store.put(f"a.{form}", data)
+    options = {"format": form if named == "by format" else "auto", "split_size": size // 5}
+    batches = drain(over(store, **options))
+    assert splits_in_order(batches) == written
+    assert len({batch.entry.split_number for batch in batches}) >= 5
+    fetched = sum((size if end is None else end) - start for start, end in store.asked)
+    assert fetched <= size + 6 * (2 * TAIL_BYTES + (1 << 17))
+    assert max((size if end is None else end) - start for start, end in store.asked) < size / 4
+
+
+def test_a_large_object_of_parquet_is_not_requested_before_its_footer(over):
+    store = AskedStore()
+    data, written = blocks_of("parquet", 60_000)
+    assert len(data) > 1 << 22
+    store.put("a.parquet", data)
+    assert splits_in_order(drain(over(store, format="auto", split_size=1 << 30, columns=("n",)))) == [
+        b'{"n":%d}' % n for n in range(len(written))
+    ]
+    assert (0, None) not in store.asked
+    fetched = sum((len(data) if end is None else end) - start for start, end in store.asked)
+    assert fetched < len(data) / 4
+
+
+def test_a_small_object_of_parquet_is_one_request(over):
+    store = AskedStore()
+    data, written = blocks_of("parquet", 600)
+    store.put("a.parquet", data)
+    assert splits_in_order(drain(over(store, format="auto", split_size=1 << 30))) == written
+    assert store.asked == [(0, None)]
+
+
+@pytest.mark.parametrize("form", ["avro", "parquet"])
+def test_splits_of_blocks_go_on_where_they_were(over, form):
+    store = AskedStore()
+    data, written = blocks_of(form, 9000)
+    store.put(f"a.{form}", data)
+    offsets, read = OffsetManager(), []
+    options = {"format": "auto", "split_size": len(data) // 3, "batch_length": 701}
+    while not read or not read[-1].entry.finished or len({batch.entry.split_number for batch in read}) < 2:
+        iterator = over(store, offsets, **options)
+        batch = iterator.next_batch()
+        read.append(batch)
+        commit(offsets, [batch])
+        iterator.close()
+    rest = drain(over(store, offsets, **options))
+    assert rest
+    assert splits_in_order([*read, *rest]) == written
+
+
+@pytest.mark.parametrize("form", ["avro", "parquet", "csv"])
+def test_a_column_that_does_not_exist_obeys_the_tolerance(over, form):
+    store = AskedStore()
+    data, _ = blocks_of(form, 30) if form != "csv" else (b"n,text\n1,a\n", [])
+    store.put(f"a.{form}", data)
+    options = {"format": "auto", "split_size": 1 << 30, "columns": ("m",)}
+    with pytest.raises(CorruptObjectError, match=rf"memory://bucket/a.{form}, record 1: it has no column 'm'"):
+        drain(over(store, tolerance="none", **options))
+    (batch,) = drain(over(store, tolerance="skip_object", **options))
+    assert batch.entry.state is ObjectState.FAILED
+    assert "no column 'm'" in str(batch.failure.error)

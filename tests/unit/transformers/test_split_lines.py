@@ -197,8 +197,14 @@ def test_a_bad_line_says_which_split_and_which_byte_of_the_object():
         ({"format": "csv"}, "a.csv", False),
         ({"format": "json"}, "a.json", False),
         ({"format": "bytes"}, "a", False),
-        ({"format": "avro"}, "a.avro", False),
-        ({"format": "parquet"}, "a.parquet", False),
+        ({"format": "avro"}, "a.avro", True),
+        ({"format": "avro"}, "a.avro.gz", False),
+        ({"format": "avro", "compression": "zstd"}, "a.avro", False),
+        ({"format": "parquet"}, "part-0.snappy.parquet", True),
+        ({"format": "parquet"}, "a.parquet.zst", False),
+        ({"format": "auto"}, "a.avro", True),
+        ({"format": "auto"}, "a.pq", True),
+        ({"format": "auto"}, "a.pq.gz", False),
     ],
 )
 def test_what_can_be_split_is_decided_by_options_and_key(options, key, can):

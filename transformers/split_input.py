@@ -1,0 +1,91 @@
+"""A split of an object, as the formats read it: named in messages, and requested as far as it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from typing_extensions import override
+
+from framework.model.splits import Split, count_splits
+from framework.transformer import ObjectInput, ReadStream
+from transformers.compression import MAX_MAGIC_BYTES, detect_compression
+
+_FIRST_MORE_BYTES = 1 << 16
+
+
+class SplitInput(ObjectInput):
+    """An object whose location names a split of it. It opens what is asked for."""
+
+    def __init__(self, source: ObjectInput, split: Split) -> None:
+        self._source = source
+        self._split = split
+
+    @property
+    @override
+    def location(self) -> str:
+        splits = count_splits(self._source.size, self._split.split_size)
+        return f"{self._source.location} (split {self._split.number} of {splits})"
+
+    @property
+    @override
+    def key(self) -> str:
+        return self._source.key
+
+    @property
+    @override
+    def size(self) -> int:
+        return self._source.size
+
+    @override
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        return self._source.open(start, end)
+
+
+class OnwardInput(SplitInput):
+    """A split whose bytes up to `end` are requested at once, and later bytes only when they are read."""
+
+    def __init__(self, source: ObjectInput, split: Split, end: int) -> None:
+        super().__init__(source, split)
+        self._end = end
+
+    @override
+    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
+        return _OnwardStream(self._source.open, start, self._end, self._source.size)
+
+
+class _OnwardStream(ReadStream):
+    """Bytes from `start` on: first up to `end`, then twice as many with each request."""
+
+    def __init__(self, opener: Callable[[int, int], ReadStream], start: int, end: int, size: int) -> None:
+        self._opener = opener
+        self._end = end
+        self._size = size
+        self._more = _FIRST_MORE_BYTES
+        self._stream = opener(start, end)
+
+    @override
+    def read(self, size: int, /) -> bytes:
+        while True:
+            data = self._stream.read(size)
+            if data or self._end >= self._size:
+                return data
+            self._stream.close()
+            start, self._end = self._end, min(self._size, self._end + self._more)
+            self._more *= 2
+            self._stream = self._opener(start, self._end)
+
+    @override
+    def close(self) -> None:
+        self._stream.close()
+
+
+def is_packed(source: ObjectInput) -> bool:
+    """Return whether the object begins with the magic bytes of a compression; makes a request."""
+    head = b""
+    stream = source.open(0, min(MAX_MAGIC_BYTES, source.size))
+    try:
+        while piece := stream.read(MAX_MAGIC_BYTES):
+            head += piece
+    finally:
+        stream.close()
+    return detect_compression(head, source.key) != "none"
