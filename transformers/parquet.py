@@ -345,34 +345,35 @@ class _RowReader:
                 self._leaves = _chosen_leaves(self._columns, parquet, self._location)
             own = list(enumerate(counts))
             if self._split is not None:
-                begins = self._row_group_begins(parquet)
-                own = [(index, rows) for index, rows in own if self._split.holds(begins[index])]
+                own = [own[index] for index in self._own_row_groups(parquet, counts, self._split)]
             done = 0
             for index, rows in own:
                 if done + rows > skip:
                     yield from self._row_group(parquet, index, max(0, skip - done))
                 done += rows
 
-    def _row_group_begins(self, parquet: pq.ParquetFile) -> list[int]:
-        """Return where each row group begins, in the object and in ascending order."""
+    def _own_row_groups(self, parquet: pq.ParquetFile, counts: Sequence[int], split: Split) -> Iterator[int]:
+        """Yield the row groups with rows that begin in the split."""
         import pyarrow.parquet as pq  # noqa: PLC0415
 
-        begins: list[int] = []
         begin, last = 0, self._file.seek(0, io.SEEK_END) - 1
-        probe = _ProbeFile(last + 1)
-        meta = parquet.metadata
+        probe, meta = _ProbeFile(last + 1), parquet.metadata
         with pq.ParquetFile(probe, metadata=meta, pre_buffer=False, buffer_size=_BUFFER_BYTES) as file:
-            for index in range(meta.num_row_groups):
+            for index, rows in enumerate(counts):
+                if begin >= split.end:
+                    return
+                if not rows:
+                    continue
+                group = meta.row_group(index)
                 # The metadata of an encrypted column, asked for, would end the process: opening it is an error.
-                opened = partial(next, _read_leaves(file, index, [0], 1))
-                if meta.row_group(index).num_columns and probe.is_asked(opened):
-                    chunk = meta.row_group(index).column(0)
+                if group.num_columns and probe.is_asked(partial(next, _read_leaves(file, index, [0], 1))):
+                    chunk = group.column(0)
                     at = chunk.data_page_offset
                     if chunk.has_dictionary_page and 0 < (chunk.dictionary_page_offset or 0) < at:
                         at = chunk.dictionary_page_offset
                     begin = min(max(begin, at), last)
-                begins.append(begin)
-        return begins
+                if split.holds(begin):
+                    yield index
 
     def _row_group(self, parquet: pq.ParquetFile, index: int, drop: int) -> Iterator[PayloadBatch | SkippedRecord]:
         group = parquet.metadata.row_group(index)

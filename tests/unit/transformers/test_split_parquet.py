@@ -21,7 +21,7 @@ from tests.unit.transformers.test_columns import PARQUET_SCHEMA, parquet_rows
 from tests.unit.transformers.test_lines import flat
 from tests.unit.transformers.test_split_avro import splits_of
 from tests.unit.transformers.test_split_lines import Watched
-from transformers import BytesInput, make_transformer
+from transformers import BytesInput, make_transformer, parquet
 
 
 def transformer(**options):
@@ -169,9 +169,9 @@ def moved(monkeypatch, places):
 
     from transformers.parquet import _RowReader
 
-    find = _RowReader._row_group_begins
+    find = _RowReader._own_row_groups
 
-    def find_moved(self, parquet):
+    def find_moved(self, parquet, *arguments):
         class File:
             metadata = Meta(parquet.metadata)
 
@@ -182,9 +182,9 @@ def moved(monkeypatch, places):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pq, "ParquetFile", opened)
-            return find(self, File())
+            return list(find(self, File(), *arguments))
 
-    monkeypatch.setattr(_RowReader, "_row_group_begins", find_moved)
+    monkeypatch.setattr(_RowReader, "_own_row_groups", find_moved)
 
 
 @pytest.mark.parametrize(
@@ -197,6 +197,14 @@ def test_wherever_the_footer_says_that_row_groups_begin_each_belongs_to_one_spli
     for split_size in (100, 333, 1024):
         splits = [read(BytesInput(data), split) for split in splits_of(len(data), split_size)]
         assert [payload for records in splits for _, payload in records] == whole
+
+
+def test_row_groups_behind_a_split_are_not_looked_at(monkeypatch):
+    data, looked = numbers(3000, row_group_size=3), []
+    is_asked = parquet._ProbeFile.is_asked
+    monkeypatch.setattr(parquet._ProbeFile, "is_asked", lambda self, read: looked.append(1) or is_asked(self, read))
+    assert read(BytesInput(data), Split(1, 1024))
+    assert len(looked) < 100
 
 
 @pytest.mark.parametrize(("columns", "said"), [((), "crypt"), (("n",), "[(1, b'{\"n\":1}'), (2, b'{\"n\":2}')]")])
