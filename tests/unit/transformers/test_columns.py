@@ -409,6 +409,7 @@ def test_a_branch_that_is_not_there_is_an_error_in_a_column_that_is_not_chosen_t
         ("csv", b"amount,name\n1,2\n", ["amuont"], r"no column 'amuont' .*it has 2, among them 'amount'$"),
         ("csv", b"secret,4711\n1,2\n", ["name"], r"no column 'name' .*it has 2$"),
     ],
+    ids=range(10),
 )  # fmt: skip
 def test_a_column_that_does_not_exist_is_an_error_of_the_object_that_names_those_that_do(form, data, columns, said):
     with pytest.raises(CorruptObjectError, match=said) as caught:
