@@ -43,6 +43,8 @@ class TransformBatch:
             name of those (`bucket`, `key`, `version`, `share`) replaces it.
         timestamps_us: the origin time of each record, microseconds since 1970; 0 for the time of sending. None when no
             record has its own.
+        key_hashes: the hash of each record's key, which chooses its partition; None before a transform has set it
+            (`partition_by`), or without such a transform.
         bad: the records that a transform found bad. The reader adds their bytes.
     """
 
@@ -50,6 +52,7 @@ class TransformBatch:
     numbers: range | NDArray[np.int64]
     headers: RecordHeaders | None = attrs.field(default=None, repr=False)
     timestamps_us: NDArray[np.int64] | None = attrs.field(default=None, repr=False)
+    key_hashes: NDArray[np.uint32] | None = attrs.field(default=None, repr=False)
     bad: tuple[SkippedRecord, ...] = ()
 
     def __len__(self) -> int:
@@ -83,6 +86,7 @@ class TransformBatch:
             numbers=np.asarray(self.numbers, dtype=np.int64)[index],
             headers=None if self.headers is None else [self.headers[row] for row in rows],
             timestamps_us=None if self.timestamps_us is None else self.timestamps_us[index],
+            key_hashes=None if self.key_hashes is None else self.key_hashes[index],
         )
 
     def reject(self, reasons: Mapping[int, str]) -> TransformBatch:
@@ -112,9 +116,10 @@ class TransformContext:
     Attributes:
         native: the object: bucket, key, version, size, last-modified time.
         topic_partition: where its records go. The position of the object is bound to it, so no transform changes it.
+            With `partition_by` records go to every partition of the topic; then it names the first.
         source: the source's name.
         id_high: the upper 64 bits of the message ids of the object's records.
-        split_number: number of the split, counted from 1; 0 when the object is read whole.
+        split_number: number of the split, counted from 1; 0 when records are numbered in the whole object.
         metadata: the object's metadata by name, when a transform's `needs_metadata` asks for it; else empty.
         tags: the object's tags by name, when a transform's `needs_tags` asks for them; else empty. They can change while
             the version stays the same.
@@ -152,6 +157,8 @@ class Transform(abc.ABC):
         options_class: the attrs class of its options, each an `option()`; the loader checks them, and calls its
             `validate_options` when it has one.
         converts: whether it makes a message's bytes in their last form, so that no transform may stand behind it.
+        chooses_partition: whether it sets `TransformBatch.key_hashes`: records whose hashes have the same remainder go to
+            the same partition. A function of the record alone.
         needs_modules: modules that it imports besides the framework's; checked on Spark's executors before a run.
 
     Args:
@@ -161,6 +168,7 @@ class Transform(abc.ABC):
     name: ClassVar[str]
     options_class: ClassVar[type] = NoOptions
     converts: ClassVar[bool] = False
+    chooses_partition: ClassVar[bool] = False
     needs_modules: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, options: object) -> None:

@@ -126,11 +126,11 @@ def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:
 
 
 def _count(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int]:
-    """Count objects (all splits of an object count once) and records."""
+    """Count objects (all splits and parts of an object count once) and records."""
     objects = records = 0
     for entry in entries:
         objects += entry.split_number <= 1
-        records += entry.records_done
+        records += entry.records_done if entry.counts_records else 0
     return objects, records
 
 
@@ -146,11 +146,13 @@ def summary(found: Inspection) -> dict[str, Any]:
     """Return counts by state and partition, as `show --json` writes them."""
     states: Counter[str] = Counter()
     topic_partitions: dict[str, Counter[str]] = defaultdict(Counter)
+    records = 0
     for entry in found.entries.view():
         topic_partition = topic_partitions[str(entry.topic_partition)]
         states[entry.state.value] += 1
         topic_partition[entry.state.value] += 1
         topic_partition["records"] += entry.records_done
+        records += entry.records_done if entry.counts_records else 0
     return {
         "source": found.source,
         "offsets_topic": found.topic,
@@ -158,7 +160,7 @@ def summary(found: Inspection) -> dict[str, Any]:
         "last_saved": moment(found.last_saved_us // 1000) if found.last_saved_us else None,
         "epoch": found.epoch,
         "positions": {state: states[state] for state in ("done", "reading", "failed")},
-        "records": sum(topic_partition["records"] for topic_partition in topic_partitions.values()),
+        "records": records,
         "folded": {
             "objects": found.watermark.objects,
             "records": found.watermark.records,
@@ -191,14 +193,19 @@ def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
     shown = 0
     for entry in entries:
         shown += 1
-        split = f"  split {entry.split_number}" if entry.split_number else ""
-        yield f"{entry.bucket}/{entry.key}{split}"
+        yield f"{entry.bucket}/{entry.key}{_division_text(entry)}"
         yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  partition {entry.topic_partition}"
         if entry.skipped:
             yield f"  skipped {counted(entry.skipped, 'bad record')}"
         if entry.numbering_options:
             yield f"  depends on {entry.numbering_options}"
     yield counted(shown, "position")
+
+
+def _division_text(entry: OffsetManagerEntry) -> str:
+    if entry.part is not None:
+        return f"  part {entry.part.number} of {entry.part.parts} by key"
+    return f"  split {entry.split_number}" if entry.split_number else ""
 
 
 def moment(milliseconds: int) -> str:

@@ -23,10 +23,11 @@ from framework.config.globs import compile_globs
 from framework.config.iggy_address import TRANSPORTS, IggyAddress, Login, Tls, iggy_address
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option, sections_of
-from framework.config.transforms import TransformConfig, order_errors
+from framework.config.transforms import TransformConfig, order_errors, partition_options, partition_transform
 from framework.envelopes.layout import HEADER_ENCODINGS, PAYLOAD_ENCODINGS, TIME_UNITS
 from framework.envelopes.options import ENVELOPES, EnvelopeOptions
 from framework.errors import ConfigError
+from framework.model.positions import canonical_options
 from framework.transformer import (
     COMPRESSIONS,
     MAX_DEAD_LETTER_BYTES,
@@ -324,6 +325,17 @@ class InputSection:
         envelope = self.envelope_options()
         # an envelope parses each record, so the format need not
         return attrs.evolve(options, validate=False) if envelope is not None and envelope.parses_records else options
+
+    def shaping_options(self) -> Mapping[str, object]:
+        """Return the options that shape good records, without those that have their default values."""
+        options = self.options()
+        return {
+            field.name: getattr(options, field.name)
+            for field in attrs.fields(InputOptions)
+            if getattr(options, field.name) != field.default
+            and field.name != "validate"
+            and not field.name.startswith("max_")
+        }
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an unknown format, and for options that contradict each other."""
@@ -933,6 +945,7 @@ class SourceCommonConfig:
                 '[input] split_size: splits go to several partitions, but [naming] distribution = "partition" puts each object '
                 "in the partition that its key names; leave one of the two out"
             )
+        yield from self._partition_errors()
         yield from self._order_errors()
         yield from self._name_errors()
         yield from order_errors(self.transforms)
@@ -951,6 +964,36 @@ class SourceCommonConfig:
             yield (
                 f"[runner] tasks_max = {tasks}: must not be more than [iggy] partitions "
                 f"({self.iggy.partitions}), since a partition belongs to one task"
+            )
+
+    def numbering_options(self, of_format: Mapping[str, str]) -> str:
+        """Return the options that number and divide records, canonical.
+
+        Args:
+            of_format: those of the format.
+        """
+        before = self.input.shaping_options(), self.input.envelope_options()
+        return canonical_options({**of_format, **partition_options(self.transforms, *before)})
+
+    @property
+    def divides_by_key(self) -> bool:
+        """Whether a transform chooses the partition of each record."""
+        return partition_transform(self.transforms) is not None
+
+    def _partition_errors(self) -> Iterator[str]:
+        """Yield errors for a choice of the partition that something else has made already."""
+        chooser = partition_transform(self.transforms)
+        if chooser is None:
+            return
+        if self.input.split_size is not None:
+            yield (
+                f"{chooser.place}: chooses the partition of each record, and [input] split_size that of each split; leave one "
+                f"of the two out"
+            )
+        if self.naming.distribution == "partition":
+            yield (
+                f'{chooser.place}: chooses the partition of each record, and [naming] distribution = "partition" that of each '
+                f"object; leave one of the two out"
             )
 
     def _order_errors(self) -> Iterator[str]:

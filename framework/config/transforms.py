@@ -12,11 +12,14 @@ import importlib
 import importlib.metadata
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import attrs
+import orjson
+import xxhash
 
 from framework.errors import ConfigError
+from framework.model.positions import PARTITION_BY
 from framework.transform import Transform
 
 ENTRY_POINT_GROUP = "iggy_cloud_sources.transforms"
@@ -30,6 +33,7 @@ SHIPPED: Mapping[str, str] = {
     "filter": "framework.transforms.filters:Filter",
     "headers": "framework.transforms.headers:Headers",
     "timestamp": "framework.transforms.timestamps:Timestamp",
+    "partition_by": "framework.transforms.partitions:PartitionBy",
     "avro_convert": "framework.transforms.schemas:AvroConvert",
     "proto_convert": "framework.transforms.schemas:ProtoConvert",
     "json": "framework.transforms.converters:Json",
@@ -38,6 +42,10 @@ SHIPPED: Mapping[str, str] = {
     "avro": "framework.transforms.schemas:Avro",
 }
 """Type -> `module:class` of the shipped transforms. Only the modules of the configured ones are imported."""
+
+
+PARTITION_RULE = 1
+"""Version of the rule that makes a partition from a key; stored with positions."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,12 +91,72 @@ def make_transforms(configs: Iterable[TransformConfig]) -> Sequence[tuple[Transf
     return [(transform_class(config.type)(config.options), config.place) for config in configs if config.enabled]
 
 
+def partition_transform(configs: Iterable[TransformConfig]) -> TransformConfig | None:
+    """Return the first enabled transform that chooses the partition of each record; None without one."""
+    return next((config for config in configs if config.enabled and _chooses_partition(config)), None)
+
+
+def partition_options(configs: Sequence[TransformConfig], *before: object) -> Mapping[str, str]:
+    """Return what the partition of a record depends on, as numbering options; empty without such a transform.
+
+    These are the transform, and whatever shapes the records before it: other transforms, and `before`. Options with
+    their default values do not count, so that a release with further options changes nothing.
+
+    Args:
+        configs: the transforms.
+        before: attrs instances.
+    """
+    chooser = partition_transform(configs)
+    if chooser is None:
+        return {}
+    shaping = itertools.takewhile(lambda config: config is not chooser, configs)
+    parts = [*map(_given, before), *([config.type, _given(config.options)] for config in shaping if config.enabled)]
+    rule = [PARTITION_RULE, parts, chooser.type, _given(chooser.options)]
+    return {
+        PARTITION_BY: str(getattr(chooser.options, "field", chooser.type)),
+        "partition_rule": xxhash.xxh3_64_hexdigest(orjson.dumps(rule, option=orjson.OPT_SORT_KEYS)),
+    }
+
+
+_FACTORY: Any = type(attrs.Factory(dict))
+
+
+def _given(value: Any) -> Any:
+    """Return an option as JSON, without defaults."""
+    if attrs.has(type(value)):
+        fields = attrs.fields(type(value))
+        given = {field.name: getattr(value, field.name) for field in fields}
+        return {
+            field.name: _given(given[field.name]) for field in fields if given[field.name] != _default(field, value)
+        }
+    if isinstance(value, Mapping):
+        return {str(name): _given(item) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        items = [_given(item) for item in value]
+        return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
+    return value if value is None or isinstance(value, str | int | float) else repr(value)
+
+
+def _default(field: attrs.Attribute[Any], of: object) -> Any:
+    default: Any = field.default
+    if isinstance(default, _FACTORY):
+        return default.factory(of) if default.takes_self else default.factory()
+    return default
+
+
 def order_errors(configs: Iterable[TransformConfig]) -> Iterator[str]:
-    """Yield an error for a converter that is not the last transform."""
+    """Yield errors for a converter that is not the last transform, and for a second choice of the partition."""
     enabled = [config for config in configs if config.enabled]
+    choosers = [config for config in enabled if _chooses_partition(config)]
+    for config in choosers[1:]:
+        yield f"{config.place}: {choosers[0].place} chooses the partition already; leave one of the two out"
     for config, following in itertools.pairwise(enabled):
         if transform_class(config.type).converts:
             yield f"{config.place}: is a converter, which must be the last transform; {following.place} stands behind it"
+
+
+def _chooses_partition(config: TransformConfig) -> bool:
+    return transform_class(config.type).chooses_partition
 
 
 def _load(entry: importlib.metadata.EntryPoint) -> type[Transform]:

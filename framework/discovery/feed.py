@@ -23,7 +23,7 @@ from framework.discovery.stale_listing import NOT_GIVEN, StaleListingGuard
 from framework.errors import ObjectChangedError, ObjectError
 from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject, TopicPartition
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, check_numbering
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, check_numbering, is_numbered_by
 from framework.model.splits import count_splits
 from framework.offsets.manager import OffsetManager
 
@@ -41,7 +41,7 @@ LONG_REST_SECONDS = 30.0
 
 @attrs.frozen(kw_only=True, slots=True)
 class Assignment:
-    """An object, or one split of it, to read, and the position to resume from.
+    """An object, or a split or part of it, to read, and the position to resume from.
 
     Attributes:
         native: the object version.
@@ -55,7 +55,7 @@ class Assignment:
 
     @property
     def size_bytes(self) -> int:
-        """Total bytes, read or not: the object's size, or its split's."""
+        """Total bytes, read or not: the object's size, or that of its split or part."""
         return self.entry.bytes_of(self.native)
 
     @property
@@ -64,6 +64,8 @@ class Assignment:
         entry = self.entry
         if entry.mark is None:
             return self.size_bytes
+        if entry.part is not None:  # its records lie all over the object
+            return entry.part.bytes_of(max(0, self.native.size - entry.mark.byte))
         begin = entry.split.begin if entry.split is not None else 0
         return max(0, self.size_bytes - (entry.mark.byte - begin))
 
@@ -393,7 +395,7 @@ class ListingFeed(ObjectFeed):
     ) -> list[OffsetManagerEntry]:
         """Return the positions of a version: existing, or new.
 
-        An object begun whole continues whole; an object begun in splits keeps these splits. If the options that number
+        An object begun whole continues whole; an object begun in splits or parts keeps these. If the options that number
         its records have changed, it restarts, provided that nothing of it was sent.
 
         Raises:
@@ -405,7 +407,7 @@ class ListingFeed(ObjectFeed):
                 entries += self._offsets.get_splits(known)
                 if known.first_ids:
                     entries += self._begin_rest(native, entries)
-            if in_flight or all(entry.numbering_options in {"", self._numbering_options} for entry in entries):
+            if in_flight or all(is_numbered_by(entry, self._numbering_options) for entry in entries):
                 return entries
             begun = any(entry.records_done or entry.finished for entry in entries)
             if begun and not any(entry.may_begin_again and not entry.finished for entry in entries):
@@ -417,20 +419,7 @@ class ListingFeed(ObjectFeed):
         first = self._start_entry(native, topic_partition, self._numbering_options)
         if first.generation != generation:
             first = first.changed(generation=generation)
-        split_size = self._split_policy.size_for(native)
-        if not split_size:
-            return [self._offsets.add_entry(first)]
-        count = count_splits(native.size, split_size)
-        log.info("%s: %d bytes, read in %d splits of %d bytes", native.location, native.size, count, split_size)
-        return self._offsets.add_entries(
-            attrs.evolve(
-                first,
-                split_number=split_number,
-                split_size=split_size,
-                topic_partition=self._split_policy.topic_partition(topic_partition, split_number),
-            )
-            for split_number in range(1, count + 1)
-        )
+        return self._offsets.add_entries(self._split_policy.positions_of(native, first))
 
     def _begin_rest(self, native: NativeObject, begun: list[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
         """Begin the splits that version 0.1 had not begun; this version begins all splits of an object together."""

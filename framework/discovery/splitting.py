@@ -1,7 +1,8 @@
-"""Splitting of objects, and the objects in flight: given to the reader and not finished."""
+"""The positions that an object begins with, and the objects in flight: given to the reader and not finished."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 
 import attrs
@@ -10,8 +11,10 @@ from framework.errors import ObjectError
 from framework.model.message_ids import MAX_SPLIT
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.model.splits import count_splits
+from framework.model.splits import KeyPart, count_splits
 from framework.offsets.manager import OffsetManager
+
+log = logging.getLogger(__name__)
 
 PRUNE_FROM = 1000
 """Number of objects in flight at which finished ones are first removed; then at twice the number that remained."""
@@ -23,17 +26,19 @@ def _nothing(_key: str) -> bool:
 
 @attrs.frozen(kw_only=True)
 class SplitPolicy:
-    """Choose the split size of an object that was not begun. An object that was begun keeps its split size.
+    """Choose the positions of an object that was not begun. An object that was begun keeps its splits or parts.
 
     Attributes:
         split_size: bytes per split; 0: nothing is split.
         partitions: partition count of every data topic.
         can_split: whether the format can read an object of that key from the middle.
+        by_key: whether each object is divided by key over all partitions (`partition_by`). Then nothing is split.
     """
 
     split_size: int = 0
     partitions: int = 1
     can_split: Callable[[str], bool] = _nothing
+    by_key: bool = False
 
     def size_for(self, native: NativeObject) -> int:
         """Return the split size for this object; 0 when it is to be read whole.
@@ -51,6 +56,41 @@ class SplitPolicy:
                 location=native.location,
             )
         return size
+
+    def positions_of(self, native: NativeObject, first: OffsetManagerEntry) -> list[OffsetManagerEntry]:
+        """Return the positions that an object begins with: one, or those of all splits or parts.
+
+        Args:
+            native: the object.
+            first: the position of the object as a whole.
+
+        Raises:
+            ObjectError: it would have more splits than can be numbered.
+        """
+        if self.by_key:
+            return [
+                attrs.evolve(
+                    first,
+                    split_number=part.number,
+                    split_size=part.split_size,
+                    topic_partition=TopicPartition(first.topic_partition.topic, part.partition),
+                )
+                for part in (KeyPart(number, self.partitions) for number in range(1, self.partitions + 1))
+            ]
+        split_size = self.size_for(native)
+        if not split_size:
+            return [first]
+        count = count_splits(native.size, split_size)
+        log.info("%s: %d bytes, read in %d splits of %d bytes", native.location, native.size, count, split_size)
+        return [
+            attrs.evolve(
+                first,
+                split_number=split_number,
+                split_size=split_size,
+                topic_partition=self.topic_partition(first.topic_partition, split_number),
+            )
+            for split_number in range(1, count + 1)
+        ]
 
     def topic_partition(self, first: TopicPartition, split_number: int) -> TopicPartition:
         """Return the partition of a split: round robin from the object's own partition, so all get equally many."""

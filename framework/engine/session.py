@@ -43,6 +43,7 @@ from framework.iggy.offset_log.store import LogOffsetStore
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
 from framework.model.objects import TopicPartition
+from framework.model.positions import is_numbered_by
 from framework.offsets.manager import OffsetManager
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
@@ -503,7 +504,7 @@ class Session:
             topic_partitions = {
                 entry.topic_partition
                 for _, entry in self.state.positions.pending()
-                if not entry.finished and entry.numbering_options not in {"", numbering_options}
+                if not entry.finished and not is_numbered_by(entry, numbering_options)
             }
         if topic_partitions:
             self._open_partitions(topic_partitions)

@@ -32,10 +32,11 @@ from framework.discovery.splitting import SplitPolicy
 from framework.errors import StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.model.batches import RecordBatch, SourceRecord
 from framework.model.objects import NativeObject, TopicPartition
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
 from framework.pipeline.error_budget import SkipLimits
+from framework.pipeline.keyed_reader import KeyedRead
 from framework.pipeline.object_reader import ObjectRead
 from framework.pipeline.statistics import TaskStatistics
 from framework.pipeline.transforming import TransformChain
@@ -84,7 +85,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.statistics = TaskStatistics()
         transforms = [*make_envelope(config), *make_transforms(config.transforms)]
         self.transforms = TransformChain(transforms) if transforms else None
-        self.numbering_options = canonical_options(transformer.numbering_options())
+        self.numbering_options = config.numbering_options(transformer.numbering_options())
         self._skip_limits = SkipLimits(
             per_object=config.errors.max_bad_records,
             per_hour=config.errors.max_bad_records_per_hour,
@@ -98,7 +99,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._feed: ObjectFeed | None = feed
         self._feed_lock = threading.Lock()
         self._ahead = Prefetcher(objects=config.input.prefetch_objects, max_bytes=config.input.prefetch_bytes)
-        self._window: deque[tuple[Assignment, FetchedInput]] = deque()
+        self._window: deque[tuple[Sequence[Assignment], FetchedInput]] = deque()
+        self._next: Assignment | None = None
         self._window_bytes = 0
         self._current: Generator[RecordBatch, None, None] | None = None
         self._head: FetchedInput | None = None
@@ -195,6 +197,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 split_size=self.config.input.split_size or 0,
                 partitions=self.config.iggy.partitions,
                 can_split=self.transformer.can_split,
+                by_key=self.config.divides_by_key,
             ),
         )
         window = self.config.discovery.allowed_lateness
@@ -318,7 +321,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     @property
     def finished(self) -> bool:
         """Whether the iterator has ended: the feed is finished and everything was handed out."""
-        return self._current is None and not self._window and self.feed.finished
+        return self._current is None and not self._window and self._next is None and self.feed.finished
 
     @property
     def skip_limits(self) -> SkipLimits:
@@ -396,10 +399,13 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                     if failure is not None:
                         raise failure
                     return None
-                assignment, source = self._window.popleft()
-                self._window_bytes -= self._planned_bytes(assignment)
+                assignments, source = self._window.popleft()
+                self._window_bytes -= self._planned_bytes(assignments)
                 self._head = source
-                self._current = ObjectRead(self, assignment, source).batches(self._limits)
+                if assignments[0].entry.part is None:
+                    self._current = ObjectRead(self, assignments[0], source).batches(self._limits)
+                else:
+                    self._current = KeyedRead(self, assignments, source).batches(self._limits)
                 self._fill()
             batch = next(self._current, None)
             if batch is not None:
@@ -480,8 +486,10 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     # Prefetch
 
-    def _planned_bytes(self, assignment: Assignment) -> int:
-        return min(assignment.size_bytes, self.config.input.prefetch_bytes)
+    def _planned_bytes(self, assignments: Sequence[Assignment]) -> int:
+        first = assignments[0]
+        size_bytes = first.size_bytes if first.entry.part is None else first.native.size
+        return min(size_bytes, self.config.input.prefetch_bytes)
 
     def left_at(self, entry: OffsetManagerEntry) -> None:
         """Record how far an object was handed out before its release to the feed, possibly beyond its commits."""
@@ -506,20 +514,46 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """
         limit = self.config.input.prefetch_bytes
         while len(self._window) < self._ahead.objects and (not self._window or self._window_bytes < limit):
-            if self._feed_failure is not None:
-                return
-            try:
-                assignment = self.take()
-            except Exception as failure:  # noqa: BLE001 - raised in order
-                self._feed_failure = failure
-                return
+            assignment = self._take_next()
             if assignment is None:
                 return
-            assignment = self._as_left(assignment)
-            native, entry = assignment.native, assignment.entry
+            assignments: Sequence[Assignment] = (self._as_left(assignment),)
+            if assignment.entry.part is not None:
+                assignments = self._with_parts(assignments[0])
+            native, entry = assignment.native, min(assignments, key=_records_done).entry
             source = self.get_input_stream(native)
             ahead = self.transformer.prefetch_range(native.key, native.size, entry.split, entry.mark)
             fetched = FetchedInput(source, 0, None) if ahead is None else self._ahead.fetch(source, *ahead)
             self.statistics.objects_opened += 1
-            self._window.append((assignment, fetched))
-            self._window_bytes += self._planned_bytes(assignment)
+            self._window.append((assignments, fetched))
+            self._window_bytes += self._planned_bytes(assignments)
+
+    def _take_next(self) -> Assignment | None:
+        """Return the next object; None when there is none now, or after a failure of the feed, which is kept."""
+        if self._next is not None:
+            assignment, self._next = self._next, None
+            return assignment
+        if self._feed_failure is not None:
+            return None
+        try:
+            return self.take()
+        except Exception as failure:  # noqa: BLE001 - raised in order
+            self._feed_failure = failure
+            return None
+
+    def _with_parts(self, first: Assignment) -> Sequence[Assignment]:
+        """Return the parts of an object that the feed gives in a row: one read serves all of them."""
+        assignments = [first]
+        while (part := assignments[-1].entry.part) is not None and part.number < part.parts:
+            following = self._take_next()
+            if following is None:
+                break
+            if following.native != first.native or not following.entry.is_of(first.entry):
+                self._next = following
+                break
+            assignments.append(self._as_left(following))
+        return assignments
+
+
+def _records_done(assignment: Assignment) -> int:
+    return assignment.entry.records_done

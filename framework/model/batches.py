@@ -45,10 +45,12 @@ class ObjectFailure:
     Attributes:
         record_number: the first missing record, counted from 1.
         error: the reason.
+        counts: whether it counts against the error budget. One failure of an object ends all of its parts, and counts once.
     """
 
     record_number: int
     error: SkippableError
+    counts: bool = True
 
 
 @attrs.frozen(kw_only=True, slots=True, eq=False)
@@ -117,7 +119,9 @@ class RecordBatch:
     def error_count(self) -> int:
         """Number of skips and failures that count against the error budget; archived objects do not count."""
         rest = self.failure
-        return len(self.skipped) + (rest is not None and not isinstance(rest.error, ObjectArchivedError))
+        return len(self.skipped) + (
+            rest is not None and rest.counts and not isinstance(rest.error, ObjectArchivedError)
+        )
 
     def without_raw(self) -> RecordBatch:
         """Return the batch without the bytes of its bad records, for use once their dead letters are stored."""

@@ -1,8 +1,8 @@
 """Message ids: 128 bits that identify a record of an object version, the same on every run.
 
     bits 127..64   hash of (source name, bucket, key, version, generation, split size)
-    bits  63..40   split number: 0 when the object is not split
-    bits  39..0    record number within the split, counted from 1
+    bits  63..40   number of the split or part: 0 when the object has one position
+    bits  39..0    record number, counted from 1: within the split, or else within the object
 
 A repeated send produces the same ids, so duplicates are recognizable. A replay of a topic's tail shows which records
 are already there. The hash input and this layout are part of the stored data: after a change, every id in existing
@@ -55,7 +55,7 @@ def object_hash64(
         bucket: the object's bucket.
         key: the object's key, exactly as stored.
         version: the object's version.
-        split_size: bytes per split; 0 when the object is not split. Another size numbers records differently.
+        split_size: of its positions; another size numbers or divides records differently.
         generation: see `OffsetManagerEntry.generation`; None gives the ids of version 0.1, which had no generation.
     """
     return _hash64((source, bucket, key, version), split_size, generation)
@@ -86,7 +86,7 @@ def dead_letter_hash64(
         bucket: the object's bucket.
         key: the object's key.
         version: the object's version.
-        split_size: bytes per split; 0 when the object is not split.
+        split_size: of its positions.
         generation: generation of the position.
         kind: dead letters about records, dead letters about the rest of an object, or replayed records.
     """
@@ -99,7 +99,7 @@ def _hash64(texts: tuple[str, ...], split_size: int, generation: int | None) -> 
         # surrogatepass: a name that is not valid Unicode (a file name, say) still has its own hash
         raw = text.encode("utf-8", "surrogatepass")
         parts += (struct.pack("<I", len(raw)), raw)
-    parts.append(struct.pack("<Q", split_size))
+    parts.append(struct.pack("<q", split_size))
     if generation is not None:
         parts.append(struct.pack("<Q", generation))
     return xxhash.xxh3_64_intdigest(b"".join(parts))

@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from framework.errors import PositionMismatchError
 from framework.model.objects import NativeObject, ObjectState, ResumePoint, TopicPartition
-from framework.model.splits import Split
+from framework.model.splits import KeyPart, Split, division_of
 
 Scalar = str | int | float | bool | None
 
@@ -71,8 +71,9 @@ class OffsetManagerEntry:
         generation: 1, 2, 3 ...: each time this key starts again from its first record (a new version, a reset, other
             options), it gets a generation that it never had before. It is part of every message id.
         modified_ms: last-modified of that version, milliseconds since 1970.
-        split_number: number of the split, counted from 1; 0 when the object is read whole.
-        split_size: bytes per split; 0 when the object is read whole. Fixed with the version's first position.
+        split_number: number of the split or part, counted from 1; 0 when the object is read whole.
+        split_size: bytes per split; 0 when the object is read whole; below 0 when it is divided by key, see
+            `framework.model.splits.KeyPart`. Fixed with the version's first position.
         records_done: records 1 .. records_done are acknowledged or skipped. Never "index of the next".
         records_saved: number of records that survive any crash of the server; never more than `records_done`.
         total: number of records; None until the end was read.
@@ -144,13 +145,34 @@ class OffsetManagerEntry:
         return ObjectState.FAILED if self.failed else ObjectState.DONE
 
     @property
+    def division(self) -> Split | KeyPart | None:
+        """The split or part of this position; None when it is the only one of its object."""
+        return division_of(self.split_number, self.split_size)
+
+    @property
     def split(self) -> Split | None:
-        """The split of this position; None when the object is read whole."""
-        return Split(self.split_number, self.split_size) if self.split_size else None
+        """The split of this position; None when it covers no range of bytes."""
+        return Split(self.split_number, self.split_size) if self.split_size > 0 else None
+
+    @property
+    def part(self) -> KeyPart | None:
+        """The part of this position, where the object is divided by key; else None."""
+        return KeyPart(self.split_number, -self.split_size) if self.split_size < 0 else None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is the only position of its object."""
+        return not self.split_size
+
+    @property
+    def counts_records(self) -> bool:
+        """Whether `records_done` adds to the records of its source. All parts of an object count the same records."""
+        return self.split_size >= 0 or self.split_number == 1
 
     def bytes_of(self, native: NativeObject) -> int:
         """Return how many bytes of the object this position covers."""
-        return Split(self.split_number, self.split_size).bytes_of(native.size) if self.split_size else native.size
+        division = self.division
+        return division.bytes_of(native.size) if division is not None else native.size
 
     def is_of(self, other: OffsetManagerEntry) -> bool:
         """Return whether both cover the same records: the same generation, version and split size."""
@@ -305,17 +327,39 @@ def canonical_options(options: Mapping[str, str]) -> str:
     return json.dumps(dict(options), sort_keys=True, separators=(",", ":"))
 
 
+PARTITION_BY = "partition_by"
+"""The numbering option that names the field by which objects are divided; only with `partition_by`."""
+
+
+def divides_by_key(numbering_options: str) -> bool:
+    """Return whether objects are divided by key under these options."""
+    return f'"{PARTITION_BY}"' in numbering_options
+
+
+def is_numbered_by(entry: OffsetManagerEntry, numbering_options: str) -> bool:
+    """Return whether these options give a position's records their numbers, and divide them as they were divided.
+
+    A position of version 0.1 may name no options. It was begun whole, so that it does not fit options that divide.
+    """
+    if not entry.numbering_options:
+        return not divides_by_key(numbering_options)
+    return entry.numbering_options == numbering_options
+
+
 def check_numbering(entry: OffsetManagerEntry, numbering_options: str, location: str = "") -> None:
-    """Reject a position whose records were numbered under other options.
+    """Reject a position whose records were numbered or divided under other options.
 
     Raises:
         PositionMismatchError: names the object, both sets of options, and the ways to resolve the mismatch.
     """
-    if entry.numbering_options and entry.numbering_options != numbering_options:
-        place = location or f"{entry.bucket}/{entry.key}"
-        raise PositionMismatchError(
-            f"{place}: {entry.records_done} records were read with {entry.numbering_options}, and the configuration now "
-            f"says {numbering_options}, which numbers records in another way. Set [input] back until it is read; or read it "
-            f"again from its first record: `offsets reset --key {shlex.quote(entry.key)}` for this object, `--prefix` for those "
-            f"of a folder, `--all` for all; `offsets accept-data-loss` does so for all objects that are half read"
-        )
+    if is_numbered_by(entry, numbering_options):
+        return
+    place = location or f"{entry.bucket}/{entry.key}"
+    by_key = divides_by_key(entry.numbering_options) or divides_by_key(numbering_options)
+    raise PositionMismatchError(
+        f"{place}: {entry.records_done} records were read with {entry.numbering_options or 'options of version 0.1'}, and the "
+        f"configuration now says {numbering_options}, which {'divides' if by_key else 'numbers'} records in another way. "
+        f"Set [input]{' and [[transforms]]' if by_key else ''} back until it is read; or read it "
+        f"again from its first record: `offsets reset --key {shlex.quote(entry.key)}` for this object, `--prefix` for those "
+        f"of a folder, `--all` for all; `offsets accept-data-loss` does so for all objects that are half read"
+    )

@@ -84,6 +84,7 @@ class RowCodec:
         self._templates: list[Mapping[str, Any]] = []
         self._whole: list[bool] = []
         self._done: list[bool] = []
+        self._counts: list[bool] = []
 
     # ---- stored
 
@@ -115,6 +116,7 @@ class RowCodec:
         self._templates.append(template)
         self._whole.append(not template["split_size"])
         self._done.append(not template["failed"])
+        self._counts.append(template["split_size"] >= 0 or template["split_number"] == 1)
 
     def is_pickled(self, row: bytes) -> bool:
         """Return whether a row is pickled, and so has no stored form."""
@@ -254,27 +256,31 @@ class RowCodec:
         """Return the lengths of the heads of the rows that begin at these places."""
         return _numbers(raw, starts + 4) + _HEAD.size
 
-    @staticmethod
-    def sum_records(raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> int:
+    def sum_records(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> int:
         """Return the total records of the rows whose bodies begin at these places; none of these rows is pickled."""
-        return int(_numbers(raw, bodies + _BODY.size - 4).sum())
+        records = _numbers(raw, bodies + _BODY.size - 4)
+        if not all(self._counts):
+            import numpy as np  # noqa: PLC0415 - the caller has loaded it
+
+            templates = raw[bodies + 1].astype("u2") | raw[bodies + 2].astype("u2") << 8
+            records = records[np.asarray(self._counts)[templates]]
+        return int(records.sum())
 
     def records_of(self, row: bytes) -> int:
-        """Return the `records_done` of a row's entry, cheaper than the entry."""
+        """Return how many records a row's entry adds to its source, cheaper than the entry."""
         at = _HEAD.size + _HEAD.unpack_from(row)[1]
         if row[at] & _PICKLED:
-            return self.entry_of(row).records_done
-        records_done: int = _BODY.unpack_from(row, at)[3]
-        return records_done
+            entry = self.entry_of(row)
+            return entry.records_done if entry.counts_records else 0
+        _, template, _, records_done = _BODY.unpack_from(row, at)
+        return int(records_done) if self._counts[template] else 0
 
     def facts(self, row: bytes) -> RowFacts:
         """Return the facts of a row for a compaction, cheaper than its entry."""
         scope, name, at = self._named(row)
         if row[at] & _PICKLED or not isinstance(scope, str):
             entry = self.entry_of(row)
-            return RowFacts(
-                entry.bucket, entry.key, entry.modified_ms, entry.generation, entry.done, entry.split is None
-            )
+            return RowFacts(entry.bucket, entry.key, entry.modified_ms, entry.generation, entry.done, entry.whole)
         _, template, modified_ms, _ = _BODY.unpack_from(row, at)
         generation: int = self._templates[template]["generation"]
         return RowFacts(scope, name, modified_ms, generation, self._done[template], self._whole[template])
@@ -285,7 +291,7 @@ class RowCodec:
         flags = row[at]
         if flags & (_PICKLED | _EXTRA):
             entry = self.entry_of(row)
-            return entry.version if entry.split is None else None
+            return entry.version if entry.whole else None
         _, template, modified_ms, _ = _BODY.unpack_from(row, at)
         return _unpacked_version(row, at + _BODY.size, flags, modified_ms) if self._whole[template] else None
 

@@ -95,7 +95,7 @@ class FinishedTable:
 
     Attributes:
         codec: packs the entries.
-        records_done: total records of all entries.
+        records_done: total records of all entries, those of an object with parts once.
 
     Args:
         codec: packs the entries.

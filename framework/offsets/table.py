@@ -119,8 +119,8 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @property
     def records_done(self) -> int:
-        """Total records of all entries; iterates only over pending entries."""
-        return self._finished.records_done + sum(entry.records_done for entry in self._reading.values())
+        """Total records of all entries, those of an object with parts once; iterates only over pending entries."""
+        return self._finished.records_done + _records_of(self._reading.values())
 
     def compact(self, watermark: Watermark) -> Compacted:
         """Drop the positions of done objects that the watermark covers.
@@ -134,7 +134,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         objects: dict[str, int] = {}
         generation = 0
         splits: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if entry.split is not None}
+        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if not entry.whole}
         facts = self._finished.codec.facts
         before = self._finished.records_done
         for number, row in self._finished.rows():
@@ -185,6 +185,10 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
     def view(self) -> PositionView:
         """Return a view of all current entries. Copies only pending entries."""
         return PositionView(self._finished.view(), list(self._reading.values()))
+
+
+def _records_of(entries: Iterable[OffsetManagerEntry]) -> int:
+    return sum(entry.records_done for entry in entries if entry.counts_records)
 
 
 def _count(objects: dict[str, int], watermark: Watermark, key: str) -> None:
@@ -246,7 +250,7 @@ class PositionView(Sequence["OffsetManagerEntry"]):
     def records_done(self) -> int:
         """Total records of all positions."""
         finished = self._finished.records_done if self._finished is not None else 0
-        return finished + sum(entry.records_done for entry in self._reading)
+        return finished + _records_of(self._reading)
 
     @property
     def tables(self) -> dict[str, Any]:

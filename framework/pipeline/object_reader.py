@@ -91,7 +91,7 @@ class ObjectOwner(Protocol):
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class _Transformed:
+class NumberedRun:
     """A run after the transforms.
 
     Attributes:
@@ -108,7 +108,10 @@ class _Transformed:
 
 
 class ObjectRead:
-    """The reading of an object: batches of a transformer -> batches with positions."""
+    """The reading of an object: batches of a transformer -> batches with positions.
+
+    `framework.pipeline.keyed_reader` reads an object for several positions.
+    """
 
     def __init__(self, owner: ObjectOwner, assignment: Assignment, source: FetchedInput) -> None:
         self._owner = owner
@@ -117,6 +120,7 @@ class ObjectRead:
         self._native = assignment.native
         self._entry = assignment.entry
         self._source = source
+        self._positions, self._size_bytes = 1, assignment.size_bytes
         self._skipped: list[SkippedRecord] = []
         self._bad = self._entry.skipped
         self._transforms = owner.transforms
@@ -124,11 +128,11 @@ class ObjectRead:
     def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
         """Yield the batches of the object. It holds back a batch, so that the last batch carries the object's end."""
         entry = self._entry
-        held: PayloadBatch | _Transformed | None = None
+        held: PayloadBatch | NumberedRun | None = None
         read = self._owner.transformer.read
         if entry.split is not None:
             read = functools.partial(self._owner.transformer.read_split, split=entry.split)
-        runs: Iterator[PayloadBatch | _Transformed | SkippedRecord] = guarded(
+        runs: Iterator[PayloadBatch | NumberedRun | SkippedRecord] = guarded(
             read(self._source, skip=entry.records_done, mark=entry.mark, limits=limits),
             self._native.location,
             entry.records_done,
@@ -160,6 +164,11 @@ class ObjectRead:
                 self._source.close()
 
     def _skip(self, skipped: SkippedRecord) -> None:
+        """Count a bad record, which waits for the next batch.
+
+        Raises:
+            SkippableError: the tolerance does not skip it.
+        """
         if self._tolerance != "skip_record":
             raise skipped.error
         self._bad += 1
@@ -186,8 +195,8 @@ class ObjectRead:
         return context_of(self._native, self._entry, owner.config.source.name, metadata=metadata, tags=tags)
 
     def _transformed(
-        self, chain: TransformChain, runs: Iterator[PayloadBatch | _Transformed | SkippedRecord]
-    ) -> Iterator[PayloadBatch | _Transformed | SkippedRecord]:
+        self, chain: TransformChain, runs: Iterator[PayloadBatch | NumberedRun | SkippedRecord]
+    ) -> Iterator[PayloadBatch | NumberedRun | SkippedRecord]:
         """Yield a format's batches after the transforms.
 
         Raises:
@@ -203,21 +212,25 @@ class ObjectRead:
                 if bad and self._tolerance != "skip_record":
                     last, mark = bad[0].record_number - 1, None
                     result = result.before(last + 1, first=run.first_record)
-                yield _Transformed(result=result, first_record=run.first_record, last_record=last, mark=mark)
+                yield NumberedRun(result=result, first_record=run.first_record, last_record=last, mark=mark)
                 if bad and not result.bad:
                     raise bad[0].error
         finally:
             close_iterator(runs)
 
-    def _skip_bad(self, run: PayloadBatch | _Transformed) -> None:
+    def _skip_bad(self, run: PayloadBatch | NumberedRun) -> None:
         """Skip the records that a transform found bad; they wait for the batch of their run."""
-        if isinstance(run, _Transformed):
+        if isinstance(run, NumberedRun):
             for skipped in run.result.bad:
                 self._skip(skipped)
-            self._owner.statistics.records_filtered += run.result.filtered
+            self._owner.statistics.records_filtered += self._filtered(run)
+
+    def _filtered(self, run: NumberedRun) -> int:
+        """Return how many filtered records of a run count."""
+        return run.result.filtered
 
     def _batch(
-        self, run: PayloadBatch | _Transformed | None, state: ObjectState, failure: ObjectFailure | None = None
+        self, run: PayloadBatch | NumberedRun | None, state: ObjectState, failure: ObjectFailure | None = None
     ) -> RecordBatch:
         entry = self._entry
         if self._skipped:
@@ -225,7 +238,7 @@ class ObjectRead:
         if run is not None or self._skipped:  # bytes arrived
             self._owner.denied_in_a_row = 0
             self._owner.store_works("reading")
-        if isinstance(run, _Transformed):
+        if isinstance(run, NumberedRun):
             return self._transformed_batch(run, entry, state)
         payloads = run.payloads if run is not None else ()
         first = run.first_record if run is not None else entry.records_done + len(self._skipped) + 1
@@ -243,7 +256,7 @@ class ObjectRead:
             failure=failure,
         )
 
-    def _transformed_batch(self, run: _Transformed, entry: OffsetManagerEntry, state: ObjectState) -> RecordBatch:
+    def _transformed_batch(self, run: NumberedRun, entry: OffsetManagerEntry, state: ObjectState) -> RecordBatch:
         batch, complete = run.result.batch, run.result.complete
         self._entry = entry.advanced(run.last_record, mark=run.mark, state=state)
         skipped, self._skipped = tuple(self._skipped), []
@@ -270,8 +283,8 @@ class ObjectRead:
         if isinstance(error, AccessDeniedError) and self._tolerance != "none":
             error = self._denied(error)
         if isinstance(error, ObjectNotFoundError):
-            statistics.vanished += 1
-            statistics.bytes_vanished += self._assignment.size_bytes
+            statistics.vanished += self._positions
+            statistics.bytes_vanished += self._size_bytes
             log.warning("left out an object that is gone: %s", error)
             self._give_back(self._assignment, gone=True)
         elif isinstance(error, ObjectChangedError):
@@ -281,8 +294,8 @@ class ObjectRead:
             )
             self._give_back(self._assignment)
         elif isinstance(error, ObjectArchivedError) and self._owner.config.discovery.archived == "wait":
-            statistics.archived += 1
-            statistics.bytes_archived += self._assignment.size_bytes
+            statistics.archived += self._positions
+            statistics.bytes_archived += self._size_bytes
             self._give_back(attrs.evolve(self._assignment, archived=True), gone=True)
         elif not isinstance(error, SkippableError) or (
             self._tolerance == "none" and not isinstance(error, ObjectArchivedError)
@@ -315,6 +328,7 @@ class ObjectRead:
         return denied
 
     def _give_back(self, assignment: Assignment, *, gone: bool = False) -> None:
+        """Release the object to the feed, and keep how far it was handed out."""
         if self._entry.records_done > assignment.entry.records_done:
             self._owner.left_at(self._entry)
         self._owner.feed.release(assignment, gone=gone)

@@ -16,6 +16,7 @@ from framework.errors import RecordTransformError, SkippableError, SourceError, 
 from framework.model.batches import SkippedRecord
 from framework.model.headers import headers_error
 from framework.model.message_ids import entry_hash64
+from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn, longest
 from framework.transform import Transform, TransformBatch, TransformContext
 from framework.transformer import MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES
@@ -78,12 +79,14 @@ class TransformChain:
     Attributes:
         needs_metadata: whether a transform needs the metadata of the objects.
         needs_tags: whether a transform needs their tags.
+        by_key: whether a transform chooses the partition of each record.
     """
 
     def __init__(self, transforms: Sequence[tuple[Transform, str]]) -> None:
         self._steps = _fused(transforms)
         self.needs_metadata = any(transform.needs_metadata for transform, _ in transforms)
         self.needs_tags = any(transform.needs_tags for transform, _ in transforms)
+        self.by_key = any(transform.chooses_partition for transform, _ in transforms)
         self._filtered_objects: set[tuple[int, int]] = set()
         self._warned = False
 
@@ -100,6 +103,8 @@ class TransformChain:
             if not len(batch):
                 break
             batch = self._step(transform, place, batch, context)
+        if self.by_key and batch.key_hashes is None and len(batch):
+            raise TransformContractError(f"{self._places} returned records without the hashes of their keys")
         batch = _within_limits(batch, changed=batch.payloads is not run.payloads)
         if not batch.bad and len(batch) == count:
             self._filtered_objects.clear()
@@ -122,8 +127,12 @@ class TransformChain:
                     "the transforms left no record of %d objects in a row, the last one %s: is a condition of %s wrong?",
                     FILTERED_OBJECTS,
                     context.native.location,
-                    ", ".join(place for _, place in self._steps),
+                    self._places,
                 )
+
+    @property
+    def _places(self) -> str:
+        return ", ".join(place for _, place in self._steps)
 
     def _step(
         self, transform: Transform, place: str, batch: TransformBatch, context: TransformContext
@@ -171,7 +180,7 @@ def context_of(
     metadata: Mapping[str, str] | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> TransformContext:
-    """Return the context of an object's records.
+    """Return the context of an object's records. It is the same for all parts of an object.
 
     Args:
         native: the object.
@@ -182,10 +191,10 @@ def context_of(
     """
     return TransformContext(
         native=native,
-        topic_partition=entry.topic_partition,
+        topic_partition=entry.topic_partition if entry.part is None else TopicPartition(entry.topic_partition.topic, 0),
         source=source,
         id_high=entry_hash64(source, entry),
-        split_number=entry.split_number,
+        split_number=entry.split_number if entry.part is None else 0,
         metadata=metadata or {},
         tags=tags or {},
     )
@@ -208,10 +217,11 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
         raise TransformContractError(f"{place} returned {type(after).__name__}, not a TransformBatch")
     count = len(after.payloads)
     lengths = {len(after.numbers)}
-    lengths.update(len(column) for column in (after.headers, after.timestamps_us) if column is not None)
+    columns = (after.headers, after.timestamps_us, after.key_hashes)
+    lengths.update(len(column) for column in columns if column is not None)
     if lengths != {count}:
         raise TransformContractError(
-            f"{place} returned {count} payloads with {sorted(lengths)} numbers, headers or timestamps"
+            f"{place} returned {count} payloads with {sorted(lengths)} numbers, headers, timestamps or key hashes"
         )
     new_bad = after.bad[len(before.bad) :]
     if after.numbers is before.numbers and not new_bad:
@@ -235,18 +245,22 @@ def _joined(parts: Sequence[TransformBatch], bad: tuple[SkippedRecord, ...]) -> 
     """Return single records, or what is left of them, as one batch."""
     import numpy as np  # noqa: PLC0415 - loaded when used
 
-    headers = timestamps = None
+    headers = timestamps = key_hashes = None
     if any(part.headers is not None for part in parts):
         headers = [row for part in parts for row in (part.headers if part.headers is not None else [None] * len(part))]
     if any(part.timestamps_us is not None for part in parts):
         timestamps = np.concatenate(
             [part.timestamps_us if part.timestamps_us is not None else np.zeros(len(part), np.int64) for part in parts]
         )
+    hashes = [part.key_hashes for part in parts if len(part)]
+    if hashes and all(column is not None for column in hashes):
+        key_hashes = np.concatenate([column for column in hashes if column is not None])
     return TransformBatch(
         payloads=[payload for part in parts for payload in part.payloads],
         numbers=np.concatenate([np.asarray(part.numbers, dtype=np.int64) for part in parts]),
         headers=headers,
         timestamps_us=timestamps,
+        key_hashes=key_hashes,
         bad=(*bad, *(skipped for part in parts for skipped in part.bad)),
     )
 

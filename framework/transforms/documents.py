@@ -89,6 +89,14 @@ class Documents:
         """Give each record its time of origin."""
         self.batch = attrs.evolve(self.batch, timestamps_us=timestamps_us)
 
+    def set_key_hashes(self, key_hashes: NDArray[np.uint32]) -> None:
+        """Give each record the hash of its key, which chooses its partition."""
+        self.batch = attrs.evolve(self.batch, key_hashes=key_hashes)
+
+    def unread(self) -> frozenset[int]:
+        """Return the places of payloads that are no JSON object."""
+        return frozenset(place for place, row in enumerate(self._rows) if row is None)
+
     def result(self) -> TransformBatch:
         """Return the records after all changes."""
         if not self._edited or not self._rows:

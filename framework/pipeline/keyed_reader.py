@@ -1,0 +1,175 @@
+"""The reading of an object that is divided by key: one read, and batches for each part that this task owns.
+
+    batch of the object -> rows by partition -> batch of each part, with the numbers of its records
+
+To a part the records of the others are filtered: its position passes over them. A read begins at the part that has come
+least far, and drops what a part has already. A bad record belongs to part 1, whichever key it may have had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+from typing_extensions import override
+
+from framework.errors import TransformContractError
+from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
+from framework.model.objects import ObjectState
+from framework.model.payloads import PayloadColumn, size_of
+from framework.pipeline.object_reader import NumberedRun, ObjectOwner, ObjectRead
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from framework.discovery.feed import Assignment
+    from framework.model.positions import OffsetManagerEntry
+    from framework.storage.prefetch import FetchedInput
+    from framework.transformer import BatchLimits, PayloadBatch
+
+MAX_BEHIND = 20_000
+"""Records after which the position of a part without records of its own is advanced: a restart reads from the lowest."""
+
+BAD_RECORDS_PART = 1
+"""The part that skips bad records, and sends their dead letters."""
+
+
+class KeyedRead(ObjectRead):
+    """The reading of some parts of an object.
+
+    Args:
+        owner: the iterator.
+        assignments: parts of one object version, by their numbers.
+        source: the object's bytes, prefetched from the mark of the part that has come least far.
+    """
+
+    def __init__(self, owner: ObjectOwner, assignments: Sequence[Assignment], source: FetchedInput) -> None:
+        least = min(assignments, key=lambda assignment: assignment.entry.records_done)
+        super().__init__(owner, least, source)
+        self._assignments = assignments
+        self._parts = {assignment.entry.split_number: assignment.entry for assignment in assignments}
+        self._part_count = -least.entry.split_size
+        self._positions = len(assignments)
+        self._size_bytes = sum(assignment.size_bytes for assignment in assignments)
+        first = self._parts.get(BAD_RECORDS_PART)
+        self._bad = first.skipped if first is not None else 0
+        self._key_hashes: NDArray[np.uint32] | None = None
+
+    @override
+    def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
+        """Yield the batches of the parts. Those of a run follow each other, with part 1 and its dead letters first."""
+        whole = super().batches(limits)
+        try:
+            for batch in whole:
+                yield from self._divided(batch)
+        finally:
+            whole.close()
+
+    @override
+    def _batch(
+        self, run: PayloadBatch | NumberedRun | None, state: ObjectState, failure: ObjectFailure | None = None
+    ) -> RecordBatch:
+        self._key_hashes = run.result.batch.key_hashes if isinstance(run, NumberedRun) else None
+        return super()._batch(run, state, failure)
+
+    def _divided(self, batch: RecordBatch) -> Iterator[RecordBatch]:
+        """Yield the batches of the parts: with records, with bad records, at the end, or where a part is far behind."""
+        import numpy as np  # noqa: PLC0415 - loaded with the transforms
+
+        numbers = np.asarray(batch.record_numbers, dtype=np.int64) if batch.numbers is None else batch.numbers
+        hashes = self._key_hashes
+        if hashes is None:
+            if len(batch.payloads):
+                raise TransformContractError(f"{batch.native.location}: records without the hashes of their keys")
+            hashes = np.zeros(0, dtype=np.uint32)
+        partitions = hashes % np.uint32(self._part_count)
+        order = np.argsort(partitions, kind="stable")
+        bounds = partitions[order].searchsorted(np.arange(self._part_count + 1))
+        payloads = list(batch.payloads)
+        column = isinstance(batch.payloads, PayloadColumn)
+        last, reading = batch.entry.records_done, not batch.entry.finished
+        counts = True
+        for number, entry in self._parts.items():
+            rows = order[bounds[number - 1] : bounds[number]]
+            if len(rows) and numbers[rows[0]] <= entry.records_done:  # another part was further behind
+                rows = rows[numbers[rows] > entry.records_done]
+            skipped = self._skipped_of(number, batch.skipped)
+            if reading and not len(rows) and not skipped and last - entry.records_done < MAX_BEHIND:
+                continue
+            part = self._batch_of(batch, entry, skipped, payloads, column=column, rows=rows, numbers=numbers[rows])
+            if batch.failure is not None:
+                at = part.entry.records_done + 1
+                failure = attrs.evolve(batch.failure, record_number=at, counts=counts)
+                part, counts = attrs.evolve(part, failure=failure), False
+            self._parts[number] = part.entry
+            yield part
+
+    def _batch_of(
+        self,
+        batch: RecordBatch,
+        entry: OffsetManagerEntry,
+        skipped: tuple[SkippedRecord, ...],
+        payloads: list[bytes],
+        *,
+        column: bool,
+        rows: NDArray[np.intp],
+        numbers: NDArray[np.int64],
+    ) -> RecordBatch:
+        places = rows.tolist()
+        own: Sequence[bytes] = [payloads[place] for place in places]
+        if column:
+            own = PayloadColumn(b"\n".join((*own, b"")))
+        last = max(batch.entry.records_done, entry.records_done)
+        after = entry.advanced(last, mark=batch.entry.mark, state=batch.entry.state)
+        if skipped:
+            after = attrs.evolve(after, skipped=entry.skipped + len(skipped))
+        return RecordBatch(
+            native=batch.native,
+            topic_partition=entry.topic_partition,
+            first_record=entry.records_done + 1,
+            payloads=own,
+            size_bytes=size_of(own),
+            entry=after,
+            skipped=skipped,
+            numbers=numbers,
+            headers=None if batch.headers is None else [batch.headers[place] for place in places],
+            timestamps_us=None if batch.timestamps_us is None else batch.timestamps_us[rows],
+        )
+
+    def _skipped_of(self, number: int, skipped: tuple[SkippedRecord, ...]) -> tuple[SkippedRecord, ...]:
+        if number != BAD_RECORDS_PART or not skipped:
+            return ()
+        return tuple(bad for bad in skipped if self._owns(bad))
+
+    def _owns(self, skipped: SkippedRecord) -> bool:
+        """Return whether a bad record is this read's, and was not handed out before."""
+        first = self._parts.get(BAD_RECORDS_PART)
+        return first is not None and skipped.record_number > first.records_done
+
+    @override
+    def _skip(self, skipped: SkippedRecord) -> None:
+        if self._tolerance == "skip_record" and not self._owns(skipped):
+            self._skipped.append(attrs.evolve(skipped, raw=b""))  # it has a number, and nothing else
+        else:
+            super()._skip(skipped)
+
+    @override
+    def _filtered(self, run: NumberedRun) -> int:
+        first = self._parts.get(BAD_RECORDS_PART)
+        if first is None or not run.result.filtered:
+            return 0  # the task with part 1 counts
+        done = max(first.records_done, run.first_record - 1)
+        good = run.result.number_array()
+        others = len(good) - int(good.searchsorted(done, side="right"))
+        others += sum(bad.record_number > done for bad in run.result.bad)
+        return max(0, run.last_record - done - others)
+
+    @override
+    def _give_back(self, assignment: Assignment, *, gone: bool = False) -> None:
+        for part in self._assignments:
+            entry = self._parts[part.entry.split_number]
+            if entry.records_done > part.entry.records_done:
+                self._owner.left_at(entry)
+            self._owner.feed.release(attrs.evolve(part, archived=assignment.archived), gone=gone)

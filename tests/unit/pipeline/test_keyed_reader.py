@@ -1,0 +1,236 @@
+"""Objects divided by key over an Iggy in memory: every record once, in the partition of its key, in order."""
+
+import collections
+import json
+import random
+
+import pytest
+
+from framework.errors import PositionMismatchError
+from framework.iggy.dead_letters.topic import LETTER
+from framework.iggy.headers import join_provenance
+from framework.model.message_ids import parse_message_id
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.kit.crash import Bench, CrashPoint
+from tests.conformance.rigs import MemoryRig
+from tests.support.keys import partition_of_key
+
+BY_KEY = {"type": "partition_by", "field": "key"}
+KEYS = ("a", "b", "c", "dd", "ee", "fff", "g" * 40)
+PARTITIONS = 3
+
+
+class Source:
+    """Objects in a store, and processes over one server, each with options of its own."""
+
+    def __init__(self, counts=None, seed=0, **options):
+        self.rig = MemoryRig()
+        self.dice = random.Random(seed)
+        self.expected = {}
+        self.bad = {}
+        self.options = {
+            "batch_length": 4,
+            "queue_records": 13,
+            "linger_time": 0.0,
+            "prefetch_objects": 2,
+            "partitions": PARTITIONS,
+            "transforms": [BY_KEY],
+            **options,
+        }
+        self.server = None
+        for name, count in (counts or {"big": 17, "small": 2, "zbig": 9}).items():
+            self.put(name, count)
+
+    def put(self, name, count, version=1, bad=()):
+        """Write an object; `bad` are the numbers of records without the field."""
+        rows, lines = [], []
+        for number in range(1, count + 1):
+            row = {"object": name, "version": version, "n": number, "key": self.dice.choice(KEYS)}
+            if number in bad:
+                del row["key"]
+            rows.append(row)
+            lines.append(json.dumps(row).encode() + b"\n")
+        self.expected[name] = [row for row in rows if "key" in row]
+        self.bad[name] = [row["n"] for row in rows if "key" not in row]
+        self.rig.store.put(name, b"".join(lines))
+
+    def live(self, at=None, **options):
+        """A process that dies at an event; its positions, by object and part."""
+        crash = CrashPoint(at)
+        given = {name: value for name, value in {**self.options, **options}.items() if value is not None}
+        bench = Bench(self.rig, server=self.server, **given)
+        self.bench, self.server = bench, bench.server
+        self.entries = {(entry.key, entry.split_number): entry for entry in bench.live(crash)}
+        self.config = bench.config
+        return crash
+
+    def messages(self, partitions=None):
+        for partition in range(partitions or self.config.iggy.partitions):
+            yield from ((partition, message) for message in self.server.messages("kit", "records", partition))
+
+    def check(self, partitions=PARTITIONS, *, finished=True):
+        """Every record once, in the partition of its key; numbers of an object rise in each partition."""
+        last = collections.defaultdict(int)
+        found = collections.Counter()
+        ids = set()
+        for partition, message in self.messages():
+            row, parts = json.loads(message.payload), parse_message_id(message.message_id)
+            if self.options.get("headers") != "none":
+                headers = join_provenance(message.headers)
+                assert headers["key"] == row["object"] and "share" not in headers
+            assert partition == partition_of_key(row["key"], partitions)
+            assert (parts.split_number, parts.record) == (partition + 1, row["n"])
+            assert row["n"] > last[row["object"], row["version"], partition], "not in order"
+            last[row["object"], row["version"], partition] = row["n"]
+            found[json.dumps(row)] += 1
+            ids.add(message.message_id)
+        assert found == collections.Counter(json.dumps(row) for rows in self.expected.values() for row in rows)
+        assert len(ids) == found.total()
+        if finished:
+            for name, rows in self.expected.items():
+                total = len(rows) + len(self.bad[name])
+                parts = {
+                    number: (entry.finished, entry.total) for (of, number), entry in self.entries.items() if of == name
+                }
+                assert parts == {number: (True, total) for number in range(1, partitions + 1)}
+
+
+def events_of(**options):
+    return len(Source(**options).live().events)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 40])
+def test_each_record_goes_to_the_partition_of_its_key_in_order(count):
+    source = Source({"a": count, "b": 7})
+    source.live()
+    source.check()
+
+
+def test_one_read_serves_all_parts():
+    source = Source({"a": 30, "b": 12})
+    source.live()
+    assert source.rig.store.count("open") == 2
+    source.rig.store.calls.clear()
+    source.live()
+    source.check()
+    assert source.rig.store.count("open") == 0, "finished objects are not opened again"
+
+
+@pytest.mark.parametrize("headers", ["provenance", "none"])
+def test_a_crash_at_any_event_leaves_every_record_once(headers):
+    for at in range(1, events_of(headers=headers) + 1):
+        source = Source(headers=headers)
+        source.live(at)
+        source.live()
+        source.check()
+
+
+def test_crashes_in_a_row_leave_every_record_once():
+    total = events_of(seed=5)
+    dice = random.Random(7)
+    for _ in range(40):
+        source = Source(seed=5)
+        for _ in range(3):
+            source.live(dice.randrange(1, total + 1))
+        source.live()
+        source.check()
+
+
+def test_another_batch_length_after_the_crash_cuts_elsewhere_and_sends_the_same():
+    for at in range(1, events_of() + 1, 3):
+        source = Source()
+        source.live(at)
+        source.live(at // 2 + 5, batch_length=7)
+        source.live(batch_length=1)
+        source.check()
+
+
+def test_a_server_that_forgets_its_tail_at_the_crash_gets_it_again():
+    for at in range(8, events_of() + 1, 5):
+        for lost in (1, 3, 6):
+            source = Source()
+            source.server = MemoryIggy()
+            with source.server.connect() as connection:
+                connection.ensure_stream("kit")
+                connection.create_topic("kit", "records", PARTITIONS)
+            source.server.set_option("kit", "records", "messages_required_to_save", 8)
+            source.live(at)
+            for partition in range(PARTITIONS):
+                held = len(source.server.messages("kit", "records", partition))
+                source.server.lose_tail("kit", "records", partition, min(lost + partition, held))
+            source.live()
+            source.check()
+
+
+def test_bad_records_have_one_letter_each_and_are_counted_once():
+    options = {"tolerance": "skip_record", "dead_letter_topic": "dead"}
+
+    def made():
+        source = Source({"a": 3}, **options)
+        source.put("b", 23, bad={1, 2, 9, 10, 11, 23})
+        return source
+
+    source = made()
+    source.live()
+    source.check()
+    letters = source.server.messages("kit", "dead", 0)
+    headers = [join_provenance(letter.headers) for letter in letters]
+    assert [(each["key"], int(each["record"]), each[LETTER]) for each in headers] == [
+        ("b", number, "record") for number in (1, 2, 9, 10, 11, 23)
+    ]
+    assert {entry.skipped for (_, number), entry in source.entries.items() if number > 1} == {0}
+    assert source.entries["b", 1].skipped == 6
+    total = len(made().live().events)
+    for at in range(1, total + 1, 2):
+        source = made()
+        source.live(at)
+        source.live()
+        source.check()
+        letters = source.server.messages("kit", "dead", 0)
+        assert len({letter.message_id for letter in letters}) == 6, at
+        assert {int(join_provenance(letter.headers)["record"]) for letter in letters} == {1, 2, 9, 10, 11, 23}
+        assert source.entries["b", 1].skipped == 6
+
+
+def test_a_changed_field_refuses_an_object_that_is_half_read():
+    refused = 0
+    for at in range(1, events_of() + 1, 4):
+        source = Source()
+        source.live(at)
+        if not any(True for _ in source.messages()):
+            continue
+        try:
+            source.live(transforms=[{**BY_KEY, "field": "n"}])
+        except PositionMismatchError as error:
+            refused += 1
+            assert "[[transforms]]" in str(error) and "offsets reset --key" in str(error)
+        source.live()
+    assert refused > 5
+
+
+def test_objects_that_are_half_read_keep_the_partitions_with_which_they_began():
+    for at in range(1, events_of() + 1, 4):
+        source = Source({"big": 17})
+        source.live(at)
+        begun = {entry.split_size for entry in source.entries.values()}
+        with source.server.connect() as connection:
+            known = connection.get_topic("kit", "records")
+            if known is not None:
+                connection.create_partitions("kit", "records", 5 - PARTITIONS)
+        source.live(partitions=5)
+        sizes = {entry.split_size for entry in source.entries.values()}
+        assert sizes in ({-PARTITIONS}, {-5})
+        if begun:
+            source.check(partitions=-sizes.pop())
+
+
+def test_a_new_version_is_divided_anew():
+    for at in range(1, events_of() + 1, 5):
+        source = Source({"big": 17})
+        source.live(at)
+        before = source.expected["big"]
+        source.put("big", 11, version=2)
+        source.live()
+        rows = [json.loads(message.payload) for _, message in source.messages()]
+        assert sorted(row["n"] for row in rows if row["version"] == 2) == list(range(1, 12))
+        assert all(row in before for row in rows if row["version"] == 1)
