@@ -16,6 +16,7 @@ from framework.cli.run import reached, read_config
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
 from framework.iggy.dead_letters.log import DeadLetterLog, is_current, topic_of
 from framework.iggy.dead_letters.topic import StoredDeadLetter, raw_of
+from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
 from framework.task import SourceContext, iterator_of
 
@@ -109,11 +110,7 @@ def as_line(dead_letter: StoredDeadLetter, *, replayed: bool) -> dict[str, Any]:
         "bucket": dead_letter.bucket,
         "key": dead_letter.key,
         "version": dead_letter.version,
-        **(
-            {"share": dead_letter.split_number, "split_size": dead_letter.split_size}
-            if dead_letter.split is not None
-            else {}
-        ),
+        **_division_fields(dead_letter.division),
         "record": dead_letter.record,
         "byte_offset": dead_letter.byte_offset,
         "error": dead_letter.error,
@@ -164,8 +161,17 @@ def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) ->
     sys.stdout.write(f"{counted(len(found), 'dead letter')}\n")
 
 
+def _division_fields(division: Split | KeyPart | None) -> dict[str, int]:
+    if isinstance(division, KeyPart):
+        return {"part": division.number, "parts": division.parts}
+    return {"share": division.number, "split_size": division.split_size} if division is not None else {}
+
+
 def _where(dead_letter: StoredDeadLetter) -> str:
-    split = f", split {dead_letter.split_number}" if dead_letter.split is not None else ""
+    division = dead_letter.division
+    split = f", split {division.number}" if isinstance(division, Split) else ""
+    if isinstance(division, KeyPart) and dead_letter.kind == "object":
+        split = f", part {division.number} of {division.parts} by key"
     byte = f" (byte {dead_letter.byte_offset})" if dead_letter.byte_offset is not None else ""
     rest = "from record" if dead_letter.kind == "object" else "record"
     return f"{dead_letter.bucket}/{dead_letter.key}{split}, {rest} {dead_letter.record}{byte}" + (

@@ -411,7 +411,7 @@ class ListingFeed(ObjectFeed):
                 return entries
             begun = any(entry.records_done or entry.finished for entry in entries)
             if begun and not any(entry.may_begin_again and not entry.finished for entry in entries):
-                for entry in entries:
+                for entry in sorted(entries, key=lambda entry: -entry.records_done):
                     if not entry.finished:
                         check_numbering(entry, self._numbering_options, native.location)
                 return entries

@@ -7,7 +7,8 @@ searches the partitions for dead letters that were sent but not marked. It start
 noted before it sent. Replayed records have their own ids: no recovery takes them for records of their objects. They
 have no position either, so they are not sent to a topic that may lose them.
 
-A dead letter about a record sends that record, after the configured transforms. A dead letter about the rest of an object
+A dead letter about a record sends that record, after the configured transforms; with `partition_by` to the partition of
+its key, among those that the topic has now. A dead letter about the rest of an object
 sends nothing: it reopens the object's position, and the next run resumes where the object failed.
 """
 
@@ -37,6 +38,7 @@ from framework.model.headers import HeaderValue
 from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerKey
+from framework.model.splits import KeyPart, Split
 from framework.transform import TransformContext
 from framework.transformer import BatchLimits, PayloadBatch
 
@@ -83,6 +85,7 @@ class ReplayCounts:
 class _Remade:
     dead_letter: StoredDeadLetter
     payload: bytes = attrs.field(repr=length_only)
+    topic_partition: TopicPartition
     headers: Mapping[str, HeaderValue] = attrs.field(factory=dict, repr=False)
     timestamp_us: int = 0
 
@@ -162,7 +165,12 @@ class DeadLetterReplay:
         """Return whether the source is past the record; otherwise the source would send it a second time."""
         key = OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
         entry = self._session.offsets.get_entry(key)
-        if entry is None or entry.version != dead_letter.version or entry.records_done >= dead_letter.record:
+        if entry is None or entry.version != dead_letter.version:
+            return True
+        entries = [entry]
+        if entry.part is not None:  # a record that is good now can be of any part
+            entries += self._session.offsets.get_splits(entry)
+        if all(part.records_done >= dead_letter.record for part in entries):
             return True
         self._stays(RecordError("the source was killed before it had gone beyond the record; start it first"))
         return False
@@ -194,8 +202,8 @@ class DeadLetterReplay:
         for note in notes:
             noted = [by_offset[offset] for offset in note.dead_letters if offset in by_offset]
             suspects.update(map(self._id, noted))
-            for topic_partition in {dead_letter.topic_partition for dead_letter in noted}:
-                end = note.ends.get(topic_partition, 0)
+            unknown = dict.fromkeys((dead_letter.topic_partition for dead_letter in noted), 0)
+            for topic_partition, end in ((note.ends or unknown) if noted else {}).items():
                 since[topic_partition] = min(end, since.get(topic_partition, end))
         found: set[int] = set()
         for topic_partition, end in since.items():
@@ -265,7 +273,7 @@ class DeadLetterReplay:
                 dead_letter.split_size,
                 generation=dead_letter.generation,
             ),
-            split_number=dead_letter.split_number,
+            split_number=0 if isinstance(dead_letter.division, KeyPart) else dead_letter.split_number,
             metadata=metadata,
             tags=tags,
         )
@@ -278,7 +286,7 @@ class DeadLetterReplay:
         """
         transforms = self._iterator.transforms
         if transforms is None:
-            return _Remade(dead_letter, payload)
+            return _Remade(dead_letter, payload, dead_letter.topic_partition)
         run = PayloadBatch(first_record=dead_letter.record, payloads=[payload], size_bytes=len(payload))
         result = transforms.apply(run, context)
         if result.bad:
@@ -286,10 +294,14 @@ class DeadLetterReplay:
         if result.filtered:
             self._filtered.append(dead_letter)
             return None
-        batch = result.batch
+        batch, topic_partition = result.batch, dead_letter.topic_partition
+        if batch.key_hashes is not None:
+            partition = int(batch.key_hashes[0]) % self._session.config.iggy.partitions
+            topic_partition = TopicPartition(topic_partition.topic, partition)
         return _Remade(
             dead_letter,
             bytes(batch.payloads[0]),
+            topic_partition,
             (batch.headers[0] or {}) if batch.headers is not None else {},
             int(batch.timestamps_us[0]) if batch.timestamps_us is not None else 0,
         )
@@ -320,10 +332,10 @@ class DeadLetterReplay:
     ) -> Mapping[int, bytes | SkippableError]:
         """Read the wanted records of an object, or of one of its splits, under the current configuration."""
         wanted = {dead_letter.record for dead_letter in dead_letters}
-        split, skip = dead_letters[0].split, min(wanted) - 1
+        split, skip = dead_letters[0].division, min(wanted) - 1
         source, read = self._iterator.get_input_stream(native), self._iterator.transformer
         limits = BatchLimits(records=SCAN_RECORDS)
-        if split is not None:
+        if isinstance(split, Split):
             runs = read.read_split(source, split, skip=skip, limits=limits)
         else:
             runs = read.read(source, skip=skip, limits=limits)
@@ -364,7 +376,7 @@ class DeadLetterReplay:
 
     def _send(self, group: Sequence[_Remade]) -> None:
         """Note the ends, send, mark. Dead letters with the same id are one record, which is sent once."""
-        topic_partitions = sorted({remade_record.dead_letter.topic_partition for remade_record in group})
+        topic_partitions = sorted({remade_record.topic_partition for remade_record in group})
         for topic_partition in topic_partitions:
             self._open(topic_partition)
         dead_letters = [remade_record.dead_letter for remade_record in group]
@@ -375,7 +387,7 @@ class DeadLetterReplay:
             noted = {
                 self._id(remade_record.dead_letter): remade_record
                 for remade_record in group
-                if remade_record.dead_letter.topic_partition == topic_partition
+                if remade_record.topic_partition == topic_partition
             }
             segments = [self._segment(remade_record) for remade_record in noted.values()]
             for part in wire.cut_segments(segments, BATCH_BYTES):
@@ -404,7 +416,8 @@ class DeadLetterReplay:
     def _segment(self, remade: _Remade) -> wire.Segment:
         dead_letter = remade.dead_letter
         native = NativeObject(bucket=dead_letter.bucket, key=dead_letter.key, size=0, version=dead_letter.version)
-        headers = provenance(native, split=dead_letter.split) if self._provenance else {}
+        split = dead_letter.division if isinstance(dead_letter.division, Split) else None
+        headers = provenance(native, split=split) if self._provenance else {}
         number = self._id(dead_letter)
         return wire.Segment(
             id_high=number >> 64,

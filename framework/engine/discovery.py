@@ -7,6 +7,7 @@ Listing has its own thread: an unresponsive store must not delay a stop.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING
 
@@ -66,16 +67,25 @@ class Discovery:
         return self._idle
 
     def take(self) -> list[Assignment]:
-        """Return the objects found since the last call.
+        """Return the objects found since the last call; all parts of an object together, so that one read serves them.
 
         Raises:
             SourceError: the listing failed.
         """
         with self._changed:
-            taken, self._taken = self._taken, []
+            complete = len(self._taken) - self._incomplete()
+            taken, self._taken = self._taken[:complete], self._taken[complete:]
             if not taken and self._failure is not None:
                 raise self._failure
             return taken
+
+    def _incomplete(self) -> int:
+        """Return how many of the last objects are parts of an object whose next part may follow at once."""
+        part = self._taken[-1].entry.part if self._taken else None
+        if part is None or part.number == part.parts or self._idle or self._ended or self._failure is not None:
+            return 0
+        native = self._taken[-1].native
+        return sum(1 for _ in itertools.takewhile(lambda taken: taken.native is native, reversed(self._taken)))
 
     @property
     def finished(self) -> bool:

@@ -269,8 +269,13 @@ class ProcessGroup:
         for assignment in taken:
             by_worker[task_of(assignment.entry.topic_partition, len(self._workers))].append(assignment)
         for number, given in by_worker.items():
-            for start in range(0, len(given), ASSIGN_BATCH):
-                self._send(self._workers[number], ("give", given[start : start + ASSIGN_BATCH]))
+            start = 0
+            while start < len(given):
+                end = start + ASSIGN_BATCH
+                while end < len(given) and given[end].native is given[end - 1].native:
+                    end += 1  # one read serves all parts of an object
+                self._send(self._workers[number], ("give", given[start:end]))
+                start = end
         return bool(taken)
 
     def _send(self, worker: _Worker, message: tuple[str, object]) -> None:

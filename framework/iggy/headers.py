@@ -19,7 +19,7 @@ from framework.iggy.values import HeaderScalar
 from framework.model.header_kinds import HeaderNumber
 from framework.model.headers import MAX_VALUE_BYTES, HeaderValue
 from framework.model.objects import NativeObject
-from framework.model.splits import Split
+from framework.model.splits import KeyPart, Split
 
 MAX_HEADERS_BYTES = 100_000
 _RAW, _STRING, _BOOL, _INT64, _UINT64, _FLOAT64 = 1, 2, 3, 7, 12, 15
@@ -33,6 +33,7 @@ REPLAY_HEADER = "replay"
 """Marks a record that was replayed from a dead letter: recovery does not count it."""
 
 _SPLIT = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
+_PART = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,7})", re.ASCII)
 
 
 def provenance(native: NativeObject, *, split: Split | None = None) -> dict[str, str]:
@@ -47,6 +48,19 @@ def split_of(headers: Mapping[str, str]) -> Split | None:
     """Parse the split that `provenance` wrote; None when the object is not split."""
     found = _SPLIT.fullmatch(headers.get("share", ""))
     return Split(int(found[1]), int(found[2])) if found else None
+
+
+def position_headers(native: NativeObject, division: Split | KeyPart | None) -> dict[str, str]:
+    """Return the headers that identify a position: those of `provenance`, and the part if the object is divided by key."""
+    if isinstance(division, KeyPart):
+        return {**provenance(native), "part": f"{division.number}/{division.parts}"}
+    return provenance(native, split=division)
+
+
+def division_of(headers: Mapping[str, str]) -> Split | KeyPart | None:
+    """Parse the split or part that `position_headers` wrote; None when the object has one position."""
+    found = _PART.fullmatch(headers.get("part", ""))
+    return KeyPart(int(found[1]), int(found[2])) if found else split_of(headers)
 
 
 def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:

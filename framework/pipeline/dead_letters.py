@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from framework.errors import SkippableError
     from framework.model.batches import RecordBatch
     from framework.model.objects import NativeObject, TopicPartition
-    from framework.model.splits import Split
+    from framework.model.splits import KeyPart, Split
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -28,18 +28,18 @@ class DeadLetter:
 
     Attributes:
         native: the object version.
-        split: the split; None when the object is read whole.
+        division: the split or part; None when the object has one position.
         generation: generation of the position.
         record_number: the bad record; for a failed object the first missing record.
         whole_object: whether the letter covers the rest of the object from that record on.
-        topic_partition: the record's destination.
+        topic_partition: the record's destination; the first partition when its key would have chosen one.
         error: the reason.
         raw: the record's bytes, or their beginning; empty for a failed object, or when they could not be delimited.
         length: the record's length in bytes; None when unknown.
     """
 
     native: NativeObject
-    split: Split | None
+    division: Split | KeyPart | None
     generation: int = 1
     record_number: int
     whole_object: bool
@@ -66,7 +66,7 @@ def dead_letters_of(batch: RecordBatch) -> Iterator[DeadLetter]:
     for skip in batch.skipped:
         yield DeadLetter(
             native=batch.native,
-            split=entry.split,
+            division=entry.division,
             generation=entry.generation,
             record_number=skip.record_number,
             whole_object=False,
@@ -79,7 +79,7 @@ def dead_letters_of(batch: RecordBatch) -> Iterator[DeadLetter]:
     if rest is not None:
         yield DeadLetter(
             native=batch.native,
-            split=entry.split,
+            division=entry.division,
             generation=entry.generation,
             record_number=rest.record_number,
             whole_object=True,

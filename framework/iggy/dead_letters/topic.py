@@ -25,7 +25,7 @@ import orjson
 from framework.config.key_template import topic_name_error
 from framework.errors import IggyTopicError, UnknownOutcomeError
 from framework.iggy import wire
-from framework.iggy.headers import encode_headers, join_provenance, provenance, split_of
+from framework.iggy.headers import division_of, encode_headers, join_provenance, position_headers
 from framework.iggy.topics import check_readable, ensure_topic
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, dead_letter_hash64
 from framework.model.objects import TopicPartition, length_only
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import StoredMessage, TopicInfo
-    from framework.model.splits import Split
+    from framework.model.splits import KeyPart, Split
     from framework.pipeline.dead_letters import DeadLetter
 
 PARTITION = 0
@@ -65,7 +65,7 @@ class StoredDeadLetter:
         bucket: the object's bucket.
         key: the object's key.
         version: the object's version.
-        split: the split; None when the object is read whole.
+        division: the split or part; None when the object has one position.
         generation: generation of the position; None in dead letters of version 0.1.
         record: the bad record; for an object, the first missing record.
         topic_partition: destination of the record.
@@ -86,7 +86,7 @@ class StoredDeadLetter:
     bucket: str
     key: str
     version: str
-    split: Split | None
+    division: Split | KeyPart | None
     generation: int | None
     record: int
     topic_partition: TopicPartition
@@ -100,13 +100,13 @@ class StoredDeadLetter:
 
     @property
     def split_size(self) -> int:
-        """Bytes per split; 0 when the object is read whole."""
-        return self.split.split_size if self.split is not None else 0
+        """The split size of the position; 0 when the object has one position."""
+        return self.division.split_size if self.division is not None else 0
 
     @property
     def split_number(self) -> int:
-        """Number of the split; 0 when the object is read whole."""
-        return self.split.number if self.split is not None else 0
+        """Number of the split or part; 0 when the object has one position."""
+        return self.division.number if self.division is not None else 0
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -210,11 +210,11 @@ class IggyDeadLetters:
     def _segment(self, dead_letter: DeadLetter) -> wire.Segment:
         kept = dead_letter.raw[: self._max_bytes]
         body: Payload = "none" if not kept else "whole" if len(kept) == dead_letter.length else "beginning"
-        native, split, error = dead_letter.native, dead_letter.split, dead_letter.error
+        native, division, error = dead_letter.native, dead_letter.division, dead_letter.error
         headers = {
             LETTER: "object" if dead_letter.whole_object else "record",
             "source": self._source,
-            **provenance(native, split=split),
+            **position_headers(native, division),
             "generation": str(dead_letter.generation),
             "record": str(dead_letter.record_number),
             "topic": dead_letter.topic_partition.topic,
@@ -226,7 +226,7 @@ class IggyDeadLetters:
             "format": self._format,
             "payload": body,
         }
-        split_size = split.split_size if split is not None else 0
+        split_size = division.split_size if division is not None else 0
         return wire.Segment(
             id_high=dead_letter_hash64(
                 self._source,
@@ -237,7 +237,7 @@ class IggyDeadLetters:
                 generation=dead_letter.generation,
                 kind="dead object" if dead_letter.whole_object else "dead letter",
             ),
-            split_number=split.number if split is not None else 0,
+            split_number=division.number if division is not None else 0,
             first_record=dead_letter.record_number,
             payloads=[kept or b'{"payload":"none"}'],
             headers=encode_headers(headers),
@@ -327,8 +327,8 @@ def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
 
 def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) -> StoredDeadLetter:
     body = headers["payload"]
-    split, record = split_of(headers), _number(headers["record"])
-    if record > MAX_RECORD or (split is not None and split.number > MAX_SPLIT):
+    division, record = division_of(headers), _number(headers["record"])
+    if record > MAX_RECORD or (division is not None and division.number > MAX_SPLIT):
         raise ValueError(record)
     return StoredDeadLetter(
         offset=message.offset,
@@ -338,7 +338,7 @@ def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: st
         bucket=headers["bucket"],
         key=headers["key"],
         version=headers["version"],
-        split=split,
+        division=division,
         generation=_number(headers["generation"]) if "generation" in headers else None,
         record=record,
         topic_partition=_partition(headers["topic"], headers["partition"]),

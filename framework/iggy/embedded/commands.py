@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh32_intdigest
 
 from framework.iggy.embedded import batch, protocol, replies
 from framework.iggy.embedded.protocol import BrokenFrameError, Cursor, RefusedError
@@ -115,7 +115,7 @@ class Commands:
         elif kind == protocol.PARTITIONING_BALANCED and partitions:
             topic.turn = number = (topic.turn + 1) % len(partitions)
         elif kind == protocol.PARTITIONING_KEY and partitions and value:
-            number = xxh3_64_intdigest(value) % len(partitions)
+            number = xxh32_intdigest(value) % len(partitions)  # as clients and servers of Iggy do
         else:
             raise RefusedError(protocol.INVALID_FORMAT)
         if number >= len(partitions):

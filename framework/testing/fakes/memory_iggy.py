@@ -162,6 +162,11 @@ class MemoryIggy:
         with self._lock:
             return list(self._partition(stream, topic, partition).messages)
 
+    def add_partitions(self, stream: str, topic: str, count: int) -> None:
+        """Give a topic further partitions, as a person does."""
+        with self._lock:
+            self._streams[stream][topic].partitions.extend(_Partition() for _ in range(count))
+
     # ---- for connections
 
     def set_option(self, stream: str, topic: str, name: str, value: HeaderScalar) -> None:

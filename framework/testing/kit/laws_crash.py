@@ -94,8 +94,8 @@ def run_lives(
     entries: list[OffsetManagerEntry] = []
     for life, crash in enumerate(crashes, 1):
         known = {(entry.key, entry.version, entry.split_number): entry.records_done for entry in bench.known}
-        if contents.scenario.bad_records or contents.scenario.filters:
-            # bad and filtered records at the end leave nothing in the topic, and are read again
+        if contents.scenario.bad_records or contents.scenario.filters or contents.scenario.by_key:
+            # at the end, bad and filtered records and those of other parts leave nothing in the topic, and are read again
             stored = contents.highest(bench)
             known = {one: min(done, stored.get((one[0], one[2]), 0)) for one, done in known.items()}
         try:

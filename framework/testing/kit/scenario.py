@@ -2,7 +2,8 @@
 
 A scenario's promise, whatever crashed: every good record once, in order inside its split. Each bad record is not among
 them, and has at least one dead letter; several letters of it have one id, and nothing else has a letter. Records that a
-transform filters have neither, and keep their numbers.
+transform filters have neither, and keep their numbers. With objects divided by key each record is in the partition of its
+key, and the records of an object in a partition are in order.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+import xxhash
 
 from framework.iggy.dead_letters.topic import LETTER
 from framework.iggy.headers import join_provenance
@@ -25,7 +27,7 @@ from framework.testing.rig import Capability, SourceRig
 DEAD_LETTERS = "dead-letters"
 
 Split = tuple[str, int]
-"""Key and number of a split; 0 for an object that is read whole."""
+"""Key and number of a split or part; 0 for an object that has one position."""
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +41,7 @@ class Scenario:
         bad_records: objects hold bad records, which go to the dead letter topic.
         filters: transforms filter records: at an object's beginning and end, in its middle, and a whole object. Objects
             are read whole then.
+        by_key: objects are divided by the field `n` of their records; not with splits.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Scenario:
     tasks: int = 1
     bad_records: bool = False
     filters: bool = False
+    by_key: bool = False
 
     def within(self, capabilities: frozenset[Capability]) -> Scenario:
         """Return what a rig can do of this scenario."""
@@ -91,9 +95,26 @@ BAD_RECORDS = Scenario(name="dead-letters", bad_records=True)
 TOGETHER = Scenario(name="together", in_splits=True, tasks=2, bad_records=True)
 TRANSFORMS = Scenario(name="transforms", bad_records=True, filters=True)
 TRANSFORM_TASKS = Scenario(name="transforms-tasks", tasks=2, bad_records=True, filters=True)
+KEYED = Scenario(name="keyed", bad_records=True, by_key=True)
+KEYED_TASKS = Scenario(name="keyed-tasks", tasks=2, bad_records=True, filters=True, by_key=True)
 SCENARIOS: Mapping[str, Scenario] = {
-    scenario.name: scenario for scenario in (PLAIN, SPLITS, TASKS, BAD_RECORDS, TOGETHER, TRANSFORMS, TRANSFORM_TASKS)
+    scenario.name: scenario
+    for scenario in (
+        PLAIN,
+        SPLITS,
+        TASKS,
+        BAD_RECORDS,
+        TOGETHER,
+        TRANSFORMS,
+        TRANSFORM_TASKS,
+        KEYED,
+        KEYED_TASKS,
+    )
 }
+
+BY_KEY = {"type": "partition_by", "field": "n"}
+PARTITIONS = 3
+"""Partitions of a topic to which keys lead; the other scenarios leave the number to the rig."""
 
 FILTERS = (
     {"type": "filter", "field": "object", "value_pattern": {"equals": KEYS[1]}, "action": "drop"},
@@ -109,6 +130,11 @@ def _is_filtered(record: bytes) -> bool:
     fields = json.loads(record)
     number = fields.get("n", 2)
     return fields.get("object") == KEYS[1] or number in {1, 5, 9}
+
+
+def _partition_of(record: bytes) -> int:
+    """Return the partition of a record's key; written without the code of the transform."""
+    return xxhash.xxh32(str(json.loads(record)["n"]).encode()).intdigest() % PARTITIONS
 
 
 def _bad_numbers(index: int, count: int) -> frozenset[int]:
@@ -146,8 +172,11 @@ class Contents:
             options["tasks_max"] = self.scenario.tasks
         if self.scenario.bad_records:
             options |= {"tolerance": "skip_record", "dead_letter_topic": DEAD_LETTERS}
-        if self.scenario.filters:
-            options["transforms"] = FILTERS
+        transforms = [*(FILTERS if self.scenario.filters else ()), *([BY_KEY] if self.scenario.by_key else ())]
+        if transforms:
+            options["transforms"] = transforms
+        if self.scenario.by_key:
+            options["partitions"] = PARTITIONS
         # splits are smaller than objects, and must have several batches, too
         batch_length = BATCH - 1 if self.split_size else BATCH
         return Bench(
@@ -162,11 +191,16 @@ class Contents:
         for key, filtered in self.filtered.items():
             if filtered:
                 numbers.setdefault((key, 0), []).extend(filtered)
+        if self.scenario.by_key:  # a record counts in every part
+            together: dict[Split, list[int]] = {}
+            for (key, _), found in numbers.items():
+                together.setdefault((key, 0), []).extend(found)
+            numbers = together
         for (key, number), found in sorted(numbers.items()):
             place = f"{example}: {key!r}, split {number}: numbers of its records and dead letters"
             comparing.same(sorted(found), range(1, len(found) + 1), place)
         ends = {(entry.key, entry.split_number): (entry.records_done, entry.finished) for entry in entries}
-        wanted = {split: (len(numbers.get(split, ())), True) for split in self._positions()}
+        wanted = {split: (len(numbers.get(self._numbered_in(split), ())), True) for split in self._positions()}
         comparing.that(ends == wanted, f"{example}: positions at the end {ends}, must be {wanted}")
 
     def _compare_records(self, comparing: Comparing, bench: Bench, example: str) -> dict[Split, list[int]]:
@@ -184,10 +218,15 @@ class Contents:
             numbers = [number for _, number, _ in messages]
             comparing.same(numbers, sorted(set(numbers)), f"{place}: numbers of its records, in the topic's order")
         for key, records in self.good.items():
-            payloads = [
-                payload for (of, _), messages in sorted(found.items()) if of == key for _, _, payload in messages
-            ]
+            of_key = [messages for (of, _), messages in sorted(found.items()) if of == key]
+            together = list(itertools.chain.from_iterable(of_key))
+            if self.scenario.by_key:
+                together.sort(key=lambda message: message[1])
+            payloads = [payload for _, _, payload in together]
             comparing.same(payloads, records, f"{example}: the topic's records of {key!r}")
+            if self.scenario.by_key:
+                there = [partition for partition, _, _ in together]
+                comparing.same(there, list(map(_partition_of, payloads)), f"{example}: partitions of {key!r}")
         return {split: [number for _, number, _ in messages] for split, messages in found.items()}
 
     def _compare_dead_letters(self, comparing: Comparing, bench: Bench, example: str) -> dict[Split, set[int]]:
@@ -217,7 +256,14 @@ class Contents:
             found[split] = max(found.get(split, 0), parts.record)
         return found
 
+    def _numbered_in(self, split: Split) -> Split:
+        """Return where the records of a position are numbered: those of a part in the object."""
+        return (split[0], 0) if self.scenario.by_key else split
+
     def _positions(self) -> Iterator[Split]:
+        if self.scenario.by_key:
+            yield from itertools.product(self.sizes, range(1, PARTITIONS + 1))
+            return
         for key, size in self.sizes.items():
             splits = -(-size // self.split_size) if self.split_size else 0
             yield from ((key, split) for split in (range(1, splits + 1) if splits > 1 else (0,)))

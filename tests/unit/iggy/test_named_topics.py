@@ -61,7 +61,7 @@ def test_dead_letters_of_another_source_are_recognised(connection):
     box = IggyDeadLetters.of(connection, other)
     dead_letter = DeadLetter(
         native=native,
-        split=None,
+        division=None,
         record_number=1,
         whole_object=False,
         topic_partition=TopicPartition("t", 0),

@@ -134,7 +134,7 @@ def test_a_dead_letter_says_where_what_and_why():
         "events/a",
         entry.version,
     )
-    assert (dead_letter.record, dead_letter.split, dead_letter.topic_partition) == (2, None, entry.topic_partition)
+    assert (dead_letter.record, dead_letter.division, dead_letter.topic_partition) == (2, None, entry.topic_partition)
     assert dead_letter.byte_offset == len(lines("events/a", 1)[0]) + 1
     assert (dead_letter.error, dead_letter.format, dead_letter.payload) == ("RecordError", "jsonl", "whole")
     assert dead_letter.length == len(dead_letter.raw) == len(message.payload)

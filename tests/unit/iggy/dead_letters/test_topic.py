@@ -29,7 +29,7 @@ def server():
         native = NativeObject(scheme="s3", bucket="b", key="k", size=1, version="v")
         dead_letter = DeadLetter(
             native=native,
-            split=None,
+            division=None,
             record_number=7,
             whole_object=False,
             topic_partition=TopicPartition("t", 1),
