@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import Future
 
 import attrs
+import numpy as np
 
 from framework.config import transforms as by_name
 from framework.config.formats import make_transformer
@@ -54,7 +55,7 @@ from framework.testing.options import source_config
 from framework.transform import Transform
 from framework.transformer import ReadStream
 from tests.simulator import runtime
-from tests.simulator.bucket import is_filtered, is_refused, tell
+from tests.simulator.bucket import is_filtered, is_refused, key_hash, tell
 from tests.simulator.iggy import NoConnectionError, RefusedError, Request
 
 SOURCE = "src"
@@ -505,10 +506,23 @@ class RefuseSome(FilterSome):
         return super().apply(batch, context)
 
 
-FILTERING, REFUSING = FilterSome.name, RefuseSome.name
+class ChoosePartition(Transform):
+    """Chooses the partition of each record by its key; a record that tells nothing is bad."""
+
+    name = "simulated_key"
+    chooses_partition = True
+
+    def apply(self, batch, context):
+        hashes = [key_hash(tag, number) for payload in batch.payloads for _, tag, number in tell(payload)]
+        if len(hashes) != len(batch):
+            raise ValueError("no key")
+        return attrs.evolve(batch, key_hashes=np.asarray(hashes, dtype=np.uint32))
+
+
+FILTERING, REFUSING, CHOOSING = FilterSome.name, RefuseSome.name, ChoosePartition.name
 by_name.SHIPPED = {
     **by_name.SHIPPED,
-    **{one.name: f"{one.__module__}:{one.__name__}" for one in (FilterSome, RefuseSome)},
+    **{one.name: f"{one.__module__}:{one.__name__}" for one in (FilterSome, RefuseSome, ChoosePartition)},
 }
 
 
@@ -543,6 +557,8 @@ def make_config(settings):
     }
     if settings.transforms:
         options["transforms"] = [{"type": REFUSING if settings.bad else FILTERING}]
+    if settings.keyed:
+        options["transforms"] = [*options.get("transforms", ()), {"type": CHOOSING}]
     if settings.template is not None:
         options["template"] = settings.template
         options["distribution"] = settings.distribution

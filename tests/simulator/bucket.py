@@ -4,6 +4,7 @@ Payloads say whose they are: a record names key, version and number, so that who
 """
 
 import re
+import zlib
 
 UNIT = re.compile(rb"<([a-z0-9/-]+)\|(\d+)\|(\d+)\.*>")
 
@@ -29,6 +30,11 @@ def is_filtered(key, tag, number):
 def is_refused(key, tag, number):
     """Whether the transform cannot handle a record."""
     return not is_filtered(key, tag, number) and (number + tag) % 3 == 0
+
+
+def key_hash(tag, number):
+    """What the partition of a record follows from, where a transform chooses it: some records have the same key."""
+    return zlib.crc32(b"%d/%d" % (tag % 3, number * number % 7))
 
 
 class Version:

@@ -3,14 +3,15 @@
 A record tells by its payload whose it is (`bucket.tell`). For every content of an object:
 - none of its records comes more often than there was reason for: once for each time that it became the object's content, and once
   more for each reset that took it in;
-- in a partition its records come in their order, one split of it in one partition only;
+- in a partition its records come in their order, one split of it in one partition only; where a transform chooses the
+  partition, each record is in that of its key;
 - what is in the bucket at the end is there whole, since the last time that it had to be sent anew; a bad record has its letter;
 - a record that a transform filters is never there.
 """
 
 from collections import defaultdict
 
-from tests.simulator.bucket import tell
+from tests.simulator.bucket import key_hash, tell
 
 
 class ViolationError(Exception):
@@ -58,6 +59,7 @@ class Facts:
         current: key -> version: what is to be there, of those that are selected.
         resets: (begun, ended or None when it may not have come to its end, takes(key)) in microseconds.
         split_sizes: with which objects may have been split.
+        key_partitions: over how many partitions keys were spread; empty when nothing was.
         width: bytes of a record's line.
         first_listed: key -> when its bucket was listed for the first time; None: never.
         window_us: how much later than its last-modified an object may appear.
@@ -111,7 +113,13 @@ def _check_upper(facts, key, version, became, found):
             raise ViolationError(
                 "REPEATED", f"{key} v{version.tag} record {number}: {count} times, at most {most}: {found}"
             )
-    if most == 1:
+    if facts.key_partitions:
+        complaints = [
+            _out_of_place(version, found, partitions, in_order=most == 1) for partitions in facts.key_partitions
+        ]
+        if all(complaints):
+            raise ViolationError("KEY", f"{key} v{version.tag}: {complaints[-1]}: {found}")
+    elif most == 1:
         complaint = ""
         for size in (None, *facts.split_sizes):
             complaint = _out_of_order(facts, version, found, size)
@@ -132,6 +140,18 @@ def _out_of_order(facts, version, found, split_size):
         numbers = [one.number for one in ones]
         if numbers != sorted(numbers):
             return f"part {split_number} is out of order"
+    return ""
+
+
+def _out_of_place(version, found, partitions, *, in_order):
+    """Why this is not an object whose keys are spread over so many partitions; empty when it is."""
+    last = defaultdict(int)
+    for one in found:
+        if one.partition != key_hash(version.tag, one.number) % partitions:
+            return f"record {one.number} is in another partition than its key's"
+        if in_order and one.number <= last[one.partition]:
+            return f"record {one.number} is out of order"
+        last[one.partition] = one.number
     return ""
 
 

@@ -52,6 +52,7 @@ class Settings:
     letters: bool = False
     bad: bool = False
     transforms: bool = False
+    keyed: bool = False
     min_age: float = 0.0
     engine: str = "local"
     mode: str = "list"
@@ -164,6 +165,7 @@ class World(Scheduler):
         self.lost_hosts = []
         self.formats = {self.settings.format}
         self.splits = set()
+        self.key_partitions = set()
         self.starts_refused_since = None
         self.restart_planned = False
         self.want_running = True
@@ -268,6 +270,8 @@ class World(Scheduler):
         self.formats.add(settings.format)
         if settings.split_size:
             self.splits.add(settings.split_size)
+        if settings.keyed:
+            self.key_partitions.add(settings.partitions)
         if args.get("take_over"):
             self.take_overs.append(self.now)
         self.say("start", process, args, settings if self.verbose else "")
@@ -1114,6 +1118,7 @@ class World(Scheduler):
             },
             resets=self.resets,
             split_sizes=sorted(self.splits),
+            key_partitions=sorted(self.key_partitions),
             width=WIDTH,
             window_us=int(self.settings.window * 1e6),
             now_us=self.now_us(),

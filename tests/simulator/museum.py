@@ -296,3 +296,48 @@ def numbered_anew():
         return np.arange(len(numbers)) + numbers[0] if len(numbers) else numbers
 
     transforming.TransformedRun.number_array = number_array
+
+
+def read_from_the_furthest():
+    """The read of an object divided by key begins at the part that has come furthest."""
+    from framework.pipeline import keyed_reader
+
+    keyed_reader.min = max
+
+
+def dropped_by_the_least():
+    """A part drops what the part that has come least far has, and sends the rest."""
+    from framework.pipeline import keyed_reader
+
+    real = keyed_reader.KeyedRead.__init__
+
+    def init(self, owner, assignments, source):
+        real(self, owner, assignments, source)
+        least = min(entry.records_done for entry in self._parts.values())
+        self._parts = {number: attrs.evolve(entry, records_done=least) for number, entry in self._parts.items()}
+
+    keyed_reader.KeyedRead.__init__ = init
+
+
+def dropped_by_the_first():
+    """Every part drops what part 1 has."""
+    from framework.pipeline import keyed_reader
+
+    real = keyed_reader.KeyedRead._divided
+
+    def divided(self, batch):
+        first = self._parts.get(1)
+        if first is not None:
+            done = min(first.records_done, batch.entry.records_done)
+            for number, entry in self._parts.items():
+                self._parts[number] = attrs.evolve(entry, records_done=max(done, entry.records_done))
+        return real(self, batch)
+
+    keyed_reader.KeyedRead._divided = divided
+
+
+def bad_in_two_parts():
+    """Two parts send the dead letter of a bad record."""
+    from framework.pipeline import keyed_reader
+
+    keyed_reader.KeyedRead._skipped_of = lambda self, number, skipped: skipped if number <= 2 else ()
