@@ -108,6 +108,9 @@ class ObjectFeed(abc.ABC):
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Take back an object that could not be read as listed: a later listing decides, soon unless it is gone."""
 
+    def complete(self, assignment: Assignment) -> None:  # noqa: B027 - most ask the positions
+        """Learn that an object was read to its end, from a leader whose workers read. Default: nothing."""
+
     @property
     @abc.abstractmethod
     def finished(self) -> bool:
@@ -451,6 +454,12 @@ class ListingFeed(ObjectFeed):
             if self._once and self._finished:
                 self._finished = False
                 self._due = self._clock() + self._stale_guard.pause_seconds
+
+    @override
+    def complete(self, assignment: Assignment) -> None:
+        """Let the object go: its position decides from now on, and another version may begin."""
+        with self._lock:
+            self._in_flight.give_back(self._key_of(assignment.native), assignment.entry.split_number, gone=True)
 
     def _say_archived(self, native: NativeObject) -> None:
         """Log each archived object once, up to a maximum."""

@@ -149,7 +149,7 @@ class InFlight:
         held.splits[entry.split_number] = entry
 
     def give_back(self, key: OffsetManagerKey, split_number: int, *, gone: bool) -> None:
-        """Remove a split that the reader released unfinished."""
+        """Remove a split or part that the reader released unfinished, or that a worker has finished."""
         held = self._held.get(key)
         if held is None:
             return

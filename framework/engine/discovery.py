@@ -94,9 +94,16 @@ class Discovery:
             return self._feed is not None and self._feed.finished and not self._out
 
     def complete(self, entry: OffsetManagerEntry) -> Assignment | None:
-        """Remove a finished object; return None when it was not assigned."""
+        """Remove a finished object; return None when it was not assigned.
+
+        The feed learns of it, too: the next opening of its partition may find fewer records than were counted, of an object
+        that ends with records that left no message. Then a later listing assigns it again.
+        """
         with self._changed:
-            return self._out.pop((entry.get_manager_key(), entry.generation), None)
+            assignment = self._out.pop((entry.get_manager_key(), entry.generation), None)
+            if assignment is not None and self._feed is not None:
+                self._feed.complete(assignment)
+            return assignment
 
     def release(self, assignment: Assignment, *, gone: bool) -> None:
         """Give an object back to the feed: a later listing decides about it."""

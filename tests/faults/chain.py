@@ -20,7 +20,7 @@ from pathlib import Path
 import attrs
 
 from tests.faults.checker import COUNTED, check, identity
-from tests.faults.content import CHUNK, FORMS, TRANSFORMS, Ledger
+from tests.faults.content import BY_KEY, CHUNK, FORMS, TRANSFORMS, Ledger
 from tests.faults.reader import Tap
 from tests.integration.program_rig import OwnServer, Program
 from tests.support.gcs import no_outside_google, running_fake_gcs
@@ -180,6 +180,7 @@ class Chain:
         engine: `local`, or `spark` on this machine.
         transforms: whether records are filtered and changed.
         transport: how the source reaches Iggy.
+        by_key: whether a field chooses the partition of each record.
         archive: whether the objects are an archive of a topic, which is restored in the order of the numbers in their keys.
         split: the only form of objects, which are all read in splits; None: by chance, and of any form.
         changes: sections of the configuration.
@@ -202,6 +203,7 @@ class Chain:
         transport="tcp",
         archive=False,
         split=None,
+        by_key=False,
         **changes,
     ):
         self.rig, self.tally, self.row, self.number, self.kind = rig, tally, row, number, kind
@@ -223,15 +225,21 @@ class Chain:
         else:
             self.server = rig.server(kind)
         dice = self.dice
-        chunks = dice.random() < 0.12 and not archive and not split
+        chunks = dice.random() < 0.12 and not archive and not split and not by_key
         self.forms = (split,) if split else ("bin",) if chunks else ("jsonl",) if archive else FORMS
+        if by_key:
+            self.forms = tuple(form for form in FORMS if form != "txt")  # without fields
         self.headers = dice.random() < 0.75
-        split_size = SPLIT if dice.random() < 0.35 and not chunks else None
+        split_size = SPLIT if dice.random() < 0.35 and not chunks and not by_key else None
         split_size = BLOCK_SPLIT if split else split_size
         self.partitions = dice.choice((1, 3, 4, 5) if not tasks else (3, 4, 5))  # a partition belongs to one task
         self.mode = dice.choice(("list", "list", "incremental")) if not archive else "list"
         bad = not chunks and self.headers and dice.random() < 0.3  # without headers the page promises less
-        self.ledger = Ledger(self.bucket, split_size, bad=bad, transforms=transforms, archive=archive)
+        self.by_key = by_key
+        key_partitions = self.partitions if by_key else 0
+        self.ledger = Ledger(
+            self.bucket, split_size, bad=bad, transforms=transforms, archive=archive, key_partitions=key_partitions
+        )
         stream = f"{row}-{number}-{os.getpid()}"
         self.program = Program(
             self.folder,
@@ -247,7 +255,7 @@ class Chain:
             },
         )
         self._stack.callback(self.program.close)
-        self.program.transforms = TRANSFORMS if transforms else ""
+        self.program.transforms = (TRANSFORMS if transforms else "") + (BY_KEY if by_key else "")
         if archive:
             self.program.configure(
                 naming={"template": "in/{{key}}/{{start_offset}}.jsonl"},
@@ -479,7 +487,7 @@ class Chain:
             if (known := identity(one.payload)) is not None:
                 self._seen[known].add(one.id & (1 << 64) - 1)
         named = {"bucket": self.bucket.name, "timed": self.section == "s3"}
-        verdict = check(stored, self.ledger.expected(), headers=self.headers, **named)
+        verdict = check(stored, self.ledger.expected(), headers=self.headers, by_key=self.by_key, **named)
         if self.ledger.bad:
             letters = Tap(self.server.url, self.program.stream, LETTERS)
             first = {one.id: one for one in reversed(letters.everything())}  # at least once, with the same id

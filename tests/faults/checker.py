@@ -8,7 +8,8 @@ What must be there, for each key:
 
 - the last version wholly, unless the object was deleted: then a part from its beginning on;
 - of each version before it a part from its beginning on, and all of that before the next version's first record;
-- each record once, the records of an object (or of a share of it) in one partition and in order.
+- each record once, the records of an object (or of a share of it) in one partition and in order;
+- where keys choose the partition, each record in that of its key, with the partition and 1 as its share.
 
 A topic of dead letters is held to the same, with the bad records in place of the good ones.
 """
@@ -104,7 +105,7 @@ def holds(payload, wanted):
         return False
 
 
-def check(stored, expected, *, bucket, headers=True, timed=True):
+def check(stored, expected, *, bucket, headers=True, timed=True, by_key=False):
     """Compares a topic with what must be in it.
 
     Args:
@@ -112,6 +113,7 @@ def check(stored, expected, *, bucket, headers=True, timed=True):
         expected: key -> its versions, in the order in which they were put.
         bucket: what the header `bucket` must say.
         headers: whether messages have headers.
+        by_key: whether the share of a record says its partition.
         timed: whether the header `version` has the time of the last change behind the version's name, as of S3's etags.
     """
     verdict = Verdict(records=len(stored))
@@ -129,6 +131,8 @@ def check(stored, expected, *, bucket, headers=True, timed=True):
         counts[known][split_number, record] += 1
         places[key, number, split_number].append((message.partition, record, place))
         hashes[known].add(message.id >> 64)
+        if by_key and message.partition != split_number - 1:
+            verdict.note("wrong", 1, f"not in the partition of its key: {place}")
         if counts[known][split_number, record] > 1:
             verdict.note("repeated", 1, place)
         if (split_number, record) not in version.records or not holds(

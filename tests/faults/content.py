@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tests.faults.checker import Version
 from tests.integration.program_rig import encoded
+from tests.support.keys import partition_of_key
 
 FORMS = ("jsonl", "jsonl.gz", "csv", "avro", "parquet", "json", "txt")
 """By the suffix; `bin` is read as chunks and needs a configuration of its own."""
@@ -42,6 +43,13 @@ action = "drop"
 [[transforms]]
 type = "add_fields"
 fields = [{ key = "seen", value = { static = true } }]
+"""
+
+
+BY_KEY = """
+[[transforms]]
+type = "partition_by"
+field = "text"
 """
 
 
@@ -97,10 +105,13 @@ def body(form, rows):
     return encoded(form, rows, SCHEMA)
 
 
-def records_of(form, rows, data, split_size=None):
-    """(share, record number) -> what the message must hold."""
+def records_of(form, rows, data, split_size=None, *, key_partitions=0):
+    """(share, record number) -> what the message must hold. By key the share is the partition and 1; of bad records 1."""
     if form == "csv":
         rows = [{name: str(value) for name, value in row.items()} for row in rows]
+    if key_partitions:
+        shares = [1 if isinstance(row, bytes) else 1 + partition_of_key(row["text"], key_partitions) for row in rows]
+        return {(share, number): row for number, (share, row) in enumerate(zip(shares, rows, strict=True), 1)}
     if split_size is None or form not in BEGINS or len(data) <= split_size:
         return {(0, number): row for number, row in enumerate(rows, 1)}
     found, counts = {}, defaultdict(int)
@@ -157,11 +168,13 @@ class Ledger:
         bad: whether some records are bad, and go to the topic of dead letters.
         transforms: whether `TRANSFORMS` apply.
         archive: whether the objects are an archive of a topic.
+        key_partitions: over how many partitions `BY_KEY` spreads the records; 0: it does not apply.
     """
 
-    def __init__(self, bucket, split_size=None, *, bad=False, transforms=False, archive=False):
+    def __init__(self, bucket, split_size=None, *, bad=False, transforms=False, archive=False, key_partitions=0):
         self.bucket = bucket
         self.archive = archive
+        self.key_partitions = key_partitions
         self.transforms = transforms
         self.split_size = split_size
         self.bad = bad
@@ -172,7 +185,7 @@ class Ledger:
         """Puts the next version of a key."""
         rows = values(form, key, len(self.puts[key]), count, bad=self.bad)
         data = body(form, archived(rows) if self.archive else rows)
-        records = records_of(form, rows, data, self.split_size)
+        records = records_of(form, rows, data, self.split_size, key_partitions=self.key_partitions)
         letters = {place: row for place, row in records.items() if form == "jsonl" and isinstance(row, bytes)}
         good = {place: row for place, row in records.items() if place not in letters}
         if self.transforms:
@@ -218,5 +231,11 @@ class Ledger:
             key: [{"form": one.form, "count": one.count, "version": one.version} for one in puts]
             for key, puts in self.puts.items()
         }
-        how = {"split_size": self.split_size, "bad": self.bad, "transforms": self.transforms, "archive": self.archive}
+        how = {
+            "split_size": self.split_size,
+            "bad": self.bad,
+            "transforms": self.transforms,
+            "archive": self.archive,
+            "key_partitions": self.key_partitions,
+        }
         return json.dumps({"puts": told, "deleted": sorted(self.gone), **how}, indent=1)

@@ -21,6 +21,7 @@ SHORT = {
     "both": 2,
     "transforms": 2,
     "restore": 2,
+    "keyed": 2,
     "gcs-store-proxy": 7,
     "gcs-both": 2,
 }

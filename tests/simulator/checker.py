@@ -114,11 +114,12 @@ def _check_upper(facts, key, version, became, found):
                 "REPEATED", f"{key} v{version.tag} record {number}: {count} times, at most {most}: {found}"
             )
     if facts.key_partitions:
-        complaints = [
-            _out_of_place(version, found, partitions, in_order=most == 1) for partitions in facts.key_partitions
-        ]
-        if all(complaints):
-            raise ViolationError("KEY", f"{key} v{version.tag}: {complaints[-1]}: {found}")
+        counts = facts.key_partitions
+        for one in found:
+            if all(one.partition != key_hash(version.tag, one.number) % partitions for partitions in counts):
+                raise ViolationError("KEY", f"{key} v{version.tag}: {one} is in another partition than its key's")
+        if most == 1 and all(_out_of_place(version, found, partitions) for partitions in counts):
+            raise ViolationError("ORDER", f"{key} v{version.tag}: {_out_of_place(version, found, counts[-1])}: {found}")
     elif most == 1:
         complaint = ""
         for size in (None, *facts.split_sizes):
@@ -143,13 +144,13 @@ def _out_of_order(facts, version, found, split_size):
     return ""
 
 
-def _out_of_place(version, found, partitions, *, in_order):
+def _out_of_place(version, found, partitions):
     """Why this is not an object whose keys are spread over so many partitions; empty when it is."""
     last = defaultdict(int)
     for one in found:
         if one.partition != key_hash(version.tag, one.number) % partitions:
             return f"record {one.number} is in another partition than its key's"
-        if in_order and one.number <= last[one.partition]:
+        if one.number <= last[one.partition]:
             return f"record {one.number} is out of order"
         last[one.partition] = one.number
     return ""

@@ -8,6 +8,7 @@ import pytest
 from framework.engine.discovery import Discovery
 from framework.errors import AccessDeniedError
 from framework.iterator.object_store import StoreRecordIterator
+from framework.model.objects import ObjectState
 from tests.support.core import iterator_over, store_of
 
 
@@ -32,6 +33,7 @@ class Leader:
 
     def complete(self, *assignments):
         for one in assignments:
+            self.iterator.offsets.add_entry(one.entry.advanced(1, state=ObjectState.DONE))
             assert self.discovery.complete(one.entry) is one
 
     def close(self):
@@ -98,6 +100,44 @@ def test_what_is_gone_is_not_waited_for(lead):
     [one] = leader.take(1)
     leader.discovery.release(one, gone=True)
     assert leader.wait(lambda: leader.discovery.finished)
+
+
+def test_a_finished_object_whose_position_falls_back_is_assigned_again_and_lets_the_next_version_begin(lead):
+    """Its last records left no message, and the next opening of the partition finds fewer than were counted."""
+    store = store_of(a=1)
+    leader = lead(store, once=False, poll_interval=0.01)
+    [one] = leader.take(1)
+    leader.complete(one)
+    leader.iterator.offsets.add_entry(one.entry)
+    [again] = leader.take(1)
+    assert again.entry == one.entry
+    leader.complete(again)
+    leader.iterator.offsets.add_entry(one.entry)
+    store.put("a", b"other\n")
+    while (found := leader.take(1)[0]).native.version == one.native.version:
+        leader.complete(found)
+    assert found.entry.generation == 2
+
+
+def keyed_parts(parts):
+    """What a leader has taken at each moment, of objects divided by key; and which object each is of."""
+    return [(one.native.key, one.entry.split_number) for one in parts]
+
+
+def test_the_parts_of_an_object_are_taken_together(lead):
+    leader = lead(
+        store_of(a=1, b=1, c=1), transforms=[{"type": "partition_by", "field": "n"}], partitions=5, format="jsonl"
+    )
+    taken = []
+    for _ in range(1000):
+        some = leader.discovery.take()
+        counts = {key: sum(one.native.key == key for one in some) for key in {one.native.key for one in some}}
+        assert set(counts.values()) <= {5}
+        taken += keyed_parts(some)
+        if len(taken) == 15:
+            break
+        threading.Event().wait(0.01)
+    assert taken == [(key, number) for key in "abc" for number in range(1, 6)]
 
 
 def test_why_the_listing_ended_is_raised_where_objects_are_taken_after_what_came_before(lead):
