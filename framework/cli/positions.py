@@ -130,7 +130,7 @@ def _count(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int]:
     objects = records = 0
     for entry in entries:
         objects += entry.split_number <= 1
-        records += entry.records_done if entry.counts_records else 0
+        records += entry.records_done if entry.counts_object else 0
     return objects, records
 
 
@@ -152,7 +152,7 @@ def summary(found: Inspection) -> dict[str, Any]:
         states[entry.state.value] += 1
         topic_partition[entry.state.value] += 1
         topic_partition["records"] += entry.records_done
-        records += entry.records_done if entry.counts_records else 0
+        records += entry.records_done if entry.counts_object else 0
     return {
         "source": found.source,
         "offsets_topic": found.topic,

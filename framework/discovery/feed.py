@@ -77,7 +77,7 @@ class FeedCounts:
     Attributes:
         listings: complete listings so far.
         listed: objects that the listing showed.
-        chosen: new or unfinished objects of this listing; each split counts.
+        chosen: new or unfinished objects of this listing; each split counts, and an object with parts once.
         total_chosen: the same, over all listings.
         total_chosen_bytes: their total size.
         waiting: whether no listing is in progress.
@@ -232,8 +232,9 @@ class ListingFeed(ObjectFeed):
         while not self._stopped:
             assignment = next(self._decided, None)
             if assignment is not None:
-                self.counts.chosen += 1
-                self.counts.total_chosen += 1
+                counts = assignment.entry.counts_object
+                self.counts.chosen += counts
+                self.counts.total_chosen += counts
                 self.counts.total_chosen_bytes += assignment.size_bytes
                 return assignment
             began = self._clock()

@@ -165,8 +165,8 @@ class OffsetManagerEntry:
         return not self.split_size
 
     @property
-    def counts_records(self) -> bool:
-        """Whether `records_done` adds to the records of its source. All parts of an object count the same records."""
+    def counts_object(self) -> bool:
+        """Whether its object, and `records_done`, count for it: of the parts of an object for the first alone."""
         return self.split_size >= 0 or self.split_number == 1
 
     def bytes_of(self, native: NativeObject) -> int:
@@ -199,8 +199,10 @@ class OffsetManagerEntry:
             "total": self.total,
             "failed": self.failed or None,
             "skipped": self.skipped or None,
-            "share": self.split_number if self.split_size else None,
-            "split_size": self.split_size or None,
+            "share": self.split_number if self.split is not None else None,
+            "split_size": self.split.split_size if self.split is not None else None,
+            "part": self.part.number if self.part is not None else None,
+            "parts": self.part.parts if self.part is not None else None,
             "mark": [self.mark.record, self.mark.byte] if self.mark is not None else None,
             "depends_on": self.numbering_options or None,
             "first_ids": self.first_ids or None,
@@ -227,8 +229,8 @@ class OffsetManagerEntry:
             version=str(properties["version"]),
             generation=int(properties["generation"]),
             modified_ms=int(properties["modified"]),
-            split_number=int(properties.get("share", 0)),
-            split_size=int(properties.get("split_size", 0)),
+            split_number=int(properties.get("part", properties.get("share", 0))),
+            split_size=-int(properties["parts"]) if "parts" in properties else int(properties.get("split_size", 0)),
             records_done=int(properties["records"]),
             records_saved=int(properties["saved"]),
             total=int(total) if total is not None else None,

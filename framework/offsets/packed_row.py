@@ -271,7 +271,7 @@ class RowCodec:
         at = _HEAD.size + _HEAD.unpack_from(row)[1]
         if row[at] & _PICKLED:
             entry = self.entry_of(row)
-            return entry.records_done if entry.counts_records else 0
+            return entry.records_done if entry.counts_object else 0
         _, template, _, records_done = _BODY.unpack_from(row, at)
         return int(records_done) if self._counts[template] else 0
 

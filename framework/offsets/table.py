@@ -188,7 +188,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
 
 def _records_of(entries: Iterable[OffsetManagerEntry]) -> int:
-    return sum(entry.records_done for entry in entries if entry.counts_records)
+    return sum(entry.records_done for entry in entries if entry.counts_object)
 
 
 def _count(objects: dict[str, int], watermark: Watermark, key: str) -> None:

@@ -51,7 +51,7 @@ class KeyedRead(ObjectRead):
         self._assignments = assignments
         self._parts = {assignment.entry.split_number: assignment.entry for assignment in assignments}
         self._part_count = -least.entry.split_size
-        self._positions = len(assignments)
+        self._counted = int(BAD_RECORDS_PART in self._parts)
         self._size_bytes = sum(assignment.size_bytes for assignment in assignments)
         first = self._parts.get(BAD_RECORDS_PART)
         self._bad = first.skipped if first is not None else 0

@@ -120,7 +120,7 @@ class ObjectRead:
         self._native = assignment.native
         self._entry = assignment.entry
         self._source = source
-        self._positions, self._size_bytes = 1, assignment.size_bytes
+        self._counted, self._size_bytes = 1, assignment.size_bytes
         self._skipped: list[SkippedRecord] = []
         self._bad = self._entry.skipped
         self._transforms = owner.transforms
@@ -283,7 +283,7 @@ class ObjectRead:
         if isinstance(error, AccessDeniedError) and self._tolerance != "none":
             error = self._denied(error)
         if isinstance(error, ObjectNotFoundError):
-            statistics.vanished += self._positions
+            statistics.vanished += self._counted
             statistics.bytes_vanished += self._size_bytes
             log.warning("left out an object that is gone: %s", error)
             self._give_back(self._assignment, gone=True)
@@ -294,7 +294,7 @@ class ObjectRead:
             )
             self._give_back(self._assignment)
         elif isinstance(error, ObjectArchivedError) and self._owner.config.discovery.archived == "wait":
-            statistics.archived += self._positions
+            statistics.archived += self._counted
             statistics.bytes_archived += self._size_bytes
             self._give_back(attrs.evolve(self._assignment, archived=True), gone=True)
         elif not isinstance(error, SkippableError) or (

@@ -97,7 +97,7 @@ class ObjectLines:
             "seconds": round(seconds, 3),
         }
         if entry.split_size:
-            fields["split"] = entry.split_number
+            fields["part" if entry.part is not None else "split"] = entry.split_number
         if batch.failure:
             fields["error"] = type(batch.failure.error).__name__
         objects_log.info("object done", extra=fields)
@@ -302,7 +302,7 @@ class Sender:
         statistics = self.statistics
         for batch in acknowledgement.batches:
             if batch.entry.finished:
-                statistics.objects += 1
+                statistics.objects += batch.entry.counts_object
                 statistics.object_bytes += batch.entry.bytes_of(batch.native)
             if self._object_lines is not None:
                 self._object_lines.confirmed(batch)

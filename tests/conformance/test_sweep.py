@@ -9,7 +9,16 @@ from framework.testing.kit import crash as crash_bench
 from framework.testing.kit.crash import CrashPoint
 from framework.testing.kit.law import Comparing, LawBrokenError
 from framework.testing.kit.laws_crash import run_lives
-from framework.testing.kit.scenario import BAD_RECORDS, SPLITS, TASKS, TOGETHER, TRANSFORM_TASKS, TRANSFORMS
+from framework.testing.kit.scenario import (
+    BAD_RECORDS,
+    KEYED,
+    KEYED_TASKS,
+    SPLITS,
+    TASKS,
+    TOGETHER,
+    TRANSFORM_TASKS,
+    TRANSFORMS,
+)
 from framework.testing.rig import Capability
 from framework.testing.sweep import main, sweep
 from tests.conformance.broken import crashes
@@ -44,6 +53,8 @@ def test_every_single_crash_and_pairs_of_them_lose_and_repeat_nothing(record_pro
         (TOGETHER, 2, 100),
         (TRANSFORMS, 3, 40),
         (TRANSFORM_TASKS, 2, 80),
+        (KEYED, 2, 40),
+        (KEYED_TASKS, 2, 80),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -98,6 +109,10 @@ MISTAKES = [
     (BAD_RECORDS, crashes.letters_under_new_ids, "ids of dead letters"),
     (TRANSFORMS, crashes.numbers_anew, "numbers of its records"),
     (TRANSFORMS, crashes.forgets_what_it_filtered, "positions at the end"),
+    (KEYED, crashes.parts_drop_what_the_first_has, "the topic's records of"),
+    (KEYED, crashes.reads_from_the_furthest_part, "the topic's records of"),
+    (KEYED, crashes.bad_records_of_two_parts, "ids of dead letters"),
+    (KEYED, crashes.keys_of_another_partition, "partitions of"),
     (TOGETHER, crashes.letters_without_splits, "dead letters"),
     (TOGETHER, crashes.hands_out_before_it_begins, "numbers of its records, in the topic's order"),
 ]

@@ -280,7 +280,7 @@ class SparkGroup:
                     running.records += more
             completed = discovery.complete(entry) if entry.finished else None
             if completed is not None:
-                self._live.objects += 1
+                self._live.objects += completed.entry.counts_object
                 self._live.object_bytes += completed.size_bytes
 
 

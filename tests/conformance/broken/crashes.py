@@ -14,7 +14,7 @@ from framework.iggy.dead_letters.topic import IggyDeadLetters
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.objects import TopicPartition
-from framework.pipeline import object_reader, transforming
+from framework.pipeline import keyed_reader, object_reader, transforming
 from framework.pipeline.sender import Sender
 from framework.testing.kit import crash
 from tests.conformance.broken.rigs import WithTransformer, Wrapping
@@ -151,3 +151,43 @@ def forgets_what_it_filtered(monkeypatch):
         )
 
     monkeypatch.setattr(object_reader.ObjectRead, "_transformed_batch", transformed_batch)
+
+
+def parts_drop_what_the_first_has(monkeypatch):
+    """Of an object divided by key every part drops what part 1 has."""
+    real = keyed_reader.KeyedRead.__init__
+
+    def init(self, owner, assignments, source):
+        real(self, owner, assignments, source)
+        done = self._parts[1].records_done if 1 in self._parts else 0
+        self._parts = {
+            number: attrs.evolve(entry, records_done=max(done, entry.records_done))
+            for number, entry in self._parts.items()
+        }
+
+    monkeypatch.setattr(keyed_reader.KeyedRead, "__init__", init)
+
+
+def reads_from_the_furthest_part(monkeypatch):
+    """The read begins at the part that has come furthest."""
+    monkeypatch.setattr(keyed_reader, "min", max, raising=False)
+
+
+def bad_records_of_two_parts(monkeypatch):
+    """Two parts send the dead letter of a bad record."""
+    monkeypatch.setattr(
+        keyed_reader.KeyedRead, "_skipped_of", lambda self, number, skipped: skipped if number <= 2 else ()
+    )
+
+
+def keys_of_another_partition(monkeypatch):
+    """The partition follows from the number of the record."""
+    real = keyed_reader.KeyedRead._batch
+
+    def batch(self, run, state, failure=None):
+        made = real(self, run, state, failure)
+        if self._key_hashes is not None:
+            self._key_hashes = np.asarray(made.record_numbers, dtype=np.uint32)
+        return made
+
+    monkeypatch.setattr(keyed_reader.KeyedRead, "_batch", batch)

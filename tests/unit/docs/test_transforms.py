@@ -35,7 +35,7 @@ def examples():
     for block in blocks(PAGE):
         if block.info == "toml":
             found.append((block.line, tomllib.loads(block.text).get("transforms"), {}))
-        elif block.info.partition(" ")[2] in {"before", "after", "headers", "times"}:
+        elif block.info.partition(" ")[2] in {"before", "after", "headers", "times", "partitions of 4"}:
             found[-1][2][block.info] = block.text.splitlines()
     return [example for example in found if example[1] is not None]
 
@@ -76,6 +76,9 @@ def test_an_example_gives_what_the_page_says(line, transforms, parts, tmp_path, 
         compared += 1
     if "text times" in parts:
         assert run.batch.timestamps_us.tolist() == [int(text) for text in parts["text times"]]
+        compared += 1
+    if "text partitions of 4" in parts:
+        assert (run.batch.key_hashes % 4).tolist() == [int(text) for text in parts["text partitions of 4"]]
         compared += 1
     assert compared, line
 
