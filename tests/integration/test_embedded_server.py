@@ -31,6 +31,7 @@ from tests.integration.iggy_rig import (
     send_body,
 )
 from tests.support.iggy_batches import encode_batch
+from tests.support.keys import partition_of_key
 
 pytestmark = pytest.mark.real_iggy
 
@@ -238,6 +239,17 @@ def test_balanced_and_keyed_batches_each_go_to_one_partition(iggy_url, stream_na
         ]
         assert set(used[:3]) == {0, 1, 2}
         assert len(set(used[3:])) == 1
+
+    run(work())
+
+
+def test_a_message_with_a_key_goes_where_partition_by_sends_a_record_of_that_key(iggy_url, stream_name):
+    async def work():
+        client = await connect_with_topic(iggy_url, stream_name, 7)
+        for key in ("a", "ann", "17", "true", "\u00e9", "long " * 20):
+            partitioning = Partitioning.messages_key(key.encode())
+            stored = (await client.send_messages(stream_name, "t", partitioning, [SendMessage("m")])).confirmations[0]
+            assert stored.partition_id == partition_of_key(key, 7), key
 
     run(work())
 

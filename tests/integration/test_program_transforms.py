@@ -8,6 +8,7 @@ from framework.config.iggy_address import IggyAddress
 from framework.iggy.client import IggyConnection
 from framework.iggy.reader import read_partition
 from tests.integration.program_rig import Program, jsonl
+from tests.support.keys import partition_of_key
 
 TRANSFORMS = """
 [[transforms]]
@@ -86,3 +87,81 @@ def test_a_mistake_names_its_place(program):
     ended = program.configure().run("--once")
     assert ended.code == 2
     assert "transforms[0].value_patern: unknown option; did you mean value_pattern?" in ended.err
+
+
+BY_KEY = """
+[[transforms]]
+type = "partition_by"
+field = "who"
+"""
+PARTITIONS = 3
+
+
+def put_people(bucket, key):
+    lines = [b'{"n":%d,"who":"%d"}' % (n, n * n % 7) if n % 50 else b'{"n":%d}' % n for n in range(1, 101)]
+    bucket.put(key, jsonl(lines))
+
+
+def check_people(messages, copies=1):
+    """Each record with a key is there, in the partition of its key, and those of a key in order."""
+    numbers = {}
+    for message in messages:
+        value = json.loads(message.payload)
+        assert message.partition == partition_of_key(value["who"], PARTITIONS)
+        assert message.record == value["n"]
+        assert "share" not in message.headers
+        numbers.setdefault((message.headers["key"], value["who"]), []).append(value["n"])
+    for (_, who), found in numbers.items():
+        once = [n for n in range(1, 101) if n % 50 and n * n % 7 == int(who)]
+        assert found in (once, once * copies)
+    assert {key for key, _ in numbers} == set(KEYS)
+
+
+def test_records_go_to_the_partitions_of_their_keys(program, moto_bucket):
+    program.transforms = BY_KEY
+    program.configure(iggy={"partitions": PARTITIONS}, errors={"tolerance": "skip_record", "dead_letter_topic": "dead"})
+    for key in KEYS:
+        put_people(moto_bucket, key)
+    said = program.once().err
+    assert "sent 294 records of 3 objects" in said
+    assert "bad_records=6" in said
+    assert program.count() == 294
+    check_people(program.messages())
+    letters = program.messages("dead")
+    assert sorted((one.headers["key"], one.headers["record"]) for one in letters) == [
+        (key, number) for key in KEYS for number in ("100", "50")
+    ]
+    assert {one.headers["part"] for one in letters} == {f"1/{PARTITIONS}"}
+    program.once()
+    assert (program.count(), program.count("dead")) == (294, 6)
+
+    shown = program.run("offsets", "show", "--key", "b.jsonl").out
+    for number in range(1, PARTITIONS + 1):
+        assert f"b.jsonl  part {number} of {PARTITIONS} by key" in shown
+    assert json.loads(program.run("offsets", "show", "--json").out)["records"] == 300
+    exported = [json.loads(line) for line in program.run("offsets", "export").out.splitlines()]
+    assert {(one["part"], one["parts"], one["partition"]) for one in exported} == {
+        (number, PARTITIONS, number - 1) for number in range(1, PARTITIONS + 1)
+    }
+
+    said = program.run("offsets", "reset", "--key", "b.jsonl", "--yes")
+    assert "1 object, 100 records" in said.out
+    program.once()
+    assert program.count() == 294 + 98
+    check_people(program.messages(), copies=2)
+
+
+def test_a_replayed_record_goes_to_the_partition_of_its_key(program, moto_bucket):
+    program.transforms = BY_KEY
+    program.configure(iggy={"partitions": PARTITIONS}, errors={"tolerance": "skip_record", "dead_letter_topic": "dead"})
+    put_people(moto_bucket, "a.jsonl")
+    program.once()
+    program.transforms = BY_KEY.replace("who", "n")
+    program.configure()
+    ended = program.run("dead-letter", "replay")
+    assert ended.code == 0, ended.err
+    found = [one for one in program.messages() if "replay" in one.headers]
+    assert sorted(json.loads(one.payload)["n"] for one in found) == [50, 100]
+    assert all(one.partition == partition_of_key(str(one.record), PARTITIONS) for one in found)
+    program.run("dead-letter", "replay")
+    assert program.count() == 98 + 2
