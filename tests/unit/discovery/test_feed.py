@@ -562,6 +562,55 @@ def test_a_later_listing_hands_out_the_splits_that_are_neither_finished_nor_in_h
     assert rig.next_pass() == []
 
 
+KEYED = canonical_options({"format": "jsonl", "partition_by": "customer", "partition_rule": "1"})
+
+
+def by_key(partitions=3):
+    return {"split_policy": SplitPolicy(partitions=partitions, by_key=True), "numbering_options": KEYED}
+
+
+def test_an_object_that_is_divided_by_key_has_a_part_in_every_partition():
+    rig = Rig(native("a", size=10), native("b", size=0), **by_key())
+    taken = rig.take_all()
+    assert splits_of(taken) == [
+        (key, number, -3, TopicPartition("t", number - 1)) for key in "ab" for number in (1, 2, 3)
+    ]
+    counts = rig.feed.counts
+    assert (counts.listed, counts.chosen, counts.total_chosen, counts.total_chosen_bytes) == (2, 2, 2, 10)
+    finish(rig, taken[1])
+    rig.feed.release(taken[2])
+    assert rig.next_pass() == ["a"]
+    more = Rig(native("a", size=10), native("c", size=4), offsets=rig.offsets, **by_key(5)).take_all()
+    assert splits_of(more) == [("a", number, -3, TopicPartition("t", number - 1)) for number in (1, 3)] + [
+        ("c", number, -5, TopicPartition("t", number - 1)) for number in range(1, 6)
+    ]
+
+
+@pytest.mark.parametrize("before", ["", canonical_options({"format": "jsonl"})], ids=["0.1", "whole"])
+@pytest.mark.parametrize("records", [0, 3])
+def test_an_object_begun_whole_is_not_divided_while_it_is_half_read(before, records):
+    """One that version 0.1 began names no options at all."""
+    offsets = OffsetManager()
+    entry = offsets.add_entry(OffsetManagerEntry.start(native("a"), PARTITION, before))
+    if records:
+        send(offsets, entry.advanced(records))
+    rig = Rig(native("a"), offsets=offsets, **by_key())
+    if not records:
+        assert splits_of(rig.take_all()) == [("a", number, -3, TopicPartition("t", number - 1)) for number in (1, 2, 3)]
+        return
+    with pytest.raises(PositionMismatchError, match="divides records in another way"):
+        rig.feed.take()
+
+
+def test_an_object_that_is_half_read_is_not_read_without_its_keys():
+    offsets = OffsetManager()
+    parts = Rig(native("a"), offsets=offsets, **by_key()).take_all()
+    send(offsets, parts[1].entry.advanced(2))
+    with pytest.raises(PositionMismatchError, match="2 records were read") as refused:
+        Rig(native("a"), offsets=offsets, numbering_options=canonical_options({"format": "jsonl"})).feed.take()
+    assert "Set [input] and [[transforms]] back" in str(refused.value)
+
+
 @pytest.mark.parametrize("size", [None, 7, 1000])
 def test_an_object_begun_in_splits_keeps_its_cut(size):
     offsets = OffsetManager()

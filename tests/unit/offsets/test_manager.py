@@ -83,7 +83,7 @@ def any_entry(draw):
         failed=total is not None and draw(st.booleans()),
         skipped=draw(st.integers(0, records)),
         split_number=split_number,
-        split_size=8 if split_number else 0,
+        split_size=draw(st.sampled_from([8, -4])) if split_number else 0,
         mark=mark,
         numbering_options=draw(st.sampled_from(["", canonical_options({"format": "jsonl"})])),
         first_ids=draw(st.booleans()),
