@@ -76,6 +76,7 @@ SCHEMA = json.dumps(
     }
 )
 ROWS = {
+    "partition_by": [{"type": "partition_by", "field": "user"}],
     "add_fields": [ADD],
     "add_fields, uuid_v4": [{"type": "add_fields", "fields": [{"key": "uuid", "value": {"computed": "uuid_v4"}}]}],
     "add_fields + delete_fields": [ADD, DELETE],
