@@ -11,11 +11,11 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import attrs
-import orjson
 import xxhash
 
 from framework.errors import ConfigError
@@ -114,7 +114,7 @@ def partition_options(configs: Sequence[TransformConfig], *before: object) -> Ma
     rule = [PARTITION_RULE, parts, chooser.type, _given(chooser.options)]
     return {
         PARTITION_BY: str(getattr(chooser.options, "field", chooser.type)),
-        "partition_rule": xxhash.xxh3_64_hexdigest(orjson.dumps(rule, option=orjson.OPT_SORT_KEYS)),
+        "partition_rule": xxhash.xxh3_64_hexdigest(json.dumps(rule, sort_keys=True, separators=(",", ":")).encode()),
     }
 
 
