@@ -196,6 +196,7 @@ class OffsetPartition(BaseModel):
     key: str | None = None
     prefix: str | None = None
     share: int | None = Field(None, description="Accepted as the answers name it; an object is reset with all splits.")
+    part: int | None = Field(None, description="Accepted as the answers name it; an object is reset with all parts.")
 
 
 class OffsetChange(BaseModel):

@@ -329,7 +329,7 @@ def _json_value(value: Any) -> Any:
 
 
 def _offset(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("bucket", "key", "share")
+    names = ("bucket", "key", "share", "part")
     return {
         "partition": {name: row[name] for name in names if name in row},
         "offset": {name: value for name, value in row.items() if name not in names},

@@ -6,13 +6,17 @@ import random
 
 import pytest
 
-from framework.errors import PositionMismatchError, ReaderFailedError
+from framework.engine.session import Session
+from framework.errors import PositionMismatchError, ReaderFailedError, RecordTransformError
 from framework.iggy.dead_letters.topic import LETTER
 from framework.iggy.headers import join_provenance
 from framework.model.message_ids import parse_message_id
+from framework.pipeline import keyed_reader
 from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.kit.crash import Bench, CrashPoint
 from tests.conformance.rigs import MemoryRig
+from tests.support.core import drain, iterator_over
 from tests.support.keys import partition_of_key
 
 BY_KEY = {"type": "partition_by", "field": "key"}
@@ -60,8 +64,10 @@ class Source:
         given = {name: value for name, value in {**self.options, **options}.items() if value is not None}
         bench = Bench(self.rig, server=self.server, **given)
         self.bench, self.server = bench, bench.server
-        self.entries = {(entry.key, entry.split_number): entry for entry in bench.live(crash)}
-        self.config = bench.config
+        try:
+            self.entries = {(entry.key, entry.split_number): entry for entry in bench.live(crash)}
+        finally:
+            self.config = bench.config
         return crash
 
     def messages(self, partitions=None):
@@ -239,3 +245,63 @@ def test_a_new_version_is_divided_anew():
         rows = [json.loads(message.payload) for _, message in source.messages()]
         assert sorted(row["n"] for row in rows if row["version"] == 2) == list(range(1, 12))
         assert all(row in before for row in rows if row["version"] == 1)
+
+
+def test_a_part_without_records_goes_on_with_the_others(monkeypatch):
+    """A restart reads from the lowest of them."""
+    monkeypatch.setattr(keyed_reader, "MAX_BEHIND", 10)
+    store = MemoryStore()
+    store.put("a.jsonl", b'{"key":"same"}\n' * 61)
+    iterator = iterator_over(store, once=True, format="jsonl", transforms=[BY_KEY], partitions=3, batch_length=4)
+    counts = dict.fromkeys((1, 2, 3), 0)
+    batches = drain(iterator)
+    for batch in batches:
+        assert batch.records_before == counts[batch.entry.split_number]
+        counts[batch.entry.split_number] = batch.entry.records_done
+        assert max(counts.values()) - min(counts.values()) < 10 + 2 * 4
+    assert counts == dict.fromkeys((1, 2, 3), 61)
+    assert len(batches) < 16 + 2 * 8, "not after each batch"
+    iterator.close()
+
+
+@pytest.mark.parametrize("tolerance", ["none", "skip_object"])
+def test_a_bad_record_ends_the_object_for_all_parts(tolerance):
+    def made(**options):
+        source = Source({"b": 3}, tolerance=tolerance, **options)
+        source.put("a", 23, bad={12})
+        source.bad["a"], source.expected["a"] = [12], source.expected["a"]
+        return source
+
+    source = made()
+    if tolerance == "none":
+        with pytest.raises(ReaderFailedError) as failed:
+            source.live()
+        assert isinstance(failed.value.__cause__, RecordTransformError)
+        assert failed.value.__cause__.record_number == 12
+    else:
+        source.live()
+        assert {(entry.failed, entry.total) for (key, _), entry in source.entries.items() if key == "a"} == {(True, 11)}
+    sent = [json.loads(message.payload) for _, message in source.messages()]
+    assert sorted(row["n"] for row in sent if row["object"] == "a") == list(range(1, 12))
+    if tolerance == "none":
+        source.live(tolerance="skip_record")
+        source.check()
+
+
+def test_the_failed_rest_of_an_object_is_a_failure_of_each_part_and_counts_once():
+    """A replay reopens each of them."""
+
+    def made():
+        source = Source({"b": 3}, tolerance="skip_object", dead_letter_topic="dead")
+        source.put("a", 23, bad={12})
+        return source
+
+    source = made()
+    source.live()
+    letters = [join_provenance(letter.headers) for letter in source.server.messages("kit", "dead", 0)]
+    assert [(one[LETTER], one["part"], one["record"]) for one in letters] == [
+        ("object", f"{number}/{PARTITIONS}", "12") for number in range(1, PARTITIONS + 1)
+    ]
+    session = Session.begin(source.server.connect(), source.config)
+    assert sum(skips.count for skips in session.skipped_lately()) == 1
+    session.close()
