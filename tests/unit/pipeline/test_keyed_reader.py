@@ -123,6 +123,13 @@ def test_one_read_serves_all_parts():
     assert source.rig.store.count("open") == 0, "finished objects are not opened again"
 
 
+def test_each_of_several_tasks_reads_an_object_once():
+    source = Source({f"o{number}": 30 for number in range(8)}, tasks_max=2, partitions=7)
+    source.live()
+    source.check(partitions=7)
+    assert source.rig.store.count("open") == 2 * 8
+
+
 @pytest.mark.parametrize("headers", ["provenance", "none"])
 def test_a_crash_at_any_event_leaves_every_record_once(headers):
     for at in range(1, events_of(headers=headers) + 1):
