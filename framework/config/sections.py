@@ -328,13 +328,11 @@ class InputSection:
 
     def shaping_options(self) -> Mapping[str, object]:
         """Return the options that shape good records, without those that have their default values."""
-        options = self.options()
+        given, defaults = attrs.asdict(self.options()), attrs.asdict(InputOptions())
         return {
-            field.name: getattr(options, field.name)
-            for field in attrs.fields(InputOptions)
-            if getattr(options, field.name) != field.default
-            and field.name != "validate"
-            and not field.name.startswith("max_")
+            name: value
+            for name, value in given.items()
+            if value != defaults[name] and name != "validate" and not name.startswith("max_")
         }
 
     def validate_options(self) -> Iterator[str]:
