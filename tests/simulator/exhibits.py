@@ -31,9 +31,9 @@ EXHIBITS = {
     "leader_by_stale_counts": ("forgetting_tasks", 300),
     "leader_by_unread_partitions": ("renumbered_tasks", 200),
     "numbered_anew": ("transforms", 100),
-    "read_from_the_furthest": ("keyed", 100),
+    "read_from_the_furthest": ("keyed", 300),
     "dropped_by_the_least": ("keyed", 100),
     "dropped_by_the_first": ("keyed", 300),
-    "bad_in_two_parts": ("keyed", 100),
+    "bad_in_two_parts": ("keyed", 300),
 }
 """Name -> theme, histories."""
