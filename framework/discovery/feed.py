@@ -446,7 +446,7 @@ class ListingFeed(ObjectFeed):
             self._say_archived(assignment.native)
             gone = True  # no listing is made for it alone
         with self._lock:
-            self._in_flight.give_back(self._key_of(assignment.native), assignment.entry.split_number, gone=gone)
+            self._in_flight.give_back(self._key_of(assignment.native), assignment.entry, gone=gone)
             if gone:
                 return
             self._released = True
@@ -460,7 +460,7 @@ class ListingFeed(ObjectFeed):
     def complete(self, assignment: Assignment) -> None:
         """Let the object go: its position decides from now on, and another version may begin."""
         with self._lock:
-            self._in_flight.give_back(self._key_of(assignment.native), assignment.entry.split_number, gone=True)
+            self._in_flight.give_back(self._key_of(assignment.native), assignment.entry, gone=True)
 
     def _say_archived(self, native: NativeObject) -> None:
         """Log each archived object once, up to a maximum."""

@@ -148,12 +148,13 @@ class InFlight:
             held = self._held[key] = _Held(native, {})
         held.splits[entry.split_number] = entry
 
-    def give_back(self, key: OffsetManagerKey, split_number: int, *, gone: bool) -> None:
-        """Remove a split or part that the reader released unfinished, or that a worker has finished."""
+    def give_back(self, key: OffsetManagerKey, entry: OffsetManagerEntry, *, gone: bool) -> None:
+        """Remove what the reader released unfinished, or a worker has finished; no effect on another generation."""
         held = self._held.get(key)
-        if held is None:
+        known = held.splits.get(entry.split_number) if held is not None else None
+        if held is None or known is None or not known.is_of(entry):
             return
-        held.splits.pop(split_number, None)
+        del held.splits[entry.split_number]
         held.released_early |= not gone
         if not held.splits:
             del self._held[key]

@@ -119,6 +119,21 @@ def test_a_finished_object_whose_position_falls_back_is_assigned_again_and_lets_
     assert found.entry.generation == 2
 
 
+def test_the_end_of_a_version_that_is_told_late_leaves_the_next_version_in_hand(lead):
+    """Its position is finished, and the leader has not yet come to say so."""
+    store = store_of(a=1)
+    leader = lead(store, once=False, poll_interval=0.01)
+    [one] = leader.take(1)
+    leader.iterator.offsets.add_entry(one.entry.advanced(1, state=ObjectState.DONE))
+    store.put("a", b"other\n")
+    [two] = leader.take(1)
+    assert two.entry.generation == 2
+    assert leader.discovery.complete(one.entry) is one
+    listings = leader.discovery.counts.listings
+    assert leader.wait(lambda: leader.discovery.counts.listings > listings + 1)
+    assert leader.discovery.take() == []
+
+
 def keyed_parts(parts):
     """What a leader has taken at each moment, of objects divided by key; and which object each is of."""
     return [(one.native.key, one.entry.split_number) for one in parts]
