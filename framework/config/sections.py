@@ -200,7 +200,6 @@ class InputSection:
         doc="`parquet`, `avro`, `csv`: only these columns are read and sent, in the file's order. A dotted path, "
         '`"customer.id"`, names a field of a record inside, also in lists. An object without one of them is bad. '
         "Empty: all.",
-        example=("id", "customer.id"),
     )
     chunk_size: Bytes = option(
         4096,

@@ -4,7 +4,7 @@ EXHIBITS = {
     "saved_at_once": ("forgetting", 100),
     "held_back_by_too_few": ("forgetting", 600),
     "not_begun": ("plain", 100),
-    "no_fence": ("late_requests", 600),
+    "no_fence": ("late_requests", 1500),
     "no_floor": ("resets", 800),
     "risen_over_what_waits": ("waiting", 100),
     "stale_counts": ("forgetting", 400),

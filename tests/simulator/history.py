@@ -553,8 +553,23 @@ class World(Scheduler):
         return not any(life.ended is None for life in self.lives) and not self.server.clients
 
     def is_marked(self):
-        """Whether a data topic says that this source has written it."""
-        return any(MARK in topic.groups for topic in self.data_topics())
+        """Whether a data topic says that this source has written it, or must, since a run over its records ended well."""
+        return any(MARK in topic.groups for topic in self.data_topics()) or self.ended_with_records()
+
+    def ended_with_records(self):
+        """Whether a run of this log ended well, and records that it sent are still in a topic."""
+        since = self.log_since.get(self.settings.offsets, -1)
+        done = {
+            life.process.name
+            for life in self.lives
+            if life.settings.offsets == self.settings.offsets and life.outcome and life.outcome.kind == "done"
+        }
+        return any(
+            message.serial > since and message.writer.partition("/")[0] in done
+            for topic in self.data_topics()
+            for part in topic.partitions
+            for message in part.messages
+        )
 
     def allow_again(self, since=-1):
         """A log that knows nothing of what was sent since then: all of it may come once more."""
