@@ -349,7 +349,7 @@ class World(Scheduler):
             and not self.causes
             and not self.grow_topics()
             and life.settings.partitions == self.settings.partitions
-            and not self.made_by_another(life)
+            and not self.take_number_of_another(life)
         ):
             self.fail("REFUSED", f"for no reason: {text}")
 
@@ -379,9 +379,13 @@ class World(Scheduler):
                 return False
         return bool(others or listed)
 
-    def made_by_another(self, life):
-        """Whether another start had another number of partitions: its request to make the topic may be stored late."""
-        return any(other.settings.partitions != life.settings.partitions for other in self.lives if other is not life)
+    def take_number_of_another(self, life):
+        """Follow the error if another start had another number of partitions: its request may be stored late."""
+        if all(other.settings.partitions == life.settings.partitions for other in self.lives if other is not life):
+            return False
+        made = [len(found.partitions) for found in self.data_topics()]
+        self.settings = attrs.evolve(self.settings, partitions=max((self.settings.partitions, *made)))
+        return True
 
     # ---- what happens at requests
 

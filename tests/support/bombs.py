@@ -119,7 +119,7 @@ def bombs():
     yield "parquet late word", "parquet", parquet(many)
     page = made.data_page(1, b"", packed=zstd(1900), unpacked=1900 * MIB)
     yield "parquet page", "parquet", made.parquet(made.column([page], rows=1), rows=1)
-    pages = [made.dictionary_page(1, made.string(bytes(20 * MIB))), repeats(30)]
+    pages = [made.dictionary_page(1, made.string(bytes(16 * MIB))), repeats(30)]
     yield "parquet dictionary", "parquet", made.parquet(made.column(pages, rows=30, dictionary=True), rows=30)
     page = made.data_page(30, made.prefixed(16 * MIB, 30), made.DELTA_BYTE_ARRAY)
     yield "parquet prefix", "parquet", made.parquet(made.column([page], rows=30), rows=30)
