@@ -151,6 +151,7 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
         try:
             reader.read(topic_partition, found)
         except PartitionGoneError as gone:
+            state.counted.pop(topic_partition, None)
             state.closed.pop(topic_partition, None)
             if gone.first_offset is not None:  # what is left is counted from its first message on
                 state.anchors[topic_partition] = Anchor(gone.first_offset - 1, 0)

@@ -592,8 +592,15 @@ class Session:
         with self.offsets.lock:
             self.offsets.compact()
             self._drop_old_claims()
+            writer, owners = self.epoch.claim.token, self.state.owners
+            counted = {  # positions are as this process knows them, beyond what it has saved
+                topic_partition: last
+                for topic_partition, last in self.offsets.counted().items()
+                if owners.get(topic_partition) == writer
+            }
             footer = attrs.evolve(
                 self.state.footer(),
+                counted=self.state.counted | counted,
                 watermark=self.offsets.watermark,
                 listings=self.offsets.snapshot_listings(),
                 selected=self.offsets.selected,
@@ -619,6 +626,6 @@ def make_producer(connection: IggyConnection, config: SourceCommonConfig, offset
         source=config.source.name,
         headers="provenance" if config.iggy.headers == "provenance" else "none",
     )
-    for topic_partition, offset in offsets.ends().items():
-        producer.expect_above(topic_partition, offset)
+    for topic_partition, last in offsets.ends().items():
+        producer.expect_above(topic_partition, last.offset)
     return producer

@@ -52,6 +52,7 @@ class WorkerPlan:
         log_from: offset up to which the leader has read the log; the fields below are the state at that offset.
         anchors: the worker's partitions and their anchors.
         topics: partitions that were ever opened, and their topics.
+        counted: partitions with the messages that their counts account for; see `LogState.counted`.
         closed: partitions that were left in order; see `LogState.closed`.
         entries: the pending positions of these partitions.
         partitions: partitions that an earlier worker of this epoch may have written.
@@ -66,6 +67,7 @@ class WorkerPlan:
     log_from: int
     anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     topics: Mapping[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
+    counted: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     entries: Sequence[OffsetManagerEntry] = ()
     partitions: Sequence[TopicPartition] = ()
@@ -109,6 +111,11 @@ class WorkerPlan:
                     for topic_partition, topic in state.topics.items()
                     if topic_partition in topic_partitions
                 },
+                counted={
+                    topic_partition: counted
+                    for topic_partition, counted in state.counted.items()
+                    if topic_partition in topic_partitions
+                },
                 closed={
                     topic_partition: end
                     for topic_partition, end in state.closed.items()
@@ -128,6 +135,7 @@ class WorkerPlan:
             last_epoch=self.epoch,
             anchors=dict(self.anchors),
             topics=dict(self.topics),
+            counted=dict(self.counted),
             closed=dict(self.closed),
         )
         for entry in self.entries:

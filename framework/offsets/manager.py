@@ -44,6 +44,7 @@ class PositionDelta:
         skipped: skipped records and failed objects since the last save.
         selected: the selection of objects, when it was not stored before.
         written: partitions that received messages.
+        counted: partition that can lose messages -> the last message that the counts of `entries` account for.
         closed: partition -> offset of its last message, where everything is confirmed and no message will follow.
     """
 
@@ -55,6 +56,7 @@ class PositionDelta:
     skipped: int = 0
     selected: SelectionScope | None = None
     written: Collection[TopicPartition] = ()
+    counted: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
     def __bool__(self) -> bool:
@@ -417,13 +419,22 @@ class OffsetManager:
                 if entry is not None and entry.records_saved < records:
                     self._positions[key] = self._dirty[key] = attrs.evolve(entry, records_saved=records)
 
-    def ends(self) -> dict[TopicPartition, int]:
-        """Return the offset of the last message of each partition that this process writes."""
+    def ends(self) -> dict[TopicPartition, Anchor]:
+        """Return the last message of each partition that this process writes."""
         with self.lock:
             return {
-                topic_partition: state.last.offset
+                topic_partition: state.last
                 for topic_partition, state in self._partitions.items()
                 if state.last is not None
+            }
+
+    def counted(self) -> dict[TopicPartition, Anchor]:
+        """Return the last message that counts account for, of each partition that can lose messages."""
+        with self.lock:
+            return {
+                topic_partition: state.last
+                for topic_partition, state in self._partitions.items()
+                if state.last is not None and state.hold_back
             }
 
     def is_open(self, topic_partition: TopicPartition) -> bool:
@@ -527,8 +538,8 @@ class OffsetManager:
         with self._store_lock:
             self.store_begun()
             with self.lock:
-                written = self._held | self._dirty_anchors
-                for topic_partition in self._held:
+                held, written = self._held, self._held | self._dirty_anchors
+                for topic_partition in held:
                     self._save_count(topic_partition)
                 entries, removed, topic_partitions = self._dirty, self._removed, self._dirty_anchors
                 listings, skipped, selected = self._dirty_listings, self._skipped, self._new_selected
@@ -542,7 +553,10 @@ class OffsetManager:
                     skipped=skipped,
                     selected=selected,
                     written=written,
-                    closed=self.ends() if closing else {},
+                    counted=self.counted() if held or closing else {},
+                    closed={topic_partition: last.offset for topic_partition, last in self.ends().items()}
+                    if closing
+                    else {},
                 )
                 self._dirty, self._removed, self._dirty_anchors, self._held = {}, {}, set(), set()
                 self._dirty_listings, self._skipped, self._new_selected = {}, 0, None
@@ -556,6 +570,7 @@ class OffsetManager:
                     self._dirty = {**kept, **self._dirty}
                     gone = {key: None for key in removed if key not in self._positions}
                     self._removed = {**gone, **self._removed}
+                    self._held |= held  # entries and the message that they account for are saved together
                     self._dirty_anchors |= topic_partitions
                     self._dirty_listings = {**listings, **self._dirty_listings}
                     self._skipped += skipped

@@ -186,12 +186,14 @@ class PartitionOpening:
         anchor: the message up to which saved counts account for everything; None when no message of this source was ever
             saved.
         counts: (object hash, split) -> records found, for positions with more records in the partition than saved.
+        counted: the message up to which the partition was read; None when it was empty.
     """
 
     topic_partition: TopicPartition
     topic: TopicIdentity
     anchor: Anchor | None
     counts: Mapping[tuple[int, int], int] = attrs.field(factory=dict)
+    counted: Anchor | None = None
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -228,6 +230,7 @@ class Progress:
     Attributes:
         items: positions whose counts changed.
         anchors: partitions whose anchor moved.
+        counted: partition -> the message up to which sent counts account for everything.
         closed: partition -> offset of its last message, where everything was confirmed and nothing followed.
         removed: objects whose positions were removed.
         listings: prefix -> hints that its last listing left for the next.
@@ -237,6 +240,7 @@ class Progress:
 
     items: Sequence[ProgressItem] = ()
     anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
+    counted: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     removed: Sequence[OffsetManagerKey] = ()
     listings: Mapping[str, ListingHints] = attrs.field(factory=dict)
@@ -253,6 +257,7 @@ class SnapshotFooter:
         anchors: partition -> anchor.
         topics: partition that was ever opened -> its topic's identity.
         owners: partition -> token of its writer.
+        counted: see `Progress.counted`.
         closed: see `Progress.closed`.
         claims: offset -> claim whose connection has not been fenced.
         listings: prefix -> hints that its last listing left for the next.
@@ -266,6 +271,7 @@ class SnapshotFooter:
     anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     topics: Mapping[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
     owners: Mapping[TopicPartition, str] = attrs.field(factory=dict)
+    counted: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
     claims: Mapping[int, Claim] = attrs.field(factory=dict)
     listings: Mapping[str, ListingHints] = attrs.field(factory=dict)
@@ -428,7 +434,7 @@ def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], Selecti
 # ---- open
 
 
-def encode_open(source: str, epoch: int, writer: str, openings: Iterable[PartitionOpening]) -> bytes:
+def encode_open(source: str, epoch: int, writer: str, openings: Sequence[PartitionOpening]) -> bytes:
     """Encode the partitions that a writer took over as one message."""
     rows = [
         [
@@ -439,19 +445,23 @@ def encode_open(source: str, epoch: int, writer: str, openings: Iterable[Partiti
         ]
         for opening in openings
     ]
-    return _encode({"kind": "open", "source": source, "epoch": epoch, "writer": writer}, {"partitions": rows})
+    counted = {opening.topic_partition: opening.counted for opening in openings if opening.counted is not None}
+    body = {"partitions": rows, "counted": _anchors_out(counted)}
+    return _encode({"kind": "open", "source": source, "epoch": epoch, "writer": writer}, body)
 
 
 def decode_open(message: LogMessage) -> list[PartitionOpening]:
     """The inverse of `encode_open`."""
     body = message.read()
     with shape_of(message):
+        counted = _anchors_in(body.get("counted", ()))
         return [
             PartitionOpening(
                 topic_partition=TopicPartition(topic, partition),
                 topic=TopicIdentity(topic_id=topic_id, created_at=created_at),
                 anchor=_anchor_in(anchor),
                 counts={(object_hash, split_number): count for object_hash, split_number, count in counts},
+                counted=counted.get(TopicPartition(topic, partition)),
             )
             for topic, partition, topic_id, created_at, anchor, counts in body["partitions"]
         ]
@@ -464,11 +474,10 @@ def encode_progress(source: str, epoch: int, writer: str, progress: Progress) ->
     """Encode the changes that a writer saves as one message."""
     body: dict[str, Any] = {
         "items": [_item_out(item) for item in progress.items],
-        "anchors": [
-            [*attrs.astuple(topic_partition), _anchor_out(anchor)]
-            for topic_partition, anchor in progress.anchors.items()
-        ],
+        "anchors": _anchors_out(progress.anchors),
     }
+    if progress.counted:
+        body["counted"] = _anchors_out(progress.counted)
     if progress.closed:
         body["closed"] = [[*attrs.astuple(topic_partition), end] for topic_partition, end in progress.closed.items()]
     if progress.removed:
@@ -490,6 +499,7 @@ def decode_progress(message: LogMessage) -> Progress:
         return Progress(
             items=[_item_in(row) for row in body["items"]],
             anchors=_anchors_in(body["anchors"]),
+            counted=_anchors_in(body.get("counted", ())),
             closed={TopicPartition(topic, partition): end for topic, partition, end in body.get("closed", ())},
             removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body.get("removed", ())],
             listings=listings_in(body.get("listings", {})),
@@ -624,6 +634,7 @@ def decode_footer(part: LogMessage) -> SnapshotFooter:
                 for topic, partition, topic_id, created_at in row["topics"]
             },
             owners={TopicPartition(topic, partition): token for topic, partition, token in row["owners"]},
+            counted=_anchors_in(row.get("counted", ())),
             closed={TopicPartition(topic, partition): end for topic, partition, end in row["closed"]},
             claims={offset: _claim_in(claim) for offset, claim in row["claims"]},
             listings=listings_in(row["listings"]),
@@ -637,13 +648,12 @@ def decode_footer(part: LogMessage) -> SnapshotFooter:
 def _footer_out(footer: SnapshotFooter) -> dict[str, Any]:
     return {
         "floor": footer.floor,
-        "anchors": [
-            [*attrs.astuple(topic_partition), _anchor_out(anchor)] for topic_partition, anchor in footer.anchors.items()
-        ],
+        "anchors": _anchors_out(footer.anchors),
         "topics": [
             [*attrs.astuple(topic_partition), *attrs.astuple(topic)] for topic_partition, topic in footer.topics.items()
         ],
         "owners": [[*attrs.astuple(topic_partition), token] for topic_partition, token in footer.owners.items()],
+        "counted": _anchors_out(footer.counted),
         "closed": [[*attrs.astuple(topic_partition), end] for topic_partition, end in footer.closed.items()],
         "claims": [[offset, _claim_out(claim)] for offset, claim in footer.claims.items()],
         "listings": _listings_out(footer.listings),
@@ -727,6 +737,10 @@ def _anchor_out(anchor: Anchor | None) -> list[Any] | None:
 
 def _anchor_in(row: Sequence[Any] | None) -> Anchor | None:
     return Anchor(row[0], int(row[1], 16), row[2]) if row is not None else None
+
+
+def _anchors_out(anchors: Mapping[TopicPartition, Anchor]) -> list[list[Any]]:
+    return [[*attrs.astuple(topic_partition), _anchor_out(anchor)] for topic_partition, anchor in anchors.items()]
 
 
 def _anchors_in(rows: Iterable[Sequence[Any]]) -> dict[TopicPartition, Anchor]:

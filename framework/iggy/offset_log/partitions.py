@@ -142,15 +142,14 @@ class PartitionReader:
             PartitionGoneError: messages that positions count as saved are gone.
             PartitionDamagedError: the server has messages that it does not return.
         """
-        expired = self.check(topic_partition, info)
+        left_from = self.check(topic_partition, info)
         anchor = self._state.anchors.get(topic_partition)
         if anchor is None and topic_partition not in self._state.topics:
             anchor = self._safe_end(topic_partition, info)
         opening = PartitionOpening(topic_partition=topic_partition, topic=identity_of(info), anchor=anchor)
-        known = self._as_left(topic_partition) if expired else None
         end = next(partition for partition in info.partitions if partition.id == topic_partition.partition)
         for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
-            found = self._replay(topic_partition, opening, hold_back_of(info), known)
+            found = self._replay(topic_partition, opening, hold_back_of(info), left_from)
             last = found.state.last.offset if found.state.last is not None else -1
             if not end.messages_count or last >= end.current_offset:
                 break
@@ -159,7 +158,7 @@ class PartitionReader:
             time.sleep(pause_seconds)
         return found
 
-    def check(self, topic_partition: TopicPartition, info: TopicInfo) -> bool:
+    def check(self, topic_partition: TopicPartition, info: TopicInfo) -> int | None:
         """Check with one poll that the messages that positions count as saved are still in the partition.
 
         Args:
@@ -167,7 +166,7 @@ class PartitionReader:
             info: its topic.
 
         Returns:
-            Whether messages after the anchor have expired, after this source had left the partition in order.
+            The first offset that is left, if messages after the anchor have expired and sent counts account for them.
 
         Raises:
             PartitionGoneError: they are not.
@@ -175,7 +174,7 @@ class PartitionReader:
         state = self._state
         known, anchor = state.topics.get(topic_partition), state.anchors.get(topic_partition)
         if known is None and anchor is None:
-            return False
+            return None
         if known is not None and known != identity_of(info):
             raise PartitionGoneError(
                 f'topic "{topic_partition.topic}" of stream "{self._stream}" was recreated since source "{state.source}" last '
@@ -282,13 +281,13 @@ class PartitionReader:
         own_hash = object_hash64(self._state.source, bucket, key, version, split_size, generation=None)
         return own_hash == parse_message_id(message.message_id).object_hash
 
-    def _check_anchor(self, topic_partition: TopicPartition, anchor: Anchor | None, info: TopicInfo) -> bool:
+    def _check_anchor(self, topic_partition: TopicPartition, anchor: Anchor | None, info: TopicInfo) -> int | None:
         """Check that the anchor's message is unchanged, or has expired and nothing after it is unknown.
 
         A crash never takes it: a message becomes an anchor only when the server can no longer lose it.
 
         Returns:
-            Whether messages after it have expired, too, after this source had left the partition in order.
+            The first offset that is left, if messages after it have expired, too, and sent counts account for them.
         """
         at = anchor.offset if anchor is not None else -1
         found = self._connection.poll(
@@ -298,7 +297,7 @@ class PartitionReader:
         if anchor is not None and found and found[0].offset == at:
             message = found[0]
             if anchor.is_at(message.offset, message.message_id, message.origin_us):
-                return False
+                return None
             raise PartitionGoneError(
                 f'{place}: another message stands where source "{self._state.source}" had saved its own: the topic was purged, or '
                 f"restored from elsewhere. {WAYS_OUT}",
@@ -314,9 +313,8 @@ class PartitionReader:
                 topic_partition,
             )
         if first == at + 1:
-            return False
-        left_at = self._state.closed.get(topic_partition)
-        if left_at is None or left_at >= end:
+            return None
+        if not self._is_counted(topic_partition, first, end):
             raise PartitionGoneError(
                 f"{place}: messages {at + 1} to {first - 1} expired before it was known what of them is of source "
                 f'"{self._state.source}": the records sent there are unknown now. To send again what is not known to be '
@@ -324,13 +322,29 @@ class PartitionReader:
                 topic_partition,
                 first,
             )
-        return True
+        return first
 
-    def _as_left(self, topic_partition: TopicPartition) -> dict[OffsetManagerKey, OffsetManagerEntry]:
-        """Return the positions of a partition that was left in order and lost only expired messages: they are valid."""
-        return {
-            key: entry for key, entry in self._state.positions.pending() if entry.topic_partition == topic_partition
-        }
+    def _is_counted(self, topic_partition: TopicPartition, first: int, end: int) -> bool:
+        """Return whether sent counts account for all that expired, and no crash has taken messages since.
+
+        A crash takes the last messages: if the last counted message is there, or has expired, those before it were there.
+
+        Args:
+            topic_partition: a partition whose anchor has expired.
+            first: offset of the first message that is left.
+            end: offset of the next message.
+        """
+        counted, closed_at = self._state.counted.get(topic_partition), self._state.closed.get(topic_partition)
+        if closed_at is None and (counted is None or counted.offset < first - 1):
+            return False
+        if (closed_at is not None and closed_at >= end) or (counted is not None and counted.offset >= end):
+            return False
+        if counted is None or counted.offset < first:
+            return True
+        found = self._connection.poll(
+            self._stream, topic_partition.topic, topic_partition.partition, offset=counted.offset, count=1
+        )
+        return any(counted.is_at(message.offset, message.message_id, message.origin_us) for message in found)
 
     def check_first_edition(self, topic_partition: TopicPartition, *, accepted: bool) -> None:
         """Check that no message after an anchor of version 0.1 can be from this source: its object may have no position.
@@ -370,14 +384,27 @@ class PartitionReader:
         topic_partition: TopicPartition,
         opening: PartitionOpening,
         hold_back: int,
-        known: Mapping[OffsetManagerKey, OffsetManagerEntry] | None = None,
+        left_from: int | None = None,
     ) -> FoundPartition:
-        """Count the messages after the anchor; counts of `known` positions hold even if their messages have expired."""
-        counts = {key: entry.records_done for key, entry in (known or {}).items()}
-        named = {self._state.identity(entry): entry.records_done for entry in (known or {}).values()}
+        """Count the messages after the anchor.
+
+        Args:
+            topic_partition: the partition.
+            opening: its `open` record, without counts.
+            hold_back: see `hold_back_of`.
+            left_from: the first offset that is left, if messages after the anchor expired: sent counts account for them.
+        """
+        known: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        anchor = last = opening.anchor
+        if left_from is not None:
+            anchor = last = Anchor(left_from - 1, 0)
+            pending = self._state.positions.pending()
+            known = {key: entry for key, entry in pending if entry.topic_partition == topic_partition}
+        counts = {key: entry.records_done for key, entry in known.items()}
+        named = {self._state.identity(entry): entry.records_done for entry in known.values()}
+        lowest: dict[OffsetManagerKey, int] = {}
         saved: dict[OffsetManagerKey, int] = {}
         unsaved: deque[UnsavedCount] = deque()
-        anchor = last = opening.anchor
         messages = 0
         start = last.offset + 1 if last is not None else 0
         for message in read_partition(
@@ -389,6 +416,7 @@ class PartitionReader:
             entry = self._state.find(parts.object_hash, parts.split_number)
             if entry is not None and entry.topic_partition == topic_partition:
                 key = entry.get_manager_key()
+                lowest.setdefault(key, parts.record)
                 count = max(parts.record, counts.get(key, entry.records_saved))
                 counts[key] = named[parts.object_hash, parts.split_number] = count
                 unsaved.append(UnsavedCount(last, key, entry.generation, count))
@@ -398,8 +426,11 @@ class PartitionReader:
                 saved[item.key] = max(item.records, saved.get(item.key, 0))
             if not hold_back:
                 anchor = last
+        for key, entry in known.items():  # what expired was on disk: no crash takes it back
+            expired = lowest[key] - 1 if key in lowest else entry.records_done
+            saved[key] = max(expired, saved.get(key, 0))
         return FoundPartition(
-            opening=attrs.evolve(opening, counts=named),
+            opening=attrs.evolve(opening, counts=named, counted=last),
             state=PartitionState(hold_back=hold_back, last=last, unsaved=unsaved),
             anchor=anchor,
             saved=saved,
@@ -490,6 +521,7 @@ def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartitio
     for topic_partition in gone:
         state.anchors.pop(topic_partition, None)
         state.topics.pop(topic_partition, None)
+        state.counted.pop(topic_partition, None)
         state.closed.pop(topic_partition, None)
     for key, entry in state.positions.pending():
         if entry.topic_partition in gone:

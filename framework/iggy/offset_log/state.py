@@ -45,6 +45,7 @@ class LogState:
         anchors: partition -> the message up to which saved counts account for everything.
         topics: partition that was ever opened -> its topic's identity at that time.
         owners: partition -> token of its writer.
+        counted: partition -> the message up to which sent counts account for everything; below the anchor, it means nothing.
         closed: partition -> offset of its last message, where everything was confirmed and nothing followed.
         claims: offset -> claim whose connection has not been fenced.
         listings: prefix -> hints that its last listing left for the next.
@@ -66,6 +67,7 @@ class LogState:
     anchors: dict[TopicPartition, Anchor] = attrs.field(factory=dict)
     topics: dict[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
     owners: dict[TopicPartition, str] = attrs.field(factory=dict)
+    counted: dict[TopicPartition, Anchor] = attrs.field(factory=dict)
     closed: dict[TopicPartition, int] = attrs.field(factory=dict)
     claims: dict[int, Claim] = attrs.field(factory=dict)
     listings: dict[str, ListingHints] = attrs.field(factory=dict, repr=length_only)
@@ -170,6 +172,11 @@ class LogState:
         for topic_partition, opening in by_partition.items():
             self.owners[topic_partition] = writer
             self.topics[topic_partition] = opening.topic
+            self.closed.pop(topic_partition, None)
+            if opening.counted is not None:
+                self.counted[topic_partition] = opening.counted
+            else:
+                self.counted.pop(topic_partition, None)
             if opening.anchor is not None:
                 self.anchors[topic_partition] = opening.anchor
             else:
@@ -179,7 +186,6 @@ class LogState:
             if found is not None:
                 count = found.counts.get(self.identity(entry), entry.records_saved)
                 if count != entry.records_done:
-                    self.closed.pop(entry.topic_partition, None)  # messages came or went since it was left in order
                     self.replace(entry.recovered(count))
 
     def advance(
@@ -187,17 +193,7 @@ class LogState:
     ) -> list[tuple[OffsetManagerEntry, OffsetManagerEntry]]:
         """Apply a writer's progress in partitions that it owns. Return the positions that changed, before and after."""
         changed: list[tuple[OffsetManagerEntry, OffsetManagerEntry]] = []
-        for topic_partition, anchor in progress.anchors.items():
-            if self.owners.get(topic_partition) == writer:
-                self.anchors[topic_partition] = anchor
-                self.closed.pop(topic_partition, None)
-        self.closed.update(
-            {
-                topic_partition: end
-                for topic_partition, end in progress.closed.items()
-                if self.owners.get(topic_partition) == writer
-            }
-        )
+        self._advance_partitions(progress, writer)
         for item in progress.items:
             before = self.find(item.object_hash, item.split_number)
             if before is None or self.owners.get(before.topic_partition) != writer:
@@ -225,6 +221,19 @@ class LogState:
             self.skipped.append((at_us, progress.skipped))
         return changed
 
+    def _advance_partitions(self, progress: Progress, writer: str) -> None:
+        named = {*progress.anchors, *progress.counted, *progress.closed}
+        for topic_partition in named:
+            if self.owners.get(topic_partition) != writer:
+                continue
+            if topic_partition in progress.anchors:
+                self.anchors[topic_partition] = progress.anchors[topic_partition]
+                self.closed.pop(topic_partition, None)
+            if topic_partition in progress.counted:
+                self.counted[topic_partition] = progress.counted[topic_partition]
+            if topic_partition in progress.closed:
+                self.closed[topic_partition] = progress.closed[topic_partition]
+
     # ---- snapshots
 
     def restore(self, footer: SnapshotFooter, epoch: int) -> None:
@@ -234,6 +243,7 @@ class LogState:
         self.anchors = dict(footer.anchors)
         self.topics = dict(footer.topics)
         self.owners = dict(footer.owners)
+        self.counted = dict(footer.counted)
         self.closed = dict(footer.closed)
         self.claims = dict(footer.claims)
         self.listings = dict(footer.listings)
@@ -257,6 +267,7 @@ class LogState:
             anchors=dict(self.anchors),
             topics=dict(self.topics),
             owners=dict(self.owners),
+            counted=dict(self.counted),
             closed=dict(self.closed),
             claims=dict(self.claims),
             listings=dict(self.listings),

@@ -14,6 +14,7 @@ from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.codec import Progress, ProgressItem
 from framework.iggy.offset_log.partitions import mark_of
 from framework.model.message_ids import entry_hash64
+from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.manager import OffsetStore, PositionDelta
 
@@ -81,6 +82,7 @@ class LogOffsetStore(OffsetStore):
         progress = Progress(
             items=[_item_of(self._log.source, entry) for entry in delta.entries],
             anchors=delta.anchors,
+            counted=delta.counted,
             closed=delta.closed,
             removed=delta.removed,
             listings=delta.listings,
@@ -90,11 +92,20 @@ class LogOffsetStore(OffsetStore):
         self._log.append(codec.encode_progress(self._log.source, self._epoch, self._writer, progress))
         for topic_partition in {*delta.anchors, *(entry.topic_partition for entry in delta.entries)}:
             self._state.closed.pop(topic_partition, None)
-        self._state.closed.update(delta.closed)
+        for topic_partition, counted in delta.counted.items():
+            if self._is_owned(topic_partition):
+                self._state.counted[topic_partition] = counted
+        for topic_partition, end in delta.closed.items():
+            if self._is_owned(topic_partition):
+                self._state.closed[topic_partition] = end
         if delta.skipped:
             # by the server's clock, as a start finds it in the log: the local clock may be years off
             passed_us = int((time.monotonic() - self._began) * 1e6)
             self._state.skipped.append((max(self._state.now_us, self._began_us + passed_us), delta.skipped))
+
+    def _is_owned(self, topic_partition: TopicPartition) -> bool:
+        """Return whether no other writer has taken the partition over."""
+        return self._state.owners.get(topic_partition, self._writer) == self._writer
 
     def _mark(self, topics: Collection[str]) -> None:
         """Mark topics that this source has written, once each: a start then notices that a log is lost."""

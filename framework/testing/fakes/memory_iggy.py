@@ -106,8 +106,8 @@ class MemoryIggy:
         with self._lock:
             self.set_option(stream, topic, "messages_required_to_save", 1024)
             part = self._partition(stream, topic, partition)
+            part.end -= min(count, len(part.messages))  # also where everything before them has expired
             del part.messages[len(part.messages) - count :]
-            part.end = part.messages[-1].offset + 1 if part.messages else 0
             self.started_us = next(self._ticks)
 
     def restart(self) -> None:

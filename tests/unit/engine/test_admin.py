@@ -340,35 +340,29 @@ def test_objects_half_read_in_a_partition_that_is_gone_begin_once_more_elsewhere
     assert sum(there.values()) < sum(fewer.payloads().values())
 
 
-def test_messages_that_expired_unaccounted_stop_the_source_and_accepted_a_later_one_shows_that_they_were_sent():
-    def made():
-        source = Source({"a": 9}, partitions=1)
-        make_forgetful(source)
-        return source
-
-    source = made()
-    source.live(len(made().live().events) - 1)  # before it says that it left in order
-    source.server.drop_head("kit", "records", 0, 3)
-    with pytest.raises(PositionError, match=r"messages 0 to 2 expired.*`offsets accept-data-loss`"):
-        source.live()
-    left = source.payloads()
-    by_hand(source)
-    source.live()
-    assert source.payloads() == left, "record 9 is there, so records 1 to 3 were"
-
-
-def killed_before_it_saved():
+def killed(source_of, when):
     for at in range(1, 200):
-        source = Source({"a": 9}, partitions=1)
+        source = source_of()
         source.live(at)
-        if sum(source.payloads().values()) > 2 and "progress" not in kinds(source.server):
+        if when(source):
             return source
     raise AssertionError("no such kill")
 
 
-def test_what_expired_unaccounted_is_accepted_and_what_is_left_counts_also_where_nothing_can_be_lost():
-    """Nothing was saved, and the topic is a safe one: the whole rest of the partition is counted."""
-    source = killed_before_it_saved()
+def forgetful():
+    source = Source({"a": 9}, partitions=1)
+    make_forgetful(source)
+    return source
+
+
+def sent_and_did_not_save(source):
+    return sum(source.payloads().values()) > 2 and "progress" not in kinds(source.server)
+
+
+@pytest.mark.parametrize("source_of", [forgetful, lambda: Source({"a": 9}, partitions=1)])
+def test_what_expired_unaccounted_stops_the_source_and_accepted_what_is_left_counts(source_of):
+    """A later record that is there shows that the earlier ones were sent."""
+    source = killed(source_of, sent_and_did_not_save)
     dropped = collections.Counter(message.payload for message in source.messages(0)[:2])
     source.server.drop_head("kit", "records", 0, 2)
     with pytest.raises(PositionError, match=r"messages 0 to 1 expired.*`offsets accept-data-loss`"):
@@ -376,6 +370,70 @@ def test_what_expired_unaccounted_is_accepted_and_what_is_left_counts_also_where
     by_hand(source)
     source.live()
     assert source.payloads() == source.once() - dropped
+
+
+def killed_before_its_end():
+    """A source that had counted at least four messages, and saved no count: a killed server may lose all of them."""
+
+    def counted(source):
+        state = loaded(source.server)
+        return source.payloads() == source.once() and not state.closed and counted_in(state) >= 4
+
+    return killed(forgetful, counted)
+
+
+def counted_in(state):
+    counted = state.counted.get(TopicPartition("records", 0))
+    return counted.offset + 1 if counted is not None else 0
+
+
+@pytest.mark.parametrize("left", [0, 1, 3])
+def test_what_expired_after_it_was_counted_is_no_matter_also_after_a_kill(left):
+    source = killed_before_its_end()
+    gone = counted_in(loaded(source.server)) - left
+    source.server.drop_head("kit", "records", 0, gone)
+    source.live()
+    assert [message.payload for message in source.messages()] == source.expected["a"][gone:]
+    (entry,) = loaded(source.server).positions.view()
+    assert (entry.records_done, entry.records_saved) == (9, gone), "what expired was on disk"
+
+
+def test_what_expired_is_never_sent_again_whatever_a_killed_server_loses_afterwards():
+    source = killed_before_its_end()
+    source.server.drop_head("kit", "records", 0, 3)
+    source.live()
+    for lost in (4, 6):
+        source.server.lose_tail("kit", "records", 0, lost)
+        source.live()
+        assert [message.payload for message in source.messages()] == source.expected["a"][3:]
+
+
+def test_a_killed_server_that_lost_what_was_counted_leaves_nobody_who_knows_what_expired():
+    source = killed_before_its_end()
+    source.server.lose_tail("kit", "records", 0, 6)
+    others(source, 8)
+    source.server.drop_head("kit", "records", 0, 2)
+    with pytest.raises(PositionError, match=r"messages 0 to 1 expired.*`offsets accept-data-loss`"):
+        source.live()
+
+
+def test_an_opening_ends_what_an_orderly_end_said():
+    """The next life sends and is killed before it counts; then all that it sent expires: it is not known to be there."""
+
+    def second_life_of():
+        source = forgetful()
+        source.live()
+        source.put("b", 5)
+        source.written = kinds(source.server).count("progress")
+        return source
+
+    def sent_and_did_not_count(source):
+        return len(source.messages()) > 9 and kinds(source.server).count("progress") == source.written
+
+    source = killed(second_life_of, sent_and_did_not_count)
+    source.server.drop_head("kit", "records", 0, 14)
+    with pytest.raises(PositionError, match=r"messages 0 to \d+ expired.*`offsets accept-data-loss`"):
+        source.live()
 
 
 def test_a_partition_that_was_left_in_order_and_expired_is_opened_again_and_again():

@@ -656,7 +656,25 @@ def test_an_orderly_end_says_where_every_partition_ended_that_was_written():
     manager.open_partition(empty, PartitionState())
     manager.commit(acknowledge(batch(entry(3), 3), offset=7))
     assert manager.flush().closed == {}
-    assert manager.flush(closing=True).closed == {PARTITION: 7, safe: 5}
+    delta = manager.flush(closing=True)
+    assert delta.closed == {PARTITION: 7, safe: 5}
+    assert delta.counted == {PARTITION: anchor_at(7)}
+
+
+def test_counts_that_a_crash_may_take_back_are_saved_with_the_message_up_to_which_they_count():
+    store = BrokenStore()
+    safe = TopicPartition("t", 1)
+    manager = OffsetManager(store)
+    manager.open_partition(PARTITION, PartitionState(hold_back=9))
+    manager.open_partition(safe, PartitionState(last=anchor_at(5)))
+    manager.commit(acknowledge(batch(entry(3), 3), offset=7))
+    store.failures = 1
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    assert manager.flush().counted == {PARTITION: anchor_at(7)}, "also when it is saved the second time"
+    manager.commit(acknowledge(batch(entry(5), 2), offset=9))
+    assert manager.flush().counted == {PARTITION: anchor_at(9)}
+    assert manager.flush().counted == {}
 
 
 def test_taking_over_a_partition_saves_what_was_found_safe_with_the_anchor_that_accounts_for_it():
@@ -670,7 +688,7 @@ def test_taking_over_a_partition_saves_what_was_found_safe_with_the_anchor_that_
     )
     manager.open_partition(PARTITION, state, anchor=anchor_at(6), saved={KEY: 5})
     assert manager.is_open(PARTITION)
-    assert manager.ends() == {PARTITION: 9}
+    assert manager.ends() == {PARTITION: anchor_at(9)}
     delta = manager.flush()
     assert delta.anchors == {PARTITION: anchor_at(6)}
     assert [(one.key, one.records_done, one.records_saved) for one in delta.entries] == [("k", 7, 5)]

@@ -63,7 +63,7 @@ def everything(state):
         state.anchors,
         state.topics,
         state.owners,
-        state.closed,
+        (state.counted, state.closed),
         state.epoch,
         state.last_epoch,
         state.positions.floor,
@@ -127,9 +127,11 @@ def begin(*entries, epoch=1):
     return codec.encode_begin("kit", epoch, entries)
 
 
-def opened(*topic_partitions, epoch=1, writer="w", counts=(), anchor=None):
+def opened(*topic_partitions, epoch=1, writer="w", counts=(), anchor=None, counted=None):
     openings = [
-        PartitionOpening(topic_partition=topic_partition, topic=TOPIC, anchor=anchor, counts=dict(counts))
+        PartitionOpening(
+            topic_partition=topic_partition, topic=TOPIC, anchor=anchor, counts=dict(counts), counted=counted
+        )
         for topic_partition in topic_partitions
     ]
     return codec.encode_open("kit", epoch, writer, openings)
@@ -156,7 +158,7 @@ def snapshot(*entries, epoch=1, number=1, at=0, **footer):
         return list(codec.encode_snapshot("kit", epoch, view, SnapshotFooter(**footer), number=number, at=at))
 
 
-LEFT_AT = dict.fromkeys(PARTITIONS, 7)
+LEFT_AT = {"counted": dict.fromkeys(PARTITIONS, Anchor(7, 8, 9)), "closed": dict.fromkeys(PARTITIONS, 7)}
 START = [claim(), opening(), opened(*PARTITIONS)]
 
 
@@ -255,7 +257,7 @@ def test_progress_counts_of_whoever_took_the_partition_over_last():
     mine = progress(
         attrs.evolve(a, records_done=2), attrs.evolve(b, records_done=3), anchors=dict.fromkeys(PARTITIONS, anchor)
     )
-    theirs = progress(attrs.evolve(a, records_done=4), attrs.evolve(b, records_done=5), writer="other", closed=LEFT_AT)
+    theirs = progress(attrs.evolve(a, records_done=4), attrs.evolve(b, records_done=5), writer="other", **LEFT_AT)
     state = loaded(server_with_log(*start, mine))
     assert ({key: row[3] for (key, _), row in as_saved(state).items()}, state.anchors) == (
         {"a": 2, "b": 0},
@@ -263,7 +265,12 @@ def test_progress_counts_of_whoever_took_the_partition_over_last():
     )
     state = loaded(server_with_log(*start, mine, theirs))
     assert {key: row[3] for (key, _), row in as_saved(state).items()} == {"a": 2, "b": 5}
-    assert state.closed == {PARTITIONS[1]: 7}
+    assert (state.counted, state.closed) == ({PARTITIONS[1]: Anchor(7, 8, 9)}, {PARTITIONS[1]: 7})
+    again = opened(PARTITIONS[1], writer="other", counted=Anchor(4, 5, 6))
+    state = loaded(server_with_log(*start, mine, theirs, again))
+    assert (state.counted, state.closed) == ({PARTITIONS[1]: Anchor(4, 5, 6)}, {})
+    state = loaded(server_with_log(*start, mine, theirs, opened(PARTITIONS[1])))
+    assert (state.counted, state.closed) == ({}, {}), "of a version that did not say"
 
 
 def test_who_takes_a_partition_over_says_what_it_holds_of_each_position():
@@ -320,6 +327,7 @@ def test_whatever_a_writer_of_an_older_epoch_writes_changes_nothing(written):
             writer=writer,
             removed=[lie.get_manager_key()],
             skipped=7,
+            counted=dict.fromkeys(PARTITIONS, Anchor(7, 7, 7)),
             closed=dict.fromkeys(PARTITIONS, 7),
         ),
         opened(*PARTITIONS, epoch=old, writer="zombie"),

@@ -329,6 +329,64 @@ def test_what_expired_before_anything_was_saved_is_noticed_too(keep, closed):
         rig.read()
 
 
+def counted_and_expired(keep, *, counted=2):
+    """Three messages of ours and three of others in a topic that saves late; the newest `keep` are left."""
+    rig = Rig()
+    entry = position("a", 3, records_saved=0)
+    rig.begin(entry)
+    rig.known()
+    rig.safe_behind(1024)
+    rig.send(entry, 1, 2, 3)
+    rig.others(3)
+    messages = rig.server.messages("kit", "records", 0)
+    rig.state.counted = {PARTITION: Anchor(counted, messages[counted].message_id, messages[counted].origin_us)}
+    rig.keep(keep)
+    return rig
+
+
+@pytest.mark.parametrize(("keep", "saved"), [(5, 1), (4, 2), (3, 3)])
+def test_records_whose_messages_expired_are_saved_if_they_were_counted(keep, saved):
+    found = counted_and_expired(keep).read()
+    a = key("a").canonical()
+    assert (found.messages, named(found.counts), named(found.saved)) == (keep, {a: 3}, {a: saved})
+    assert (found.opening.anchor, found.anchor) == (None, Anchor(5 - keep, 0)), (
+        "saved counts and anchor change together"
+    )
+    assert found.opening.counted == found.state.last
+
+
+def test_what_expired_behind_the_last_counted_message_is_unknown():
+    with pytest.raises(PartitionGoneError, match="messages 0 to 3 expired before") as raised:
+        counted_and_expired(2).read()
+    assert raised.value.first_offset == 4
+
+
+@pytest.mark.parametrize("counted", [Anchor(4, 99, 0), Anchor(6, 99, 0)])
+def test_what_expired_is_unknown_if_a_crash_took_the_last_counted_message(counted):
+    """Another message stands in its place, or none."""
+    rig = counted_and_expired(4)
+    rig.state.counted = {PARTITION: counted}
+    with pytest.raises(PartitionGoneError, match="messages 0 to 1 expired before"):
+        rig.read()
+
+
+@pytest.mark.parametrize("hold_back", [1, 3, 1024])
+@pytest.mark.parametrize("keep", [0, 2])
+def test_a_source_that_first_writes_behind_expired_messages_knows_that_nothing_of_it_was_there(keep, hold_back):
+    rig = Rig()
+    rig.safe_behind(hold_back)
+    rig.others(5)
+    rig.keep(keep)
+    opening = rig.read().opening
+    expected = rig.end() if keep and hold_back == 1 else Anchor(4 - keep, 0)
+    assert opening.anchor == expected
+    rig.state.open([opening], "w")
+    entry = position()
+    rig.begin(entry)
+    rig.send(entry, 1, 2)
+    assert named(rig.read().counts) == {key("a").canonical(): 2}, "after a kill"
+
+
 def test_a_partition_that_was_opened_empty_is_read_from_its_first_message():
     rig = Rig().known()
     assert rig.read().anchor is None

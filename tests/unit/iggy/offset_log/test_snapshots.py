@@ -13,8 +13,9 @@ from framework.iggy.offset_log.codec import Progress, ProgressItem, SnapshotFoot
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import LogSizes
 from framework.iggy.offset_log.snapshots import SnapshotWriter, trim
-from framework.model.message_ids import entry_hash64
-from framework.model.objects import TopicPartition
+from framework.model.batches import Acknowledgement, RecordBatch
+from framework.model.message_ids import entry_hash64, parse_message_id
+from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.table import position_map
 from framework.testing.clock import FakeClock
@@ -515,6 +516,36 @@ def test_claims_of_workers_that_are_gone_do_not_pile_up_in_snapshots():
     assert list(footer.claims) == [0, 2, 4, 6]
 
 
+@pytest.mark.parametrize("owner", ["itself", "a worker"])
+def test_counts_that_are_not_saved_yet_go_into_a_snapshot_with_the_message_up_to_which_they_count(owner):
+    """A leader that only opened a partition knows nothing of what the worker sent that took it over."""
+    server = MemoryIggy()
+    topic_partition = TopicPartition("records", 0)
+    connection = server.connect()
+    connection.ensure_stream("kit")
+    connection.create_topic("kit", "records", 3)
+    server.set_option("kit", "records", "messages_required_to_save", 1024)
+    session = session_of(server)
+    session.partitions.open_one(topic_partition)
+    session.offsets.add_entry(position("a"))
+    sent = position("a", 2, records_saved=0)
+    batch = RecordBatch(
+        native=NativeObject(bucket="bucket", key="a", version="v1", size=9, modified_ms=0),
+        topic_partition=topic_partition,
+        first_record=1,
+        payloads=[b"x"] * 2,
+        size_bytes=2,
+        entry=sent,
+    )
+    anchor = Anchor(1, 2, 3)
+    session.offsets.commit(Acknowledgement(topic_partition=topic_partition, batches=(batch,), anchor=anchor))
+    if owner == "a worker":
+        session.state.owners[topic_partition] = "its token"
+    session.write_snapshot()
+    footer = codec.decode_footer(records(server)[-1])
+    assert footer.counted == ({topic_partition: anchor} if owner == "itself" else {})
+
+
 def test_a_crash_at_any_event_while_snapshots_are_written_and_segments_deleted_loses_nothing(monkeypatch):
     monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 3)
     monkeypatch.setattr(snapshots, "POSITION_BYTES", 0)
@@ -537,6 +568,38 @@ def test_a_crash_at_any_event_while_snapshots_are_written_and_segments_deleted_l
         source.live(at)
         source.live()
         source.check()
+
+
+@pytest.mark.parametrize("commit_interval", [0.01, 60.0])
+def test_sent_counts_account_for_all_up_to_the_counted_message_whenever_the_log_is_read(commit_interval, monkeypatch):
+    """In progress and in snapshots: what expired up to there is known from the counts alone."""
+    monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 1)
+    monkeypatch.setattr(snapshots, "POSITION_BYTES", 0)
+    monkeypatch.setattr(snapshots, "PAUSE_PARTS", 0)
+    monkeypatch.setattr("framework.engine.session.FOLLOW_SECONDS", 0.0)
+
+    def made():
+        source = Source({"a": 5, "b": 7, "c": 11, "d": 2, "e": 3}, partitions=1, commit_interval=commit_interval)
+        connection = source.server.connect()
+        connection.ensure_stream("kit")
+        connection.create_topic("kit", "records", 1)
+        source.server.set_option("kit", "records", "messages_required_to_save", 1024)
+        return source
+
+    seen = set()
+    for at in range(1, len(made().live().events) + 1):
+        source = made()
+        source.live(at)
+        state = loaded(source.server)
+        for topic_partition, counted in state.counted.items():
+            sent = {}
+            for message in source.messages(topic_partition.partition)[: counted.offset + 1]:
+                parts = parse_message_id(message.message_id)
+                sent[parts.object_hash] = parts.record
+            counts = {entry_hash64("kit", entry): entry.records_done for entry in state.positions.view()}
+            assert {name: count for name, count in counts.items() if count} == sent
+            seen.add((counted.offset, kinds(source.server)[-1]))
+    assert len({offset for offset, kind in seen if kind == ("progress" if commit_interval < 1 else "snapshot")}) > 2
 
 
 def test_a_log_that_was_cut_behind_a_snapshot_is_read_from_there():

@@ -93,6 +93,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
             listings=hints,
             skipped=2,
             selected=SELECTED,
+            counted={PARTITION: Anchor(4, 77, 5)},
             closed={PARTITION: 4},
         )
     )
@@ -112,6 +113,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
     assert codec.decode_progress(record) == Progress(
         items=[item],
         anchors={PARTITION: Anchor(4, 77, 5)},
+        counted={PARTITION: Anchor(4, 77, 5)},
         closed={PARTITION: 4},
         removed=[removed],
         listings=hints,
@@ -130,6 +132,13 @@ def test_a_partition_is_closed_until_something_is_written_there_again(rig):
     assert rig.state.closed == {PARTITION: 6}
     rig.store.save(PositionDelta(anchors={PARTITION: Anchor(7, 80)}))
     assert rig.state.closed == {}
+
+
+def test_an_end_counts_for_nothing_where_another_writer_has_taken_over(rig):
+    rig.state.owners = {PARTITION: "token", OTHER: "another"}
+    ends = dict.fromkeys((PARTITION, OTHER), Anchor(4, 5, 6))
+    rig.store.save(PositionDelta(counted=ends, closed=dict.fromkeys(ends, 4)))
+    assert (rig.state.counted, rig.state.closed) == ({PARTITION: Anchor(4, 5, 6)}, {PARTITION: 4})
 
 
 def test_skips_count_at_the_servers_time(rig):
