@@ -22,6 +22,7 @@ EXHIBITS = {
     "first_ids_are_like_all": ("first_edition", 300),
     "first_deltas_are_left_out": ("first_edition", 100),
     "expired_unnoticed": ("retention", 250),
+    "expired_is_unsaved": ("retention", 400),
     "archived_is_filtered": ("archived", 250),
     "never_listed_whole": ("incremental", 100),
     "any_place": ("endpoints", 100),

@@ -356,9 +356,14 @@ class Server:
         return messages[at : at + count]
 
     def expire(self, topic, number, count):
-        """Retention deletes the oldest messages, of those that are on disk; gives them."""
+        """Retention deletes the oldest messages, of those that are on disk; gives them.
+
+        It deletes whole segments behind which another one begins: the first message of a partition never goes alone.
+        """
         part = topic.partitions[number]
         gone = [message for message in part.messages[:count] if message.offset < part.saved_end]
+        if [message.offset for message in gone] == [0]:
+            return []
         del part.messages[: len(gone)]
         part.expired += gone
         return gone

@@ -211,6 +211,17 @@ def expired_unnoticed():
     partitions.PartitionReader._check_anchor = check_anchor
 
 
+def expired_is_unsaved():
+    """The anchor moves beyond what expired, and its records are not saved."""
+    real = partitions.PartitionReader._replay
+
+    def replay(self, topic_partition, opening, hold_back, left_from=None):
+        found = real(self, topic_partition, opening, hold_back, left_from)
+        return found if left_from is None else attrs.evolve(found, saved={})
+
+    partitions.PartitionReader._replay = replay
+
+
 def archived_is_filtered():
     """What is archived is filtered, also when it is to be waited for."""
     from framework.discovery import filters

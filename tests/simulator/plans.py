@@ -7,14 +7,11 @@ import attrs
 from tests.simulator.first_edition import ENDS
 from tests.simulator.history import WIDTH, Plan, Settings
 
-OPEN = {"retention"}
-"""Themes that still find something: seeds 5128 and 5178, a position whose records expired before its count was saved."""
-
 
 def plan_of(seed, theme="all"):
     """The plan of a seed."""
     if theme == "mixed":  # every theme has its part
-        names = sorted(THEMES.keys() - OPEN)
+        names = sorted(THEMES)
         theme = names[seed % (2 * len(names))] if seed % (2 * len(names)) < len(names) else "all"
     rng = random.Random(f"{theme}/{seed}")
     return THEMES[theme](rng)
