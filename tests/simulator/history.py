@@ -561,12 +561,16 @@ class World(Scheduler):
         return any(MARK in topic.groups for topic in self.data_topics()) or self.ended_with_records()
 
     def ended_with_records(self):
-        """Whether a run of this log ended well, and records that it sent are still in a topic."""
+        """Whether a run of this log ended well, with all saved, and records that it sent are still in a topic."""
         since = self.log_since.get(self.settings.offsets, -1)
         done = {
             life.process.name
             for life in self.lives
-            if life.settings.offsets == self.settings.offsets and life.outcome and life.outcome.kind == "done"
+            if life.settings.offsets == self.settings.offsets
+            and life.outcome
+            and life.outcome.kind == "done"
+            and not life.disturbed
+            and not any(at >= life.began for at in self.server_kills)
         }
         return any(
             message.serial > since and message.writer.partition("/")[0] in done
@@ -595,13 +599,8 @@ class World(Scheduler):
         known = found is not None and left is not None and bool(found.partitions[0].messages)
         if known and left["numbering"] != self.numbering():
             return
+        self.leave_log()
         self.settings = attrs.evolve(before, offsets=name)
-        self.left_logs[before.offsets] = {
-            "serial": self.server.serial,
-            "at": self.now,
-            "numbering": self.numbering(),
-            "hand_changes": self.hand_changes,
-        }
         self.say("offsets topic", name, "known" if known else "new")
         if known:
             self.take_up_log(left)
@@ -613,6 +612,14 @@ class World(Scheduler):
             self.must_refuse = f"another offsets topic, {name}, was named"
         else:
             self.allow_again()  # nothing says that the source was here before
+
+    def leave_log(self):
+        self.left_logs[self.settings.offsets] = {
+            "serial": self.server.serial,
+            "at": self.now,
+            "numbering": self.numbering(),
+            "hand_changes": self.hand_changes,
+        }
 
     def note_unknown_topics(self):
         """A topic that has our mark, and was written with another log only, may be refused."""
@@ -694,7 +701,8 @@ class World(Scheduler):
                 self.server.streams["lake"][before.name] = before
             elif cause == "offsets":
                 self.settings = attrs.evolve(self.settings, offsets=before.offsets)
-                self.take_up_log(self.left_logs[before.offsets])
+                if before.offsets in self.left_logs:
+                    self.take_up_log(self.left_logs[before.offsets])
             elif cause == "0.1":
                 self.first.finish()
             elif cause == "recreated":
