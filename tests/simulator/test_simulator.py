@@ -46,8 +46,7 @@ def test_ten_thousand_histories_find_nothing():
         start("--theme", "mixed", "--histories", str(count), "--seed", str(number), "--step", str(PROCESSES))
         for number in range(PROCESSES)
     ]
-    for process in running:
-        said, code = finish(process, 2300)
+    for said, code in [finish(process, 2300) for process in running]:
         assert code == 0, said[-4000:]
         assert f"{count} histories, 0 wrong" in said
 

@@ -13,7 +13,7 @@ from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import MemoryOffsetStore, OffsetManager
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
-from tests.support.core import drain, iterator_over, payloads, put_lines, store_of
+from tests.support.core import drain, iterator_over, next_pass, payloads, put_lines, store_of
 from tests.support.listing import native
 
 INTERVAL = 1000.0
@@ -496,7 +496,7 @@ def over(store, offsets=None, *, once=False, page_size=10, **options):
 
 
 def go(iterator):
-    iterator.feed._due = 0.0
+    next_pass(iterator)
     return payloads(drain(iterator))
 
 

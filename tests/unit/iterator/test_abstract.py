@@ -31,7 +31,7 @@ from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.transformer import InputOptions
-from tests.support.core import commit, drain, iterator_over, lines, payloads, put_lines, store_of
+from tests.support.core import commit, drain, iterator_over, lines, next_pass, payloads, put_lines, store_of
 from transformers.jsonl import JsonlTransformer
 
 JSONL = canonical_options(JsonlTransformer(InputOptions(format="jsonl")).numbering_options())
@@ -63,21 +63,16 @@ def test_an_empty_store_gives_nothing_then_stops(over):
     assert not iterator.finished
 
 
-def due(iterator):
-    """Moves on to the next pass, whatever the clock says."""
-    iterator.feed._due = 0.0
-
-
 def test_exhausted_twice_then_a_third_object_appears_and_is_read(over):
     store = store_of(a=3, b=2)
     iterator = over(store)
     assert [record.payload for record in iterator] == lines("a", 3) + lines("b", 2)
     for _ in range(2):
-        due(iterator)
+        next_pass(iterator)
         with pytest.raises(StopIteration):
             next(iterator)
     put_lines(store, "c", 2)
-    due(iterator)
+    next_pass(iterator)
     assert [record.payload for record in iterator] == lines("c", 2)
     assert store.count("open") == 3
 
@@ -431,7 +426,7 @@ def test_a_failed_object_is_not_read_again(over):
     iterator = over(store, offsets, tolerance="skip_object")
     commit(offsets, drain(iterator))
     assert offsets.get_entry(OffsetManagerKey.of_object("bucket", "a.gz")).state is ObjectState.FAILED
-    due(iterator)
+    next_pass(iterator)
     assert drain(iterator) == []
     assert store.count("open") == 1
     with pytest.raises(CorruptObjectError):
@@ -477,7 +472,7 @@ def test_what_was_handed_out_does_not_come_again_when_a_store_was_mistaken_about
     found += drain(iterator)
     before = sum(len(batch.payloads) for batch in found)
     assert 2 * committed < before < 40
-    due(iterator)
+    next_pass(iterator)
     found += drain(iterator)
     assert payloads(found) == {"b": lines("b", 40)}
     assert [batch.first_record for batch in found] == [

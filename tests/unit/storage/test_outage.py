@@ -18,7 +18,7 @@ from framework.model.objects import ObjectState
 from framework.pipeline.object_reader import MAX_DENIED_IN_A_ROW
 from framework.storage.outage import OUTAGE_SECONDS, PAUSES, StoreOutage
 from framework.testing.fakes.memory_store import MemoryStore
-from tests.support.core import commit, drain, iterator_over, lines, payloads, put_lines, store_of
+from tests.support.core import commit, drain, iterator_over, lines, next_pass, payloads, put_lines, store_of
 
 AWAY = [StoreUnavailableError("memory://bucket: 500"), ThrottledError("memory://bucket: slow down")]
 
@@ -50,7 +50,7 @@ def over():
 
 
 def due(iterator):
-    iterator.feed._due = 0.0
+    next_pass(iterator)
 
 
 @pytest.mark.parametrize("error", AWAY)

@@ -31,7 +31,18 @@ from framework.offsets.manager import OffsetManager
 from framework.store import ObjectStore
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import FIRST_TIME_MS, MemoryStore
-from tests.support.core import commit, drain, iterator_over, lines, payloads, poll_all, put_lines, started, store_of
+from tests.support.core import (
+    commit,
+    drain,
+    iterator_over,
+    lines,
+    next_pass,
+    payloads,
+    poll_all,
+    put_lines,
+    started,
+    store_of,
+)
 from tests.support.inventory import Line, line_of, moment, write_inventory
 from tests.support.stopwatch import Stopwatch
 
@@ -98,7 +109,7 @@ class Rig:
 
     def next_pass(self):
         """The next pass, however long its wait is."""
-        self.iterator.feed._due = 0.0
+        next_pass(self.iterator)
         return self.read()
 
     def requests(self):
@@ -914,7 +925,7 @@ def test_a_split_object_of_which_splits_come_back_is_read_in_its_new_version(rig
         commit(rig.offsets, batches)
         if rig.iterator.finished:
             break
-        rig.iterator.feed._due = 0.0
+        next_pass(rig.iterator)
     assert rig.iterator.finished
     new = store.stat("a").version
     found = [payload for batch in batches if batch.native.version == new for payload in batch.payloads]
@@ -983,12 +994,12 @@ def test_whatever_happens_each_version_is_read_once_and_the_last_one_is_read(act
             handle([batch] if batch is not None else [])
         elif action == "pass":
             handle(drain(rig.iterator))
-            rig.iterator.feed._due = 0.0
+            next_pass(rig.iterator)
         else:
             rig.open()
     for _ in range(4):  # a stale row takes two
         handle(drain(rig.iterator))
-        rig.iterator.feed._due = 0.0
+        next_pass(rig.iterator)
     rig.requests()
     handle(drain(rig.iterator))
     assert rig.requests() == {}
