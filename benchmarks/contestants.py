@@ -138,7 +138,7 @@ def ours(props: dict[str, Any]) -> Run:
 
 def transform(kind: str) -> Run:
     """Our transformer alone, over the objects in memory: what the format costs, without S3 and Iggy."""
-    from framework.config.formats import make_transformer
+    from framework.config.format_registry import make_transformer
     from framework.model.batches import SkippedRecord
     from framework.transformer import InputOptions
     from transformers.inputs import BytesInput
@@ -179,7 +179,7 @@ def hold(objects: int, lines: int) -> None:
 
 def check_same(kind: str) -> None:
     """Raise unless our format and every bare loop make the same bytes of the first object."""
-    from framework.config.formats import make_transformer
+    from framework.config.format_registry import make_transformer
     from framework.transformer import InputOptions
     from transformers.inputs import BytesInput
 

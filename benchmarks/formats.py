@@ -22,7 +22,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framework.config.formats import make_transformer
+from framework.config.format_registry import make_transformer
 from framework.transformer import InputOptions
 from transformers import BytesInput
 

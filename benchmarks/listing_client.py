@@ -33,7 +33,7 @@ import google.cloud.storage  # noqa: F401
 from google.oauth2.credentials import Credentials
 from typing_extensions import override
 
-from framework.config.formats import make_transformer
+from framework.config.format_registry import make_transformer
 from framework.config.loading import structure
 from framework.iterator.object_store import StoreRecordIterator
 from framework.store import ObjectStore

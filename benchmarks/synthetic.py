@@ -16,7 +16,7 @@ import time
 import attrs
 from typing_extensions import override
 
-from framework.config.formats import make_transformer
+from framework.config.format_registry import make_transformer
 from framework.config.option import Seconds, option
 from framework.config.sections import SourceCommonConfig
 from framework.iterator.object_store import StoreRecordIterator

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from framework.cli import main
     from framework.config.bucket import BucketConfig
-    from framework.config.formats import make_transformer
+    from framework.config.format_registry import make_transformer
     from framework.config.option import option
     from framework.config.sections import SourceCommonConfig
     from framework.discovery.feed import Assignment, HandedFeed, ObjectFeed
@@ -100,7 +100,7 @@ _HOMES = {
     "TransformContext": "framework.transform",
     "Transformer": "framework.transformer",
     "main": "framework.cli",
-    "make_transformer": "framework.config.formats",
+    "make_transformer": "framework.config.format_registry",
     "option": "framework.config.option",
 }
 

@@ -41,10 +41,10 @@ SHIPPED_FORMATS: Mapping[str, str] = {
 
 
 def make_transformer(options: InputOptions) -> Transformer:
-    """The transformer of `options.format`; see `framework.config.formats.make_transformer`."""
-    from framework.config import formats  # noqa: PLC0415 - it imports this package
+    """The transformer of `options.format`; see `framework.config.format_registry.make_transformer`."""
+    from framework.config import format_registry  # noqa: PLC0415 - it imports this package
 
-    return formats.make_transformer(options)
+    return format_registry.make_transformer(options)
 
 
 __all__ = ["SHIPPED_FORMATS", "BytesInput", "InputOptions", "LocalFileInput", "Transformer", "make_transformer"]

@@ -134,14 +134,14 @@ class AutoTransformer(Transformer):
             )
         transformer = self._made_for(found)
         if self.options.columns and not transformer.reads_columns:
-            from framework.config.formats import NO_COLUMNS  # noqa: PLC0415 - it imports this package
+            from framework.config.format_registry import NO_COLUMNS  # noqa: PLC0415 - it imports this package
 
             raise ObjectError(NO_COLUMNS.format(format=found), location=source.location)
         return transformer
 
     def _made_for(self, found: str) -> Transformer:
         if found not in self._made:
-            from framework.config.formats import make_transformer  # noqa: PLC0415 - it imports this package
+            from framework.config.format_registry import make_transformer  # noqa: PLC0415 - it imports this package
 
             columns = () if found in _SENT_UNCHANGED else self.options.columns
             # Two threads may both make one: either is as good.

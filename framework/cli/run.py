@@ -6,10 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -18,6 +15,7 @@ from typing_extensions import Self
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.output import Output
+from framework.cli.signals import stopped_by_signals
 from framework.config.bucket import BucketConfig
 from framework.config.layers import environment_layers, file_layers, merge, setting_layers
 from framework.config.loading import Loaded, load, noted
@@ -27,10 +25,8 @@ from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError,
 from framework.model.text import counted
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from framework.config.sections import SourceCommonConfig
-    from framework.engine.local import LocalEngine, Stoppable
+    from framework.engine.local import LocalEngine
     from framework.engine.metrics import MetricsServer
     from framework.iggy.client import IggyConnection
     from framework.runtime.channel import ChildChannel
@@ -57,7 +53,7 @@ def load_checked(task_class: type[AbstractSourceTask], file: ConfigFile) -> Load
     Raises:
         ConfigError: all mistakes, each with its place.
     """
-    from framework.config.formats import make_transformer  # noqa: PLC0415 - formats are found when they are used
+    from framework.config.format_registry import make_transformer  # noqa: PLC0415 - formats are found when they are used
 
     root = task_class.config_class
     if root is None:
@@ -287,40 +283,6 @@ def _summary(progress: Progress, dead_letters: str | None) -> None:
         log.warning("archived and waited for: %s, counted again in each listing", counted(progress.archived, "object"))
     for reason, count in progress.filtered.items():
         log.info("filtered, %s: %s", reason, counted(count, "object"))
-
-
-@contextlib.contextmanager
-def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
-    """Stop the run in order on SIGINT and SIGTERM; a second signal ends the process as usual."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    came: SimpleQueue[int | None] = SimpleQueue()
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        # Runs between any two lines of the main thread, whatever locks that holds: a thread of its own does the rest.
-        for former, handler in before.items():
-            signal.signal(former, handler)
-        came.put(number)
-
-    def stop() -> None:
-        number = came.get()
-        if number is not None:
-            engine.stop()
-            log.info("%s: stopping, positions are saved", signal.Signals(number).name)
-
-    stopper = threading.Thread(target=stop, name="signals", daemon=True)
-    stopper.start()
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        came.put(None)
-        stopper.join()  # a signal that came with the last record counts
 
 
 class _Metrics:

@@ -14,7 +14,8 @@ import attrs
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.output import Output
-from framework.cli.run import load_checked, stopped_by_signals
+from framework.cli.run import load_checked
+from framework.cli.signals import stopped_by_signals
 from framework.config.layers import ENVIRONMENT_PREFIX
 from framework.config.loading import ConfigWarning, Loaded, load_config
 from framework.config.option import sections_of

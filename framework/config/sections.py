@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import attrs
 
-from framework.config.formats import NO_COLUMNS, is_format, known_formats
+from framework.config.format_registry import NO_COLUMNS, is_format, known_formats
 from framework.config.globs import compile_globs
 from framework.config.iggy_address import TRANSPORTS, IggyAddress, Login, Tls, iggy_address
 from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error

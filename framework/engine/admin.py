@@ -12,7 +12,7 @@ from framework.engine.session import Session, check_log, check_topics, ensure_of
 from framework.iggy.dead_letters.log import void_dead_letters
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
-from framework.iggy.offset_log.partitions import (
+from framework.iggy.offset_log.partition_replay import (
     PartitionGoneError,
     PartitionReader,
     abandon_partitions,

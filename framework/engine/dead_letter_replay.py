@@ -29,9 +29,9 @@ from framework.errors import IggyTopicError, ObjectError, RecordError, RecordTra
 from framework.iggy import wire
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ReplayMarker, StoredDeadLetter
 from framework.iggy.headers import REPLAY_HEADER, encode_headers, merge_headers, provenance
-from framework.iggy.named_topics import topic_refusal
-from framework.iggy.offset_log.partitions import hold_back_of
+from framework.iggy.offset_log.partition_replay import hold_back_of
 from framework.iggy.reader import read_partition
+from framework.iggy.topic_refusal import topic_refusal
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
 from framework.model.headers import HeaderValue

@@ -23,12 +23,11 @@ from framework.discovery.routing import Router
 from framework.errors import EXIT_PERSON, ConfigError, IggyTopicError, IggyUnavailableError, PositionError
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
-from framework.iggy.named_topics import topic_refusal
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.epochs import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
-from framework.iggy.offset_log.partitions import (
+from framework.iggy.offset_log.partition_replay import (
     WAYS_OUT,
     FoundPartition,
     PartitionGoneError,
@@ -41,6 +40,7 @@ from framework.iggy.offset_log.partitions import (
 from framework.iggy.offset_log.snapshots import SnapshotWriter
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.iggy.sender import IggyProducer
+from framework.iggy.topic_refusal import topic_refusal
 from framework.iggy.topics import ensure_topic
 from framework.model.objects import TopicPartition
 from framework.model.positions import is_numbered_by

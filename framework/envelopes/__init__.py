@@ -5,7 +5,7 @@
     headers.py       archived headers -> the bytes of a message's headers
     encodings.py     archived payloads and times -> bytes and microseconds
     origin.py        the topic and partition that an object's key names
-    envelope.py      a batch of archived records -> payloads, headers, times
+    restore.py       a batch of archived records -> payloads, headers, times
     transform.py     the envelope as the first transform of a source
     options.py       its options
 

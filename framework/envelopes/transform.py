@@ -7,9 +7,9 @@ from collections.abc import Callable
 import attrs
 from typing_extensions import override
 
-from framework.envelopes.envelope import Envelope
 from framework.envelopes.options import EnvelopeOptions
 from framework.envelopes.origin import Origin
+from framework.envelopes.restore import Envelope
 from framework.transform import Transform, TransformBatch, TransformContext
 
 

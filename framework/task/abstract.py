@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import Self
 
-from framework.config.formats import make_transformer
+from framework.config.format_registry import make_transformer
 from framework.config.loading import structure
 from framework.errors import NotAcknowledgedError, ReaderFailedError, TaskClosedError
 from framework.model.batches import Acknowledgement, RecordBatch

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from framework.config.bucket import BucketConfig
 from framework.config.connector import ConnectorOption
-from framework.config.formats import make_transformer
+from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError
 from framework.iterator.object_store import StoreRecordIterator

@@ -297,7 +297,7 @@ HOSTILE_ROWS = (
             "tests/integration/test_embedded_life.py",
             "tests/integration/test_iggy_tls.py",
             "tests/unit/iggy/dead_letters/test_topic.py",
-            "tests/unit/iggy/test_named_topics.py",
+            "tests/unit/iggy/test_topic_refusal.py",
             "tests/unit/engine/test_metrics.py",
             "tests/unit/engine/spark/test_stop_channel.py",
         ),
@@ -334,7 +334,7 @@ STORELESS_ROWS = (
         tests=(
             "tests/unit/iggy/offset_log/test_loading.py",
             "tests/unit/iggy/offset_log/test_codec.py",
-            "tests/unit/iggy/offset_log/test_partitions.py",
+            "tests/unit/iggy/offset_log/test_partition_replay.py",
             "tests/unit/engine/test_admin.py",
         ),
     ),

@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from framework.config import transforms as by_name
-from framework.config.formats import make_transformer
+from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.engine import admin, discovery, local, processes, session, worker
 from framework.engine.dead_letter_replay import DeadLetterReplay

@@ -3,7 +3,7 @@
     discovery -> board of partitions -> one Spark job per free task -> saved positions -> positions of the driver
 
 Each task has a thread. A free task gets its part of the waiting objects, in partitions that no other task
-owns (`framework.engine.spark.partitions`). So no wave waits for its slowest task, and a partition never
+owns (`framework.engine.spark.object_assignment`). So no wave waits for its slowest task, and a partition never
 has two senders.
 """
 
@@ -25,7 +25,7 @@ from framework.engine.report import Reporter
 from framework.engine.spark.failures import lost_job
 from framework.engine.spark.job import JobResult, SparkJob, run_job
 from framework.engine.spark.listing import spark_lister
-from framework.engine.spark.partitions import PartitionBoard
+from framework.engine.spark.object_assignment import PartitionBoard
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, spark_thread
 from framework.engine.task_run import WorkerPlan

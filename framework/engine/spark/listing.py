@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from typing_extensions import override
 
+from framework.engine.spark.listing_waves import ThreadMaker, Waves
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, unpacked
 from framework.engine.spark.threads import spark_thread
-from framework.engine.spark.waves import ThreadMaker, Waves
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.pages import OutOfOrderError

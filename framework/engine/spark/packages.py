@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from framework.config.formats import make_transformer
+from framework.config.format_registry import make_transformer
 from framework.config.transforms import transform_class
 from framework.engine.spark.failures import is_stopped, sentence
 from framework.engine.spark.session import is_local, wait_for
@@ -234,7 +234,7 @@ def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
             except Exception as error:  # noqa: BLE001 - a library for another machine may raise anything
                 broken.append(f"{name} ({error})")
         if not missing and not broken:
-            from framework.config.formats import make_transformer  # noqa: PLC0415
+            from framework.config.format_registry import make_transformer  # noqa: PLC0415
             from framework.errors import ConfigError  # noqa: PLC0415
             from framework.transformer import InputOptions  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from framework.errors import IggyAuthError, IggyProtocolError
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.codec import Progress, ProgressItem
-from framework.iggy.offset_log.partitions import mark_of
+from framework.iggy.offset_log.partition_replay import mark_of
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey

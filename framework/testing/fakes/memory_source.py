@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from framework.config.formats import make_transformer
+from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.iterator.object_store import StoreRecordIterator
 from framework.storage.retry import RetryPolicy

@@ -8,7 +8,7 @@ import json
 import attrs
 import pytest
 
-from framework.config.formats import known_formats
+from framework.config.format_registry import known_formats
 from framework.config.sections import InputSection
 from framework.discovery.feed import ListingFeed
 from framework.errors import PositionMismatchError, SkippableError

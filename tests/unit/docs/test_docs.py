@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from framework import errors
-from framework.config.formats import known_formats
+from framework.config.format_registry import known_formats
 from framework.config.loading import structure
 from framework.config.option import options_of, sections_of, subsections_of
 from framework.engine.metrics import reference_rows

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.cli.run import stopped_by_signals
+from framework.cli.signals import stopped_by_signals
 from framework.engine.local import LocalEngine
 from framework.engine.session import IggyTarget
 from framework.errors import FatalError, IggyUnavailableError, TaskClosedError

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framework.config.formats import is_format, known_formats, make_transformer
+from framework.config.format_registry import is_format, known_formats, make_transformer
 from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, RecordTooLargeError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint

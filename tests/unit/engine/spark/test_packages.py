@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from framework.config.formats import ENTRY_POINT_GROUP
+from framework.config.format_registry import ENTRY_POINT_GROUP
 from framework.engine.spark.packages import DISTRIBUTION, NEEDED, needed_modules, ship_packages, write_archive
 from framework.errors import SparkUnavailableError
 from framework.testing.fakes.memory_source import MemorySourceTask

@@ -7,7 +7,7 @@ import pytest
 from framework.errors import IggyAuthError, IggyProtocolError
 from framework.iggy.offset_log import codec, store
 from framework.iggy.offset_log.codec import Progress, ProgressItem
-from framework.iggy.offset_log.partitions import mark_of
+from framework.iggy.offset_log.partition_replay import mark_of
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.message_ids import entry_hash64

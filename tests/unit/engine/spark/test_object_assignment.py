@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.discovery.feed import Assignment
-from framework.engine.spark import partitions
-from framework.engine.spark.partitions import PartitionBoard
+from framework.engine.spark import object_assignment
+from framework.engine.spark.object_assignment import PartitionBoard
 from framework.model.objects import NativeObject, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 
@@ -63,10 +63,10 @@ def test_a_partition_that_is_taken_waits_until_it_is_given_back():
 
 def test_a_job_is_bounded_and_the_oldest_objects_go_first():
     made = PartitionBoard()
-    for number in range(5 * partitions.MAX_OBJECTS):
+    for number in range(5 * object_assignment.MAX_OBJECTS):
         made.add(assignment(f"{number:05d}", number % 2, 1))
     first = keys(made.take(1))
-    assert len(first) == partitions.MAX_OBJECTS
+    assert len(first) == object_assignment.MAX_OBJECTS
     assert first == sorted(first)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.engine.spark import waves
+from framework.engine.spark import listing_waves
 from framework.engine.spark.listing import wave_lister
 from framework.engine.spark.range_batch import RangeListing, list_batch, list_ranges, packed, seconds_asked, unpacked
 from framework.errors import AccessDeniedError, FatalError, StoreUnavailableError, TaskClosedError, ThrottledError
@@ -91,7 +91,7 @@ def test_a_large_one_is_listed_by_executors_each_key_once():
 
 
 def test_a_wave_that_is_queued_for_busy_cores_is_no_time_of_the_listing(monkeypatch):
-    monkeypatch.setattr(waves, "_in_background", lambda work, _: work)  # begun when it is waited for
+    monkeypatch.setattr(listing_waves, "_in_background", lambda work, _: work)  # begun when it is waited for
     clock = FakeClock()
     queued = []
 
@@ -170,7 +170,7 @@ def test_waves_that_spark_loses_for_ever_end_the_listing_with_a_sentence():
     def lose(_):
         raise RuntimeError("Python worker exited unexpectedly\n  at java.lang")
 
-    with pytest.raises(FatalError, match=f"lost a listing {waves.WAVE_ATTEMPTS} times: Python worker exited"):
+    with pytest.raises(FatalError, match=f"lost a listing {listing_waves.WAVE_ATTEMPTS} times: Python worker exited"):
         listed(SortedStore(even(3000)), run=lose)
 
 
@@ -323,7 +323,9 @@ def test_an_executor_makes_its_iterator_once_for_a_source(monkeypatch):
     monkeypatch.setitem(globals(), "CountedTask", CountedTask)
     CountedTask.__qualname__ = "CountedTask"
     config = iterator_over(MemoryStore()).config
-    batch = waves.RangeBatch(task_class=CountedTask, config=config, prefix="", tasks=[waves.RangeTask(1, "", None, 1)])
+    batch = listing_waves.RangeBatch(
+        task_class=CountedTask, config=config, prefix="", tasks=[listing_waves.RangeTask(1, "", None, 1)]
+    )
     for _ in range(3):
         assert [(one.pages, one.failure) for one in list_batch(batch)] == [([], None)]
     assert len(made) == 1

@@ -9,7 +9,7 @@ from framework.config.sections import SourceCommonConfig
 from framework.engine.session import Session, ensure_data_topic
 from framework.errors import IggyTopicError, IggyUnavailableError, RecordError
 from framework.iggy.dead_letters.topic import IggyDeadLetters
-from framework.iggy.named_topics import topic_refusal
+from framework.iggy.topic_refusal import topic_refusal
 from framework.model.objects import NativeObject, TopicPartition
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.fakes.memory_iggy import MemoryIggy

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from framework.engine.session import Session
 from framework.errors import IggyAuthError, IggyProtocolError, IggyUnavailableError, PositionError
-from framework.iggy.offset_log import partitions
+from framework.iggy.offset_log import partition_replay
 from framework.iggy.offset_log.codec import TopicIdentity
-from framework.iggy.offset_log.partitions import (
+from framework.iggy.offset_log.partition_replay import (
     LAST_MESSAGES,
     PartitionGoneError,
     PartitionReader,
@@ -530,7 +530,7 @@ def blind_behind(rig, monkeypatch, offset, times=None):
 @pytest.mark.parametrize("known", [True, False], ids=["known", "new"])
 def test_messages_that_the_server_has_and_does_not_give_are_told(known, monkeypatch):
     """A real server that was killed while it wrote: a segment with a torn batch takes messages, and gives none of them."""
-    monkeypatch.setattr(partitions, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr(partition_replay, "DAMAGE_PAUSES_SECONDS", (0.0,))
     rig = Rig()
     rig.safe_behind(1024)
     rig.others(20)
@@ -543,7 +543,7 @@ def test_messages_that_the_server_has_and_does_not_give_are_told(known, monkeypa
 
 
 def test_messages_that_come_a_moment_later_are_no_damage(monkeypatch):
-    monkeypatch.setattr(partitions, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr(partition_replay, "DAMAGE_PAUSES_SECONDS", (0.0,))
     rig = Rig().known()
     last = rig.others(20)
     blind_behind(rig, monkeypatch, 12, times=1)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.envelopes import aiven, confluent, custom, iggy_s3_sink
-from framework.envelopes.envelope import Envelope
 from framework.envelopes.layout import Layout
 from framework.envelopes.origin import Origin
+from framework.envelopes.restore import Envelope
 from framework.model.payloads import PayloadColumn
 
 NOWHERE = Origin()
