@@ -492,12 +492,14 @@ class HttpLoop:
         try:
             while not self._closed:
                 self.now = time.monotonic()
-                self._work(multi)
                 if self.now >= swept + sweep:
                     swept = self.now
                     self._end_silent()
+                self._work(multi)
+                ended = self._collect(multi)  # an answer may come while its request is made: no event tells of it
                 self._asleep = True
-                timeout = 0.0 if self._commands or self._resuming or self._closed else self._patience(sweep)
+                at_once = ended or self._commands or self._resuming or self._closed
+                timeout = 0.0 if at_once else self._patience(sweep)
                 events = poll.poll(timeout)
                 self._asleep = False
                 self.now = time.monotonic()
@@ -622,8 +624,9 @@ class HttpLoop:
             answer.permitted = False
             self.limiter.give_back(1, succeeded=succeeded)
 
-    def _collect(self, multi: Any) -> None:
-        """End the answers whose transfers have ended."""
+    def _collect(self, multi: Any) -> bool:
+        """End the answers whose transfers have ended; whether there were any."""
+        before = len(self._transfers)
         left = 1
         while left:
             left, done, failed = multi.info_read()
@@ -631,6 +634,7 @@ class HttpLoop:
                 self._end(self._transfers[curl], None)
             for curl, code, message in failed:
                 self._end(self._transfers[curl], self._failure(code, message))
+        return len(self._transfers) < before
 
     def _end(self, transfer: _Transfer, failure: HttpError | None) -> None:
         answer = transfer.answer

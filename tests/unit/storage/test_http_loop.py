@@ -413,6 +413,23 @@ def test_a_connection_is_used_again(serving):
     assert server.connections == 1
 
 
+def test_an_answer_that_came_while_its_request_was_made_is_not_slept_over(serving, monkeypatch):
+    sent = http_loop.pycurl.INFOTYPE_HEADER_OUT
+    prepare = http_loop._Transfer.prepare
+
+    def slowly(transfer, answer):
+        prepare(transfer, answer)
+        transfer.curl.setopt(http_loop.pycurl.VERBOSE, 1)
+        # between the request and libcurl's first look for an answer
+        transfer.curl.setopt(http_loop.pycurl.DEBUGFUNCTION, lambda kind, _: kind == sent and time.sleep(0.05))
+
+    monkeypatch.setattr(http_loop._Transfer, "prepare", slowly)
+    monkeypatch.setattr(http_loop, "_SLOWEST_SWEEP_SECONDS", 3600.0)
+    server, loop = serving(lambda *_: [ok(b"x")])
+    for _ in range(5):
+        assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
+
+
 def test_closing_ends_whoever_waits_at_once(serving):
     gate = threading.Event()
     server, loop = serving(lambda path, _: [gate, ok(b"x")])
