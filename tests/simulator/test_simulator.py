@@ -1,4 +1,4 @@
-"""Random histories of the real code find nothing, ten thousand in CI; each planted mistake is found; what once went wrong goes well.
+"""Random histories find nothing, ten thousand in CI; each planted mistake is found; what once went wrong goes well.
 
 Each runs in processes of its own, since their clocks and threads are simulated.
 """
