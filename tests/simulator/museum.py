@@ -3,20 +3,20 @@
 import attrs
 import numpy as np
 
-from framework.iggy.offset_log import epochs, loading, partitions, state, store
+from framework.iggy.offset_log import epochs, loading, partition_replay, state, store
 from framework.offsets import table, watermark_tracker
 from framework.offsets.manager import OffsetManager
 
 
 def saved_at_once():
     """Counts are saved as soon as they are acknowledged, whatever the server may forget."""
-    partitions.hold_back_of = lambda info: 0
+    partition_replay.hold_back_of = lambda info: 0
 
 
 def held_back_by_too_few():
     """One message less is held back than a kill of the server can take."""
-    real = partitions.hold_back_of
-    partitions.hold_back_of = lambda info: max(0, real(info) - 2)
+    real = partition_replay.hold_back_of
+    partition_replay.hold_back_of = lambda info: max(0, real(info) - 2)
 
 
 def not_begun():
@@ -112,7 +112,7 @@ def one_generation():
     def entry_hash64(source, entry):
         return message_ids.object_hash64(source, entry.bucket, entry.key, entry.version, entry.split_size, generation=1)
 
-    for module in (message_ids, state, store, sender, partitions):
+    for module in (message_ids, state, store, sender, partition_replay):
         if hasattr(module, "entry_hash64"):
             module.entry_hash64 = entry_hash64
 
@@ -136,8 +136,8 @@ def no_mark():
 
 def renamed_unnoticed():
     """A start with a log that knows nothing asks no data topic whether it was written before."""
-    partitions.PartitionReader.check_log = lambda self, others: None
-    partitions.PartitionReader.check_topic = lambda self, info: None
+    partition_replay.PartitionReader.check_log = lambda self, others: None
+    partition_replay.PartitionReader.check_topic = lambda self, info: None
 
 
 def half_reset_is_enough():
@@ -147,7 +147,7 @@ def half_reset_is_enough():
 
 def any_topic_of_the_name():
     """A topic that was deleted and made again is taken for the old one."""
-    partitions.PartitionReader.check = lambda self, topic_partition, info: False
+    partition_replay.PartitionReader.check = lambda self, topic_partition, info: False
 
 
 def moved_with_the_topic():
@@ -167,7 +167,7 @@ def moved_with_the_topic():
 
 def first_unsaved_is_nobodys():
     """What version 0.1 had sent and not saved is taken for others' messages."""
-    partitions.PartitionReader.check_first_edition = lambda self, topic_partition, *, accepted: None
+    partition_replay.PartitionReader.check_first_edition = lambda self, topic_partition, *, accepted: None
 
 
 def first_unclaimed_is_nothing():
@@ -198,28 +198,28 @@ def first_deltas_are_left_out():
 
 def expired_unnoticed():
     """What expired before it was accounted for is no matter."""
-    real = partitions.PartitionReader._check_anchor
+    real = partition_replay.PartitionReader._check_anchor
 
     def check_anchor(self, topic_partition, anchor, info):
         try:
             return real(self, topic_partition, anchor, info)
-        except partitions.PartitionGoneError as gone:
+        except partition_replay.PartitionGoneError as gone:
             if gone.first_offset is None:
                 raise
             return False
 
-    partitions.PartitionReader._check_anchor = check_anchor
+    partition_replay.PartitionReader._check_anchor = check_anchor
 
 
 def expired_is_unsaved():
     """The anchor moves beyond what expired, and its records are not saved."""
-    real = partitions.PartitionReader._replay
+    real = partition_replay.PartitionReader._replay
 
     def replay(self, topic_partition, opening, hold_back, left_from=None):
         found = real(self, topic_partition, opening, hold_back, left_from)
         return found if left_from is None else attrs.evolve(found, saved={})
 
-    partitions.PartitionReader._replay = replay
+    partition_replay.PartitionReader._replay = replay
 
 
 def archived_is_filtered():
