@@ -97,6 +97,7 @@ class HttpAnswer:
         "_loop",
         "_status",
         "_waiter",
+        "_whole",
         "active_at",
         "complete",
         "ended",
@@ -123,7 +124,7 @@ class HttpAnswer:
         self.retry = retry
         self.transfer: _Transfer | None = None
         self.sent_at = self.active_at = 0.0
-        self.paused = self.permitted = False
+        self.paused = self.permitted = self._whole = False
         self._waiter: LockType | None = None
         self._held = 0
         self._begin()
@@ -146,8 +147,11 @@ class HttpAnswer:
             HttpError: there was no answer.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
-        while not (self.started or self.ended or self._is_judged):
-            self._wait()
+        while True:
+            seen = self._seen()
+            if self.started or self.ended or self._is_judged:
+                break
+            self._wait(seen)
         if not self._status:
             if self.failure is not None and not self.started:
                 raise self.failure
@@ -190,12 +194,15 @@ class HttpAnswer:
             TaskClosedError: the request was aborted, or the loop is closed.
         """
         chunks = self._chunks
-        while not chunks:
+        while True:
+            seen = self._seen()
+            if chunks:
+                break
             if self.ended:
                 if self.failure is not None and not isinstance(self.failure, HttpCutError):
                     raise self.failure
                 return b""
-            self._wait()
+            self._wait(seen)
         parts: list[bytes] = []
         length = 0
         while chunks:
@@ -208,8 +215,11 @@ class HttpAnswer:
             self._give(len(data))
             if length == size:
                 break
-            while self.room is None and not (chunks or self.ended):  # what is not read ahead is read in full
-                self._wait()
+            while self.room is None:  # what is not read ahead is read in full
+                seen = self._seen()
+                if chunks or self.ended:
+                    break
+                self._wait(seen)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_all(self) -> bytes:
@@ -220,7 +230,15 @@ class HttpAnswer:
             TaskClosedError: the request was aborted, or the loop is closed.
         """
         parts, size = [], 0
-        while data := self.read(WINDOW_BYTES):
+        self._whole = True
+        while True:
+            seen = self._seen()
+            if not (self.ended or self._held >= WINDOW_BYTES):
+                self._wait(seen)
+                continue
+            data = self.read(WINDOW_BYTES)
+            if not data:
+                break
             parts.append(data)
             size += len(data)
             if size > MAX_DOCUMENT_BYTES:
@@ -236,8 +254,11 @@ class HttpAnswer:
             HttpError: it did not come whole.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
-        while not (self.ended or self._is_judged) and sum(map(len, self._chunks)) < MAX_REFUSAL_BYTES:
-            self._wait()
+        while True:
+            seen = self._seen()
+            if self.ended or self._is_judged or sum(map(len, self._chunks)) >= MAX_REFUSAL_BYTES:
+                break
+            self._wait(seen)
         if self.failure is not None:
             raise self.failure
         return b"".join(self._chunks)[:MAX_REFUSAL_BYTES]
@@ -251,12 +272,16 @@ class HttpAnswer:
             if self.paused:
                 self._loop.resume()
 
-    def _wait(self) -> None:
+    def _seen(self) -> tuple[int, bool, bool]:
+        """What a reader waits for a change of; taken before it looks whether it must wait."""
+        return len(self._chunks), self.started, self.ended
+
+    def _wait(self, seen: tuple[int, bool, bool]) -> None:
+        """Wait until there is more than was seen."""
         waiter = allocate_lock()
         waiter.acquire()
-        before = len(self._chunks), self.started, self.ended
         self._waiter = waiter  # from here on a change releases it
-        if (len(self._chunks), self.started, self.ended) == before:
+        if self._seen() == seen:
             self._loop.check_alive()
             waiter.acquire()
         self._waiter = None
@@ -289,7 +314,7 @@ class HttpAnswer:
         if not self.started:
             self.started = self.retry is None or status_in(self.lines) < _REFUSALS
         waiter = self._waiter
-        if waiter is not None:
+        if waiter is not None and not (self._whole and self._held < WINDOW_BYTES):  # each piece would wake its reader
             self._waiter = None
             waiter.release()
         return True

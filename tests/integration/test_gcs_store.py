@@ -250,7 +250,10 @@ def sockets_to(endpoint):
     port = int(endpoint.rpartition(":")[2])
     found = []
     for number in own_sockets():
-        one = socket.socket(fileno=os.dup(number))
+        try:
+            one = socket.socket(fileno=os.dup(number))
+        except OSError:  # closed meanwhile, by a thread of the proxy
+            continue
         # Other libraries hold socket pairs: these have no port, and their peer's name is empty.
         if one.family == socket.AF_INET and peer_port(one) == port:
             found.append(one)

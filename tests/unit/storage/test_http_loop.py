@@ -14,7 +14,7 @@ from framework.storage import http_loop
 from framework.storage.http_body import HttpStream
 from framework.storage.http_errors import HttpConnectError, HttpCutError, HttpError, HttpReadTimeoutError
 from framework.storage.http_get import OK, ObjectGet
-from framework.storage.http_loop import WINDOW_BYTES, HttpLoop, HttpOptions
+from framework.storage.http_loop import WINDOW_BYTES, HttpAnswer, HttpLoop, HttpOptions
 from framework.storage.prefetch import Prefetcher
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
@@ -428,6 +428,24 @@ def test_an_answer_that_came_while_its_request_was_made_is_not_slept_over(servin
     server, loop = serving(lambda *_: [ok(b"x")])
     for _ in range(5):
         assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
+
+
+@pytest.mark.parametrize("wait", [lambda answer: answer.status, lambda answer: answer.read(10), HttpAnswer.read_all])
+def test_an_answer_that_ends_just_before_its_reader_waits_is_seen(serving, monkeypatch, wait):
+    """The reader looked, and saw nothing; before it waits, all comes at once, and nothing comes after it."""
+    gate = threading.Event()
+    server, loop = serving(lambda *_: [gate, ok(b"x")])
+    answer = loop.get(f"{server.endpoint}/k", [])
+    make = http_loop.allocate_lock
+
+    def late():
+        if not gate.is_set():
+            gate.set()
+            settled(lambda: answer.ended, least=True)
+        return make()
+
+    monkeypatch.setattr(http_loop, "allocate_lock", late)
+    assert wait(answer) in (200, b"x")
 
 
 def test_closing_ends_whoever_waits_at_once(serving):
