@@ -1,8 +1,8 @@
 """The one door to boto3 and botocore: an S3 bucket as an `ObjectStore`.
 
-Listing, credentials, roles, addressing, signing and connections are boto3's and botocore's. boto3's own retries are
-off: `framework.storage.retry` makes them. Objects are read over `framework.storage.http_loop`: boto3 finds out address,
-headers and keys, `s3_source.signing` signs.
+Credentials, roles, addressing and signing are boto3's and botocore's. boto3's own retries are off:
+`framework.storage.retry` makes them. Pages and objects are read over `framework.storage.http_loop`. boto3 makes and signs
+the request for a page; of objects it finds out address, headers and keys, and `s3_source.signing` signs.
 
 boto3 is imported when a store is made, not before: that takes half a second. The file is longer than others because one
 door means one file: who may talk to boto3 can be checked.
@@ -15,7 +15,7 @@ import io
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -81,6 +81,14 @@ def _keep_body(*, response_dict: dict[str, Any], customized_response_dict: dict[
     if response_dict["status_code"] == HTTPStatus.OK and b"ListBucketResult" in response_dict["body"][:1000]:
         customized_response_dict[_BODY] = response_dict["body"]
         response_dict["body"] = EMPTY_ANSWER
+
+
+class _Document(io.BytesIO):
+    """A body as botocore reads it."""
+
+    def stream(self, **_: object) -> Iterator[bytes]:
+        """Yield the whole body."""
+        yield self.getvalue()
 
 
 class Pins:
@@ -164,6 +172,7 @@ class S3Store(HttpStore):
             events.register("before-call.s3", _stay)
         events.register(f"before-sign.s3.{_CAPTURED}", self._complete)
         events.register_first(f"before-send.s3.{_CAPTURED}", self._capture)
+        events.register_first("before-send.s3.ListObjectsV2", self._send_listing)
         # Under this name it comes before botocore's own: one of those parses each answer to see whether it is an error.
         events.register("before-parse.*.ListObjectsV2", _keep_body)
 
@@ -440,6 +449,21 @@ class S3Store(HttpStore):
         self._captured.request = request.url, dict(request.headers.items())
         head: Any = {}  # the published types name a class of botocore's own
         return AWSResponse(request.url, HTTPStatus.OK.value, head, io.BytesIO())
+
+    def _send_listing(self, *, request: Any, **_: Any) -> Any:
+        """Send the request for a page over the loop, which limits the size of its answer; called by botocore.
+
+        Raises:
+            HttpError: there was no answer, it did not come whole, or is too large.
+        """
+        from botocore.awsrequest import AWSResponse  # noqa: PLC0415
+
+        made = {_ACCEPT_ENCODING: "identity", **request.headers}
+        lines = [f"{name}: {value.decode() if isinstance(value, bytes) else value}" for name, value in made.items()]
+        with contextlib.closing(self._http.get(request.url, lines)) as answer:
+            status, head = answer.status, dict(answer.headers)
+            body = _Document(answer.read_all())
+        return AWSResponse(request.url, status, head, body)  # type: ignore[arg-type]
 
     @override
     def close(self) -> None:

@@ -21,6 +21,7 @@ from framework.errors import (
     StoreUnavailableError,
 )
 from framework.model.objects import NativeObject
+from framework.storage import http_loop
 from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
@@ -178,6 +179,15 @@ def test_an_answer_that_is_no_page_is_tried_again(moto_bucket, opened, body, sai
         proxy.add(Fault(status=200, body=body))
         with pytest.raises(StoreUnavailableError, match=said):
             opened(moto_bucket.config(endpoint=proxy.endpoint)).list_page()
+
+
+def test_a_page_that_is_larger_than_any_page_is_not_read_whole(moto_bucket, opened, monkeypatch):
+    moto_bucket.put("a")
+    store = opened(moto_bucket.config())
+    assert len(store.list_page().objects) == 1
+    monkeypatch.setattr(http_loop, "MAX_DOCUMENT_BYTES", 100)
+    with pytest.raises(StoreUnavailableError, match="a document of more than 100 bytes"):
+        store.list_page()
 
 
 def test_a_listing_goes_on_behind_a_key_with_a_control_character(moto_bucket, opened):
