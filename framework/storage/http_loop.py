@@ -91,9 +91,10 @@ class HttpAnswer:
     """
 
     __slots__ = (
+        "_came",
         "_chunks",
+        "_gone",
         "_head",
-        "_held",
         "_loop",
         "_status",
         "_waiter",
@@ -126,7 +127,7 @@ class HttpAnswer:
         self.sent_at = self.active_at = 0.0
         self.paused = self.permitted = self._whole = False
         self._waiter: LockType | None = None
-        self._held = 0
+        self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
         self._begin()
 
     def _begin(self) -> None:
@@ -233,7 +234,7 @@ class HttpAnswer:
         self._whole = True
         while True:
             seen = self._seen()
-            if not (self.ended or self._held >= WINDOW_BYTES):
+            if not (self.ended or self._is_full):
                 self._wait(seen)
                 continue
             data = self.read(WINDOW_BYTES)
@@ -268,9 +269,13 @@ class HttpAnswer:
         if room is not None:
             room.give(size)
         else:
-            self._held -= size
+            self._gone += size
             if self.paused:
                 self._loop.resume()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._came - self._gone >= WINDOW_BYTES
 
     def _seen(self) -> tuple[int, bool, bool]:
         """What a reader waits for a change of; taken before it looks whether it must wait."""
@@ -306,15 +311,18 @@ class HttpAnswer:
         if room is not None:
             if not room.take(len(data), self._loop.resume):
                 return False
-        elif self._held >= WINDOW_BYTES:
-            return False
         else:
-            self._held += len(data)
+            if self._is_full:
+                self.paused = True  # before the last look: the reader may make room at any moment
+                if self._is_full:
+                    return False
+                self.paused = False
+            self._came += len(data)
         self._chunks.append(data)
         if not self.started:
             self.started = self.retry is None or status_in(self.lines) < _REFUSALS
         waiter = self._waiter
-        if waiter is not None and not (self._whole and self._held < WINDOW_BYTES):  # each piece would wake its reader
+        if waiter is not None and not (self._whole and not self._is_full):  # each piece would wake its reader
             self._waiter = None
             waiter.release()
         return True

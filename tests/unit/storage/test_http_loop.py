@@ -448,6 +448,27 @@ def test_an_answer_that_ends_just_before_its_reader_waits_is_seen(serving, monke
     assert wait(answer) in (200, b"x")
 
 
+def test_room_that_a_reader_makes_just_before_the_transfer_is_paused_is_seen(serving, monkeypatch):
+    keep, empty = HttpAnswer.keep, []
+
+    def slowly(answer, data):
+        kept = keep(answer, data)
+        if not kept and not empty:  # between the look and the pause, the reader takes all there is
+            reader.start()
+            empty.append(settled(lambda: not answer._chunks, least=True))
+        return kept
+
+    monkeypatch.setattr(HttpAnswer, "keep", slowly)
+    size = 4 * WINDOW_BYTES
+    server, loop = serving(lambda *_: [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, bytes(size)])
+    answer = loop.get(f"{server.endpoint}/k", [])
+    came = []
+    reader = threading.Thread(target=lambda: came.append(len(drain(answer, size))), daemon=True)
+    settled(lambda: bool(empty), least=True)
+    reader.join(10)
+    assert came == [size]
+
+
 def test_closing_ends_whoever_waits_at_once(serving):
     gate = threading.Event()
     server, loop = serving(lambda path, _: [gate, ok(b"x")])
