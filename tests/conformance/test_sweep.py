@@ -87,11 +87,18 @@ def test_together_every_task_sends_splits_and_dead_letters():
     assert len(bench.dead_letters()) == sum(map(len, contents.bad.values())) == 4
 
 
+class AtTheFirstRecord(CrashPoint):
+    """Threads take turns in another order each time: the number of the event is known when it comes."""
+
+    def _count(self, name, process):
+        super()._count(name, process)
+        if self.at is None and name == "record":
+            self.at = len(self.events)
+
+
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "all"])
 def test_of_several_tasks_one_dies_or_all(alone):
-    clean = CrashPoint()
-    lived(TASKS, clean)
-    crash = CrashPoint(clean.events.index("record") + 1, alone=alone)
+    crash = AtTheFirstRecord(alone=alone)
     lived(TASKS, crash)
     assert crash.struck
     dead, later = crash.processes[crash.at - 1], set(crash.processes[crash.at :])
