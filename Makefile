@@ -15,6 +15,7 @@ unexport MAKEFLAGS MFLAGS
 RUN := .venv/bin/python
 STORE := s3
 WORKERS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+AGAIN := --reruns=1 -rR
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' Makefile
@@ -26,7 +27,7 @@ demo: ## flights from a local S3 server into Iggy, end to end; STORE=gcs for GCS
 
 test: ## all tests
 	@scripts/setup test
-	@$(RUN) -m pytest $(WORKERS) $(ARGS)
+	@$(RUN) -m pytest $(WORKERS) $(AGAIN) $(ARGS)
 
 lint: ## style, types, words, and who may import whom
 	@scripts/setup lint
