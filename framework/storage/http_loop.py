@@ -502,6 +502,7 @@ class HttpLoop:
                 return
             if self._pid:  # forked: what the parent's thread uses must not be closed here
                 _OF_PARENTS.append((self._transfers, self._free))
+                self.limiter, self.paused = CallLimiter(most=self.options.max_connections), []
             self._reset()
             read_fd, self._wake_fd = os.pipe()
             os.set_blocking(read_fd, False)

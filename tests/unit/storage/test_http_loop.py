@@ -548,3 +548,29 @@ def test_a_forked_process_begins_with_connections_of_its_own(serving):
     assert done == (child, 0)
     assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
     assert server.connections == 2
+
+
+def test_a_forked_process_may_request_ahead_whatever_its_parent_has_under_way(serving):
+    gate = threading.Event()
+    server, loop = serving(lambda path, _: [gate, ok(b"x")] if path == "/parent" else [ok(b"x")])
+    parents = Prefetcher(objects=40, max_bytes=1 << 20)
+    store = Store(server, loop)
+    inputs = [parents.fetch(StoreInput(store, native("/parent", 1)), 0) for _ in range(40)]
+    settled(lambda: server.open_now, least=1)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            ahead = Prefetcher(objects=1, max_bytes=1 << 20).fetch(StoreInput(store, native("/child", 1)), 0)
+            code = 0 if drain(ahead.open()) == b"x" else 2
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + 20
+    while not (done := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    gate.set()
+    assert [drain(one.open()) for one in inputs] == [b"x"] * 40
+    if not done[0]:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert done == (child, 0)
