@@ -83,6 +83,7 @@ def kill_with_standby(chain, rounds):
         chain.kill()
         chain.strike("source", before, effective=alive)
         chain.running = standby
+        standby.wait_for("taking over")  # all may be there already, and the next standby must not be before it
         chain.wait(lambda: not chain.alive() or (chain.look() and not chain.open_records()), "it did not go on")
         chain.wait_until_done()
         if number % VERIFY_EVERY == 0:
