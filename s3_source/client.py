@@ -461,9 +461,10 @@ class S3Store(HttpStore):
         made = {_ACCEPT_ENCODING: "identity", **request.headers}
         lines = [f"{name}: {value.decode() if isinstance(value, bytes) else value}" for name, value in made.items()]
         with contextlib.closing(self._http.get(request.url, lines)) as answer:
-            status, head = answer.status, dict(answer.headers)
-            body = _Document(answer.read_all())
-        return AWSResponse(request.url, status, head, body)  # type: ignore[arg-type]
+            status = answer.status
+            head: Any = answer.headers  # the published types name classes of botocore's own
+            body: Any = _Document(answer.read_all())
+        return AWSResponse(request.url, status, head, body)
 
     @override
     def close(self) -> None:

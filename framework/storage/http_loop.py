@@ -148,11 +148,7 @@ class HttpAnswer:
             HttpError: there was no answer.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
-        while True:
-            seen = self._seen()
-            if self.started or self.ended or self._is_judged:
-                break
-            self._wait(seen)
+        self._wait_until(lambda: self.started or self.ended or self._is_judged)
         if not self._status:
             if self.failure is not None and not self.started:
                 raise self.failure
@@ -195,15 +191,11 @@ class HttpAnswer:
             TaskClosedError: the request was aborted, or the loop is closed.
         """
         chunks = self._chunks
-        while True:
-            seen = self._seen()
-            if chunks:
-                break
-            if self.ended:
-                if self.failure is not None and not isinstance(self.failure, HttpCutError):
-                    raise self.failure
-                return b""
-            self._wait(seen)
+        self._wait_until(lambda: bool(chunks) or self.ended)
+        if not chunks:
+            if self.failure is not None and not isinstance(self.failure, HttpCutError):
+                raise self.failure
+            return b""
         parts: list[bytes] = []
         length = 0
         while chunks:
@@ -216,11 +208,8 @@ class HttpAnswer:
             self._give(len(data))
             if length == size:
                 break
-            while self.room is None:  # what is not read ahead is read in full
-                seen = self._seen()
-                if chunks or self.ended:
-                    break
-                self._wait(seen)
+            if self.room is None:  # what is not read ahead is read in full
+                self._wait_until(lambda: bool(chunks) or self.ended)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_all(self) -> bytes:
@@ -233,10 +222,7 @@ class HttpAnswer:
         parts, size = [], 0
         self._whole = True
         while True:
-            seen = self._seen()
-            if not (self.ended or self._is_full):
-                self._wait(seen)
-                continue
+            self._wait_until(lambda: self.ended or self._is_full)
             data = self.read(WINDOW_BYTES)
             if not data:
                 break
@@ -255,11 +241,7 @@ class HttpAnswer:
             HttpError: it did not come whole.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
-        while True:
-            seen = self._seen()
-            if self.ended or self._is_judged or sum(map(len, self._chunks)) >= MAX_REFUSAL_BYTES:
-                break
-            self._wait(seen)
+        self._wait_until(lambda: self.ended or self._is_judged or sum(map(len, self._chunks)) >= MAX_REFUSAL_BYTES)
         if self.failure is not None:
             raise self.failure
         return b"".join(self._chunks)[:MAX_REFUSAL_BYTES]
@@ -277,19 +259,23 @@ class HttpAnswer:
     def _is_full(self) -> bool:
         return self._came - self._gone >= WINDOW_BYTES
 
-    def _seen(self) -> tuple[int, bool, bool]:
-        """What a reader waits for a change of; taken before it looks whether it must wait."""
-        return len(self._chunks), self.started, self.ended
-
-    def _wait(self, seen: tuple[int, bool, bool]) -> None:
-        """Wait until there is more than was seen."""
-        waiter = allocate_lock()
-        waiter.acquire()
-        self._waiter = waiter  # from here on a change releases it
-        if self._seen() == seen:
-            self._loop.check_alive()
+    def _wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for the loop's thread until `ready()`."""
+        while True:
+            seen = self._state  # before the look: a change between look and wait must not be missed
+            if ready():
+                return
+            waiter = allocate_lock()
             waiter.acquire()
-        self._waiter = None
+            self._waiter = waiter  # from here on a change releases it
+            if self._state == seen:
+                self._loop.check_alive()
+                waiter.acquire()
+            self._waiter = None
+
+    @property
+    def _state(self) -> tuple[int, bool, bool]:
+        return len(self._chunks), self.started, self.ended
 
     def close(self) -> None:
         """End the transfer; its connection is closed unless all has come."""
@@ -408,14 +394,14 @@ class HttpLoop:
 
     def __init__(self, options: HttpOptions) -> None:
         self.options = options
-        self.limiter = CallLimiter(most=options.max_connections)
         self.now = 0.0
-        self.paused: list[HttpAnswer] = []
         self._lock = threading.Lock()
         self._closed = False
         self._reset()
 
     def _reset(self) -> None:
+        self.limiter = CallLimiter(most=self.options.max_connections)
+        self.paused: list[HttpAnswer] = []
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._commands: deque[tuple[Callable[[HttpAnswer], None], HttpAnswer]] = deque()
@@ -502,8 +488,7 @@ class HttpLoop:
                 return
             if self._pid:  # forked: what the parent's thread uses must not be closed here
                 _OF_PARENTS.append((self._transfers, self._free))
-                self.limiter, self.paused = CallLimiter(most=self.options.max_connections), []
-            self._reset()
+                self._reset()
             read_fd, self._wake_fd = os.pipe()
             os.set_blocking(read_fd, False)
             os.set_blocking(self._wake_fd, False)

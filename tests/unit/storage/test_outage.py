@@ -49,17 +49,13 @@ def over():
         iterator.close()
 
 
-def due(iterator):
-    next_pass(iterator)
-
-
 @pytest.mark.parametrize("error", AWAY)
 def test_a_store_that_is_away_ends_the_listing_and_not_the_run(over, error, caplog):
     store, clock = store_of(a=3), Clock()
     iterator = over(store, clock)
     assert len(payloads(drain(iterator))["a"]) == 3
     fault = store.fail("list_page", error, times=None)
-    due(iterator)
+    next_pass(iterator)
     calls = store.count("list_page")
     with caplog.at_level(logging.INFO, "framework"):
         assert iterator.next_batch() is None
@@ -88,7 +84,7 @@ def test_it_is_waited_for_as_long_as_iggy_is(over):
     iterator = over(store, clock)
     drain(iterator)
     store.fail("list_page", AWAY[0], times=None)
-    due(iterator)
+    next_pass(iterator)
     began = clock.now
 
     def wait():
@@ -121,7 +117,7 @@ def test_what_a_person_must_change_is_not_waited_for(over):
     iterator = over(store, Clock())
     drain(iterator)
     store.fail("list_page", BucketNotFoundError("no bucket"))
-    due(iterator)
+    next_pass(iterator)
     with pytest.raises(BucketNotFoundError):
         iterator.next_batch()
 
@@ -144,7 +140,7 @@ def test_an_object_that_cannot_be_read_is_read_on_later_and_others_meanwhile(ove
     assert not any(batch.native.key == "b" and batch.entry.finished for batch in found)
     commit(iterator.offsets, found)
     fault.times = 0
-    due(iterator)
+    next_pass(iterator)
     clock.now += PAUSES[-1]
     more = drain(iterator)
     assert payloads(found + more)["b"] == lines("b", 5)
@@ -161,7 +157,7 @@ def test_reading_that_never_works_ends_the_run(over):
     def wait():
         while True:
             drain(iterator)
-            due(iterator)
+            next_pass(iterator)
             clock.now += max(1.0, iterator.seconds_until_due)
 
     with pytest.raises(StoreUnavailableError):
