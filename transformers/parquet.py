@@ -50,7 +50,7 @@ _SMALL_OBJECT_BYTES = 1 << 22
 """Up to this an object is read whole: with ranges it would take a request for each column of each row group, one by one."""
 _BUFFER_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 22
-_FIRST_BYTES = 1 << 25
+_FIRST_BYTES = 1 << 24
 """What the first batch of a row group may take at most, if each of its rows held the longest value that there can be."""
 _MESSAGE_CHARACTERS = 200
 _AGAIN_ROWS = 100
