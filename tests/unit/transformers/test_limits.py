@@ -1,4 +1,4 @@
-"""Objects that unfold to much, between two good ones: each costs itself, and less than 512 MB of memory at its peak."""
+"""Objects that unfold to much, between two good ones: each costs itself, and less than 400 MB of memory at its peak."""
 
 import json
 import os
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-BOUND_MB = 512
-"""What is in use at most is about 300; the allocators of machines keep up to 100 more of what was freed."""
+BOUND_MB = 400
 WINDOW_MB = {"zstd allowed window": 256}
 """What an option allows besides."""
 
