@@ -1,7 +1,8 @@
 """The producer that writes Iggy: batches to requests, confirmations to acknowledgements and anchors.
 
 Encoding a request overlaps with the sending of the one before. Every confirmation is checked: its offset must lie above
-the one before in its partition, or the server has lost what it confirmed.
+the one before in its partition, or the server has lost what it confirmed. The first confirmed message of each partition
+is read back before positions are saved: a torn server confirms what it never delivers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from framework.iggy import wire
 from framework.iggy.client import IggyConnection
 from framework.iggy.fallback import client_messages
 from framework.iggy.headers import encode_headers, merge_headers, provenance
+from framework.iggy.topics import check_delivered
 from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.headers import HeaderValue
@@ -78,6 +80,8 @@ class IggyProducer(Producer):
         self._slots = threading.BoundedSemaphore(max_in_flight)
         self._slot_limit_seconds = connection.call_timeout_seconds * (max_in_flight + 1)
         self._ends: dict[TopicPartition, int] = {}
+        self._confirmed_in: set[TopicPartition] = set()
+        self._to_read_back: dict[TopicPartition, int] = {}
         self._objects: OrderedDict[tuple[object, ...], tuple[int, bytes]] = OrderedDict()
         self._failure: BaseException | None = None
         self._closed = False
@@ -138,6 +142,19 @@ class IggyProducer(Producer):
                 raise _partly(error) from error
             raise
         return result
+
+    @override
+    def check_delivered(self) -> None:
+        """Read back the first message that the server confirmed in each partition, once in this producer's life.
+
+        Raises:
+            PartitionDamagedError: the server does not return it.
+            IggyUnavailableError: the connection is lost.
+        """
+        while self._to_read_back:
+            topic_partition, offset = self._to_read_back.popitem()
+            topic, partition = topic_partition.topic, topic_partition.partition
+            check_delivered(self._connection, self._stream, topic, partition, offset)
 
     @override
     def close(self) -> None:
@@ -272,6 +289,9 @@ class IggyProducer(Producer):
             confirmed, end = future.result(), self._ends.get(topic_partition, -1)
             failure = _mistrust(topic_partition, count, confirmed, end)
             if failure is None:
+                if topic_partition not in self._confirmed_in:
+                    self._confirmed_in.add(topic_partition)
+                    self._to_read_back[topic_partition] = confirmed[0].base_offset
                 self._ends[topic_partition] = confirmed[0].base_offset + count - 1
                 return self._ends[topic_partition]
         self._failure = failure

@@ -28,8 +28,17 @@ class PartitionDamagedError(PositionError):
         )
 
 
-def check_readable(connection: IggyConnection, stream: str, topic: str, partition: PartitionInfo) -> None:
-    """Check with one poll that a partition returns the message that the server reports as its last.
+def check_readable(
+    connection: IggyConnection, stream: str, topic: str, partition: PartitionInfo, *, offset: int | None = None
+) -> None:
+    """Check with one poll that a partition returns a message that the server says it holds.
+
+    Args:
+        connection: an open connection.
+        stream: name of the stream.
+        topic: name of the topic.
+        partition: the server's details of the partition.
+        offset: offset of the message; by default the last one that the server reports.
 
     Raises:
         PartitionDamagedError: it does not.
@@ -37,13 +46,30 @@ def check_readable(connection: IggyConnection, stream: str, topic: str, partitio
     if not partition.messages_count:
         return
     end = partition.current_offset
+    wanted = end if offset is None else offset
     for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
-        if connection.poll(stream, topic, partition.id, offset=end, count=1):
+        if connection.poll(stream, topic, partition.id, offset=wanted, count=1):
             return
         if pause_seconds is None:
             place = f'topic "{topic}", partition {partition.id}, of stream "{stream}"'
-            raise PartitionDamagedError.found(place, end, returned=end - 1)
+            raise PartitionDamagedError.found(place, end, returned=wanted - 1)
         time.sleep(pause_seconds)
+
+
+def check_delivered(connection: IggyConnection, stream: str, topic: str, partition: int, offset: int) -> None:
+    """Check that a partition returns a confirmed message, unless the topic was purged, deleted or expired since.
+
+    A killed server can restart with a torn index: it then confirms new messages that no consumer ever receives.
+
+    Raises:
+        PartitionDamagedError: it does not.
+    """
+    if connection.poll(stream, topic, partition, offset=offset, count=1):
+        return
+    info = connection.get_topic(stream, topic)
+    for found in info.partitions if info is not None else ():
+        if found.id == partition and found.current_offset >= offset:
+            check_readable(connection, stream, topic, found, offset=offset)
 
 
 def ensure_topic(

@@ -45,6 +45,14 @@ class Producer(abc.ABC):
             TaskClosedError: the producer was closed.
         """
 
+    def check_delivered(self) -> None:  # noqa: B027 - a producer without a server has nothing to read back
+        """Check that consumers can receive what was confirmed. Called before positions are saved; by default nothing.
+
+        Raises:
+            PositionError: the server confirms records that it does not deliver.
+            IggyUnavailableError: the connection is lost.
+        """
+
     @abc.abstractmethod
     def close(self) -> None:
         """Close the producer without waiting for sends in flight. May be called twice."""

@@ -335,6 +335,7 @@ class Sender:
     def _flush(self, *, closing: bool = False) -> None:
         self._flush_at = self._clock() + self._commit_interval
         if closing or self._offsets.dirty:
+            self._producer.check_delivered()
             delta = self._offsets.flush(closing=closing)
             self.statistics.position_commits += 1
             if self._on_saved is not None:

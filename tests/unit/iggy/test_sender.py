@@ -3,6 +3,7 @@
 import struct
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -18,10 +19,11 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.iggy import sender, wire
+from framework.iggy import sender, topics, wire
 from framework.iggy.headers import decode_headers
 from framework.iggy.sender import IggyProducer
-from framework.iggy.values import Confirmation
+from framework.iggy.topics import PartitionDamagedError
+from framework.iggy.values import Confirmation, PartitionInfo
 from framework.model.batches import RecordBatch
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import Anchor, NativeObject, TopicPartition
@@ -39,6 +41,9 @@ class Connection:
         self.version = version
         self.sent = []
         self.closed = 0
+        self.polls = []
+        self.lost_from = None
+        self.topic = None
 
     def server_version(self):
         if isinstance(self.version, BaseException):
@@ -51,6 +56,13 @@ class Connection:
 
     def submit_messages(self, stream, topic, partition, messages):
         return self.submit_send(stream, topic, partition, messages)
+
+    def poll(self, stream, topic, partition, *, offset, count):
+        self.polls.append((stream, topic, partition, offset, count))
+        return [] if self.lost_from is not None and offset >= self.lost_from else ["a message"]
+
+    def get_topic(self, stream, topic):
+        return self.topic
 
     def close(self):
         self.closed += 1
@@ -188,6 +200,46 @@ def test_recovery_sets_the_bar(producer, connection):
     connection.confirm(0, 41)
     with pytest.raises(UnknownOutcomeError, match="offset 41 was confirmed"):
         future.result(60)
+
+
+def confirmed_twice(producer, connection):
+    for number, base in enumerate((7, 9)):
+        producer.send(PARTITION, [batch(2 * number + 1, [b"1", b"2"])])
+        connection.confirm(number, base)
+
+
+def details(current_offset, messages_count=100):
+    partition = PartitionInfo(id=2, current_offset=current_offset, messages_count=messages_count, segments_count=1)
+    return SimpleNamespace(partitions=(partition,))
+
+
+def test_the_first_confirmed_message_of_a_partition_is_read_back_once(producer, connection):
+    producer.check_delivered()
+    assert connection.polls == []
+    confirmed_twice(producer, connection)
+    producer.check_delivered()
+    producer.check_delivered()
+    assert connection.polls == [("lake", "orders", 2, 7, 1)]
+
+
+def test_a_server_that_confirms_and_does_not_deliver_is_noticed(producer, connection, monkeypatch):
+    """A real server was seen so after a kill: it confirmed 1,134 messages that no consumer received."""
+    monkeypatch.setattr(topics, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    confirmed_twice(producer, connection)
+    connection.lost_from, connection.topic = 7, details(10)
+    said = 'topic "orders", partition 2, of stream "lake": Iggy reports 10 as its last message but returns none after 6'
+    with pytest.raises(PartitionDamagedError, match=said):
+        producer.check_delivered()
+
+
+@pytest.mark.parametrize(
+    "topic", [None, details(3), details(10, 0)], ids=["deleted", "purged and written again", "expired"]
+)
+def test_a_topic_without_the_message_by_order_is_not_damaged(producer, connection, topic):
+    confirmed_twice(producer, connection)
+    connection.lost_from, connection.topic = 0, topic
+    producer.check_delivered()
+    assert len(connection.polls) == 1
 
 
 def test_a_confirmation_without_a_place_is_none(producer, connection):

@@ -9,6 +9,7 @@ from framework.discovery.feed import Assignment, HandedFeed
 from framework.errors import (
     AccessDeniedError,
     IggyUnavailableError,
+    PositionError,
     ReaderFailedError,
     RecordTooLargeError,
     StoreUnavailableError,
@@ -282,6 +283,17 @@ def test_a_time_limit_of_the_producer_itself_is_raised_as_it_is():
         runner.start()
         runner.join(30)
         assert [str(error) for error in ended] == ["of the producer"]
+
+
+def test_records_that_were_confirmed_and_are_not_delivered_are_not_saved():
+    class Torn(MemoryProducer):
+        def check_delivered(self):
+            raise PositionError("it confirms and does not deliver")
+
+    with Run(store_of(a=3), producer=Torn()) as run:
+        with pytest.raises(PositionError, match="does not deliver"):
+            run.sender.run()
+        assert run.positions() == {}
 
 
 # ---- failures of the reader
