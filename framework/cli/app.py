@@ -47,6 +47,25 @@ StandbyOption = Annotated[
     bool,
     typer.Option("--standby", help="Wait while another instance of the source is at work; take over when it ends."),
 ]
+
+
+def _show_versions(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        from framework.cli.version import version_lines  # noqa: PLC0415 - each command loads what it needs
+
+        sys.stdout.write("".join(f"{line}\n" for line in version_lines(str(context.info_name))))
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        is_eager=True,
+        callback=_show_versions,
+        help="Show the versions of the program and of its packages.",
+    ),
+]
 ChannelOption = Annotated[int | None, typer.Option(hidden=True)]
 LogSourceOption = Annotated[str, typer.Option(hidden=True)]
 
@@ -225,6 +244,7 @@ def make_app(  # noqa: C901 - a list of commands
         once: OnceOption = False,
         take_over: TakeOverOption = False,
         standby: StandbyOption = False,
+        _: VersionOption = False,
         channel: ChannelOption = None,
         log_source: LogSourceOption = "",
     ) -> int | None:

@@ -73,7 +73,7 @@ class Worker:
         self._arguments = arguments
         self._stored: dict[Path, tuple[bytes, Configuration]] = {}
         self.id = f"{socket.gethostname()}:{path}"
-        self.version = _version()
+        self.version = own_version()
         self.supervisor = Supervisor(
             ConfigFolder(path, lambda file: read_configuration(file, kinds, load)),
             state,
@@ -342,7 +342,8 @@ def _choice(partition: OffsetPartition) -> list[str]:
     return [f"--key={partition.key}"] if partition.key is not None else [f"--prefix={partition.prefix}"]
 
 
-def _version() -> str:
+def own_version() -> str:
+    """Return the version of the installed package; 0.0.0 in a source tree that is not installed."""
     try:
         return importlib.metadata.version(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:  # a source tree that is not installed
