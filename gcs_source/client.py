@@ -439,8 +439,7 @@ def _customer_key_headers(key: bytes) -> dict[str, str]:
 
 
 def _client(config: GcsConfig, credentials: Credentials | None) -> Any:
-    from google.auth.credentials import AnonymousCredentials  # noqa: PLC0415
-    from google.cloud.storage import Client  # noqa: PLC0415
+    from gcs_source.google_packages import AnonymousCredentials, Client  # noqa: PLC0415
 
     if credentials is None:
         if config.anonymous:

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from google.api_core.exceptions import GoogleAPIError
-from google.auth.credentials import AnonymousCredentials
-from google.cloud.storage import Client
-
 from framework.errors import FatalError
+from gcs_source.google_packages import AnonymousCredentials, Client, GoogleAPIError
 
 _THREADS = 8
 

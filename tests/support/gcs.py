@@ -13,14 +13,13 @@ from typing import ClassVar
 import attrs
 import pytest
 import requests
-from google.auth.credentials import AnonymousCredentials
-from google.cloud.storage import Client
 
 from framework.testing.rig import Fault
 from framework.testing.servers.fake_gcs import FakeGcs
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from gcs_source.errors_map import Failed
+from gcs_source.google_packages import AnonymousCredentials, Client
 from gcs_source.task import GcsSourceConfig, GcsSourceTask
 from tests.support import google_errors
 from tests.support.environment import environment

@@ -183,8 +183,8 @@ def s3_places():
 def gcs_places():
     """Places in the bucket that LIVE_GCS_BUCKET names; `close` of this generator deletes them. For one run."""
     import google.auth
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud.storage import Client
+
+    from gcs_source.google_packages import AnonymousCredentials, Client
 
     name, endpoint = os.environ["LIVE_GCS_BUCKET"], os.environ.get("LIVE_GCS_ENDPOINT", "")
     if endpoint:
