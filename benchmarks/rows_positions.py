@@ -230,8 +230,8 @@ def keep_positions(url: str, objects: int, window: str = "forever") -> Kept:
                 longest = max(longest, _save(session))
         _save(session)
         seconds = time.perf_counter() - began
-        if done != objects or len(session.offsets) != objects:
-            raise RuntimeError(f"{done} objects were handed out and {len(session.offsets)} positions are there")
+        if done != objects or len(session.offsets.table) != objects:
+            raise RuntimeError(f"{done} objects were handed out and {len(session.offsets.table)} positions are there")
         gc.collect()
         iterator = _iterator(config, session)
         after, again = _resident_mb("VmRSS"), time.perf_counter()
@@ -282,14 +282,14 @@ def fold_positions(url: str, objects: int) -> Kept:
             session.offsets.commit(Acknowledgement(topic_partition=entry.topic_partition, batches=(end,), anchor=None))
             done += 1
             if done % BATCH_SIZE == 0:
-                most = max(most, len(session.offsets))
+                most = max(most, len(session.offsets.table))
                 _save(session)
             assignment = iterator.feed.take()
         _save(session)
         session.finish()
         seconds = time.perf_counter() - began
-        if done != objects or len(session.offsets):
-            raise RuntimeError(f"{done} objects were handed out and {len(session.offsets)} positions are left")
+        if done != objects or len(session.offsets.table):
+            raise RuntimeError(f"{done} objects were handed out and {len(session.offsets.table)} positions are left")
         session.log.rewind()
         messages = list(session.log.follow())
         heads = newest_snapshot([message.head for message in messages])
@@ -357,8 +357,8 @@ def start_again(url: str, objects: int, window: str = "forever") -> Kept:
         before, began, busy = _resident_mb("VmRSS"), time.perf_counter(), time.process_time()
         session = Session.begin(connection, config)
         seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - busy
-        if len(session.offsets) != objects:
-            raise RuntimeError(f"{len(session.offsets)} positions were recovered, and {objects} are there")
+        if len(session.offsets.table) != objects:
+            raise RuntimeError(f"{len(session.offsets.table)} positions were recovered, and {objects} are there")
         session.close()
     return Kept(
         before_mb=before,

@@ -32,7 +32,9 @@ from framework.cli.reference import reference_page, transforms_page  # noqa: E40
 from framework.discovery.feed import ObjectFeed  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey  # noqa: E402
-from framework.offsets.manager import OffsetManager, OffsetStore  # noqa: E402
+from framework.offsets.manager import OffsetManager  # noqa: E402
+from framework.offsets.store import OffsetStore  # noqa: E402
+from framework.offsets.table import PositionTable  # noqa: E402
 from framework.pipeline.producer import Producer  # noqa: E402
 from framework.store import ListPage, ObjectStore  # noqa: E402
 from framework.task import AbstractSourceTask, SourceContext  # noqa: E402
@@ -162,6 +164,7 @@ CONTRACTS: tuple[type, ...] = (
     TransformContext,
     ObjectFeed,
     OffsetManager,
+    PositionTable,
     OffsetManagerEntry,
     OffsetManagerKey,
     OffsetStore,
@@ -180,10 +183,11 @@ _LISTED: Mapping[type, frozenset[str]] = {
     ),
     OffsetManager: frozenset(
         (
-            *("populate_offset_manager", "get_entry", "add_entry", "remove_entry", "commit", "flush"),
-            *("is_finished", "entries"),
+            *("populate_offset_manager", "get_entry", "add_entry", "remove_entry", "store_begun", "commit"),
+            *("flush", "dirty"),
         )
     ),
+    PositionTable: frozenset(("entries", "is_finished")),
     OffsetManagerEntry: frozenset(
         (
             *("start", "finished", "final", "done", "state", "split", "get_manager_key", "get_properties"),

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from framework.model.objects import Anchor, NativeObject, ResumePoint, TopicPartition
     from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
     from framework.model.splits import Split
-    from framework.offsets.manager import MemoryOffsetStore, OffsetManager, OffsetStore
+    from framework.offsets.manager import OffsetManager
+    from framework.offsets.store import MemoryOffsetStore, OffsetStore
     from framework.pipeline.producer import Producer
     from framework.storage.retry import BackoffConfig, RetryPolicy
     from framework.store import ListPage, ObjectStore
@@ -71,7 +72,7 @@ _HOMES = {
     "InputOptions": "framework.transformer",
     "ListPage": "framework.store",
     "ResumePoint": "framework.model.objects",
-    "MemoryOffsetStore": "framework.offsets.manager",
+    "MemoryOffsetStore": "framework.offsets.store",
     "NativeObject": "framework.model.objects",
     "ObjectChangedError": "framework.errors",
     "ObjectFeed": "framework.discovery.feed",
@@ -81,7 +82,7 @@ _HOMES = {
     "OffsetManager": "framework.offsets.manager",
     "OffsetManagerEntry": "framework.model.positions",
     "OffsetManagerKey": "framework.model.positions",
-    "OffsetStore": "framework.offsets.manager",
+    "OffsetStore": "framework.offsets.store",
     "PayloadBatch": "framework.transformer",
     "Producer": "framework.pipeline.producer",
     "ReadStream": "framework.transformer",

@@ -195,6 +195,8 @@ class ListingFeed(ObjectFeed):
         self._listing = listing
         self._selection = selection
         self._offsets = offsets
+        self._table = offsets.table
+        self._tracker = offsets.tracker
         self._numbering_options = numbering_options
         self._poll_interval = poll_interval_seconds
         self._tolerant = tolerant
@@ -213,7 +215,7 @@ class ListingFeed(ObjectFeed):
         self._due = clock()
         self._listing_seconds = 0.0
         self._decided: Iterator[Assignment] = iter(())
-        self._in_flight = InFlight(offsets)
+        self._in_flight = InFlight(offsets.table)
         self._released = False
         self._stale_guard = StaleListingGuard(poll_interval_seconds)
         self._finished = False
@@ -312,10 +314,10 @@ class ListingFeed(ObjectFeed):
     def _decide(self, native: NativeObject) -> Iterator[Assignment]:
         """Return the assignments of a listed object: none if it is filtered, done, refused or waits."""
         key = self._key_of(native)
-        final = self._offsets.final_version(key) == native.version
+        final = self._table.final_version(key) == native.version
         entry = self._offsets.get_entry(key) if not final else None
         if entry is not None:
-            self._offsets.tracker.show(key)
+            self._tracker.show(key)
         same = entry if entry is not None and entry.version == native.version else None
         try:
             topic_partition = self._selection.partition_for(native, started=final or same is not None)
@@ -330,11 +332,11 @@ class ListingFeed(ObjectFeed):
         self, key: OffsetManagerKey, native: NativeObject, entry: OffsetManagerEntry | None, *, final: bool
     ) -> bool:
         """Return whether nothing of a version is left to read; the watermark then accounts for it."""
-        tracker = self._offsets.tracker
+        tracker = self._tracker
         if final:
             tracker.seen(native)
         elif entry is None:
-            if not self._offsets.is_compacted(key, native.key, native.modified_ms):
+            if not self._table.is_compacted(key, native.key, native.modified_ms):
                 return False
             tracker.seen_compacted(native)
         elif entry.version == native.version and entry.finished and not entry.split_size:
@@ -352,7 +354,7 @@ class ListingFeed(ObjectFeed):
         same: OffsetManagerEntry | None,
     ) -> Iterator[Assignment]:
         """Return the assignments of a version that is new or unfinished, without those in flight."""
-        tracker = self._offsets.tracker
+        tracker = self._tracker
         with self._lock:
             in_flight = self._in_flight.splits(key, native.version)
         if in_flight is None:  # the reader holds an older version: this version waits, without a position
@@ -373,7 +375,7 @@ class ListingFeed(ObjectFeed):
         self._log_refused(native, error)
         reason = NOT_GIVEN if isinstance(error, ObjectChangedError) else "name without a partition"
         self._unfit[reason] = self._unfit.get(reason, 0) + 1
-        self._offsets.tracker.defer(native)  # it may get a partition later
+        self._tracker.defer(native)  # it may get a partition later
         return _NOTHING
 
     def _log_refused(self, native: NativeObject, error: ObjectError) -> None:
@@ -408,7 +410,7 @@ class ListingFeed(ObjectFeed):
         if known is not None:
             entries = [known]
             if known.split_size:
-                entries += self._offsets.get_splits(known)
+                entries += self._table.splits_of(known)
                 if known.first_ids:
                     entries += self._begin_rest(native, entries)
             if in_flight or all(is_numbered_by(entry, self._numbering_options) for entry in entries):
@@ -419,19 +421,24 @@ class ListingFeed(ObjectFeed):
                     if not entry.finished:
                         check_numbering(entry, self._numbering_options, native.location)
                 return entries
-        generation = self._offsets.next_generation(key)
+        generation = self._table.next_generation(key)
         first = self._start_entry(native, topic_partition, self._numbering_options)
         if first.generation != generation:
             first = first.changed(generation=generation)
-        return self._offsets.add_entries(self._split_policy.positions_of(native, first))
+        entries = self._split_policy.positions_of(native, first)
+        self._offsets.add_entry(*entries)
+        return entries
 
     def _begin_rest(self, native: NativeObject, begun: list[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
         """Begin the splits that version 0.1 had not begun; this version begins all splits of an object together."""
         first, count = begun[0], count_splits(native.size, begun[0].split_size)
-        return self._offsets.add_entries(
+        rest = [
             first.another_split(split_number, self._split_policy.topic_partition(first.topic_partition, split_number))
             for split_number in range(len(begun) + 1, count + 1)
-        )
+        ]
+        if rest:
+            self._offsets.add_entry(*rest)
+        return rest
 
     def _assign(self, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
         with self._lock:

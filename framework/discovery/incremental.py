@@ -30,7 +30,8 @@ from framework.discovery.splitting import PRUNE_FROM
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
-from framework.offsets.manager import OffsetManager
+from framework.offsets.saved_facts import HintTable
+from framework.offsets.table import PositionTable
 
 HOLD_SECONDS = 60.0
 """How much longer than `min_age` a repeatedly deferred object holds the start of listings back."""
@@ -72,8 +73,9 @@ class IncrementalListing:
         full_listing_interval: seconds between full listings.
         min_age: seconds for which objects are deferred.
         selection: digest of the other selection options; a resume key of another digest is not used.
-        offsets: positions.
-        past: returns the stored hints of a prefix; `OffsetManager.note_listing` changes them.
+        table: positions.
+        hints: the stored hints, which keep the resume keys.
+        past: returns the stored hints of a prefix.
         list_whole: runs a full listing.
         list_behind: runs a listing after a key of each prefix.
         clock: seconds since 1970.
@@ -91,7 +93,8 @@ class IncrementalListing:
         full_listing_interval: float,
         min_age: float = 0.0,
         selection: str,
-        offsets: OffsetManager,
+        table: PositionTable,
+        hints: HintTable,
         past: Callable[[str], ListingHints],
         list_whole: Callable[[], Iterator[NativeObject]],
         list_behind: Callable[[Mapping[str, str]], Iterator[NativeObject]],
@@ -103,7 +106,8 @@ class IncrementalListing:
         self._interval = full_listing_interval
         self.deferred = DeferredKeys(min_age + HOLD_SECONDS, clock)
         self._selection = selection
-        self._offsets = offsets
+        self._table = table
+        self._hints = hints
         self._past = past
         self._list_whole = list_whole
         self._list_behind = list_behind
@@ -199,7 +203,7 @@ class IncrementalListing:
         if len(known) < len(marks):
             return
         self._whole_began = min(mark.whole_listing_ms for mark in known) / 1000
-        unfinished = [entry.key for entry in self._offsets.entries() if not entry.finished]
+        unfinished = [entry.key for entry in self._table.entries() if not entry.finished]
         for prefix, mark in zip(self._prefixes, known, strict=True):
             prefix.back = self._before(prefix, mark.after, unfinished)
 
@@ -216,12 +220,12 @@ class IncrementalListing:
                 mark = IncrementalMark(
                     after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._selection
                 )
-                self._offsets.note_listing(name, attrs.evolve(self._past(name), incremental=mark))
+                self._hints.set(name, attrs.evolve(self._past(name), incremental=mark))
             self._marks = marks if held else None
 
     def _prune(self) -> None:
         for key, entry in list(self._in_flight.items()):
-            if self._offsets.is_finished(entry):
+            if self._table.is_finished(entry):
                 self._in_flight.pop(key, None)
 
 

@@ -7,7 +7,7 @@ import logging
 import attrs
 
 from framework.offsets.listing_hints import ListingHints, differs_notably, worth_keeping
-from framework.offsets.manager import OffsetManager
+from framework.offsets.saved_facts import HintTable
 from framework.storage.listing.histogram import Histogram
 from framework.storage.listing.parallel import Listing, ListingRequest
 from framework.store import ObjectStore
@@ -19,13 +19,13 @@ class ListingMemory:
     """Hints from a source's listings: stored in the positions, or for small listings in this process only.
 
     Args:
-        offsets: the positions.
+        hints: the hints that are stored with the positions.
         store: the bucket.
         page_size: keys per page.
     """
 
-    def __init__(self, offsets: OffsetManager, store: ObjectStore, page_size: int) -> None:
-        self._offsets = offsets
+    def __init__(self, hints: HintTable, store: ObjectStore, page_size: int) -> None:
+        self._hints = hints
         self._store = store
         self._page_size = page_size
         # everything that makes it another place, with other keys or another order
@@ -35,7 +35,7 @@ class ListingMemory:
 
     def past(self, prefix: str) -> ListingHints:
         """Return the stored hints of the prefix; empty if there are none."""
-        past = self._offsets.listing_hints(prefix)
+        past = self._hints.get(prefix)
         return past if past is not None and past.of == self._of else ListingHints(of=self._of)
 
     def request(self, prefix: str, after: str) -> ListingRequest:
@@ -71,4 +71,4 @@ class ListingMemory:
             if differs_notably(past.histogram, kept):
                 now = attrs.evolve(now, histogram=kept)
         if now != past:
-            self._offsets.note_listing(prefix, now)
+            self._hints.set(prefix, now)

@@ -12,7 +12,7 @@ from framework.model.message_ids import MAX_SPLIT
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.model.splits import KeyPart, count_splits
-from framework.offsets.manager import OffsetManager
+from framework.offsets.table import PositionTable
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +114,8 @@ class InFlight:
         awaited: a version was deferred because of an older version that was partly released, so will not be finished.
     """
 
-    def __init__(self, offsets: OffsetManager) -> None:
-        self._offsets = offsets
+    def __init__(self, table: PositionTable) -> None:
+        self._table = table
         self._held: dict[OffsetManagerKey, _Held] = {}
         self._prune_at = PRUNE_FROM
         self.awaited = False
@@ -169,7 +169,7 @@ class InFlight:
 
     def _strike(self, key: OffsetManagerKey, held: _Held) -> None:
         for split_number, entry in list(held.splits.items()):
-            if self._offsets.is_finished(entry):
+            if self._table.is_finished(entry):
                 del held.splits[split_number]
         if not held.splits:
             del self._held[key]

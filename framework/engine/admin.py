@@ -99,8 +99,8 @@ def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool
         failed: whether a position is to be reopened.
     """
     offsets = session.offsets
-    found = [entry for entry in offsets.entries() if entry.failed and failed(entry)]
-    with offsets.lock:
+    found = [entry for entry in offsets.table.entries() if entry.failed and failed(entry)]
+    with offsets.table.lock:
         for entry in found:
             session.state.replace(entry.reopened())
     if found:
@@ -122,7 +122,7 @@ def _change(
     epoch.open(offset_log)
     session = Session(connection, config, offset_log, epoch)
     session.write_snapshot()
-    return AdminResult(epoch.number, len(session.offsets))
+    return AdminResult(epoch.number, len(session.offsets.table))
 
 
 def _reset(state: LogState, reset: Reset) -> None:

@@ -169,7 +169,7 @@ class DeadLetterReplay:
             return True
         entries = [entry]
         if entry.part is not None:  # a record that is good now can be of any part
-            entries += self._session.offsets.get_splits(entry)
+            entries += self._session.offsets.table.splits_of(entry)
         if all(part.records_done >= dead_letter.record for part in entries):
             return True
         self._stays(RecordError("the source was killed before it had gone beyond the record; start it first"))

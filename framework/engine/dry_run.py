@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.offsets.manager import OffsetManager, StartFacts
+from framework.offsets.store import MemoryOffsetStore
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _offsets(found: Inspection | None) -> OffsetManager:
         positions=found.entries,
         watermark=found.watermark,
         selected=found.selected,
-        known_topics={topic_partition.topic for topic_partition in found.anchors},
+        facts=StartFacts(known_topics={topic_partition.topic for topic_partition in found.anchors}),
     )
     offsets.populate_offset_manager()
     return offsets

@@ -11,7 +11,7 @@ import attrs
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 from framework.model.objects import Anchor, TopicPartition, length_only
-from framework.offsets.table import position_map
+from framework.offsets.position_map import position_map
 from framework.offsets.watermark import Watermark
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
     from framework.iggy.offset_log.codec import Claim
     from framework.offsets.listing_hints import ListingHints
+    from framework.offsets.position_map import PositionMap
     from framework.offsets.selection_scope import SelectionScope
-    from framework.offsets.table import PositionMap
 
 
 @attrs.frozen(kw_only=True)

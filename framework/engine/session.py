@@ -44,7 +44,7 @@ from framework.iggy.topic_refusal import topic_refusal
 from framework.iggy.topics import ensure_topic
 from framework.model.objects import TopicPartition
 from framework.model.positions import is_numbered_by
-from framework.offsets.manager import OffsetManager
+from framework.offsets.manager import OffsetManager, StartFacts
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from framework.iggy.offset_log.state import LogState
     from framework.iggy.values import TopicInfo
     from framework.model.positions import OffsetManagerEntry
-    from framework.offsets.table import PositionView
+    from framework.offsets.position_map import PositionView
     from framework.pipeline.dead_letters import DeadLetterBox
 
 log = logging.getLogger(__name__)
@@ -218,13 +218,13 @@ class PartitionOpener:
         found = [
             self._reader.read(topic_partition, self.ensure_topic(topic_partition.topic))
             for topic_partition in sorted(topic_partitions)
-            if not self._offsets.is_open(topic_partition)
+            if topic_partition not in self._offsets.partitions
         ]
         if not found:
             return
         openings = [opened.opening for opened in found]
         self._log.append(codec.encode_open(self._log.source, self._epoch, self._writer, openings))
-        with self._offsets.lock:
+        with self._offsets.table.lock:
             self._state.open(openings, self._writer)
             for opened in found:
                 self._take(opened)
@@ -236,7 +236,7 @@ class PartitionOpener:
             PositionError: messages that positions count as saved are gone.
         """
         for topic_partition in sorted(topic_partitions):
-            if not self._offsets.is_open(topic_partition):
+            if topic_partition not in self._offsets.partitions:
                 self._reader.check(topic_partition, self.ensure_topic(topic_partition.topic))
 
     def open_one(self, topic_partition: TopicPartition) -> None:
@@ -246,7 +246,7 @@ class PartitionOpener:
     def _take(self, found: FoundPartition) -> None:
         topic_partition = found.opening.topic_partition
         self.replayed += found.messages
-        self._offsets.open_partition(topic_partition, found.state, anchor=found.anchor, saved=found.saved)
+        self._offsets.partitions.open(topic_partition, found.state, anchor=found.anchor, saved=found.saved)
 
 
 def ensure_offsets_topic(connection: IggyConnection, config: SourceCommonConfig) -> None:
@@ -383,11 +383,13 @@ class Session:
             anchors=state.anchors,
             watermark=state.watermark,
             selected=state.selected,
-            skipped_lately=state.skipped_lately(),
-            known_topics={topic_partition.topic for topic_partition in state.partitions},
-            topic_refusal=lambda topic: topic_refusal(connection, config, topic),
+            facts=StartFacts(
+                skipped_lately=state.skipped_lately(),
+                known_topics={topic_partition.topic for topic_partition in state.partitions},
+                topic_refusal=lambda topic: topic_refusal(connection, config, topic),
+            ),
         )
-        self.offsets.observe_listings(state.listings)
+        self.offsets.hints.observe(state.listings)
         self.partitions = PartitionOpener(
             offset_log, config, state, self.offsets, store, epoch=epoch.number, writer=writer, leads=True
         )
@@ -396,7 +398,7 @@ class Session:
             epoch=epoch.number,
             state=self._state,
             catch_up=self.follow,
-            count=self.offsets.__len__,
+            count=self.offsets.table.__len__,
             since=state.snapshot_at,
             compactable=lambda: self.offsets.tracker.compactable,
         )
@@ -479,7 +481,7 @@ class Session:
         Raises:
             PositionError: messages that positions count as saved are gone.
         """
-        with self.offsets.lock:
+        with self.offsets.table.lock:
             topic_partitions = {
                 entry.topic_partition
                 for _, entry in self.state.positions.pending()
@@ -500,7 +502,7 @@ class Session:
         Raises:
             PositionError: messages that positions count as saved are gone.
         """
-        with self.offsets.lock:
+        with self.offsets.table.lock:
             topic_partitions = {
                 entry.topic_partition
                 for _, entry in self.state.positions.pending()
@@ -522,13 +524,13 @@ class Session:
     @property
     def stored_records(self) -> int:
         """Number of records that are stored according to positions and watermark."""
-        with self.offsets.lock:
-            return self.state.positions.records_done + self.offsets.watermark.records
+        with self.offsets.table.lock:
+            return self.state.positions.records_done + self.offsets.table.watermark.records
 
     def skipped_lately(self) -> list[SkippedCount]:
         """Return what was skipped within the last hour, with ages as of now, for a task that begins now."""
         passed = time.monotonic() - self._began
-        counts = (SkippedCount(skips.seconds_ago + passed, skips.count) for skips in self.offsets.skipped_lately)
+        counts = (SkippedCount(skips.seconds_ago + passed, skips.count) for skips in self.offsets.facts.skipped_lately)
         return [skips for skips in counts if skips.seconds_ago < HOUR_SECONDS]
 
     def producer(self) -> IggyProducer:
@@ -549,11 +551,11 @@ class Session:
         """
         for message in self.log.follow():
             check_alone(self.log.source, self.epoch.number, message)
-            with self.offsets.lock:
+            with self.offsets.table.lock:
                 if message.kind == "progress" and message.epoch == self.state.epoch:
                     progress = codec.decode_progress(message)
                     self._changed += self.state.advance(progress, message.writer, message.timestamp_us)
-                    self.offsets.observe_listings(progress.listings)
+                    self.offsets.hints.observe(progress.listings)
                 else:
                     self.state.apply(message)
 
@@ -584,28 +586,28 @@ class Session:
 
     def finish(self) -> None:
         """Write a compacting snapshot after everything was done, if worthwhile, so that the next start reads little."""
-        if COMPACT_SHARE * self.offsets.tracker.compactable > len(self.offsets):
+        if COMPACT_SHARE * self.offsets.tracker.compactable > len(self.offsets.table):
             self.write_snapshot()
 
     def _state(self) -> tuple[PositionView, SnapshotFooter]:
         """Return the current state, without the positions that the watermark replaces."""
-        with self.offsets.lock:
-            self.offsets.compact()
+        with self.offsets.table.lock:
+            self.offsets.tracker.compact()
             self._drop_old_claims()
             writer, owners = self.epoch.claim.token, self.state.owners
             counted = {  # positions are as this process knows them, beyond what it has saved
                 topic_partition: last
-                for topic_partition, last in self.offsets.counted().items()
+                for topic_partition, last in self.offsets.partitions.counted().items()
                 if owners.get(topic_partition) == writer
             }
             footer = attrs.evolve(
                 self.state.footer(),
                 counted=self.state.counted | counted,
-                watermark=self.offsets.watermark,
-                listings=self.offsets.snapshot_listings(),
-                selected=self.offsets.selected,
+                watermark=self.offsets.table.watermark,
+                listings=self.offsets.hints.snapshot(),
+                selected=self.offsets.selection.scope,
             )
-            return self.offsets.entries(), footer
+            return self.offsets.table.entries(), footer
 
     def _drop_old_claims(self) -> None:
         """Drop claims of workers whose connections are gone: every Spark job leaves a claim."""
@@ -626,6 +628,6 @@ def make_producer(connection: IggyConnection, config: SourceCommonConfig, offset
         source=config.source.name,
         headers="provenance" if config.iggy.headers == "provenance" else "none",
     )
-    for topic_partition, last in offsets.ends().items():
+    for topic_partition, last in offsets.partitions.ends().items():
         producer.expect_above(topic_partition, last.offset)
     return producer

@@ -24,9 +24,10 @@ from framework.iggy.offset_log.state import LogState
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.manager import OffsetManager, PositionDelta
+from framework.offsets.manager import OffsetManager, StartFacts
+from framework.offsets.position_map import begin_in
 from framework.offsets.skipped import SkippedCount
-from framework.offsets.table import begin_in
+from framework.offsets.store import PositionDelta
 from framework.pipeline.sender import Sender
 from framework.pipeline.statistics import TaskStatistics
 
@@ -94,7 +95,7 @@ class WorkerPlan:
             once: whether the run ends after one complete listing.
         """
         state = session.state
-        with session.offsets.lock:
+        with session.offsets.table.lock:
             return cls(
                 task_class=task_class,
                 config=session.config,
@@ -187,7 +188,10 @@ class TaskRun:
         claim = claim_partitions(self._log, state, plan.epoch, plan.partitions)
         store = LogOffsetStore(self._log, state, epoch=plan.epoch, writer=claim.token, pipelined=True)
         offsets = OffsetManager(
-            store, positions=state.positions, anchors=state.anchors, skipped_lately=plan.skipped_lately
+            store,
+            positions=state.positions,
+            anchors=state.anchors,
+            facts=StartFacts(skipped_lately=plan.skipped_lately),
         )
         opener = PartitionOpener(self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token)
         opener.open(plan.topics.keys() | plan.anchors.keys())
@@ -203,7 +207,9 @@ class TaskRun:
         )
 
     def _saved(self, delta: PositionDelta) -> None:
-        self.task.offsets.forget_final(delta.entries)  # otherwise a worker would hold every object that it ever read
+        self.task.offsets.table.forget_final(
+            delta.entries
+        )  # otherwise a worker would hold every object that it ever read
 
     def _look_when_due(self) -> None:
         if self._due.take():

@@ -89,7 +89,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._skip_limits = SkipLimits(
             per_object=config.errors.max_bad_records,
             per_hour=config.errors.max_bad_records_per_hour,
-            before=self.offsets.skipped_lately,
+            before=self.offsets.facts.skipped_lately,
         )
         self.denied_in_a_row = 0
         self._outage = StoreOutage(config.source.name)
@@ -180,7 +180,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             if defer is not None:
                 defer(native.key)
 
-        router = Router(self.config, known_topics=self.offsets.known_topics, refusal=self.offsets.topic_refusal)
+        facts = self.offsets.facts
+        router = Router(self.config, known_topics=facts.known_topics, refusal=facts.topic_refusal)
         feed = make_feed(
             listing=lambda: self.get_native_item_stream(start_key),
             selection=RoutedSelection(selector, router, on_deferred=defer_object),
@@ -201,7 +202,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             ),
         )
         window = self.config.discovery.allowed_lateness
-        self.offsets.select(selected_objects(self.config, self.bucket, self.prefixes, address=self.address))
+        self.offsets.selection.bind(selected_objects(self.config, self.bucket, self.prefixes, address=self.address))
         self.offsets.tracker.open(None if math.isinf(window) or named is not None else int(window * 1000))
         return feed
 
@@ -229,7 +230,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             full_listing_interval=discovery.full_listing_interval,
             min_age=discovery.min_age,
             selection=selection_digest(self.config, start_key),
-            offsets=self.offsets,
+            table=self.offsets.table,
+            hints=self.offsets.hints,
             past=self.listing_hints,
             list_whole=lambda: self.get_native_item_stream(start_key),
             list_behind=self.get_incremental_stream,
@@ -244,7 +246,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     def listing_hints(self, prefix: str) -> ListingHints:
         """Return the listing hints of a prefix; empty when there are none."""
-        return self.offsets.listing_hints(prefix) or ListingHints(of="")
+        return self.offsets.hints.get(prefix) or ListingHints(of="")
 
     @property
     def named_objects(self) -> KeyListResolver | None:
@@ -501,7 +503,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         The store may have been mistaken. The feed knows only the committed or recovered position. Records handed out
         since then are in flight and must not be sent again.
         """
-        entry = self.offsets.adopt(assignment.entry)
+        entry = self.offsets.table.adopt(assignment.entry)
         left = self._left.pop(entry.get_manager_key(), None) if self._left else None
         if left is not None and left.is_of(entry) and left.records_done > entry.records_done:
             entry = left

@@ -84,7 +84,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._start_key = start_key
         self._ending = threading.Event()
         self._pages = SinglePages(store, policy, page_size, self._count_retry)
-        self._memory = ListingMemory(self.offsets, store, page_size)
+        self._memory = ListingMemory(self.offsets.hints, store, page_size)
         self._listing: Listing | None = None
         self._listing_idle_seconds = 0.0
         self._began_monotonic = time.monotonic()

@@ -1,308 +1,209 @@
-"""All positions of a source, by key: pending positions as objects, millions of final positions packed."""
+"""The positions of a source together with their watermark, and which of their changes are not saved yet."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+import threading
+from collections.abc import Callable, Iterable
 
 import attrs
-from typing_extensions import override
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.packed_row import RowCodec
-from framework.offsets.packed_table import FinishedTable, FinishedView, RowChunk
-
-if TYPE_CHECKING:
-    from framework.offsets.watermark import Watermark
-
-_OPEN_BYTES = 200
-"""Approximate size of an unpacked entry as text, without its key and version."""
+from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
+from framework.offsets.store import PositionDelta
+from framework.offsets.watermark import Watermark
 
 
-@attrs.frozen(kw_only=True)
-class Compacted:
-    """The result of a compaction.
-
-    Attributes:
-        objects: prefix -> number of objects with dropped positions.
-        records: number of records of these objects.
-    """
-
-    objects: Mapping[str, int] = attrs.field(factory=dict)
-    records: int = 0
-
-
-class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
-    """Key -> entry, as a dict. Final entries are packed; pending entries are objects.
-
-    For one thread at a time; a `view` may be read concurrently.
-
-    Attributes:
-        floor: the highest generation of any dropped position; an object without a position starts above it.
+class PositionTable:
+    """All positions of a source and their watermark. Thread-safe.
 
     Args:
-        entry_class: class of the entries.
-        key_class: class of the keys.
-        finished: the table of packed entries; replaceable for tests.
+        positions: known positions; the table takes ownership and changes them.
+        watermark: replaces the compacted positions.
+
+    Attributes:
+        lock: held while positions or the watermark change; code that changes them from outside acquires it.
+        positions: the positions by key, for holders of the lock.
+        watermark: the times before which objects without a position are done.
+        begun: positions that no store has yet.
     """
 
-    def __init__(
-        self,
-        key_class: type[OffsetManagerKey],
-        entry_class: type[OffsetManagerEntry],
-        *,
-        finished: FinishedTable | None = None,
-    ) -> None:
-        self.floor = 0
-        self._key_class = key_class
-        self._reading: dict[OffsetManagerKey, OffsetManagerEntry] = {}
-        self._finished = finished if finished is not None else FinishedTable(RowCodec(entry_class))
+    def __init__(self, positions: PositionMap | None = None, watermark: Watermark | None = None) -> None:
+        self.lock = threading.RLock()
+        self.positions = positions if positions is not None else position_map()
+        self.watermark = watermark if watermark is not None else Watermark()
+        self.begun: list[OffsetManagerEntry] = []
+        self._changed: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._removed: dict[OffsetManagerKey, None] = {}
 
-    def find(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
-        """Return the entry of that key; None when there is none."""
-        entry = self._reading.get(key)
-        return entry if entry is not None else self._finished.get(key)
-
-    def find_pending(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
-        """Return the entry of that key while it is not final; None when it is, or when there is none."""
-        return self._reading.get(key)
-
-    @override
-    def __getitem__(self, key: OffsetManagerKey) -> OffsetManagerEntry:
-        entry = self.find(key)
-        if entry is None:
-            raise KeyError(key)
-        return entry
-
-    @override
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, self._key_class) and (key in self._reading or key in self._finished)
-
-    @override
-    def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
-        if entry.final:
-            self._finished.put(key, entry)
-            self._reading.pop(key, None)
-        else:
-            if key not in self._reading:
-                self._finished.discard(key)
-            self._reading[key] = entry
-
-    @override
-    def __delitem__(self, key: OffsetManagerKey) -> None:
-        if self._reading.pop(key, None) is None and not self._finished.discard(key):
-            raise KeyError(key)
-
-    @override
     def __len__(self) -> int:
-        return len(self._reading) + len(self._finished)
-
-    @override
-    def __iter__(self) -> Iterator[OffsetManagerKey]:
-        yield from map(self._key_class, self._finished.keys())
-        yield from list(self._reading)
-
-    def pending(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
-        """Return the entries that are being read, or that a crash of the server could still revert."""
-        return list(self._reading.items())
-
-    def splits_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
-        """Return the keys of an object's splits after the first; they start together, so there is no gap."""
-        keys = (whole.of_split(split_number) for split_number in itertools.count(2))
-        return list(itertools.takewhile(self.__contains__, keys))
+        return len(self.positions)
 
     @property
     def final(self) -> int:
-        """Number of packed entries."""
-        return len(self._finished)
+        """Number of final positions."""
+        return self.positions.final
 
-    @property
-    def records_done(self) -> int:
-        """Total records of all entries, those of an object with parts once; iterates only over pending entries."""
-        return self._finished.records_done + _records_of(self._reading.values())
+    def entries(self) -> PositionView:
+        """Return a view of all current positions: a sequence that builds each entry on access."""
+        with self.lock:
+            return self.positions.view()
 
-    def compact(self, watermark: Watermark) -> Compacted:
-        """Drop the positions of done objects that the watermark covers.
+    def splits_of(self, first: OffsetManagerEntry) -> list[OffsetManagerEntry]:
+        """Return the positions of an object's splits after the first."""
+        with self.lock:
+            keys = self.positions.splits_of(first.get_manager_key())
+            return [entry for entry in map(self.positions.find, keys) if entry is not None and entry.is_of(first)]
 
-        The splits of an object are dropped together, when all splits present are done. A split left behind would look
-        like a started version.
+    def final_version(self, key: OffsetManagerKey) -> str | None:
+        """Return the version of a final object; None without a position, while it is read, or when it is split.
+
+        A listing calls this for each object that it shows: cheaper than the position.
         """
-        if not watermark:
-            return Compacted()
-        gone: list[int] = []
-        objects: dict[str, int] = {}
-        generation = 0
-        splits: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if not entry.whole}
-        facts = self._finished.codec.facts
-        before = self._finished.records_done
-        for number, row in self._finished.rows():
-            fact = facts(row)
-            if not (fact.done and watermark.covers(fact.bucket, fact.key, fact.modified_ms)):
-                if not fact.whole:
-                    kept.add((fact.bucket, fact.key))
-            elif not fact.whole:
-                splits.setdefault((fact.bucket, fact.key), []).append((number, fact.generation))
-            else:
-                gone.append(number)
-                generation = max(generation, fact.generation)
-                _count(objects, watermark, fact.key)
-        for (bucket, key), rows in splits.items():
-            if (bucket, key) not in kept:
-                gone.extend(number for number, _ in rows)
-                generation = max(generation, rows[0][1])
-                _count(objects, watermark, key)
-        self._finished.remove(gone)
-        self.floor = max(self.floor, generation)
-        return Compacted(objects=objects, records=before - self._finished.records_done)
+        with self.lock:
+            return self.positions.final_version(key)
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
-        known = self.find(key)
-        return max(self.floor, known.generation if known is not None else 0) + 1
+        with self.lock:
+            return self.positions.next_generation(key)
 
-    def remove_object(self, key: OffsetManagerKey) -> bool:
-        """Drop the position of an object and of all its splits; return False when there is none."""
-        known = self.find(key)
-        if known is None:
+    def is_compacted(self, key: OffsetManagerKey, name: str, modified_ms: int) -> bool:
+        """Return whether an object is done and its position was compacted.
+
+        Args:
+            key: key of its former position.
+            name: the object's key in its bucket.
+            modified_ms: last-modified, milliseconds since 1970.
+        """
+        watermark = self.watermark
+        if not watermark or not watermark.covers(watermark.bucket, name, modified_ms):
             return False
-        for split in self.splits_of(key) if known.split_size else ():
-            del self[split]
-        del self[key]
-        self.floor = max(self.floor, known.generation)
-        return True
+        with self.lock:
+            return (
+                dict(key.properties).get("bucket", watermark.bucket) == watermark.bucket and key not in self.positions
+            )
 
-    def final_version(self, key: OffsetManagerKey) -> str | None:
-        """Return the version of that key's entry, cheaper than the entry; None for a pending entry or a split."""
-        return self._finished.whole_version(key)
+    def is_finished(self, entry: OffsetManagerEntry) -> bool:
+        """Return whether the object of this position is done, failed or superseded, with or without its position."""
+        with self.lock:
+            known = self.positions.find_pending(entry.get_manager_key())
+        return known is None or not known.is_of(entry) or known.finished  # a final position of any version is finished
 
-    def load(self, tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> None:
-        """Load final entries from a snapshot into an empty map."""
-        self._finished.codec.restore(tables)
-        self._finished.load(chunks)
+    # ---- changes
 
-    def view(self) -> PositionView:
-        """Return a view of all current entries. Copies only pending entries."""
-        return PositionView(self._finished.view(), list(self._reading.values()))
+    def begin(self, *entries: OffsetManagerEntry) -> None:
+        """Start positions in place of earlier generations of their objects."""
+        with self.lock:
+            for entry in entries:
+                begin_in(self.positions, entry)
+                if self._removed:
+                    self._removed.pop(entry.get_manager_key().whole(), None)  # starts are stored before removals
+            self.begun += entries
 
+    def put(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
+        """Set a position with another count, for a holder of the lock."""
+        self.positions[key] = self._changed[key] = entry
 
-def _records_of(entries: Iterable[OffsetManagerEntry]) -> int:
-    return sum(entry.records_done for entry in entries if entry.counts_object)
+    def remove(self, key: OffsetManagerKey) -> None:
+        """Remove the position of an object and of all its splits. No effect when it has none."""
+        with self.lock:
+            known = self.positions.find(key)
+            splits = self.positions.splits_of(key) if known is not None and known.split_size else []
+            if not self.positions.remove_object(key):
+                return
+            self._removed[key] = None
+            for gone in (key, *splits):
+                self._changed.pop(gone, None)
+            self.begun = [entry for entry in self.begun if entry.get_manager_key() not in {key, *splits}]
 
+    def load(self, entries: Iterable[OffsetManagerEntry]) -> None:
+        """Add stored positions; a position already here stays when it is further."""
+        with self.lock:
+            for entry in entries:
+                known = self.positions.find(entry.get_manager_key())
+                if known is None or is_further(entry, known):
+                    begin_in(self.positions, entry)
 
-def _count(objects: dict[str, int], watermark: Watermark, key: str) -> None:
-    place = watermark.place_of(key)
-    if place is not None:
-        objects[place[0]] = objects.get(place[0], 0) + 1
+    def adopt(self, entry: OffsetManagerEntry) -> OffsetManagerEntry:
+        """Return this table's version of a position that another process started.
 
+        The count of this process decides: the other process may not know yet which messages a killed server lost.
+        """
+        with self.lock:
+            known = self.positions.find(entry.get_manager_key())
+            if known is not None and known.is_of(entry):
+                return known
+            if known is None or known.generation < entry.generation:
+                begin_in(self.positions, entry)
+            return entry
 
-class PositionView(Sequence["OffsetManagerEntry"]):
-    """A snapshot of positions, each entry built on access. Immutable; threads may share it.
+    def forget_final(self, entries: Iterable[OffsetManagerEntry]) -> None:
+        """Drop final and saved positions, for a worker: its leader holds them and decides by them."""
+        with self.lock:
+            for entry in entries:
+                key = entry.get_manager_key()
+                known = self.positions.find(key)
+                if entry.final and key not in self._changed and known == entry:
+                    del self.positions[key]
 
-    Equal to any sequence of equal entries in the same order: final entries first, in the order in which they became final.
-    """
+    def mark_missing(self, shown: Iterable[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
+        """Update which objects are missing after a complete listing of a prefix.
 
-    def __init__(self, finished: FinishedView | None, reading: Sequence[OffsetManagerEntry]) -> None:
-        self._finished = finished
-        self._reading = reading
+        Args:
+            shown: listed objects with pending positions.
+            covers: the prefix.
+            after: the key after which the listing began.
+            now_ms: start of the listing, by the store's clock.
+        """
+        shown = set(shown)
+        with self.lock:
+            for key, entry in self.positions.pending():
+                if not entry.key.startswith(covers) or entry.key <= after:
+                    continue
+                missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms
+                if missing != entry.missing_since_ms:
+                    self.positions[key] = attrs.evolve(entry, missing_since_ms=missing)
 
-    @override
-    def __len__(self) -> int:
-        return len(self._reading) + (len(self._finished) if self._finished is not None else 0)
+    def compact(self, is_gone: Callable[[OffsetManagerEntry], bool]) -> int:
+        """Drop the positions that the watermark replaces, and those of missing objects; return the number of objects.
 
-    @override
-    def __iter__(self) -> Iterator[OffsetManagerEntry]:
-        if self._finished is not None:
-            yield from self._finished
-        yield from self._reading
+        Args:
+            is_gone: whether a missing object is never expected again.
+        """
+        with self.lock:
+            compacted = self.positions.compact(self.watermark)
+            if compacted.objects:
+                self.watermark = self.watermark.with_compacted(compacted.objects, compacted.records)
+            gone = [key.whole() for key, entry in self.positions.pending() if entry.missing_since_ms and is_gone(entry)]
+            missing = sum(map(self.positions.remove_object, dict.fromkeys(gone)))
+            return sum(compacted.objects.values()) + missing
 
-    @overload
-    def __getitem__(self, index: int) -> OffsetManagerEntry: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[OffsetManagerEntry]: ...
-
-    @override
-    def __getitem__(self, index: int | slice) -> OffsetManagerEntry | Sequence[OffsetManagerEntry]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            return list(itertools.islice(self, start, stop, step) if step > 0 else list(self)[index])
-        at = index + len(self) if index < 0 else index
-        found = next(itertools.islice(self, at, None), None) if at >= 0 else None
-        if found is None:
-            raise IndexError(index)
-        return found
-
-    @override
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @override
-    def __repr__(self) -> str:
-        return f"<{len(self)} positions>"
+    # ---- what a flush saves
 
     @property
-    def records_done(self) -> int:
-        """Total records of all positions."""
-        finished = self._finished.records_done if self._finished is not None else 0
-        return finished + _records_of(self._reading)
+    def dirty(self) -> bool:
+        """Whether a position changed since the last save."""
+        return bool(self.begun or self._changed or self._removed)
 
-    @property
-    def tables(self) -> dict[str, Any]:
-        """The tables that the rows of `chunks` refer to."""
-        return self._finished.tables if self._finished is not None else {"folders": [], "templates": []}
+    def take_begun(self) -> list[OffsetManagerEntry]:
+        """Return the positions that no store has yet; from now on a store has them. For a holder of the lock."""
+        begun, self.begun = self.begun, []
+        return begun
 
-    def chunks(self) -> Iterator[RowChunk]:
-        """Yield the final entries in the form of a snapshot."""
-        return self._finished.chunks() if self._finished is not None else iter(())
+    def take(self, delta: PositionDelta) -> PositionDelta:
+        """Move the changed and removed positions into the delta."""
+        changed, removed = self._changed, self._removed
+        self._changed, self._removed = {}, {}
+        return attrs.evolve(delta, entries=list(changed.values()), removed=list(removed))
 
-    def others(self) -> Iterator[OffsetManagerEntry]:
-        """Yield all entries that are in no chunk."""
-        if self._finished is not None:
-            yield from self._finished.others()
-        yield from self._reading
-
-    def parts(self, most_bytes: int) -> list[PositionView]:
-        """Split the view into parts of about this many bytes as text; at least one part. Builds no entry."""
-        *parts, last = self._finished.parts(most_bytes) if self._finished is not None else [None]
-        views = [PositionView(part, ()) for part in parts]
-        first, size = 0, last.stored_bytes if last is not None else 0
-        for at, entry in enumerate(self._reading):
-            more = len(entry.key) + len(entry.version) + _OPEN_BYTES
-            if size and size + more > most_bytes:
-                views.append(PositionView(last, self._reading[first:at]))
-                last, first, size = None, at, 0
-            size += more
-        return [*views, PositionView(last, self._reading[first:])]
+    def restore(self, delta: PositionDelta) -> None:
+        """Take back the positions of an unsaved delta."""
+        self.begun = [*delta.begun, *self.begun]
+        changed = {entry.get_manager_key(): entry for entry in delta.entries}
+        self._changed = {key: entry for key, entry in changed.items() if key not in self._removed} | self._changed
+        self._removed = {key: None for key in delta.removed if key not in self.positions} | self._removed
 
 
-def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
-    """Return a new map of these positions, each under its own key."""
-    positions = PositionMap(OffsetManagerKey, OffsetManagerEntry)
-    for entry in entries:
-        positions[entry.get_manager_key()] = entry
-    return positions
-
-
-def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> int:
-    """Start a position under its key; it replaces earlier generations of the object and all their splits.
-
-    Returns:
-        The highest replaced generation; 0 when nothing was replaced.
-    """
-    key = entry.get_manager_key()
-    whole, highest = key.whole(), 0
-    first = positions.find(whole)
-    if first is not None and not first.is_of(entry):
-        highest = first.generation
-        if first.split_size:
-            for other in positions.splits_of(whole):
-                del positions[other]
-        positions.pop(whole, None)
-    positions[key] = entry
-    return highest
+def is_further(entry: OffsetManagerEntry, other: OffsetManagerEntry) -> bool:
+    """Return whether a position of the same key is of a later generation, or of the same one and counts more records."""
+    return (entry.generation, entry.records_done) > (other.generation, other.records_done)

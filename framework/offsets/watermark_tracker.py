@@ -12,11 +12,11 @@ order may lie in a range listed before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from framework.offsets.watermark import CoveredRange, Watermark
+from framework.offsets.table import PositionTable
+from framework.offsets.watermark import CoveredRange
 
 if TYPE_CHECKING:
     from framework.model.key_range import KeyRange
@@ -26,39 +26,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class TrackedPositions(Protocol):
-    """The positions under a watermark.
-
-    Attributes:
-        watermark: the times before which objects without a position are done.
-    """
-
-    watermark: Watermark
-
-    @property
-    def lock(self) -> AbstractContextManager[object]:
-        """The lock to hold while the watermark changes."""
-
-    @property
-    def final(self) -> int:
-        """Number of final positions."""
-
-    def store_begun(self) -> None:
-        """Store the positions that were started."""
-
-    def mark_missing(self, shown: Iterable[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
-        """Record which objects a complete listing has not shown."""
-
-
 class WatermarkTracker:
-    """Advance the watermark of the given positions. For the listing thread.
+    """Advance the watermark of a table, and drop the positions that it replaces. For the listing thread.
 
     Args:
-        offsets: the positions.
+        table: the positions and their watermark.
+        store_begun: stores the positions that were started.
     """
 
-    def __init__(self, offsets: TrackedPositions) -> None:
-        self._offsets = offsets
+    def __init__(self, table: PositionTable, store_begun: Callable[[], None]) -> None:
+        self._table = table
+        self._store_begun = store_begun
         self._window_ms: int | None = None
         # of the current listing
         self._prefix = self._base = ""
@@ -159,21 +137,20 @@ class WatermarkTracker:
         self._raise(self._base, None, self._least_ms)  # parts that advanced further stay there
         if whole:
             self._complete_ms[self._prefix] = self._began_ms
-            self._offsets.mark_missing(self._shown, self._prefix, self._base, self._began_ms)
+            self._table.mark_missing(self._shown, self._prefix, self._base, self._began_ms)
         self._began_ms = None
 
     def _raise(self, after: str, until: str | None, time_ms: int) -> None:
         # first: once the log holds the watermark, it hides every older object without a position
-        self._offsets.store_begun()
-        with self._offsets.lock:
-            self._offsets.watermark = self._offsets.watermark.raised(
-                self._prefix, [CoveredRange(after, until, time_ms)]
-            )
+        self._store_begun()
+        table = self._table
+        with table.lock:
+            table.watermark = table.watermark.raised(self._prefix, [CoveredRange(after, until, time_ms)])
         self._compactable += self._old
         self._old = 0
 
     def _compacted_of(self, prefix: str) -> int:
-        return self._offsets.watermark.compacted.get(prefix, 0)
+        return self._table.watermark.compacted.get(prefix, 0)
 
     def _look_for_late_ones(self) -> None:
         """Warn once of objects that appeared with a last-modified before the watermark: **they are not read**."""
@@ -198,16 +175,21 @@ class WatermarkTracker:
 
         Counts old listed objects, up to the number of new final positions.
         """
-        return max(0, min(self._compactable, self._offsets.final - self._final_before))
+        return max(0, min(self._compactable, self._table.final - self._final_before))
 
-    def compacted(self, objects: int) -> None:
-        """Record how many objects lost their positions. Unfinished objects wait for a later compaction."""
+    def compact(self) -> int:
+        """Drop the positions that the watermark replaces, and those of objects gone for good; return their number.
+
+        Unfinished objects wait for a later compaction.
+        """
+        objects = self._table.compact(self._is_gone_for_good)
         self._compactable = max(0, self._compactable - objects)
-        self._final_before = self._offsets.final
+        self._final_before = self._table.final
+        return objects
 
-    def is_gone_for_good(self, entry: OffsetManagerEntry) -> bool:
+    def _is_gone_for_good(self, entry: OffsetManagerEntry) -> bool:
         """Return whether complete listings missed the object for so long that its return would be a late arrival."""
-        if self._window_ms is None or not entry.missing_since_ms:
+        if self._window_ms is None:
             return False
         listed = max((at for prefix, at in self._complete_ms.items() if entry.key.startswith(prefix)), default=0)
         late = listed - self._window_ms

@@ -20,7 +20,8 @@ from framework.errors import IggyUnavailableError, SourceTakenOverError, Unknown
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerKey
-from framework.offsets.manager import OffsetManager, PositionDelta
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import PositionDelta
 from framework.pipeline.dead_letters import DeadLetter, DeadLetterBox, dead_letters_of
 from framework.pipeline.producer import Producer
 from framework.pipeline.statistics import TaskStatistics
@@ -245,7 +246,7 @@ class Sender:
                 self._open_partition(topic_partition)
             self._partitions.add(topic_partition)
         if batch.skipped or batch.failure:
-            self._offsets.note_skipped(batch.error_count)
+            self._offsets.skips.add(batch.error_count)
             self._flush()  # the log holds the count before the dead letters: a restart does not reset the limit
             self._send_dead_letters(list(dead_letters_of(batch)))
         if self._object_lines is not None:

@@ -24,7 +24,8 @@ from framework.config.sections import SourceCommonConfig
 from framework.discovery.feed import ObjectFeed
 from framework.errors import SourceError
 from framework.iterator import AbstractSourceRecordIterator
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager, OffsetStore
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import MemoryOffsetStore, OffsetStore
 from framework.pipeline.producer import Producer
 from framework.task import AbstractSourceTask
 from framework.task.context import SourceContext

@@ -7,7 +7,7 @@ import attrs
 
 from framework.engine import session
 from framework.iggy.offset_log import snapshots
-from framework.offsets.manager import OffsetManager
+from framework.offsets.table import PositionTable
 from framework.testing.fakes.memory_rig import MemoryRig
 from framework.testing.fakes.memory_store import FIRST_TIME_MS, MemoryStore
 from framework.testing.kit import check
@@ -35,13 +35,13 @@ def test_histories_lose_and_repeat_nothing_while_positions_are_compacted_at_once
     monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 1)
     monkeypatch.setattr(session, "COMPACT_SHARE", 10**9)
     compacted = []
-    is_compacted = OffsetManager.is_compacted
+    is_compacted = PositionTable.is_compacted
 
     def watched(self, *arguments):
         answer = is_compacted(self, *arguments)
         compacted.append(bool(answer))
         return answer
 
-    monkeypatch.setattr(OffsetManager, "is_compacted", watched)
+    monkeypatch.setattr(PositionTable, "is_compacted", watched)
     assert check("H1", CompactingRig(), seed=2).comparisons > 300
     assert any(compacted)

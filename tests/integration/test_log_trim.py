@@ -34,10 +34,10 @@ def test_the_front_of_the_log_goes_and_the_state_stays(iggy_url, stream_name):
         session.offsets.flush()
         if number % 5 == 4:
             session.write_snapshot()
-    before = sorted(entry.key for entry in session.offsets.entries())
+    before = sorted(entry.key for entry in session.offsets.table.entries())
     assert len(before) == 800
     assert first_offset(session) > 0
     session.close()
     again = a_session(iggy_url, stream_name)
-    assert sorted(entry.key for entry in again.offsets.entries()) == before
+    assert sorted(entry.key for entry in again.offsets.table.entries()) == before
     again.close()

@@ -90,7 +90,7 @@ def test_a_real_store_that_lists_by_folders_is_noticed_and_remembered(seaweedfs_
     iterator = iterator_of(seaweedfs_bucket, offsets, page_size=7)
     for _ in range(2):
         assert sorted(keys_of(iterator)) == sorted(keys)
-    assert offsets.listing_hints("").unordered
+    assert offsets.hints.get("").unordered
     again = iterator_of(seaweedfs_bucket, offsets, page_size=7)
     assert sorted(keys_of(again)) == sorted(keys)
     assert again.statistics.list_requests <= len(keys) // 7 + 2

@@ -4,8 +4,8 @@ import attrs
 import numpy as np
 
 from framework.iggy.offset_log import epochs, loading, partition_replay, state, store
-from framework.offsets import table, watermark_tracker
-from framework.offsets.manager import OffsetManager
+from framework.offsets import position_map, watermark_tracker
+from framework.offsets.partition_ledger import PartitionLedger
 
 
 def saved_at_once():
@@ -40,7 +40,7 @@ def no_floor():
         known = self.find(key)
         return (known.generation if known is not None else 0) + 1
 
-    table.PositionMap.next_generation = next_generation
+    position_map.PositionMap.next_generation = next_generation
 
 
 def risen_over_what_waits():
@@ -275,11 +275,10 @@ def anchor_ahead():
         real(self, topic_partition)
         last = self._partitions[topic_partition].last
         if last is not None:
-            self._anchors[topic_partition] = last
-            self._dirty_anchors.add(topic_partition)
+            self._move(topic_partition, last)
 
-    real = OffsetManager._save_count
-    OffsetManager._save_count = save_tail
+    real = PartitionLedger._save_count
+    PartitionLedger._save_count = save_tail
 
 
 def leader_by_stale_counts():

@@ -98,7 +98,7 @@ class Leader:
 
     @property
     def watermark(self):
-        return self.session.offsets.watermark
+        return self.session.offsets.table.watermark
 
     def take(self):
         """One more object of the listing under way; None at its end. Begins one when there is none."""

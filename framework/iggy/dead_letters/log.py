@@ -34,7 +34,7 @@ def is_current(dead_letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
     key = OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
     entry = offsets.get_entry(key)
     if entry is None:
-        return offsets.watermark.time_of(dead_letter.bucket, dead_letter.key) > 0
+        return offsets.table.watermark.time_of(dead_letter.bucket, dead_letter.key) > 0
     return dead_letter.generation is None or entry.generation <= dead_letter.generation
 
 

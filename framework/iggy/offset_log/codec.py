@@ -42,8 +42,8 @@ from framework.model.objects import Anchor, ResumePoint, TopicPartition, length_
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.packed_table import RowChunk
+from framework.offsets.position_map import PositionView
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.table import PositionView
 from framework.offsets.watermark import CoveredRange, Watermark
 
 WAY_OUT = (

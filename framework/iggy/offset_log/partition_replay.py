@@ -28,7 +28,7 @@ from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError
 from framework.model.message_ids import object_hash64, parse_message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.manager import PartitionState, UnsavedCount
+from framework.offsets.partition_ledger import PartitionState, UnsavedCount
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection

@@ -25,9 +25,9 @@ from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
+from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
-from framework.offsets.table import PositionMap, begin_in, position_map
 from framework.offsets.watermark import Watermark
 
 KINDS = frozenset({"claim", "opening", "begin", "open", "progress", "snapshot"})

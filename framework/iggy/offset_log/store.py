@@ -16,7 +16,7 @@ from framework.iggy.offset_log.partition_replay import mark_of
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.manager import OffsetStore, PositionDelta
+from framework.offsets.store import OffsetStore, PositionDelta
 
 if TYPE_CHECKING:
     from framework.iggy.offset_log.log import OffsetLog

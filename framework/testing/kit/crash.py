@@ -222,7 +222,7 @@ class Bench:
                 raise
         finally:
             if self._session is not None:
-                self.known = list(self._session.offsets.entries())
+                self.known = list(self._session.offsets.table.entries())
             crash.kill()  # threads that are left behind must not do anything any more
             task.stop()
             self.server.on_event = None
@@ -243,7 +243,7 @@ class Bench:
         self._session, self.recovered = None, None
         session = self._session = Session.begin(connection, config)
         session.open_partitions()
-        self.recovered = list(session.offsets.entries())
+        self.recovered = list(session.offsets.table.entries())
         _watch(task, crash)
         task.start(config, offsets=session.offsets, once=True)
         Sender(
@@ -255,7 +255,7 @@ class Bench:
             dead_letters=session.dead_letters(),
             clock=FakeClock(step=config.offsets.commit_interval / 3),
         ).run()
-        return list(session.offsets.entries())
+        return list(session.offsets.table.entries())
 
     def _run_several(
         self, connection: IggyConnection, config: SourceCommonConfig, crash: CrashPoint
@@ -263,7 +263,7 @@ class Bench:
         self._session, self.recovered = None, None
         session = self._session = Session.begin(connection, config, several_writers=True)
         session.open_forgetful_partitions()
-        self.recovered = list(session.offsets.entries())
+        self.recovered = list(session.offsets.table.entries())
 
         def connect(process: str) -> IggyConnection:
             made = self.server.connect()
@@ -298,7 +298,7 @@ class Bench:
         if ends.is_set():
             raise FatalError(f"the tasks did not end within {HANGS_SECONDS:.0f} seconds")
         session.finish()
-        return list(session.offsets.entries())
+        return list(session.offsets.table.entries())
 
     def messages(self) -> Iterator[tuple[int, StoredMessage]]:
         """Return partition and message of every stored record, in order by partition."""

@@ -12,7 +12,7 @@ from framework.errors import ReaderFailedError, StoreUnavailableError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject
-from framework.offsets.manager import MemoryOffsetStore
+from framework.offsets.store import MemoryOffsetStore
 from framework.task import AbstractSourceTask
 from framework.task.context import SourceContext
 from framework.testing.kit.crash import Bench, CrashPoint

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch
 from framework.model.objects import NativeObject
-from framework.offsets.manager import MemoryOffsetStore, PositionDelta
+from framework.offsets.store import MemoryOffsetStore, PositionDelta
 from framework.testing.kit.law import BATCH, Comparing, fill, law
 from framework.testing.rig import SourceRig
 from framework.transformer import ObjectInput, ReadStream
@@ -74,9 +74,9 @@ def _answers(iterator: AbstractSourceRecordIterator) -> tuple[object, ...]:
     return (
         repr(iterator),
         iterator.finished,
-        len(offsets),
+        len(offsets.table),
         offsets.dirty,
-        offsets.entries(),
+        offsets.table.entries(),
         iterator.statistics.records_read,
     )
 

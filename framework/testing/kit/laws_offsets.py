@@ -15,7 +15,8 @@ from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.manager import OffsetManager, PositionDelta
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import PositionDelta
 from framework.task import AbstractSourceTask
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint
@@ -51,7 +52,7 @@ def never_go_back(rig: SourceRig, comparing: Comparing) -> None:
     manager = OffsetManager(rig.offset_store())
     _commit_from_threads(manager, batches, chance)
     comparing.that(
-        {entry.get_manager_key(): entry.records_done for entry in manager.entries()} == greatest,
+        {entry.get_manager_key(): entry.records_done for entry in manager.table.entries()} == greatest,
         f"commits of {_THREADS} threads",
     )
 
@@ -160,13 +161,13 @@ def only_confirmed(rig: SourceRig, comparing: Comparing) -> None:
     """Check commits without a message, of another task's batch, of a second batch before the first, and repeated."""
     fill(rig)
     with _polled(rig) as (task, first, second):
-        before = task.offsets.entries()
+        before = task.offsets.table.entries()
         missing = Acknowledgement(topic_partition=first.topic_partition, batches=(first,), anchor=None)
         comparing.that(_refused(lambda: task.commit(missing)), "a commit of records without a confirmed message")
         comparing.that(
             _refused(lambda: task.commit(_confirmed(second))), "a commit of the second batch before the first"
         )
-        comparing.that(task.offsets.entries() == before, "positions after commits that were refused")
+        comparing.that(task.offsets.table.entries() == before, "positions after commits that were refused")
         task.commit(_confirmed(first))
         comparing.that(_refused(lambda: task.commit(_confirmed(first))), "a commit of one batch twice")
         stranger = rig.open_task(batch_length=BATCH)

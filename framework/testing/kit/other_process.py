@@ -15,7 +15,8 @@ import attrs
 from framework.config.sections import SourceCommonConfig
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager, PositionDelta
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import MemoryOffsetStore, PositionDelta
 from framework.task import AbstractSourceTask
 
 ELSEWHERE_SECONDS = 60.0

@@ -71,6 +71,7 @@ def hands_out_before_it_begins(monkeypatch):
         def run(self, *arguments):
             offsets = self._session.offsets
             self.begin, offsets.store_begun = offsets.store_begun, lambda: None
+            offsets.tracker._store_begun = offsets.store_begun
             super().run(*arguments)
 
         def _assign(self, taken):

@@ -11,7 +11,7 @@ from framework.errors import AccessDeniedError, SourceError, StoreUnavailableErr
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.manager import MemoryOffsetStore
+from framework.offsets.store import MemoryOffsetStore
 from framework.storage.retry import RetryPolicy
 from framework.testing.fakes.memory_rig import MemoryRig, ShelfError
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -57,7 +57,7 @@ class TrustsItselfAfterARecovery(MemoryRig):
 
     class task_class(MemorySourceTask):  # noqa: N801
         def start(self, props, *, offsets=None, **options):
-            self.goes_on = offsets is not None and any(entry.records_done for entry in offsets.entries())
+            self.goes_on = offsets is not None and any(entry.records_done for entry in offsets.table.entries())
             super().start(props, offsets=offsets, **options)
 
         def poll(self, *arguments, **options):
@@ -160,13 +160,13 @@ class TrustsItsOwnNotes(MemoryRig):
         class Task(MemorySourceTask):
             def get_iterator(self, context):
                 iterator = super().get_iterator(context)
-                adopt = iterator.offsets.adopt
+                adopt = iterator.offsets.table.adopt
 
                 def noted(entry):
                     known = adopt(entry)
                     return attrs.evolve(known, records_done=notes.get((known.key, known.version), 0), mark=None)
 
-                iterator.offsets.adopt = noted
+                iterator.offsets.table.adopt = noted
                 return iterator
 
             def commit(self, acknowledgement):
@@ -270,7 +270,7 @@ class OnlyBehindTheLast(WithIterator):
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def get_native_item_stream(self, offset):
-            done = [entry.key for entry in self.offsets.entries() if entry.finished]
+            done = [entry.key for entry in self.offsets.table.entries() if entry.finished]
             return super().get_native_item_stream(max(done, key=str.encode, default=offset))
 
 
@@ -279,5 +279,5 @@ class KnowsAKeyOnlyOnce(WithIterator):
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def get_native_item_stream(self, offset):
-            done = {entry.key for entry in self.offsets.entries() if entry.finished}
+            done = {entry.key for entry in self.offsets.table.entries() if entry.finished}
             return (native for native in super().get_native_item_stream(offset) if native.key not in done)

@@ -17,13 +17,13 @@ class OneDoneIsNotBegun(WithIterator):
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
-            adopt = self.offsets.adopt
+            adopt = self.offsets.table.adopt
 
             def forgetful(entry):
                 known = adopt(entry)
                 return known if known.records_done != 1 else attrs.evolve(known, records_done=0, mark=None)
 
-            self.offsets.adopt = forgetful
+            self.offsets.table.adopt = forgetful
             return super().create_feed()
 
 
@@ -120,7 +120,7 @@ class ResumeSkipsOne(WithIterator):
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
-            adopt = self.offsets.adopt
+            adopt = self.offsets.table.adopt
 
             def hasty(entry):
                 known = adopt(entry)
@@ -128,7 +128,7 @@ class ResumeSkipsOne(WithIterator):
                     attrs.evolve(known, records_done=known.records_done + 1, mark=None) if known.records_done else known
                 )
 
-            self.offsets.adopt = hasty
+            self.offsets.table.adopt = hasty
             return super().create_feed()
 
 

@@ -99,7 +99,7 @@ class Rig:
         entry = self.offsets.get_entry(key)
         if entry is None or entry.version != one.version:
             begun = OffsetManagerEntry.start(one, PARTITION)
-            entry = self.offsets.add_entry(attrs.evolve(begun, generation=self.offsets.next_generation(key)))
+            entry = self.offsets.add_entry(attrs.evolve(begun, generation=self.offsets.table.next_generation(key)))
         send(self.offsets, entry.advanced(records, state=state))
 
 
@@ -401,7 +401,7 @@ def test_an_object_that_is_listed_is_not_missing_whatever_is_decided_about_it(ho
     tracker.began(100_000)
     assert rig.take_all() == []
     tracker.complete(whole=True)
-    assert [entry.missing_since_ms for entry in rig.offsets.entries()] == [0]
+    assert [entry.missing_since_ms for entry in rig.offsets.table.entries()] == [0]
 
 
 # ---- positions that begin
@@ -449,9 +449,11 @@ def begun_under_other_options(records, *, splits=0, accepted=False):
     offsets = OffsetManager()
     start = attrs.evolve(OffsetManagerEntry.start(native("a"), PARTITION, theirs), may_begin_again=accepted)
     if splits:
-        offsets.add_entries(
-            attrs.evolve(start, split_number=split_number, split_size=4, topic_partition=partition_of(split_number))
-            for split_number in range(1, splits + 1)
+        offsets.add_entry(
+            *(
+                attrs.evolve(start, split_number=split_number, split_size=4, topic_partition=partition_of(split_number))
+                for split_number in range(1, splits + 1)
+            )
         )
         start = offsets.get_entry(OffsetManagerKey.of_object("b", "a").of_split(splits))
     else:
@@ -464,10 +466,10 @@ def begun_under_other_options(records, *, splits=0, accepted=False):
 @pytest.mark.parametrize("splits", [0, 3])
 def test_an_object_half_read_with_other_options_is_refused(splits):
     offsets = begun_under_other_options(3, splits=splits)
-    before = list(offsets.entries())
+    before = list(offsets.table.entries())
     with pytest.raises(PositionMismatchError, match="csv"):
         Rig(native("a"), offsets=offsets, numbering_options=ours).feed.take()
-    assert list(offsets.entries()) == before
+    assert list(offsets.table.entries()) == before
 
 
 @pytest.mark.parametrize("split_size", [None, 3, 4])
@@ -483,7 +485,7 @@ def test_an_object_of_which_nothing_was_sent_or_when_that_is_accepted_begins_aga
         (2, ours, 0)
     }
     assert len(taken) == (-(-10 // split_size) if split_size else 1)
-    assert sorted(offsets.entries(), key=lambda one: one.split_number) == [one.entry for one in taken]
+    assert sorted(offsets.table.entries(), key=lambda one: one.split_number) == [one.entry for one in taken]
 
 
 def test_what_is_finished_depends_on_nothing_any_more():

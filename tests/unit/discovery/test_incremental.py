@@ -10,7 +10,8 @@ from framework.discovery.incremental import HOLD_SECONDS, IncrementalFeed, Incre
 from framework.errors import ListingError
 from framework.model.objects import ObjectState, TopicPartition
 from framework.offsets.listing_hints import ListingHints
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import MemoryOffsetStore
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
 from tests.support.core import drain, iterator_over, next_pass, payloads, put_lines, store_of
@@ -64,8 +65,9 @@ class Source:
             full_listing_interval=INTERVAL,
             min_age=self.min_age,
             selection=self.selection,
-            offsets=self.offsets,
-            past=lambda prefix: self.offsets.listing_hints(prefix) or ListingHints(of=""),
+            table=self.offsets.table,
+            hints=self.offsets.hints,
+            past=lambda prefix: self.offsets.hints.get(prefix) or ListingHints(of=""),
             list_whole=lambda: self.list_behind(dict.fromkeys(self.prefixes, self.base)),
             list_behind=self.list_behind,
             clock=self.clock,
@@ -106,7 +108,7 @@ class Source:
         self.feed.release(self.hands.pop(key), gone=gone)
 
     def done(self):
-        return {entry.key for entry in self.offsets.entries() if entry.finished}
+        return {entry.key for entry in self.offsets.table.entries() if entry.finished}
 
 
 def numbered(*numbers):
@@ -402,7 +404,7 @@ def test_a_position_of_an_unfinished_object_counts_also_when_it_came_after_the_p
     source.go()
     source.offsets.flush()
     source.versions["0005"] = 2
-    entry = source.offsets.get_entry(next(iter(source.offsets.entries())).get_manager_key())
+    entry = source.offsets.get_entry(next(iter(source.offsets.table.entries())).get_manager_key())
     source.offsets.add_entry(
         attrs.evolve(entry, key="0005", version="2", generation=2, total=None, records_done=0, records_saved=0)
     )

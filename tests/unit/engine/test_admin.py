@@ -189,10 +189,10 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
         of="x", histogram=[("b", 3)], incremental=IncrementalMark(after="z", whole_listing_ms=5, selection="all")
     )
     for prefix in ("", "a", "b"):
-        session.offsets.note_listing(prefix, left)
-    session.offsets.note_skipped(4)
+        session.offsets.hints.set(prefix, left)
+    session.offsets.skips.add(4)
     session.save()
-    session.offsets.watermark = Watermark(
+    session.offsets.table.watermark = Watermark(
         bucket="bucket", prefixes={"": (CoveredRange("", None, 99),)}, compacted={"": 2}
     )
     session.write_snapshot()
@@ -457,8 +457,8 @@ def test_another_selection_is_refused_and_accepted():
     source.live()
     connection = source.server.connect()
     session = Session.begin(connection, source.bench.config)
-    session.offsets.watermark = Watermark(bucket="bucket", prefixes={"": (CoveredRange("", None, 1 << 60),)})
-    session.offsets.compact()
+    session.offsets.table.watermark = Watermark(bucket="bucket", prefixes={"": (CoveredRange("", None, 1 << 60),)})
+    session.offsets.tracker.compact()
     session.write_snapshot()
     connection.close()
     assert len(loaded(source.server).positions) == 0

@@ -468,7 +468,7 @@ def test_the_dead_letter_of_an_object_whose_position_the_watermark_stands_for_is
     offsets = OffsetManager()
     (dead_letter, *_) = source.stored()
     assert not is_current(dead_letter, offsets)  # it is read again
-    offsets.watermark = Watermark(bucket=dead_letter.bucket).raised("", [CoveredRange("", None, 5)])
+    offsets.table.watermark = Watermark(bucket=dead_letter.bucket).raised("", [CoveredRange("", None, 5)])
     assert is_current(dead_letter, offsets)
 
 

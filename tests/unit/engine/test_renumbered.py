@@ -25,10 +25,10 @@ def test_a_leader_counts_what_was_sent_where_other_options_number_the_records(ot
     connection = source.server.connect()
     session = Session.begin(connection, source.rig.make_task({"partitions": 2})[1], several_writers=True)
     session.open_forgetful_partitions()
-    (entry,) = session.offsets.entries()
+    (entry,) = session.offsets.table.entries()
     assert entry.records_done == 0, "the log knows only the begin"
     session.open_renumbered_partitions(canonical_options({"compression": others, "format": "jsonl"}))
-    (entry,) = session.offsets.entries()
+    (entry,) = session.offsets.table.entries()
     assert entry.records_done == found
     connection.close()
 

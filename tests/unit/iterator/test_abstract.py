@@ -24,8 +24,9 @@ from framework.errors import (
 )
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager
-from framework.offsets.table import position_map
+from framework.offsets.manager import OffsetManager
+from framework.offsets.position_map import position_map
+from framework.offsets.store import MemoryOffsetStore
 from framework.storage.listing.parallel import ListingRequest, list_parallel
 from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from framework.errors import ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.offsets.listing_hints import ListingHints
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import MemoryOffsetStore
 from framework.storage.listing.limiter import CallLimiter, limiter_of, set_limiter
 from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -264,7 +265,7 @@ def test_keys_deleted_at_the_cut_points_are_missed_by_nobody(over):
     store = SortedStore(keys)
     iterator = over(store)
     assert sorted(keys_of(iterator)) == keys
-    cuts = {key for key, _ in iterator.offsets.listing_hints("").histogram}
+    cuts = {key for key, _ in iterator.offsets.hints.get("").histogram}
     for key in cuts & set(keys):
         store.drop(key)
     assert sorted(keys_of(iterator)) == sorted(set(keys) - cuts)
@@ -306,7 +307,7 @@ def test_a_close_ends_a_listing_under_way_and_it_is_no_whole_one(over):
     iterator.close()
     with pytest.raises(TaskClosedError):
         list(stream)
-    assert iterator.offsets.listing_hints("") is None
+    assert iterator.offsets.hints.get("") is None
 
 
 # ---- what one pass leaves for the next
@@ -350,19 +351,19 @@ def test_a_part_of_a_prefix_is_not_taken_for_the_whole(over):
     keys = numbered(PAGE * 100)
     iterator = over(SortedStore(keys))
     keys_of(iterator, keys[100])
-    assert iterator.offsets.listing_hints("") is None
+    assert iterator.offsets.hints.get("") is None
 
 
 def test_where_listings_begin_is_all_of_it(over):
     keys = numbered(PAGE * 100)
     iterator = over(SortedStore(keys), start_key=keys[100])
     assert sorted(keys_of(iterator, keys[100])) == keys[101:]
-    assert sum(count for _, count in iterator.offsets.listing_hints("").histogram) == len(keys) - 101
+    assert sum(count for _, count in iterator.offsets.hints.get("").histogram) == len(keys) - 101
 
 
 def test_what_was_learnt_of_another_bucket_is_not_used(over):
     offsets = OffsetManager()
-    offsets.note_listing("", ListingHints(of="memory://other", unordered=True))
+    offsets.hints.set("", ListingHints(of="memory://other", unordered=True))
     store = SortedStore(numbered(PAGE * 3))
     iterator = over(store, offsets)
     asked = []
@@ -414,13 +415,13 @@ def test_a_store_that_says_it_has_no_order_is_believed_without_being_noted(over,
 
 def test_a_store_that_came_to_have_an_order_is_listed_in_parallel_again(over):
     offsets = OffsetManager()
-    offsets.note_listing("", ListingHints(of="memory://bucket", unordered=True))
+    offsets.hints.set("", ListingHints(of="memory://bucket", unordered=True))
     keys = numbered(PAGE * 20)
     iterator = over(SortedStore(keys), offsets)
     assert keys_of(iterator) == keys
-    assert not offsets.listing_hints("").unordered
+    assert not offsets.hints.get("").unordered
     assert sorted(keys_of(iterator)) == keys
-    assert offsets.listing_hints("").histogram
+    assert offsets.hints.get("").histogram
 
 
 def test_an_order_missed_too_late_to_begin_again_is_known_at_the_next_start(over, monkeypatch):
@@ -436,4 +437,4 @@ def test_one_chain_notices_a_missing_order_too(over):
     iterator = over(SortedStore(FOLDERS, like_folders), list_concurrency=1)
     assert sorted(keys_of(iterator)) == sorted(FOLDERS)
     assert iterator.statistics.list_requests == -(-len(FOLDERS) // PAGE)
-    assert iterator.offsets.listing_hints("").unordered
+    assert iterator.offsets.hints.get("").unordered

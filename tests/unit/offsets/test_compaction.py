@@ -103,8 +103,8 @@ def test_the_same_is_read_as_without_a_watermark(order, happened, documented, he
     compacting.quiet()
     compacting.compact()
     there = {one.split("@")[0] for one in wanted(store)}
-    unsaved = {entry.key for entry in compacting.offsets.entries() if not entry.final}
-    left = [entry for entry in compacting.offsets.entries() if entry.final]
+    unsaved = {entry.key for entry in compacting.offsets.table.entries() if not entry.final}
+    left = [entry for entry in compacting.offsets.table.entries() if entry.final]
     assert left == []
     assert len(compacting.watermark) == len(prefixes)
     assert {key for key in unsaved if key not in there} <= {KEYS[number] for _, number, _ in happened}
@@ -140,9 +140,9 @@ def test_positions_of_finished_objects_older_than_the_window_go_and_nothing_is_r
     store = old_bucket(*KEYS)
     one = leader(store)
     one.quiet()
-    assert len(one.offsets) == len(KEYS)
+    assert len(one.offsets.table) == len(KEYS)
     one.compact()
-    assert len(one.offsets) == 0
+    assert len(one.offsets.table) == 0
     assert (one.watermark.objects, one.watermark.records) == (len(KEYS), 2 * len(KEYS))
     assert read_again(one) == []
     one.start()
@@ -160,7 +160,7 @@ def test_without_a_documented_order_it_rises_at_the_end_of_the_listing():
     assert not one.watermark
     assert one.take() is None
     one.compact()
-    assert len(one.offsets) == 0
+    assert len(one.offsets.table) == 0
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -249,7 +249,7 @@ def test_this_machines_clock_does_not_count(monkeypatch):
         one.compact()
         assert one.watermark.prefixes[""][0].time_ms <= store.now_ms - 1000 * WINDOW_S
         assert one.watermark.prefixes[""][0].time_ms >= store.now_ms - 1000 * WINDOW_S - 2000
-        assert len(one.offsets) == 0
+        assert len(one.offsets.table) == 0
 
 
 def test_a_store_that_does_not_tell_its_time_keeps_every_position():
@@ -259,7 +259,7 @@ def test_a_store_that_does_not_tell_its_time_keeps_every_position():
     one = leader(store)
     one.quiet()
     one.compact()
-    assert len(one.offsets) == 2
+    assert len(one.offsets.table) == 2
 
 
 def test_forever_keeps_every_position_and_honours_an_earlier_watermark():
@@ -274,7 +274,7 @@ def test_forever_keeps_every_position_and_honours_an_earlier_watermark():
     later(store)
     one.quiet()
     one.compact()
-    assert [entry.key for entry in one.offsets.entries()] == ["c"]
+    assert [entry.key for entry in one.offsets.table.entries()] == ["c"]
 
 
 def test_what_is_too_young_is_not_hidden_even_by_a_window_shorter_than_its_age():
@@ -358,7 +358,7 @@ def test_ranges_that_are_listed_side_by_side_cover_everything_too(concurrency, d
     one = leader(store, list_concurrency=concurrency)
     one.quiet()
     one.compact()
-    assert len(one.offsets) == 0
+    assert len(one.offsets.table) == 0
     assert one.watermark.prefixes[""] == (CoveredRange("", None, one.watermark.time_of("bucket", "x")),)
 
 
@@ -377,7 +377,7 @@ def test_a_folder_that_a_store_lists_late_is_not_hidden_by_the_folder_before_it(
         later(store)
         one.quiet()
         one.compact()
-        assert len(one.offsets) == 0
+        assert len(one.offsets.table) == 0
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_a_reset_reads_compacted_objects_again_and_no_others(reset, again):
     later(store)
     one.quiet()
     one.compact()
-    assert (len(one.offsets), len(one.watermark)) == (0, 1)
+    assert (len(one.offsets.table), len(one.watermark)) == (0, 1)
 
 
 def test_what_the_filters_leave_out_for_its_age_is_no_late_object(caplog):
@@ -409,7 +409,7 @@ def test_what_the_filters_leave_out_for_its_age_is_no_late_object(caplog):
         for _ in range(3):
             one.quiet()
             one.compact()
-    assert len(one.offsets) == 0
+    assert len(one.offsets.table) == 0
     assert not [record for record in caplog.records if "allowed_lateness" in record.getMessage()]
 
 
@@ -430,7 +430,7 @@ def test_it_rises_page_by_page_also_over_what_is_still_read():
     one.finish_all()
     one.compact()
     assert ranges(one) == [("", "k11")]
-    assert sorted(entry.key for entry in one.offsets.entries()) == ["k04", "k12", "k13"]
+    assert sorted(entry.key for entry in one.offsets.table.entries()) == ["k04", "k12", "k13"]
     one.start()
     one.quiet()
     assert sorted(one.stored()) == sorted(wanted(store))
@@ -446,7 +446,7 @@ def test_what_begun_and_was_given_back_is_never_hidden():
     one.finish_all()
     assert one.take() is None
     one.compact()
-    assert [entry.key for entry in one.offsets.entries()] == ["b"]
+    assert [entry.key for entry in one.offsets.table.entries()] == ["b"]
     assert ranges(one) == [("", None)]
     one.start()
     assert {name.split("@")[0] for name in read_again(one)} == {"b"}
@@ -494,7 +494,7 @@ def test_failed_objects_keep_their_positions_and_hold_nothing_up():
     one.finish_all()
     one.quiet()
     one.compact()
-    assert [(entry.key, entry.state) for entry in one.offsets.entries()] == [("b", ObjectState.FAILED)]
+    assert [(entry.key, entry.state) for entry in one.offsets.table.entries()] == [("b", ObjectState.FAILED)]
     assert ranges(one) == [("", None)]
     one.start()
     assert read_again(one) == []
@@ -505,7 +505,7 @@ def test_what_a_killed_server_could_take_back_keeps_its_position():
     one = leader(store, hold_back=1024)
     one.quiet()
     one.compact()
-    assert len(one.offsets) == len(KEYS)
+    assert len(one.offsets.table) == len(KEYS)
     assert ranges(one) == [("", None)]
     one.lose(3)
     one.quiet()
@@ -519,7 +519,7 @@ def test_a_kill_of_a_forgetful_server_after_a_compaction_loses_nothing():
         one.quiet()
         one.compact()
         one.lose(lost)
-        assert len(one.offsets) > 0
+        assert len(one.offsets.table) > 0
         one.quiet()
         assert sorted(one.stored()) == sorted(wanted(store))
 
@@ -536,11 +536,11 @@ def test_the_splits_of_an_object_go_together():
     one.send(0)
     one.send(0)
     one.compact()
-    assert sorted(entry.split_number for entry in one.offsets.entries()) == [0, 1, 2, 3, 4], "one of them is done"
+    assert sorted(entry.split_number for entry in one.offsets.table.entries()) == [0, 1, 2, 3, 4], "one of them is done"
     one.finish_all()
     one.quiet()
     one.compact()
-    assert (len(one.offsets), one.watermark.objects, one.watermark.records) == (0, 2, 10)
+    assert (len(one.offsets.table), one.watermark.objects, one.watermark.records) == (0, 2, 10)
 
 
 def test_an_object_that_is_gone_loses_its_unfinished_position_after_the_window():
@@ -556,13 +556,13 @@ def test_an_object_that_is_gone_loses_its_unfinished_position_after_the_window()
         later(store, waited)
         one.quiet()
         one.compact()
-        assert ("b" in {entry.key for entry in one.offsets.entries()}) is there, waited
+        assert ("b" in {entry.key for entry in one.offsets.table.entries()}) is there, waited
     assert one.session.state.positions.floor == 1
     store.put_now("b")
     later(store)
     one.quiet()
     assert sorted(one.stored()) == sorted([*wanted(store), "b@v2#1"])
-    assert {entry.generation for entry in one.offsets.entries()} == {2}
+    assert {entry.generation for entry in one.offsets.table.entries()} == {2}
 
 
 def test_an_object_that_comes_back_before_the_window_is_over_goes_on():
@@ -584,7 +584,7 @@ def test_an_object_that_comes_back_before_the_window_is_over_goes_on():
     later(store)
     one.quiet()
     one.compact()
-    assert len(one.offsets) == 0
+    assert len(one.offsets.table) == 0
     assert sorted(one.stored()) == sorted(wanted(store))
 
 
@@ -597,7 +597,7 @@ def test_a_later_version_of_a_compacted_object_begins_above_its_generation():
     one.take()
     one.send(0)
     one.start()
-    (entry,) = one.offsets.entries()
+    (entry,) = one.offsets.table.entries()
     assert (entry.version, entry.generation, entry.records_done) == ("v2", 2, 1)
     assert read_again(one) == ["a@v2#2"]
     assert sorted(one.stored()) == ["a@v1#1", "a@v1#2", "a@v2#1", "a@v2#2"]
@@ -638,7 +638,7 @@ def test_another_place_is_refused_and_accepted_what_has_no_position_there_is_rea
     store.put_now("young")
     one.quiet()
     one.compact()
-    assert (len(one.offsets), one.watermark.objects) == (1, 2)
+    assert (len(one.offsets.table), one.watermark.objects) == (1, 2)
     before = collections.Counter(one.stored())
     if part == "bucket":
         store.bucket = "other"
@@ -657,6 +657,6 @@ def test_another_place_is_refused_and_accepted_what_has_no_position_there_is_rea
     one.quiet()
     again = [one for one in wanted(store) if part == "bucket" or "young" not in str(one)]
     assert collections.Counter(one.stored()) == before + collections.Counter(again)
-    assert not one.offsets.selected.changes_accepted
+    assert not one.offsets.selection.scope.changes_accepted
     one.compact()
     assert as_saved(loaded(one.server)).keys() == {("young", 0)}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.codec import SnapshotFooter
 from framework.offsets import watermark as module
-from framework.offsets.table import position_map
+from framework.offsets.position_map import position_map
 from framework.offsets.watermark import CoveredRange, Watermark, joined, key_before
 
 KEYS = st.text("ab\U0010ffff\0é", max_size=3)

@@ -17,7 +17,9 @@ from framework.errors import (
 )
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager, PartitionState
+from framework.offsets.manager import OffsetManager
+from framework.offsets.partition_ledger import PartitionState
+from framework.offsets.store import MemoryOffsetStore
 from framework.pipeline.sender import IN_FLIGHT, Sender
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_producer import MemoryProducer, Outcome
@@ -116,7 +118,7 @@ class Run:
 
     def _open(self, topic_partition):
         self.opened.append(topic_partition)
-        self.offsets.open_partition(topic_partition, PartitionState(hold_back=self.hold_back))
+        self.offsets.partitions.open(topic_partition, PartitionState(hold_back=self.hold_back))
 
     def __enter__(self):
         return self

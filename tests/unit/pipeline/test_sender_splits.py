@@ -221,7 +221,7 @@ def begin_big(source, *, split_size=SPLIT):
     own = TopicPartition("records", object_partition_number(native.bucket, native.key, source.config.iggy.partitions))
     entry = attrs.evolve(
         OffsetManagerEntry.start(native, own),
-        generation=session.offsets.next_generation(OffsetManagerKey.of_object(native.bucket, "big")),
+        generation=session.offsets.table.next_generation(OffsetManagerKey.of_object(native.bucket, "big")),
         split_size=split_size,
     )
     split_policy = SplitPolicy(partitions=source.config.iggy.partitions)
@@ -235,7 +235,7 @@ def begin_big(source, *, split_size=SPLIT):
         if split_size
         else [entry]
     )
-    session.offsets.add_entries(begun)
+    session.offsets.add_entry(*begun)
     session.offsets.store_begun()
     return session, native, begun
 

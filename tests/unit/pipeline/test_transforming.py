@@ -6,7 +6,8 @@ import pytest
 
 from framework.errors import ConfigError, ReaderFailedError, RecordTransformError, TransformContractError
 from framework.model.objects import TopicPartition
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import MemoryOffsetStore
 from framework.testing.fakes.memory_producer import MemoryProducer
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -220,7 +221,7 @@ def test_batches_with_gaps_are_sent_and_committed():
         offsets.add_entry(batch.entry) if batch is batches[0] else None
         offsets.commit(producer.send(place, [batch]).result())
     assert [record.record_number for record in producer.stored[place]] == [2, 4, 5, 6, 7, 13, 14]
-    (entry,) = offsets.entries()
+    (entry,) = offsets.table.entries()
     assert (entry.records_done, entry.finished) == (15, True)
 
 

@@ -20,7 +20,8 @@ from framework.errors import (
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, NativeObject
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import MemoryOffsetStore
 from framework.storage.retry import Backoff, BackoffConfig, RetryPolicy
 from framework.task.abstract import CLOSE_SECONDS
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -393,7 +394,7 @@ def test_a_commit_out_of_order_is_refused_and_moves_nothing(order):
             task.commit(acknowledge(batches[number]))
         with pytest.raises(NotAcknowledgedError, match="memory://bucket/a"):
             task.commit(acknowledge(batches[bad]))
-        done = [entry.records_done for entry in task.offsets.entries()]
+        done = [entry.records_done for entry in task.offsets.table.entries()]
         assert done == [batches[good[-1]].entry.records_done if good else 0]
 
 
@@ -402,9 +403,9 @@ def test_a_commit_in_one_confirmation_out_of_order_is_refused_whole():
         first, second, _ = polled(task)
         with pytest.raises(NotAcknowledgedError):
             task.commit(acknowledge(second, first))
-        assert [entry.records_done for entry in task.offsets.entries()] == [0]
+        assert [entry.records_done for entry in task.offsets.table.entries()] == [0]
         task.commit(acknowledge(first, second))
-        assert [entry.records_done for entry in task.offsets.entries()] == [second.entry.records_done]
+        assert [entry.records_done for entry in task.offsets.table.entries()] == [second.entry.records_done]
 
 
 def test_what_was_not_handed_out_cannot_be_committed():
@@ -437,7 +438,7 @@ def test_a_task_that_resumes_may_commit_from_where_it_began():
         batches = polled(task)
         assert payloads(batches) == {"a": lines("a", 4, first=3)}
         task.commit(acknowledge(*batches))
-    assert [entry.records_done for entry in offsets.entries()] == [6]
+    assert [entry.records_done for entry in offsets.table.entries()] == [6]
 
 
 def test_memory_for_commits_does_not_grow_with_finished_objects():

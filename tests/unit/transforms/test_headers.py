@@ -4,7 +4,8 @@ import pytest
 
 from framework.errors import ConfigError, ObjectChangedError, ObjectNotFoundError
 from framework.model.objects import NativeObject
-from framework.offsets.manager import MemoryOffsetStore, OffsetManager
+from framework.offsets.manager import OffsetManager
+from framework.offsets.store import MemoryOffsetStore
 from framework.task.context import SourceContext
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore

@@ -271,7 +271,7 @@ def test_a_list_names_two_versions_of_an_object(rig, store):
         while not rig.iterator.finished:
             found |= rig.next_pass()
         assert found == {"a": lines("a", 5)}
-        assert [entry.records_done for entry in rig.offsets.entries()] == [5]
+        assert [entry.records_done for entry in rig.offsets.table.entries()] == [5]
 
 
 def test_a_list_that_is_empty_says_so(rig, caplog):
@@ -652,7 +652,7 @@ def test_an_object_overwritten_in_the_middle_of_its_reading_goes_on_as_its_new_v
     # the position has the version of the row, and the row is wrong: noticed by one read, then looked up
     assert rig.open(once=True).read() == {"a": lines("a", 11)}
     assert rig.requests() == {"open": 2, "stat": 1}
-    (entry,) = rig.offsets.entries()
+    (entry,) = rig.offsets.table.entries()
     assert (entry.records_done, entry.state, entry.generation) == (11, ObjectState.DONE, 2)
 
 

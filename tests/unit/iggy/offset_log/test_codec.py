@@ -25,8 +25,8 @@ from framework.iggy.offset_log.codec import (
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
+from framework.offsets.position_map import position_map
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.table import position_map
 from framework.offsets.watermark import CoveredRange, Watermark
 
 numbers = st.integers(0, 2**53)

@@ -25,7 +25,7 @@ from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.loading import load, newest_snapshot
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
-from framework.offsets.table import position_map
+from framework.offsets.position_map import position_map
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
 from tests.support.iggy_batches import decode_batches, encode_batch
@@ -619,5 +619,5 @@ def test_a_session_over_foreign_messages_begins_and_says_nothing_of_them(caplog)
     connection.create_topic("kit", LOG, 1)
     connection.append("kit", LOG, 0, b"garbage")
     session = Session.begin(server.connect(), source_config())
-    assert (session.epoch.number, len(session.offsets)) == (1, 0)
+    assert (session.epoch.number, len(session.offsets.table)) == (1, 0)
     assert caplog.text == ""

@@ -17,7 +17,7 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.message_ids import entry_hash64, parse_message_id
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
-from framework.offsets.table import position_map
+from framework.offsets.position_map import position_map
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from tests.support.positions import (
@@ -456,25 +456,25 @@ def test_what_a_listing_left_is_there_after_a_restart_and_the_last_one_wins():
     )
     server = MemoryIggy()
     session = session_of(server)
-    session.offsets.note_listing("p/", attrs.evolve(left, unordered=True))
+    session.offsets.hints.set("p/", attrs.evolve(left, unordered=True))
     session.save()
-    session.offsets.note_listing("p/", left)
-    session.offsets.note_listing("q/", attrs.evolve(left, histogram=()))
+    session.offsets.hints.set("p/", left)
+    session.offsets.hints.set("q/", attrs.evolve(left, histogram=()))
     session.save()
     assert not session.offsets.dirty
     for _ in range(2):  # from single records, then from a snapshot
         session.close()
         session = session_of(server)
-        assert session.offsets.listing_hints("p/") == left
-        assert session.offsets.listing_hints("q/") == attrs.evolve(left, histogram=())
-        assert session.offsets.listing_hints("r/") is None
+        assert session.offsets.hints.get("p/") == left
+        assert session.offsets.hints.get("q/") == attrs.evolve(left, histogram=())
+        assert session.offsets.hints.get("r/") is None
         session.write_snapshot()
 
 
 def test_what_was_skipped_within_the_hour_outlives_snapshots_and_what_is_older_does_not():
     server = MemoryIggy()
     session = session_of(server)
-    session.offsets.note_skipped(5)
+    session.offsets.skips.add(5)
     session.save()
     for _ in range(2):
         session.write_snapshot()

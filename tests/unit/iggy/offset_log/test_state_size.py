@@ -44,7 +44,7 @@ def pass_over(one, count, in_a_delta=IN_A_DELTA):
         one.offsets.commit(Acknowledgement(topic_partition=entry.topic_partition, batches=(end,), anchor=None))
         done += 1
         if done % in_a_delta == 0:
-            most = max(most, len(one.offsets))
+            most = max(most, len(one.offsets.table))
             one.save()
     one.save()
     assert done == count
@@ -66,10 +66,10 @@ def test_an_object_inside_the_window_takes_no_more_than_64_bytes_of_the_log():
     one = Leader(filled(5000), window="24h", page_size=1000)
     before = log_bytes(one)
     pass_over(one, 5000)
-    assert len(one.offsets) == 5000
+    assert len(one.offsets.table) == 5000
     assert log_bytes(one) - before <= 64 * 5000
     one.compact()  # a snapshot, too, is no larger: nothing of it goes
-    assert len(one.offsets) == 5000
+    assert len(one.offsets.table) == 5000
     assert log_bytes(one) - before <= 2 * 64 * 5000
 
 
@@ -93,8 +93,8 @@ def test_objects_older_than_the_window_are_held_by_the_hundred_however_many_ther
         one = listed_long_after(count, documented=True)
         most.append(pass_over(one, count, in_a_delta=30))
         one.session.finish()
-        assert len(one.offsets) == 0
-        assert one.offsets.watermark.objects == count
+        assert len(one.offsets.table) == 0
+        assert one.offsets.table.watermark.objects == count
         before = log_bytes(one)
         one.compact()
         sizes.append(log_bytes(one) - before)
@@ -110,5 +110,5 @@ def test_in_a_store_without_an_order_they_are_held_until_the_listing_is_over():
     one = listed_long_after(600, documented=False)
     assert pass_over(one, 600, in_a_delta=30) == 600
     one.session.finish()
-    assert len(one.offsets) == 0
-    assert one.offsets.watermark.objects == 600
+    assert len(one.offsets.table) == 0
+    assert one.offsets.table.watermark.objects == 600

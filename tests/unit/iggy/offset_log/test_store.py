@@ -14,8 +14,8 @@ from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
-from framework.offsets.manager import PositionDelta
 from framework.offsets.selection_scope import SelectionScope
+from framework.offsets.store import PositionDelta
 from framework.testing.clock import FakeClock
 from tests.support.positions import log_over, position, records, server_with_log
 

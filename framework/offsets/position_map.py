@@ -1,0 +1,308 @@
+"""All positions of a source, by key: pending positions as objects, millions of final positions packed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import attrs
+from typing_extensions import override
+
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.packed_row import RowCodec
+from framework.offsets.packed_table import FinishedTable, FinishedView, RowChunk
+
+if TYPE_CHECKING:
+    from framework.offsets.watermark import Watermark
+
+_OPEN_BYTES = 200
+"""Approximate size of an unpacked entry as text, without its key and version."""
+
+
+@attrs.frozen(kw_only=True)
+class Compacted:
+    """The result of a compaction.
+
+    Attributes:
+        objects: prefix -> number of objects with dropped positions.
+        records: number of records of these objects.
+    """
+
+    objects: Mapping[str, int] = attrs.field(factory=dict)
+    records: int = 0
+
+
+class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
+    """Key -> entry, as a dict. Final entries are packed; pending entries are objects.
+
+    For one thread at a time; a `view` may be read concurrently.
+
+    Attributes:
+        floor: the highest generation of any dropped position; an object without a position starts above it.
+
+    Args:
+        entry_class: class of the entries.
+        key_class: class of the keys.
+        finished: the table of packed entries; replaceable for tests.
+    """
+
+    def __init__(
+        self,
+        key_class: type[OffsetManagerKey],
+        entry_class: type[OffsetManagerEntry],
+        *,
+        finished: FinishedTable | None = None,
+    ) -> None:
+        self.floor = 0
+        self._key_class = key_class
+        self._reading: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._finished = finished if finished is not None else FinishedTable(RowCodec(entry_class))
+
+    def find(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
+        """Return the entry of that key; None when there is none."""
+        entry = self._reading.get(key)
+        return entry if entry is not None else self._finished.get(key)
+
+    def find_pending(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
+        """Return the entry of that key while it is not final; None when it is, or when there is none."""
+        return self._reading.get(key)
+
+    @override
+    def __getitem__(self, key: OffsetManagerKey) -> OffsetManagerEntry:
+        entry = self.find(key)
+        if entry is None:
+            raise KeyError(key)
+        return entry
+
+    @override
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, self._key_class) and (key in self._reading or key in self._finished)
+
+    @override
+    def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
+        if entry.final:
+            self._finished.put(key, entry)
+            self._reading.pop(key, None)
+        else:
+            if key not in self._reading:
+                self._finished.discard(key)
+            self._reading[key] = entry
+
+    @override
+    def __delitem__(self, key: OffsetManagerKey) -> None:
+        if self._reading.pop(key, None) is None and not self._finished.discard(key):
+            raise KeyError(key)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._reading) + len(self._finished)
+
+    @override
+    def __iter__(self) -> Iterator[OffsetManagerKey]:
+        yield from map(self._key_class, self._finished.keys())
+        yield from list(self._reading)
+
+    def pending(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
+        """Return the entries that are being read, or that a crash of the server could still revert."""
+        return list(self._reading.items())
+
+    def splits_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
+        """Return the keys of an object's splits after the first; they start together, so there is no gap."""
+        keys = (whole.of_split(split_number) for split_number in itertools.count(2))
+        return list(itertools.takewhile(self.__contains__, keys))
+
+    @property
+    def final(self) -> int:
+        """Number of packed entries."""
+        return len(self._finished)
+
+    @property
+    def records_done(self) -> int:
+        """Total records of all entries, those of an object with parts once; iterates only over pending entries."""
+        return self._finished.records_done + _records_of(self._reading.values())
+
+    def compact(self, watermark: Watermark) -> Compacted:
+        """Drop the positions of done objects that the watermark covers.
+
+        The splits of an object are dropped together, when all splits present are done. A split left behind would look
+        like a started version.
+        """
+        if not watermark:
+            return Compacted()
+        gone: list[int] = []
+        objects: dict[str, int] = {}
+        generation = 0
+        splits: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if not entry.whole}
+        facts = self._finished.codec.facts
+        before = self._finished.records_done
+        for number, row in self._finished.rows():
+            fact = facts(row)
+            if not (fact.done and watermark.covers(fact.bucket, fact.key, fact.modified_ms)):
+                if not fact.whole:
+                    kept.add((fact.bucket, fact.key))
+            elif not fact.whole:
+                splits.setdefault((fact.bucket, fact.key), []).append((number, fact.generation))
+            else:
+                gone.append(number)
+                generation = max(generation, fact.generation)
+                _count(objects, watermark, fact.key)
+        for (bucket, key), rows in splits.items():
+            if (bucket, key) not in kept:
+                gone.extend(number for number, _ in rows)
+                generation = max(generation, rows[0][1])
+                _count(objects, watermark, key)
+        self._finished.remove(gone)
+        self.floor = max(self.floor, generation)
+        return Compacted(objects=objects, records=before - self._finished.records_done)
+
+    def next_generation(self, key: OffsetManagerKey) -> int:
+        """Return a generation that the object never had before."""
+        known = self.find(key)
+        return max(self.floor, known.generation if known is not None else 0) + 1
+
+    def remove_object(self, key: OffsetManagerKey) -> bool:
+        """Drop the position of an object and of all its splits; return False when there is none."""
+        known = self.find(key)
+        if known is None:
+            return False
+        for split in self.splits_of(key) if known.split_size else ():
+            del self[split]
+        del self[key]
+        self.floor = max(self.floor, known.generation)
+        return True
+
+    def final_version(self, key: OffsetManagerKey) -> str | None:
+        """Return the version of that key's entry, cheaper than the entry; None for a pending entry or a split."""
+        return self._finished.whole_version(key)
+
+    def load(self, tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> None:
+        """Load final entries from a snapshot into an empty map."""
+        self._finished.codec.restore(tables)
+        self._finished.load(chunks)
+
+    def view(self) -> PositionView:
+        """Return a view of all current entries. Copies only pending entries."""
+        return PositionView(self._finished.view(), list(self._reading.values()))
+
+
+def _records_of(entries: Iterable[OffsetManagerEntry]) -> int:
+    return sum(entry.records_done for entry in entries if entry.counts_object)
+
+
+def _count(objects: dict[str, int], watermark: Watermark, key: str) -> None:
+    place = watermark.place_of(key)
+    if place is not None:
+        objects[place[0]] = objects.get(place[0], 0) + 1
+
+
+class PositionView(Sequence["OffsetManagerEntry"]):
+    """A snapshot of positions, each entry built on access. Immutable; threads may share it.
+
+    Equal to any sequence of equal entries in the same order: final entries first, in the order in which they became final.
+    """
+
+    def __init__(self, finished: FinishedView | None, reading: Sequence[OffsetManagerEntry]) -> None:
+        self._finished = finished
+        self._reading = reading
+
+    @override
+    def __len__(self) -> int:
+        return len(self._reading) + (len(self._finished) if self._finished is not None else 0)
+
+    @override
+    def __iter__(self) -> Iterator[OffsetManagerEntry]:
+        if self._finished is not None:
+            yield from self._finished
+        yield from self._reading
+
+    @overload
+    def __getitem__(self, index: int) -> OffsetManagerEntry: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[OffsetManagerEntry]: ...
+
+    @override
+    def __getitem__(self, index: int | slice) -> OffsetManagerEntry | Sequence[OffsetManagerEntry]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            return list(itertools.islice(self, start, stop, step) if step > 0 else list(self)[index])
+        at = index + len(self) if index < 0 else index
+        found = next(itertools.islice(self, at, None), None) if at >= 0 else None
+        if found is None:
+            raise IndexError(index)
+        return found
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{len(self)} positions>"
+
+    @property
+    def records_done(self) -> int:
+        """Total records of all positions."""
+        finished = self._finished.records_done if self._finished is not None else 0
+        return finished + _records_of(self._reading)
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables that the rows of `chunks` refer to."""
+        return self._finished.tables if self._finished is not None else {"folders": [], "templates": []}
+
+    def chunks(self) -> Iterator[RowChunk]:
+        """Yield the final entries in the form of a snapshot."""
+        return self._finished.chunks() if self._finished is not None else iter(())
+
+    def others(self) -> Iterator[OffsetManagerEntry]:
+        """Yield all entries that are in no chunk."""
+        if self._finished is not None:
+            yield from self._finished.others()
+        yield from self._reading
+
+    def parts(self, most_bytes: int) -> list[PositionView]:
+        """Split the view into parts of about this many bytes as text; at least one part. Builds no entry."""
+        *parts, last = self._finished.parts(most_bytes) if self._finished is not None else [None]
+        views = [PositionView(part, ()) for part in parts]
+        first, size = 0, last.stored_bytes if last is not None else 0
+        for at, entry in enumerate(self._reading):
+            more = len(entry.key) + len(entry.version) + _OPEN_BYTES
+            if size and size + more > most_bytes:
+                views.append(PositionView(last, self._reading[first:at]))
+                last, first, size = None, at, 0
+            size += more
+        return [*views, PositionView(last, self._reading[first:])]
+
+
+def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
+    """Return a new map of these positions, each under its own key."""
+    positions = PositionMap(OffsetManagerKey, OffsetManagerEntry)
+    for entry in entries:
+        positions[entry.get_manager_key()] = entry
+    return positions
+
+
+def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> int:
+    """Start a position under its key; it replaces earlier generations of the object and all their splits.
+
+    Returns:
+        The highest replaced generation; 0 when nothing was replaced.
+    """
+    key = entry.get_manager_key()
+    whole, highest = key.whole(), 0
+    first = positions.find(whole)
+    if first is not None and not first.is_of(entry):
+        highest = first.generation
+        if first.split_size:
+            for other in positions.splits_of(whole):
+                del positions[other]
+        positions.pop(whole, None)
+    positions[key] = entry
+    return highest

@@ -1,0 +1,661 @@
+"""Packed positions are the positions: against a plain dict, with odd keys, colliding hashes, and views of earlier moments."""
+
+import hashlib
+import json
+import random
+import threading
+import tracemalloc
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.codec import SnapshotFooter
+from framework.model.batches import Acknowledgement, RecordBatch
+from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoint, TopicPartition
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.manager import OffsetManager
+from framework.offsets.packed_row import RowCodec
+from framework.offsets.packed_table import FinishedTable
+from framework.offsets.partition_ledger import PartitionState
+from framework.offsets.position_map import PositionMap, begin_in, position_map
+from framework.offsets.watermark import CoveredRange, Watermark
+from tests.support.entries import entry as small_entry
+from tests.support.entries import splits_of
+
+PARTITION = TopicPartition("t", 0)
+ETAG = "d41d8cd98f00b204e9800998ecf8427e"
+
+anything = st.text(st.characters(), max_size=12)  # lone surrogates too
+names = st.one_of(
+    st.sampled_from(["a", "a/b", "a/b/", "/", "//", "a/b/c", "ü/\U0001f600", "\ud800/\udc00", "\ud800\udc00"]),
+    anything,
+    st.builds("/".join, st.lists(st.sampled_from(["x", "y", ""]), max_size=4)),
+)
+numbers = st.one_of(st.integers(0, 9), st.integers(-(2**70), 2**70))
+versions = st.one_of(
+    st.sampled_from(
+        ["", "v", ETAG, ETAG.upper(), f"{ETAG}@5", f"{ETAG}-12@5", " " + ETAG, "@5", ETAG[:31], "1700000000"]
+    ),
+    anything,
+    st.builds("{}@{}".format, st.sampled_from([ETAG, f"{ETAG}-3", "x"]), st.integers(0, 9)),
+)
+extras = st.dictionaries(
+    anything, st.none() | st.booleans() | numbers | anything | st.floats(allow_nan=False), max_size=2
+)
+totals = st.none() | numbers
+
+
+def entries_of(bucket, key, split_number=0):
+    """Anything that is well formed; half of them settled as most are, at one count."""
+    return st.tuples(any_counts_of(bucket, key, split_number), st.booleans()).map(
+        lambda one: (
+            attrs.evolve(one[0], records_saved=one[0].records_done, total=one[0].records_done, mark=None)
+            if one[1]
+            else one[0]
+        )
+    )
+
+
+def any_counts_of(bucket, key, split_number):
+    return st.builds(
+        OffsetManagerEntry,
+        bucket=st.just(bucket),
+        key=st.just(key),
+        version=versions,
+        generation=st.integers(0, 2),
+        modified_ms=st.one_of(st.integers(0, 9), numbers),
+        split_number=st.just(split_number),
+        split_size=st.sampled_from([64, -3]) if split_number else st.just(0),
+        records_done=numbers,
+        records_saved=numbers,
+        total=totals,
+        failed=st.booleans(),
+        topic_partition=st.builds(TopicPartition, st.sampled_from(["t", "u"]), st.integers(0, 2)),
+        mark=st.none() | st.builds(ResumePoint, numbers, numbers),
+        numbering_options=st.sampled_from(["", '{"format":"jsonl"}']),
+        skipped=numbers,
+        first_ids=st.booleans(),
+        may_begin_again=st.booleans(),
+        missing_since_ms=numbers,
+        extra=extras,
+    )
+
+
+any_entry = st.tuples(st.sampled_from(["lake", "other"]), names, st.sampled_from([0, 0, 1, 2, 3])).flatmap(
+    lambda name: entries_of(*name)
+)
+
+
+def small_map(hash_of=None, *, folders=3):
+    """Few folders, blocks of four rows, and hashes that collide."""
+    hash_of = hash_of or (lambda head: sum(head) % 5 << 29)
+    table = FinishedTable(RowCodec(OffsetManagerEntry, folders=folders), hash_of=hash_of, block_bits=2)
+    return PositionMap(OffsetManagerKey, OffsetManagerEntry, finished=table)
+
+
+def exact(entry):
+    """A value that differs when any field differs, in its type too."""
+    return repr(entry)
+
+
+class AgainstADict(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.packed = small_map()
+        self.model = {}
+        self.views = []
+
+    @rule(entry=any_entry)
+    def put(self, entry):
+        self.packed[entry.get_manager_key()] = self.model[entry.get_manager_key()] = entry
+
+    @rule(data=st.data(), total=totals, records=numbers, saved=numbers)
+    def put_again(self, data, total, records, saved):
+        if self.model:
+            key = data.draw(st.sampled_from(sorted(self.model, key=repr)))
+            entry = attrs.evolve(self.model[key], total=total, records_done=records, records_saved=saved)
+            self.packed[key] = self.model[key] = entry
+
+    @rule(
+        properties=st.dictionaries(st.sampled_from(["bucket", "key", "part", "x"]), names, max_size=3), entry=any_entry
+    )
+    def put_under_another_key(self, properties, entry):
+        key = OffsetManagerKey.of(properties)
+        self.packed[key] = self.model[key] = entry
+
+    @rule(data=st.data())
+    def remove(self, data):
+        if self.model:
+            key = data.draw(st.sampled_from(sorted(self.model, key=repr)))
+            del self.model[key], self.packed[key]
+
+    @rule(entry=any_entry)
+    def remove_what_may_be_there(self, entry):
+        key = entry.get_manager_key()
+        found = self.packed.pop(key, None)
+        assert exact(found) == exact(self.model.pop(key, None))
+
+    @rule()
+    def take_a_view(self):
+        self.views.append((self.packed.view(), sorted(map(exact, self.model.values()))))
+
+    @invariant()
+    def the_same_is_in_both(self):
+        assert len(self.packed) == len(self.model)
+        for key, entry in self.model.items():
+            assert key in self.packed
+            assert exact(self.packed[key]) == exact(entry)
+            whole = entry.final and not entry.split_size
+            assert self.packed.final_version(key) == (entry.version if whole else None)
+        assert {key: exact(entry) for key, entry in self.packed.items()} == {
+            key: exact(entry) for key, entry in self.model.items()
+        }
+        assert dict(self.packed.pending()) == {key: one for key, one in self.model.items() if not one.final}
+
+    @invariant()
+    def views_show_their_own_moment(self):
+        records = sum(
+            entry.records_done for entry in self.model.values() if entry.split_size >= 0 or entry.split_number == 1
+        )
+        assert self.packed.view().records_done == records
+        assert self.packed.records_done == records
+        for view, then in self.views:
+            assert sorted(map(exact, view)) == then
+            assert len(view) == len(then)
+
+
+TestAgainstADict = AgainstADict.TestCase
+TestAgainstADict.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_a_row_holds_no_more_of_a_key_than_its_name_in_its_folder():
+    codec = RowCodec(OffsetManagerEntry)
+    head = codec.head(OffsetManagerKey.of_object("b", "some/folder/name"), add=True)
+    assert head[8:] == b"name"
+    assert codec.tables()["folders"] == [("b", "some/folder/")]
+
+
+def test_what_is_absent_is_a_missing_key_as_in_a_dict():
+    positions = position_map([done("folder/a")])
+    for name in ("folder/b", "elsewhere/a"):
+        absent = OffsetManagerKey.of_object("b", name)
+        assert absent not in positions
+        assert positions.get(absent) is None
+        with pytest.raises(KeyError, match=name):
+            positions[absent]
+        with pytest.raises(KeyError, match=name):
+            del positions[absent]
+    assert list(positions.values()) == [done("folder/a")]
+
+
+@pytest.mark.parametrize("hash_of", [lambda head: 0, lambda head: 2**64 - 1, len, lambda head: head[8] << 24])
+def test_hashes_that_collide_mix_nothing_up(hash_of):
+    positions = small_map(hash_of)
+    model = {}
+    chance = random.Random(1)
+    for number in range(900):
+        entry = done(f"{number % 300:03}/{chance.randrange(3)}", records=number)
+        positions[entry.get_manager_key()] = model[entry.get_manager_key()] = entry
+    assert dict(positions) == model
+
+
+def done(key="k", records=1, **more):
+    return OffsetManagerEntry(
+        bucket="b",
+        key=key,
+        version="v",
+        records_done=records,
+        records_saved=records,
+        total=records,
+        topic_partition=PARTITION,
+        **more,
+    )
+
+
+def test_the_records_of_loaded_positions_are_counted_whatever_their_number():
+    positions, counts = position_map(), [1, 255, 256, 65_536, 3_000_000_000]
+    for number, count in enumerate(counts):
+        entry = done(f"k{number}", count)
+        positions[entry.get_manager_key()] = entry
+    ((tables, chunks),) = [
+        codec.decode_rows(part)
+        for part in [
+            codec.decode(at, payload)
+            for at, payload in enumerate(
+                codec.encode_snapshot("kit", 1, positions.view(), SnapshotFooter(), number=1, at=0)
+            )
+        ]
+        if part.header.get("rows")
+    ]
+    back = position_map()
+    back.load(tables, chunks)
+    assert back.records_done == positions.records_done == sum(counts)
+
+
+def test_ten_thousand_positions_grow_the_table_and_all_are_found():
+    positions = position_map(done(f"{number % 97}/{number}", number) for number in range(10_000))
+    assert len(positions) == 10_000
+    for number in range(10_000):
+        assert positions[OffsetManagerKey.of_object("b", f"{number % 97}/{number}")].records_done == number
+    assert positions.find(OffsetManagerKey.of_object("b", "97/0")) is None
+    assert positions.find(OffsetManagerKey.of_object("c", "0/0")) is None
+
+
+def test_what_is_replaced_and_removed_takes_no_memory_for_ever():
+    positions = small_map(hash, folders=100)
+    for turn in range(40):
+        for number in range(50):
+            positions[OffsetManagerKey.of_object("b", str(number))] = done(str(number), turn)
+    for number in range(45):
+        del positions[OffsetManagerKey.of_object("b", str(number))]
+    assert sorted(one.key for one in positions.view()) == ["45", "46", "47", "48", "49"]
+    table = positions._finished
+    assert len(table._dead) <= 3 * 5 + 5
+
+
+# ---- fields
+
+SAMPLES = {
+    "bucket": "lake",
+    "key": "a/b",
+    "version": f"{ETAG}@1700000000123",
+    "generation": 3,
+    "modified_ms": 1_700_000_000_123,
+    "split_number": 2,
+    "split_size": 1 << 20,
+    "records_done": 41,
+    "records_saved": 40,
+    "total": 43,
+    "failed": True,
+    "topic_partition": TopicPartition("other", 7),
+    "mark": ResumePoint(40, 4000),
+    "numbering_options": '{"format":"csv"}',
+    "skipped": 4,
+    "first_ids": True,
+    "may_begin_again": True,
+    "missing_since_ms": 1_700_000_000_456,
+    "extra": {"a": 1, "b": None, "c": "x", "d": 1.5, "e": True},
+}
+"""A value other than the default for every field of a position. A new field needs one here, and must then survive everywhere."""
+
+
+def stored_by_properties(entry):
+    properties = json.loads(json.dumps(entry.get_properties()))
+    return OffsetManagerEntry.from_properties(entry.get_manager_key(), properties)
+
+
+def stored_as_a_beginning(entry):
+    (begun,), _ = codec.decode_begin(codec.decode(0, codec.encode_begin("s", 1, [entry])))
+    return begun
+
+
+def stored_in_a_snapshot(entry):
+    view, back = position_map([entry]).view(), position_map()
+    parts = [codec.decode(0, part) for part in codec.encode_snapshot("s", 1, view, SnapshotFooter(), number=1, at=0)]
+    for part in parts:
+        if part.header.get("rows"):
+            back.load(*codec.decode_rows(part))
+        else:
+            back.update((one.get_manager_key(), one) for one in codec.decode_entries(part))
+    return back[entry.get_manager_key()]
+
+
+def stored_in_a_map(entry):
+    return position_map([entry])[entry.get_manager_key()]
+
+
+def stored_beside_many(entry):
+    """When there is room for no folder and no template any more."""
+    positions = small_map(folders=0)
+    positions._finished._codec._templates.extend([{}] * 10_000)
+    positions[entry.get_manager_key()] = entry
+    return positions[entry.get_manager_key()]
+
+
+EVERY_FORM = [stored_by_properties, stored_as_a_beginning, stored_in_a_snapshot, stored_in_a_map, stored_beside_many]
+
+
+@pytest.mark.parametrize("stored", EVERY_FORM)
+@pytest.mark.parametrize("field", [field.name for field in attrs.fields(OffsetManagerEntry)])
+def test_every_field_of_a_position_survives(stored, field):
+    assert field in SAMPLES, f"a new field of positions, {field}: give it a sample, and a place in every stored form"
+    plain = OffsetManagerEntry(bucket="b", key="k", version="v", topic_partition=PARTITION, total=0)
+    cut = {"split_number": 1, "split_size": 64} if field in ("split_number", "split_size") else {}
+    entry = attrs.evolve(plain, **{**cut, field: SAMPLES[field]})
+    assert getattr(entry, field) != getattr(plain, field)
+    assert exact(stored(entry)) == exact(entry)
+
+
+@pytest.mark.parametrize("split_size", [1 << 20, -3], ids=["split", "part"])
+def test_a_position_with_everything_survives(split_size):
+    entry = OffsetManagerEntry(**{**SAMPLES, "split_size": split_size})
+    for stored in EVERY_FORM:
+        assert exact(stored(entry)) == exact(entry)
+
+
+def test_the_records_of_an_object_with_parts_count_once_also_from_a_snapshot():
+    entries = [
+        OffsetManagerEntry(
+            bucket="b",
+            key=key,
+            version="v",
+            topic_partition=TopicPartition("t", number),
+            split_number=number,
+            split_size=split_size,
+            records_done=7,
+            records_saved=7,
+            total=7,
+        )
+        for key, split_size in (("parts", -3), ("splits", 64))
+        for number in (1, 2, 3)
+    ]
+    positions, back = position_map(entries), position_map()
+    assert positions.final == 6
+    assert positions.records_done == positions.view().records_done == 7 + 3 * 7
+    back.load(positions.view().tables, positions.view().chunks())
+    assert back.records_done == 7 + 3 * 7
+    assert back.remove_object(entries[0].get_manager_key())
+    assert back.records_done == 3 * 7
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LaterEntry(OffsetManagerEntry):
+    """What a position may be one day."""
+
+    checksum: str = ""
+    parts: dict = attrs.field(factory=dict)
+
+
+@pytest.mark.parametrize("more", [{}, {"checksum": "abc"}, {"parts": {"a": [1]}}])
+def test_a_field_of_the_future_is_kept_without_a_change_here(more):
+    entry = LaterEntry(**SAMPLES, **more)
+    for entry_class in (OffsetManagerEntry, LaterEntry):
+        positions = PositionMap(OffsetManagerKey, entry_class)
+        positions[entry.get_manager_key()] = entry
+        assert exact(positions[entry.get_manager_key()]) == exact(entry)
+
+
+@given(any_entry)
+def test_what_a_source_changes_in_the_extras_it_was_given_changes_nothing_kept(entry):
+    positions = position_map([entry])
+    if entry.final:
+        positions[entry.get_manager_key()].extra["more"] = 1
+    assert exact(positions[entry.get_manager_key()]) == exact(entry)
+
+
+# ---- what a position costs
+
+
+def s3_entry(number):
+    etag = hashlib.md5(b"%d" % number).hexdigest()
+    modified_ms = 1_700_000_000_000 + 37 * number
+    return OffsetManagerEntry(
+        bucket="lake",
+        key=f"events/date=2024-11-{number // 5000 + 1:02}/hour={number // 200 % 24:02}/part-{number:08}-{etag[:8]}.jsonl",
+        version=f"{etag}@{modified_ms}",
+        modified_ms=modified_ms,
+        records_done=100 + number % 7,
+        records_saved=100 + number % 7,
+        total=100 + number % 7,
+        topic_partition=TopicPartition("orders", number % 16),
+        numbering_options='{"format":"jsonl"}',
+    )
+
+
+def test_a_finished_position_of_s3_costs_about_a_hundred_bytes():
+    count = 30_000
+    position_map(map(s3_entry, range(2000)))  # numpy is loaded here
+    tracemalloc.start()
+    try:
+        positions = position_map(map(s3_entry, range(count)))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(positions) == count
+    assert held / count < 120
+
+
+# ---- views
+
+
+def test_a_view_is_a_sequence_of_its_moment():
+    positions = position_map([done("a"), done("b")])
+    reading = OffsetManagerEntry(bucket="b", key="c", version="v", topic_partition=PARTITION)
+    positions[reading.get_manager_key()] = reading
+    view = positions.view()
+    positions.clear()
+    assert view == [done("a"), done("b"), reading]
+    assert (view[0], view[-1], view[1:], view[::-1][0]) == (done("a"), reading, [done("b"), reading], reading)
+    assert (view[::2], view[1:2], view[::-2]) == ([done("a"), reading], [done("b")], [reading, done("a")])
+    assert (len(view), repr(view), reading in view, len(positions)) == (3, "<3 positions>", True, 0)
+    assert view != [done("a")]
+    assert view != [done("a"), done("b"), done("c")]
+    for out in (3, -4):
+        with pytest.raises(IndexError):
+            view[out]
+
+
+@given(st.lists(any_entry, max_size=40, unique_by=OffsetManagerEntry.get_manager_key), st.integers(1, 2000))
+def test_the_parts_of_a_view_are_the_view(all_entries, most_bytes):
+    positions = small_map()
+    for entry in all_entries:
+        positions[entry.get_manager_key()] = entry
+    view = positions.view()
+    parts = view.parts(most_bytes)
+    assert [exact(entry) for part in parts for entry in part] == [exact(entry) for entry in view]
+    assert len(parts) == 1 or all(len(part) for part in parts)
+
+
+def test_a_part_is_a_block_at_least_and_as_many_as_fit():
+    positions = small_map()  # blocks of four rows
+    for number in range(10):
+        positions[done(f"{number}").get_manager_key()] = done(f"{number}")
+    view = positions.view()
+    size = view._finished.stored_bytes
+    assert size > sum(len(entry.key) + len(entry.version) for entry in view)
+
+    def parts(most_bytes):
+        return ["".join(entry.key for entry in part) for part in view.parts(most_bytes)]
+
+    assert parts(1) == ["0123", "4567", "89"]
+    assert parts(size - 1) == ["01234567", "89"]
+    assert parts(size) == ["0123456789"]
+
+
+def test_parts_hold_about_what_they_are_asked_to():
+    view = position_map(map(s3_entry, range(30_000))).view()
+    for part in view.parts(2_000_000):
+        as_text = sum(len(entry.key) + len(entry.version) for entry in part)
+        assert as_text < 2_000_000
+    assert len(view.parts(2_000_000)) < 4
+    reading = [attrs.evolve(s3_entry(number), total=None) for number in range(1000)]
+    assert 10 < len(position_map(reading).view().parts(20_000)) < 25
+
+
+# ---- one position in place of another
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_a_version_that_begins_takes_the_place_of_every_split_of_the_one_before(after):
+    positions = position_map(splits_of(3))
+    highest = [begin_in(positions, one) for one in splits_of(after, generation=7, version="v2")]
+    assert highest == [1, *[0] * (after - 1)]
+    assert sorted(one.split_number for one in positions.values()) == list(range(1, after + 1))
+    assert {one.version for one in positions.values()} == {"v2"}
+
+
+def test_one_version_whole_and_split_do_not_mix():
+    positions = position_map(splits_of(2))
+    begin_in(positions, small_entry(generation=2))
+    assert [(one.split_number, one.split_size) for one in positions.values()] == [(0, 0)]
+    begin_in(positions, splits_of(1, generation=3)[0])
+    assert [(one.split_number, one.split_size) for one in positions.values()] == [(1, 8)]
+
+
+def test_another_object_is_left_alone():
+    positions = position_map([*splits_of(2), *splits_of(2, key="other")])
+    begin_in(positions, small_entry(generation=2))
+    assert len(positions) == 3
+
+
+# ---- the manager over it
+
+
+def test_threads_that_read_commit_and_look_see_whole_positions():
+    manager = OffsetManager()
+    topic_partitions = [TopicPartition("t", thread) for thread in range(3)]
+    for topic_partition in topic_partitions:
+        manager.partitions.open(topic_partition, PartitionState())
+    objects = [f"{thread}/{number}" for thread in range(3) for number in range(300)]
+    failures = []
+
+    def finish(thread):
+        for number in range(300):
+            native = NativeObject(bucket="b", key=f"{thread}/{number}", size=1, version="v")
+            entry = manager.add_entry(OffsetManagerEntry.start(native, topic_partitions[thread]))
+            end = RecordBatch(
+                native=native,
+                topic_partition=entry.topic_partition,
+                first_record=1,
+                payloads=[b"x"] * number,
+                size_bytes=number,
+                entry=entry.advanced(number, state=ObjectState.DONE),
+            )
+            manager.commit(
+                Acknowledgement(topic_partition=entry.topic_partition, batches=(end,), anchor=Anchor(number, number, 0))
+            )
+
+    def look():
+        chance = random.Random(2)
+        for _ in range(60):
+            entries = manager.table.entries()
+            keys = [entry.key for entry in entries]
+            if len(keys) != len(set(keys)) or len(keys) != len(entries):
+                failures.append(keys)
+            entry = manager.get_entry(OffsetManagerKey.of_object("b", chance.choice(objects)))
+            if entry is not None and entry.final and entry.records_done != int(entry.key[2:]):
+                failures.append(entry)
+
+    threads = [threading.Thread(target=finish, args=(number,)) for number in range(3)]
+    threads += [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert sorted(entry.key for entry in manager.table.entries()) == sorted(objects)
+    assert all(manager.table.final_version(OffsetManagerKey.of_object("b", key)) == "v" for key in objects)
+
+
+# ---- compaction
+
+
+def a_split(key, split_number, *, modified_ms=5, split_size=4, generation=1, **more):
+    return attrs.evolve(
+        done(key, 3),
+        modified_ms=modified_ms,
+        split_number=split_number,
+        split_size=split_size,
+        generation=generation,
+        **more,
+    )
+
+
+READING = {"total": None}
+FAILED = {"failed": True}
+UNSAFE = {"records_saved": 2}
+
+
+def below(time_ms, bucket="b"):
+    return Watermark(bucket=bucket).raised("", [CoveredRange("", None, time_ms)])
+
+
+@pytest.mark.parametrize(
+    ("entries", "left"),
+    [
+        ([a_split("k", 1), a_split("k", 2)], 0),
+        ([a_split("k", 1), a_split("k", 2, **READING)], 2),
+        ([a_split("k", 1, **READING), a_split("k", 2)], 2),
+        ([a_split("k", 1), a_split("k", 2, **FAILED)], 2),
+        ([a_split("k", 1), a_split("k", 2, **UNSAFE)], 2),
+        ([a_split("k", 1, **UNSAFE), a_split("k", 2)], 2),
+        ([a_split("k", 1), a_split("k", 2, modified_ms=9)], 2),
+        ([a_split("k", 1), a_split("k", 2), a_split("l", 1, **READING)], 1),
+    ],
+)
+def test_the_splits_of_an_object_are_compacted_together_or_not_at_all(entries, left):
+    positions = position_map(entries)
+    compacted = positions.compact(below(9))
+    assert len(positions) == left
+    gone = len(entries) - left
+    assert (compacted.objects, compacted.records) == (({"": 1}, 3 * gone) if gone else ({}, 0))
+
+
+counts = st.sampled_from([{}, READING, FAILED, UNSAFE])
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abcdef"), st.integers(0, 9), counts, st.sampled_from("bc"), st.integers(1, 9)),
+        max_size=40,
+    ),
+    st.integers(0, 10),
+)
+def test_what_is_done_for_good_and_older_is_compacted_and_nothing_else(rows, time_ms):
+    positions = PositionMap(
+        OffsetManagerKey, OffsetManagerEntry, finished=FinishedTable(RowCodec(OffsetManagerEntry), block_bits=2)
+    )
+    kept = {}
+    for number, (key, modified_ms, more, bucket, generation) in enumerate(rows):
+        entry = attrs.evolve(
+            done(key, 3 + number), bucket=bucket, modified_ms=modified_ms, generation=generation, **more
+        )
+        positions[entry.get_manager_key()] = kept[entry.get_manager_key()] = entry
+    view, before = positions.view(), list(positions.view())
+    compacted = positions.compact(below(time_ms))
+    gone = {
+        key: one
+        for key, one in kept.items()
+        if one.bucket == "b" and one.final and one.done and 0 < one.modified_ms < time_ms
+    }
+    assert {one.get_manager_key(): one for one in positions.view()} == {
+        key: one for key, one in kept.items() if key not in gone
+    }
+    assert compacted.records == sum(one.records_done for one in gone.values())
+    assert positions.records_done == sum(one.records_done for one in positions.view())
+    assert list(view) == before, "a view of before stays as it was"
+    assert positions.floor == max((one.generation for one in gone.values()), default=0)
+    assert all(positions.next_generation(key) > one.generation for key, one in kept.items())
+
+
+# ---- generations and splits
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.integers(0, 3)), max_size=8), st.data())
+def test_what_is_removed_takes_its_splits_with_it_and_leaves_its_generation(rows, data):
+    positions, model = position_map(), {}
+    for key, generation, splits in rows:
+        positions.remove_object(OffsetManagerKey.of_object("b", key))
+        model[key] = generation
+        many = [a_split(key, split_number, generation=generation) for split_number in range(1, splits + 1)]
+        for one in many or [attrs.evolve(done(key), generation=generation)]:
+            positions[one.get_manager_key()] = one
+    floor = positions.floor
+    name = data.draw(st.sampled_from("abcd"))
+    key = OffsetManagerKey.of_object("b", name)
+    assert positions.remove_object(key) == (name in model)
+    assert {one.key for one in positions.view()} == model.keys() - {name}
+    assert positions.floor == max(floor, model.get(name, 0))
+    assert positions.next_generation(key) > model.get(name, 0)
+
+
+def test_the_splits_behind_the_first_are_found_without_a_search():
+    positions = position_map([a_split("k", 1, **READING), a_split("k", 2), a_split("k", 3, **READING), a_split("l", 2)])
+    key = OffsetManagerKey.of_object("b", "k")
+    assert positions.splits_of(key) == [key.of_split(2), key.of_split(3)]
+    assert positions.splits_of(OffsetManagerKey.of_object("b", "m")) == []

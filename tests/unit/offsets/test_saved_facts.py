@@ -1,0 +1,114 @@
+"""What is saved with positions: it is written once, kept when a save fails, and the newer value wins."""
+
+import pytest
+
+from framework.errors import PositionError, StoreUnavailableError
+from framework.offsets.listing_hints import ListingHints
+from framework.offsets.manager import OffsetManager
+from framework.offsets.saved_facts import BoundSelection
+from framework.offsets.selection_scope import SelectionScope
+from framework.offsets.table import PositionTable
+from framework.offsets.watermark import CoveredRange, Watermark
+from tests.support.entries import BrokenStore, entry
+
+
+def scope(*prefixes):
+    return SelectionScope(bucket="b", prefixes=prefixes, options={})
+
+
+# ---- what a listing left
+
+
+def test_what_a_listing_left_is_saved_once_kept_when_that_fails_and_loaded_again():
+    store, left = BrokenStore(), ListingHints(of="s3://b", histogram=[("k", 9)])
+    manager = OffsetManager(store)
+    manager.hints.set("p/", left)
+    store.failures = 1
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    assert manager.dirty
+    assert manager.flush().listings == {"p/": left}
+    assert not manager.dirty
+    assert (manager.hints.get("p/"), manager.hints.get("")) == (left, None)
+    again = OffsetManager(store)
+    again.populate_offset_manager()
+    assert again.hints.get("p/") == left
+    assert not again.dirty
+
+
+def test_what_was_noted_while_a_save_failed_wins():
+    store, old, new = BrokenStore(), ListingHints(of="s3://b"), ListingHints(of="s3://b", unordered=True)
+    manager = OffsetManager(store)
+    manager.hints.set("", old)
+    store.failures = 1
+    store.during = lambda: manager.hints.set("", new)
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    store.during = lambda: None
+    assert manager.flush().listings == {"": new}
+
+
+def test_what_another_writer_saved_of_a_listing_is_taken_over():
+    manager = OffsetManager()
+    manager.hints.observe({"": ListingHints(of="s3://b")})
+    assert manager.hints.get("") == ListingHints(of="s3://b")
+    assert not manager.dirty
+
+
+# ---- skips
+
+
+def test_skips_are_counted_until_they_are_saved():
+    store = BrokenStore()
+    manager = OffsetManager(store)
+    manager.skips.add(2)
+    store.failures = 1
+    store.during = lambda: manager.skips.add(3)
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    store.during = lambda: None
+    assert manager.dirty
+    assert manager.flush().skipped == 5
+    assert not manager.dirty
+    assert not manager.flush()
+
+
+# ---- the selection
+
+
+def test_a_selection_is_stored_with_the_first_position_that_begins_under_it_and_only_once():
+    store = BrokenStore()
+    manager = OffsetManager(store)
+    manager.selection.bind(scope("a/"))
+    assert (manager.dirty, manager.table.watermark.bucket) == (True, "b")
+    manager.add_entry(entry())
+    manager.store_begun()
+    manager.selection.bind(scope("a/"))
+    assert not manager.dirty
+    assert [saved.selected for saved in store.saved] == [scope("a/")]
+
+
+def test_a_selection_that_could_not_be_stored_is_stored_unless_there_is_a_newer_one():
+    store = BrokenStore()
+    manager = OffsetManager(store)
+    manager.selection.bind(scope("a/"))
+    store.failures = 2
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    store.during = lambda: manager.selection.bind(scope("a/", "b/"))
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    assert manager.flush().selected == scope("a/", "b/") == manager.selection.scope
+    assert not manager.dirty
+
+
+def test_a_watermark_of_other_objects_is_dropped_or_refused():
+    watermark = Watermark(bucket="b").raised("a/", [CoveredRange("a/", None, 10)])
+    table = PositionTable(watermark=watermark)
+    BoundSelection(table, scope("a/")).bind(scope("a/", "c/"))
+    assert table.watermark == watermark
+    BoundSelection(table, scope("a/")).bind(scope("a"))
+    assert table.watermark == Watermark(bucket="b")
+    table.watermark = watermark.with_compacted({"a/": 1}, records=1)
+    with pytest.raises(PositionError, match="the prefix"):
+        BoundSelection(table, scope("a/")).bind(scope("a"))

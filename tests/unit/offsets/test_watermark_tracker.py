@@ -1,0 +1,115 @@
+"""The watermark that listings advance: nothing is hidden that is not stored, and what is long gone loses its position."""
+
+import attrs
+import pytest
+
+from framework.errors import StoreUnavailableError
+from framework.model.positions import OffsetManagerKey
+from framework.offsets.manager import OffsetManager
+from tests.support.entries import KEY, NATIVE, BrokenStore, entry, splits_of
+
+
+def test_what_the_watermark_would_hide_is_stored_before_it_rises():
+    store = BrokenStore()
+    manager = OffsetManager(store)
+    risen = []
+    store.during = lambda: risen.append(bool(manager.table.watermark))
+    tracker = manager.tracker
+    tracker.open(1000)
+    tracker.begin_listing("", "", in_order=True)
+    tracker.began(100_000)
+    manager.add_entry(entry())
+    tracker.complete(whole=True)
+    assert [[one.key for one in saved.begun] for saved in store.saved] == [["k"]]
+    assert risen == [False]
+    assert manager.table.watermark.covers("", "k", 5)
+
+
+def test_a_watermark_does_not_rise_when_what_began_could_not_be_stored():
+    store = BrokenStore()
+    manager = OffsetManager(store)
+    tracker = manager.tracker
+    tracker.open(1000)
+    tracker.begin_listing("", "", in_order=True)
+    tracker.began(100_000)
+    manager.add_entry(entry())
+    store.failures = 1
+    with pytest.raises(StoreUnavailableError):
+        tracker.complete(whole=True)
+    assert not manager.table.watermark
+
+
+# ---- objects that listings do not show any more
+
+
+def complete_listing(manager, moment_ms, *shown, prefix="", after=""):
+    tracker = manager.tracker
+    tracker.begin_listing(prefix, after, in_order=True)
+    tracker.began(moment_ms)
+    for name in shown:
+        tracker.seen_open(OffsetManagerKey.of_object("b", name), attrs.evolve(NATIVE, key=name))
+    tracker.complete(whole=True)
+
+
+def names_left(manager):
+    manager.tracker.compact()
+    return sorted({one.key for one in manager.table.entries()})
+
+
+def test_a_position_goes_when_complete_listings_a_window_apart_did_not_show_its_object():
+    manager = OffsetManager()
+    manager.tracker.open(60_000)
+    manager.add_entry(*splits_of(2, key="gone"))
+    manager.add_entry(entry(3, key="here"))
+    complete_listing(manager, 100_000, "here", "gone")
+    complete_listing(manager, 110_000, "here")
+    assert {one.missing_since_ms for one in manager.table.entries() if one.key == "gone"} == {110_000}
+    complete_listing(manager, 169_999, "here")
+    assert names_left(manager) == ["gone", "here"]
+    complete_listing(manager, 170_000, "here")
+    assert names_left(manager) == ["here"]
+    assert manager.table.next_generation(OffsetManagerKey.of_object("b", "gone")) == 2
+
+
+def test_an_object_that_comes_back_is_not_missing_any_more():
+    manager = OffsetManager()
+    manager.tracker.open(60_000)
+    manager.add_entry(entry(3, key="away"))
+    complete_listing(manager, 110_000)
+    complete_listing(manager, 120_000, "away")
+    complete_listing(manager, 171_000)
+    assert names_left(manager) == ["away"]
+    assert [one.missing_since_ms for one in manager.table.entries()] == [171_000]
+
+
+def test_a_listing_says_nothing_of_objects_that_it_does_not_cover():
+    manager = OffsetManager()
+    manager.tracker.open(60_000)
+    for name in ("a/old", "b/1", "b/9"):
+        manager.add_entry(entry(3, key=name))
+    complete_listing(manager, 110_000, prefix="b/", after="b/5")
+    assert {one.key: one.missing_since_ms for one in manager.table.entries()} == {"a/old": 0, "b/1": 0, "b/9": 110_000}
+    complete_listing(manager, 120_000, prefix="a/")
+    complete_listing(manager, 175_000, prefix="b/")
+    assert names_left(manager) == ["a/old", "b/1"]
+
+
+def test_a_listing_of_another_prefix_does_not_make_an_object_gone_for_good():
+    manager = OffsetManager()
+    manager.tracker.open(60_000)
+    manager.add_entry(entry(3, key="a/1"))
+    complete_listing(manager, 110_000, prefix="a/")
+    complete_listing(manager, 900_000, prefix="b/")
+    assert names_left(manager) == ["a/1"]
+    complete_listing(manager, 900_000, prefix="a/")
+    assert names_left(manager) == []
+
+
+def test_without_a_window_nothing_is_ever_missing():
+    manager = OffsetManager()
+    manager.add_entry(entry(3))
+    manager.tracker.open(None)
+    complete_listing(manager, 100_000)
+    complete_listing(manager, 9_000_000)
+    assert names_left(manager) == ["k"]
+    assert manager.get_entry(KEY).missing_since_ms == 0
