@@ -95,9 +95,11 @@ class PositionTable:
         """Start positions in place of earlier generations of their objects."""
         with self.lock:
             for entry in entries:
+                if self._changed or self._removed:
+                    whole = entry.get_manager_key().whole()
+                    self._drop_changes(whole, entry)
+                    self._removed.pop(whole, None)  # starts are stored before removals
                 begin_in(self.positions, entry)
-                if self._removed:
-                    self._removed.pop(entry.get_manager_key().whole(), None)  # starts are stored before removals
             self.begun += entries
 
     def put(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
@@ -107,14 +109,17 @@ class PositionTable:
     def remove(self, key: OffsetManagerKey) -> None:
         """Remove the position of an object and of all its splits. No effect when it has none."""
         with self.lock:
-            known = self.positions.find(key)
-            splits = self.positions.splits_of(key) if known is not None and known.split_size else []
-            if not self.positions.remove_object(key):
-                return
-            self._removed[key] = None
-            for gone in (key, *splits):
-                self._changed.pop(gone, None)
-            self.begun = [entry for entry in self.begun if entry.get_manager_key() not in {key, *splits}]
+            self._drop_changes(key)
+            if self.positions.remove_object(key):
+                self._removed[key] = None
+                self.begun = [entry for entry in self.begun if entry.get_manager_key().whole() != key]
+
+    def _drop_changes(self, whole: OffsetManagerKey, successor: OffsetManagerEntry | None = None) -> None:
+        """Forget the unsaved counts of an object whose position goes, or gives way to its successor."""
+        known = self.positions.find(whole)
+        if known is not None and not (successor is not None and known.is_of(successor)):
+            for key in (whole, *(self.positions.splits_of(whole) if known.split_size else ())):
+                self._changed.pop(key, None)
 
     def load(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Add stored positions; a position already here stays when it is further."""
@@ -199,9 +204,15 @@ class PositionTable:
     def restore(self, delta: PositionDelta) -> None:
         """Take back the positions of an unsaved delta."""
         self.begun = [*delta.begun, *self.begun]
-        changed = {entry.get_manager_key(): entry for entry in delta.entries}
-        self._changed = {key: entry for key, entry in changed.items() if key not in self._removed} | self._changed
+        changed = {entry.get_manager_key(): entry for entry in delta.entries if not self._is_replaced(entry)}
+        self._changed = changed | self._changed
         self._removed = {key: None for key in delta.removed if key not in self.positions} | self._removed
+
+    def _is_replaced(self, entry: OffsetManagerEntry) -> bool:
+        """Return whether the object of this position was removed or began again."""
+        whole = entry.get_manager_key().whole()
+        known = self.positions.find(whole)
+        return whole in self._removed or (known is not None and not known.is_of(entry))
 
 
 def is_further(entry: OffsetManagerEntry, other: OffsetManagerEntry) -> bool:

@@ -1,17 +1,20 @@
 """A manager of positions that forgets nothing and never goes back."""
 
+import contextlib
 import threading
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import NotAcknowledgedError, StoreUnavailableError
 from framework.model.batches import Acknowledgement
 from framework.model.positions import OffsetManagerKey
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
 from framework.offsets.partition_ledger import PartitionState
+from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.store import MemoryOffsetStore, PositionDelta
 from tests.support.entries import (
     KEY,
@@ -319,3 +322,118 @@ def test_progress_of_an_object_that_is_removed_is_not_saved_any_more():
     delta = manager.flush()
     assert (list(delta.entries), list(delta.removed)) == ([], [KEY])
     assert list(store.load()) == []
+
+
+# ---- saves that fail
+
+
+class RestlessStore(MemoryOffsetStore):
+    """Fails when told; while it saves, the rest of the world acts."""
+
+    def __init__(self):
+        super().__init__()
+        self.fails = False
+        self.meanwhile = lambda: None
+        self.begun = set()
+        self.skipped, self.selected = 0, None
+
+    def save(self, delta):
+        self.meanwhile()
+        if self.fails:
+            raise StoreUnavailableError("away")
+        self.begun |= {one.generation for one in delta.begun}
+        self.skipped += delta.skipped
+        self.selected = delta.selected or self.selected
+        super().save(delta)
+
+
+class World:
+    """What a manager is told, and by a plain model what a store must have in the end."""
+
+    def __init__(self, hold_back):
+        self.hold_back = hold_back
+        self.store = RestlessStore()
+        self.manager = OffsetManager(self.store)
+        self.manager.partitions.open(PARTITION, PartitionState(hold_back=hold_back))
+        self.positions, self.hints = {}, {}
+        self.skipped, self.scope, self.offset, self.generation = 0, None, 0, 0
+
+    def act(self, kind, name, number):
+        key = OffsetManagerKey.of_object("b", name)
+        if kind == "begin":
+            self.generation += 1
+            begun = (
+                splits_of(number, key=name, generation=self.generation)
+                if number > 1
+                else [entry(key=name, generation=self.generation)]
+            )
+            self.forget(name)
+            self.positions |= {(name, one.split_number): one for one in begun}
+            self.manager.add_entry(*begun)
+        elif kind == "commit":
+            position = self.positions.get((name, number)) or self.positions.get((name, 0))
+            if position is not None and position.generation in self.store.begun:  # nothing is sent before
+                position = attrs.evolve(position, records_done=position.records_done + number)
+                self.positions[name, position.split_number] = position
+                self.offset += number
+                self.manager.commit(acknowledge(batch(position, number), offset=self.offset))
+        elif kind == "remove":
+            self.forget(name)
+            self.manager.remove_entry(key)
+        elif kind == "hint":
+            self.hints[name] = ListingHints(of=str(number))
+            self.manager.hints.set(name, self.hints[name])
+        elif kind == "skip":
+            self.skipped += number
+            self.manager.skips.add(number)
+        elif kind == "select":
+            self.scope = SelectionScope(bucket="b", prefixes=[name * number], options={})
+            self.manager.selection.bind(self.scope)
+
+    def forget(self, name):
+        self.positions = {place: one for place, one in self.positions.items() if place[0] != name}
+
+    def save(self, how, *, fails, meanwhile=()):
+        """Save what began, or everything; while the store works on it, these things happen."""
+        waiting = list(meanwhile)
+
+        def act_once():
+            while waiting:
+                self.act(*waiting.pop(0))
+
+        self.store.fails, self.store.meanwhile = fails, act_once
+        with contextlib.suppress(StoreUnavailableError):
+            getattr(self.manager, how)()
+        act_once()
+
+    def check(self):
+        self.save("flush", fails=False)
+        assert not self.manager.dirty
+        stored = {(one.key, one.split_number): one for one in self.store.load()}
+        assert {place: attrs.evolve(one, records_saved=0) for place, one in stored.items()} == self.positions
+        assert stored == {(one.key, one.split_number): one for one in self.manager.table.entries()}
+        assert (self.store.listings, self.store.skipped, self.store.selected) == (self.hints, self.skipped, self.scope)
+        last = {PARTITION: anchor_at(self.offset)} if self.offset else {}
+        assert self.manager.partitions.ends() == last
+        assert self.hold_back or self.store.anchors == last
+
+
+acts = st.tuples(
+    st.sampled_from(["begin", "commit", "commit", "remove", "hint", "skip", "select"]),
+    st.sampled_from("xy"),
+    st.integers(1, 3),
+)
+rounds = st.tuples(
+    st.lists(acts, max_size=4), st.sampled_from(["store_begun", "flush"]), st.booleans(), st.lists(acts, max_size=3)
+)
+
+
+@settings(deadline=None)
+@given(st.sampled_from([0, 2]), st.lists(rounds, max_size=6))
+def test_whichever_saves_fail_and_whatever_happens_meanwhile_the_store_has_all_in_the_end(hold_back, some):
+    world = World(hold_back)
+    for before, how, fails, meanwhile in some:
+        for act in before:
+            world.act(*act)
+        world.save(how, fails=fails, meanwhile=meanwhile)
+    world.check()
