@@ -363,11 +363,9 @@ class ListingFeed(ObjectFeed):
             return _NOTHING
         entries = self._entries_of(key, native, topic_partition, same, in_flight)
         tracker.seen_open(key, native)
-        return (
-            self._assign(native, entry)
-            for entry in entries
-            if not entry.finished and entry.split_number not in in_flight
-        )
+        # Decided now: these positions are of this moment, and what is in flight may end before the last one is taken.
+        waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]
+        return (self._assign(native, entry) for entry in waiting)
 
     def _refuse(self, native: NativeObject, error: ObjectError) -> Iterator[Assignment]:
         if not self._tolerant:

@@ -78,6 +78,9 @@ class Rig:
         for one in list(self.objects):
             if isinstance(one, BaseException):
                 raise one
+            if callable(one):  # what happens while the listing goes on
+                one()
+                continue
             self.clock.advance(self.list_seconds)
             yield one
 
@@ -564,6 +567,18 @@ def test_a_later_listing_hands_out_the_splits_that_are_neither_finished_nor_in_h
     assert rig.next_pass() == []
 
 
+def test_a_split_that_ends_between_two_takes_of_a_listing_is_not_handed_out_again():
+    """A leader of several tasks takes no more while too much is out, and workers go on."""
+    rig = Rig(native("a", size=25), split_policy=splitting())
+    first, second, _ = rig.take_all()
+    rig.feed.release(first)
+    rig.clock.advance(rig.feed.seconds_until_due)
+    assert rig.feed.take().entry.split_number == 1
+    finish(rig, second)
+    rig.feed.complete(second)
+    assert rig.feed.take() is None
+
+
 KEYED = canonical_options({"format": "jsonl", "partition_by": "customer", "partition_rule": "1"})
 
 
@@ -891,3 +906,15 @@ def test_with_an_order_an_object_that_a_listing_shows_twice_is_handed_out_once()
 def test_with_an_order_the_version_that_a_listing_showed_last_is_handed_out():
     rig = Rig(native("t-2", "v1"), native("t-10"), native("t-2", "v2"), order=by_number)
     assert [(taken.native.key, taken.entry.version) for taken in rig.take_all()] == [("t-2", "v2"), ("t-10", "v1")]
+
+
+def test_with_an_order_what_ends_while_its_listing_goes_on_is_not_handed_out_again():
+    rig = Rig(native("t-2"), order=by_number)
+    (taken,) = rig.take_all()
+
+    def end():
+        rig.done(native("t-2"))
+        rig.feed.complete(taken)
+
+    rig.objects = [native("t-2"), end, native("t-10")]
+    assert rig.next_pass() == ["t-10"]
