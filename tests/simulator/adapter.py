@@ -27,6 +27,7 @@ from framework.errors import (
     AccessDeniedError,
     IggyTopicError,
     IggyUnavailableError,
+    KeyListError,
     ObjectArchivedError,
     ObjectChangedError,
     ObjectNotFoundError,
@@ -42,6 +43,7 @@ from framework.errors import (
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.log import DeadLetterLog
 from framework.iggy.offset_log import codec, snapshots
+from framework.iggy.offset_log import log as offset_log
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
@@ -57,8 +59,8 @@ from framework.transformer import ReadStream
 from tests.simulator import runtime
 from tests.simulator.bucket import is_filtered, is_refused, key_hash, tell
 from tests.simulator.iggy import NoConnectionError, RefusedError, Request
+from tests.simulator.key_lists import BUCKET as LISTS
 
-SOURCE = "src"
 STREAM = "lake"
 POLICY = RetryPolicy(attempts=6, base_seconds=0.05, cap_seconds=0.4, budget_seconds=8.0)
 
@@ -274,7 +276,8 @@ class SimStore(ObjectStore):
         border = continuation if continuation is not None else after
         if self._bucket.lie("503", "list"):
             raise StoreUnavailableError("503 Service Unavailable")
-        versions, more, told = self._bucket.page(prefix, border, page_size)
+        who = runtime.world.current.process
+        versions, more, told = self._bucket.page(prefix, border, page_size, who)
         page = ListPage(
             objects=[self._native(one) for one in versions],
             continuation=versions[-1].key if more else None,
@@ -294,10 +297,15 @@ class SimStore(ObjectStore):
             storage_class="GLACIER" if self._bucket.is_archived(version.key) else "",
         )
 
+    def listed_version(self, *, etag, modified_ms):
+        return etag or None
+
     def stat(self, key):
         self._wait()
-        version = self._bucket.objects.get(key)
-        if version is None:
+        bucket, version = self._bucket, self._bucket.objects.get(key)
+        if bucket.lies_in_lookups and bucket.lie("503", key):
+            raise StoreUnavailableError("503 Service Unavailable")
+        if version is None or (bucket.lies_in_lookups and bucket.lie("404", key)):
             raise ObjectNotFoundError("there is no such object", location=f"sim://{self.bucket}/{key}")
         return self._native(version)
 
@@ -356,6 +364,7 @@ class SimTask(AbstractSourceTask):
             page_size=around["page_size"],
             feed=context.feed,
             once=context.once,
+            open_bucket=lambda _: SimStore(around["lists"], documented=True),
         )
 
 
@@ -530,7 +539,7 @@ by_name.SHIPPED = {
 def make_config(settings):
     """A configuration of the simulation's settings (`history.Settings`)."""
     options = {
-        "name": SOURCE,
+        "name": settings.name,
         "stream": STREAM,
         "topic": settings.topic,
         "partitions": settings.partitions,
@@ -550,11 +559,14 @@ def make_config(settings):
         "lookback_keys": settings.lookback_keys,
         "full_listing_interval": settings.full_listing_interval,
         "archived": settings.archived,
+        "order": settings.order,
         "engine": "local",
         "tasks_max": settings.tasks,
         "request_timeout": 3.0,
         "tolerance": "skip_record" if settings.letters or settings.bad else "none",
     }
+    if settings.mode == "keys":
+        options |= {"keys": f"{SimStore.scheme}://{LISTS}/{settings.keys}", "keys_recheck": settings.recheck}
     if settings.transforms:
         options["transforms"] = [{"type": REFUSING if settings.bad else FILTERING}]
     if settings.keyed:
@@ -567,7 +579,7 @@ def make_config(settings):
     if settings.letters:
         options["dead_letter_topic"] = "letters"
     config = source_config(**options)
-    if settings.offsets != f"{SOURCE}-offsets":
+    if settings.offsets != f"{settings.name}-offsets":
         config = attrs.evolve(config, offsets=attrs.evolve(config.offsets, topic=settings.offsets))
     if settings.batch_bytes < 1 << 21:  # less than an option may say: so few bytes are also read at once
         config = attrs.evolve(config, iggy=attrs.evolve(config.iggy, batch_bytes=settings.batch_bytes))
@@ -584,7 +596,7 @@ class Outcome:
     """How a life ended.
 
     Attributes:
-        kind: done, running, taken, refused, away, denied, topic, broken (what should not happen at all).
+        kind: done, running, taken, refused, away, denied, topic, list (of keys), broken (what should not happen at all).
         text: the error.
     """
 
@@ -598,6 +610,7 @@ KINDS = (
     (PositionError, "refused"),
     (AccessDeniedError, "denied"),
     (IggyTopicError, "topic"),
+    (KeyListError, "list"),
     (RetriableError, "away"),
 )
 TEXTS = (("403 Forbidden", "denied"), ("gave up", "away"))
@@ -658,6 +671,7 @@ def begin_history(tuning):
     snapshots.SNAPSHOT_RECORDS = tuning.get("snapshot_records", 1000)
     snapshots.COMPACT_FROM = tuning.get("compact_from", 10_000)
     session.COMPACT_SHARE = tuning.get("compact_share", 8)
+    offset_log._MARK_BYTES = snapshots.SLACK_BYTES = 0 if tuning.get("trim_soon") else 1 << 16
 
 
 def prepare():

@@ -79,6 +79,8 @@ class Bucket:
         self.read_seconds = 0.02  # at most, between two reads of a stream that gives little at once
         self.first_listed = None  # when
         self.archived = {}  # key -> until when it must be restored before it can be read
+        self.lies_in_lookups = False
+        self.pages = []  # (when, who) of each page of a listing
 
     def now_ms(self):
         from tests.simulator.runtime import EPOCH
@@ -86,7 +88,7 @@ class Bucket:
         return int((EPOCH + self.world.now) * 1000)
 
     def forget(self):
-        self.objects, self.became, self.versions, self.lies = {}, [], {}, []
+        self.objects, self.became, self.versions, self.lies, self.pages = {}, [], {}, [], []
 
     # ---- what people do
 
@@ -113,8 +115,9 @@ class Bucket:
         rate = self.lie_rate.get(kind, 0.0)
         return bool(rate) and self.world.rng.random() < rate
 
-    def page(self, prefix, after, page_size):
+    def page(self, prefix, after, page_size, who=None):
         """(versions in the order of their keys, whether more follow, the time of the answer)"""
+        self.pages.append((self.world.now, who))
         keys = sorted(
             (key for key in self.objects if key.startswith(prefix) and (not after or key > after)), key=str.encode
         )
@@ -122,3 +125,14 @@ class Bucket:
         if self.first_listed is None:
             self.first_listed = self.world.now
         return chosen, len(keys) > page_size, self.now_ms() // 1000 * 1000
+
+    def listings(self, most_seconds):
+        """(first page, last page) of each listing: pages for the same process with less than so much time between them."""
+        found, last = [], {}
+        for at, who in self.pages:
+            listing = last.get(who)
+            if listing is None or at - listing[1] > most_seconds:
+                listing = last[who] = [at, at]
+                found.append(listing)
+            listing[1] = at
+        return found

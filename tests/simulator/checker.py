@@ -6,7 +6,9 @@ A record tells by its payload whose it is (`bucket.tell`). For every content of 
 - in a partition its records come in their order, one split of it in one partition only; where a transform chooses the
   partition, each record is in that of its key;
 - what is in the bucket at the end is there whole, since the last time that it had to be sent anew; a bad record has its letter;
-- a record that a transform filters is never there.
+- a record that a transform filters is never there;
+- of two objects in a partition that every listing showed together, the one with the lower start offset comes first, where the
+  configuration says so.
 """
 
 from collections import defaultdict
@@ -69,10 +71,25 @@ class Facts:
         bad_is_bad: whether bad records were bad under every format that was used.
         free: tags that nothing is demanded of (accepted as they are).
         extra: (key, tag) -> how often more it may come, for other good reasons.
+        named: keys that anything may be there of; None: all.
+        order: `Order`; None: objects may come in any.
     """
 
     def __init__(self, **values):
         self.__dict__.update(values)
+
+
+class Order:
+    """By start offsets, the number at the end of a key.
+
+    Attributes:
+        since_us: of what came to be since then.
+        listings: (first page, last page) of every listing.
+        exempt: keys that a listing may have shown and a read not given.
+    """
+
+    def __init__(self, *, since_us, listings, exempt):
+        self.since_us, self.listings, self.exempt = since_us, listings, exempt
 
 
 def check(facts):
@@ -86,13 +103,42 @@ def check(facts):
     for (key, tag), found in seen.items():
         if tag not in versions:
             raise ViolationError("UNKNOWN", f"records of {key} v{tag}, which never was")
+        if facts.named is not None and key not in facts.named:
+            raise ViolationError("NOT NAMED", f"records of {key} v{tag}, which no list names")
         _check_upper(facts, key, versions[tag], became[key, tag], found)
     for key, version in facts.current.items():
         _check_whole(facts, key, version, became[key, version.tag], seen)
+    if facts.order is not None:
+        _check_order(facts, seen)
     if facts.letters is not None and facts.one_letter:
         for (key, tag, number), count in facts.letters.items():
             if count > len(became[key, tag]) + _resets_of(facts, key):
                 raise ViolationError("LETTER TWICE", f"{key} v{tag} record {number}: {count} letters")
+
+
+def _check_order(facts, seen):
+    """Only of keys with a single content: everything that could change the order of others is part of their history."""
+    order, contents = facts.order, defaultdict(list)
+    for at, key, version in facts.became:
+        contents[key].append((at, version))
+    places = defaultdict(list)
+    for key, ones in contents.items():
+        at, version = ones[0]
+        if len(ones) > 1 or key in order.exempt or at < order.since_us:
+            continue
+        by_partition = defaultdict(list)
+        for one in seen.get((key, version.tag), ()):
+            by_partition[one.topic, one.partition].append(one.serial)
+        for partition, serials in by_partition.items():
+            places[partition].append((int(key.rpartition("/")[2]), at, key, min(serials), max(serials)))
+    for partition, objects in places.items():
+        objects.sort()
+        for place, (start, at, key, _, last) in enumerate(objects):
+            for other_start, other_at, other, first, _ in objects[place + 1 :]:
+                if start == other_start or first > last:
+                    continue
+                if not any(begun < at and ended >= other_at for begun, ended in order.listings):
+                    raise ViolationError("START OFFSETS", f"{other} comes before the end of {key} in {partition}")
 
 
 def _resets_of(facts, key):

@@ -36,5 +36,18 @@ EXHIBITS = {
     "dropped_by_the_least": ("keyed", 100),
     "dropped_by_the_first": ("keyed", 300),
     "bad_in_two_parts": ("keyed", 300),
+    "list_read_once": ("key_lists", 100),
+    "finished_is_never_rechecked": ("key_lists", 100),
+    "first_split_says_all": ("key_lists", 300),
+    "released_is_forgotten": ("key_lists", 300),
+    "outdated_row_is_right": ("key_lists", 300),
+    "order_of_the_listing": ("start_offsets", 100),
+    "order_of_texts": ("start_offsets", 100),
+    "assigned_by_old_positions": ("start_offsets", 300),
+    "anybodys_log": ("neighbours", 100),
+    "anybodys_ids": ("neighbours", 300),
+    "anybodys_mark": ("neighbours", 100),
+    "anybodys_connection": ("neighbours", 100),
+    "trimmed_with_others_in_it": ("neighbours", 600),
 }
 """Name -> theme, histories."""

@@ -7,9 +7,11 @@ import attrs
 
 from tests.simulator import runtime
 from tests.simulator.bucket import Bucket, Lie, Version, is_filtered, is_refused, record, tell
-from tests.simulator.checker import Facts, ViolationError, check
+from tests.simulator.checker import Facts, Order, ViolationError, check, gather
 from tests.simulator.first_edition import FirstEdition
 from tests.simulator.iggy import EVICTION_SECONDS, Partition, Server
+from tests.simulator.key_lists import KeyList
+from tests.simulator.neighbour import OWN_LOG, WRITER, Neighbour, is_neighbours
 from tests.simulator.runtime import Host, Killed, Process, Scheduler, StuckError
 
 WIDTH = 32
@@ -20,7 +22,9 @@ LARGE = (1 << 20) + 100
 
 MOST_CALM_SECONDS = 900.0
 
+SOURCE = "src"
 OFFSETS_TOPICS = ("src-offsets", "other-offsets")
+NO_RECORDS = {*OFFSETS_TOPICS, OWN_LOG, "letters"}
 RECORDS_TOPICS = ("records", "other-records")
 MARK = "source src"
 """The consumer group by which a source marks the topics that it writes (docs/reference/iggy-messages.md)."""
@@ -30,6 +34,7 @@ MARK = "source src"
 class Settings:
     """What the configuration says."""
 
+    name: str = SOURCE
     topic: str = "records"
     offsets: str = "src-offsets"
     template: str | None = None
@@ -59,6 +64,9 @@ class Settings:
     lookback_keys: int = 1000
     full_listing_interval: float = 3600.0
     archived: str = "skip"
+    keys: str = "keys.csv"
+    recheck: bool = True
+    order: str = "listing"
 
 
 @attrs.define(kw_only=True)
@@ -85,6 +93,8 @@ class Plan:
         bucket_options, server_options: attributes of both.
         store_slow: how often an answer of the store takes long.
         one_letter: whether a letter may come once only.
+        lists: how often a row of the list of keys states its object's content; None: there is no list.
+        neighbour: the configuration of a second source; None: there is none.
     """
 
     settings: Settings = attrs.field(factory=Settings)
@@ -110,6 +120,8 @@ class Plan:
     page_size: int = 2
     documented: bool = True
     one_letter: bool = False
+    lists: float | None = None
+    neighbour: Settings | None = None
 
 
 @attrs.define(eq=False)
@@ -170,6 +182,10 @@ class World(Scheduler):
         self.restart_planned = False
         self.want_running = True
         self.no_faults_until = 0.0
+        self.lied_about = set()
+        self.ordered_since = None
+        self.key_list = KeyList(self, plan.settings.keys, exact=plan.lists) if plan.lists is not None else None
+        self.neighbour = Neighbour(self, plan.neighbour) if plan.neighbour is not None else None
 
     # ---- telling
 
@@ -213,6 +229,7 @@ class World(Scheduler):
         bucket = Bucket(self, "bucket", address)
         for name, value in self.plan.bucket_options.items():
             setattr(bucket, name, value)
+        bucket.lies_in_lookups = self.plan.lists is not None
         return bucket
 
     def make_version(self, key, *, count=None, bad=None, age=0.0):
@@ -251,15 +268,18 @@ class World(Scheduler):
 
     def start(self, kind, *, host=None, settings=None, then=None, **args):
         host = host or self.hosts[0]
-        process = Process(self, host, f"{kind}{len(self.lives)}")
         settings = settings or self.settings
+        ours = settings.name == SOURCE
+        process = Process(self, host, f"{'' if ours else WRITER}{kind}{len(self.lives)}")
         process.extra.update(
+            source=settings.name,
             server=self.server,
             bucket=self.bucket,
+            lists=self.key_list.bucket if self.key_list is not None else None,
             documented=self.plan.documented,
-            prefixes=self.prefixes,
+            prefixes=self.prefixes if ours else self.neighbour.prefixes,
             page_size=self.plan.page_size,
-            required_to_save={**dict.fromkeys(OFFSETS_TOPICS, 1), "letters": 1, **self.plan.tuning.get("required", {})},
+            required_to_save={**dict.fromkeys(NO_RECORDS, 1), **self.plan.tuning.get("required", {})},
             required_of_data=self.plan.required,
             pipe_latency=self.pipe_latency,
             spark_loses=0.0 if self.calm else self.plan.tuning.get("spark_loses", 0.0),
@@ -267,7 +287,9 @@ class World(Scheduler):
         )
         life = Life(kind, process, settings, args, self.now)
         self.lives.append(life)
-        self.formats.add(settings.format)
+        if ours:
+            self.formats.add(settings.format)
+            self.ordered_since = self.order_of(settings)
         if settings.split_size:
             self.splits.add(settings.split_size)
         if settings.keyed:
@@ -292,6 +314,16 @@ class World(Scheduler):
 
         self.spawn(process, main)
         return life
+
+    def order_of(self, settings):
+        """Since when every start reads in the order of start offsets; None when this one does not."""
+        if settings.order != "start_offset":
+            return None
+        return self.now if self.ordered_since is None else self.ordered_since
+
+    def lives_of(self, source):
+        """Every life of this source."""
+        return [life for life in self.lives if life.settings.name == source]
 
     def pipe_latency(self):
         rng = self.rng
@@ -342,8 +374,12 @@ class World(Scheduler):
             self.fail("REFUSED", f"nobody else runs: {text}")
         elif kind == "running" and self.was_first(life):
             self.fail("DISPLACED", f"by a later start without leave: {text}")
-        elif kind == "taken" and not (self.take_overs or life.disturbed):
+        elif kind == "list" and (self.key_list is None or not self.key_list.may_end(life)):
+            self.fail("REFUSED", f"the list is in order: {text}")
+        elif kind == "taken" and not (life.disturbed or (self.take_overs and life.settings.name == SOURCE)):
             self.fail("DISPLACED", f"nobody took it over: {text}")
+        elif kind in {"refused", "topic"} and life.settings.name != SOURCE:
+            self.fail("REFUSED", f"nothing was done to the neighbour: {text}")
         elif (kind == "refused" and not self.causes) or (
             kind == "topic"
             and not self.causes
@@ -355,24 +391,29 @@ class World(Scheduler):
 
     def was_first(self, life):
         """Whether it had been at work when those began that it gives way to, and nothing had come in between."""
-        later = [other for other in self.lives if other.began > life.began + 1.0 and other.ended is None]
+        lives = self.lives_of(life.settings.name)
+        later = [other for other in lives if other.began > life.began + 1.0 and other.ended is None]
         return (
             bool(later)
             and not life.disturbed
-            and not any(other.args.get("take_over") for other in self.lives)
+            and not any(other.args.get("take_over") for other in lives)
             and not any(at >= life.began for at in self.server_kills)
-            and all(other in later or other is life or other.ended is not None for other in self.lives)
-            and all(other.ended is None or other.ended < life.began or other.began > life.began for other in self.lives)
+            and all(other in later or other is life or other.ended is not None for other in lives)
+            and all(other.ended is None or other.ended < life.began or other.began > life.began for other in lives)
         )
 
     def somebody_else(self, life):
         ours = {life.process, *life.process.extra.get("children", ())}
         others = [
             other
-            for other in self.lives
+            for other in self.lives_of(life.settings.name)
             if other is not life and (other.ended is None or other.ended > life.began - 15)
         ]
-        listed = [link for link in self.server.clients.values() if link.process not in ours]
+        listed = [
+            link
+            for link in self.server.clients.values()
+            if link.process not in ours and link.process.extra.get("source") == life.settings.name
+        ]
         if self.lost_hosts and not others and listed:
             lost = max(self.lost_hosts)
             if self.now - lost > 100.0:
@@ -397,6 +438,8 @@ class World(Scheduler):
             self.kill(life)
             if life is self.main:
                 self.plan_restart()
+            elif self.neighbour is not None and life is self.neighbour.main:
+                self.neighbour.plan_restart()
 
     def fault_kill_all(self, _, life):
         """Its tasks end with it, as in a container: what they sent last is in no progress."""
@@ -503,11 +546,10 @@ class World(Scheduler):
             self.add_partition()
         elif name == "fewer_partitions" and settings.partitions > 1:
             self.remove_partition()
-        elif name == "prefix" and "prefix" not in self.causes:
-            self.causes["prefix"] = self.prefixes
-            self.prefixes = rng.choice([one for one in (("",), ("a/",), ("a/", "b/")) if one != self.prefixes])
         elif name in {"records_topic", "offsets_topic"}:
             self.change_topic(name)
+        elif name in {"prefix", "mode", "order"}:
+            getattr(self, f"change_{name}")()
         elif name == "endpoint" and "endpoint" not in self.causes and any(life.ended for life in self.lives):
             self.causes["endpoint"] = self.bucket
             self.bucket = self.new_bucket(f"us-{len(self.buckets)}")
@@ -515,6 +557,19 @@ class World(Scheduler):
             for key in self.plan.keys[:2]:
                 self.put(key, age=rng.choice((0.0, 3.0, 30.0)))
         self.say("changed", name)
+
+    def change_prefix(self):
+        if "prefix" not in self.causes:
+            self.causes["prefix"] = self.prefixes
+            self.prefixes = self.rng.choice([one for one in (("",), ("a/",), ("a/", "b/")) if one != self.prefixes])
+
+    def change_mode(self):
+        modes = [one for one in ("keys", "keys", "list", "incremental") if one != self.settings.mode]
+        self.settings = attrs.evolve(self.settings, mode=self.rng.choice(modes))
+
+    def change_order(self):
+        order = self.rng.choice(("listing", "start_offset", "start_offset"))
+        self.settings = attrs.evolve(self.settings, order=order)
 
     def change_topic(self, name):
         if not self.nothing_runs():
@@ -527,9 +582,7 @@ class World(Scheduler):
             self.note_unknown_topics()
 
     def data_topics(self):
-        return [
-            one for one in self.server.streams.get("lake", {}).values() if one.name not in {*OFFSETS_TOPICS, "letters"}
-        ]
+        return [one for one in self.server.streams.get("lake", {}).values() if one.name not in NO_RECORDS]
 
     def add_partition(self):
         self.settings = attrs.evolve(self.settings, partitions=self.settings.partitions + 1)
@@ -765,6 +818,23 @@ class World(Scheduler):
     def act_put(self):
         self.put(self.a_key())
 
+    def act_put_many(self):
+        """Several at once, some of them new."""
+        for _ in range(self.rng.randint(2, 6)):
+            self.act_put()
+
+    def act_list(self):
+        self.key_list.rewrite()
+
+    def act_lose_list(self):
+        self.key_list.lose()
+
+    def act_lie_of_list(self):
+        self.key_list.lie()
+
+    def act_neighbour(self):
+        self.neighbour.act()
+
     def act_old_put(self):
         """With a last-modified from before, as an upload that took long has."""
         most = min(self.settings.window - 2.5, 30.0)
@@ -797,6 +867,7 @@ class World(Scheduler):
         key = self.a_key()
         until = self.now + self.rng.uniform(0.1, 2.0)
         self.say("wrong", kind, key, f"until {until:.3f}")
+        self.lied_about.add(key)
         self.bucket.lies.append(Lie(kind, key, until))
 
     def act_stop(self):
@@ -811,13 +882,13 @@ class World(Scheduler):
             self.plan_restart()
 
     def act_second(self):
-        if len([life for life in self.lives if life.ended is None]) < 3:
+        if len([life for life in self.lives_of(SOURCE) if life.ended is None]) < 3:
             take_over = self.rng.random() < self.plan.tuning.get("take_over", 0.0)
             self.start("source", host=self.hosts[1], once=True, take_over=take_over)
 
     def act_standby(self):
         """An instance that waits for the end of whoever is at work, and takes over; two at most."""
-        waiting = [life for life in self.lives if life.ended is None and life is not self.main]
+        waiting = [life for life in self.lives_of(SOURCE) if life.ended is None and life is not self.main]
         if len(waiting) < 2:
             self.start(
                 "source",
@@ -872,6 +943,7 @@ class World(Scheduler):
     def act_archive(self):
         """An object goes to an archive, and is restored after a while."""
         key, seconds = self.a_key(), self.rng.uniform(0.2, 6.0)
+        self.lied_about.add(key)
         self.bucket.archived[key] = self.now + seconds
         self.say("archived", key, seconds)
 
@@ -982,6 +1054,9 @@ class World(Scheduler):
         self.server.forget()
         for bucket in self.buckets:
             bucket.forget()
+        for other in (self.key_list, self.neighbour):
+            if other is not None:
+                other.forget()
         self.lives.clear()
         self.main = self.helper = self.happened = None
 
@@ -999,6 +1074,10 @@ class World(Scheduler):
             self.at(self.rng.expovariate(1.0 / self.plan.act_seconds), self.act)
         self.at(10.0, self.watch_silent)
         self.plan_restart(0.0)
+        if self.key_list is not None:
+            self.key_list.rewrite()
+        if self.neighbour is not None:
+            self.neighbour.plan_restart()
 
     def live_first(self):
         """A life of version 0.1 that came before: what it has not saved must be refused."""
@@ -1038,19 +1117,17 @@ class World(Scheduler):
         self.server.slow = 0.0
         self.store_slow = 0.0
         self.plan.tuning["slow_pipe"] = 0.0
-        running = self.main is not None and self.main.ended is None and not self.main.args.get("once")
-        if running and not self.causes:
+        if self.key_list is not None:
+            self.key_list.come_to_rest()
+        if not self.causes and self.finds_by_itself():
             self.run_on()
+        if self.neighbour is not None:
+            self.run_life_on(self.neighbour.main, self.facts_of_neighbour)
         if self.settings.min_age:
             self.pass_time(self.settings.min_age + 2.0)
         if self.settings.mode == "incremental":
             self.pass_time(self.settings.full_listing_interval + 1.0)
-        for life in self.lives:
-            if life.ended is None and life.kind == "source":
-                if "stop" in life.process.extra and life.process.paused_until <= self.now:
-                    self.spawn(life.process, life.process.extra["stop"], "stop")
-                else:
-                    self.kill(life)
+        self.stop_all()
         limit = self.now + MOST_CALM_SECONDS
         self.run_until(lambda: all(life.ended is not None for life in self.lives) or self.now > limit)
         if any(life.ended is None for life in self.lives):
@@ -1062,17 +1139,36 @@ class World(Scheduler):
                 self.say("server killed, lost", self.server.kill(0.1))  # what was not safe goes once more
                 self.pass_time(0.5)
             self.last_run(limit)
+            if self.neighbour is not None:
+                self.last_run_of_neighbour(limit)
             self.check(when)
+
+    def stop_all(self):
+        for life in self.lives:
+            if life.ended is None and life.kind == "source":
+                if "stop" in life.process.extra and life.process.paused_until <= self.now:
+                    self.spawn(life.process, life.process.extra["stop"], "stop")
+                else:
+                    self.kill(life)
+
+    def finds_by_itself(self):
+        """Whether a source that runs must find everything: of a list only what it names after the last change."""
+        return self.settings.mode != "keys" or self.key_list.fresh
 
     def run_on(self):
         """What runs on must find everything without a restart."""
+        self.run_life_on(self.main, self.facts)
+
+    def run_life_on(self, life, facts):
+        if life is None or life.args.get("once"):
+            return
         limit = self.now + 240.0  # a listing that was held up is followed by a pause of ten times as long
-        while self.main.ended is None:
+        while life.ended is None:
             self.pass_time(2.0)
-            if self.main.ended is not None:
+            if life.ended is not None:
                 return
             try:
-                self.check("while it runs on")
+                self.ask("while it runs on", facts())
             except ViolationError as wrong:
                 if wrong.rule not in {"LOST", "LETTER LOST"} or self.now > limit:
                     raise
@@ -1095,9 +1191,19 @@ class World(Scheduler):
             self.pass_time(3.0)
         raise ViolationError("STUCK", f"never comes to rest: {outcome.kind} {outcome.text}")
 
+    def last_run_of_neighbour(self, limit):
+        for _ in range(40):
+            life = self.come_to_end(self.neighbour.start("source", once=True, take_over=False), limit)
+            if life.outcome.kind == "done":
+                return
+            self.pass_time(3.0)
+        raise ViolationError("STUCK", f"the neighbour never comes to rest: {life.outcome.kind} {life.outcome.text}")
+
     def live(self, kind, limit, **args):
         """A life to its end."""
-        life = self.start(kind, **args)
+        return self.come_to_end(self.start(kind, **args), limit)
+
+    def come_to_end(self, life, limit):
         self.run_until(lambda: life.ended is not None or self.now > limit)
         if life.ended is None:
             raise ViolationError("STUCK", f"{life.process} does not come to its end")
@@ -1109,14 +1215,59 @@ class World(Scheduler):
         self.run_until(lambda: self.now >= until)
 
     def check(self, when):
-        """Asks the checker."""
+        """Asks the checker, about each source."""
+        self.ask(when, self.facts())
+        if self.neighbour is not None:
+            self.ask(f"the neighbour, {when}", self.facts_of_neighbour())
+
+    def ask(self, when, facts):
+        try:
+            check(facts)
+        except ViolationError as wrong:
+            raise ViolationError(wrong.rule, f"({when}) {str(wrong).split(': ', 1)[1]}") from None
+
+    def facts(self):
+        """What the checker goes by, of the source that the history is about."""
+        return Facts(
+            **self.facts_for(self.prefixes, self.settings, lambda writer: not is_neighbours(writer)),
+            resets=self.resets,
+            key_partitions=sorted(self.key_partitions),
+            bad_is_bad=self.formats == {"jsonl"},
+            free=self.free,
+            extra=self.extra,
+            named=self.named(),
+            order=self.order(),
+        )
+
+    def facts_of_neighbour(self):
+        """The same of the second source: whatever was done to the other one is no excuse."""
+        neighbour = self.neighbour
+        return Facts(
+            **self.facts_for(neighbour.prefixes, neighbour.settings, is_neighbours),
+            resets=neighbour.resets,
+            key_partitions=(),
+            bad_is_bad=True,
+            free=(),
+            extra={},
+            named=None,
+            order=None,
+        )
+
+    def facts_for(self, prefixes, settings, is_writer):
+        """What both have: a message is of the source whose process stored it."""
         current = {
             key: version
             for key, version in self.bucket.objects.items()
-            if any(key.startswith(prefix) for prefix in self.prefixes)
+            if any(key.startswith(prefix) for prefix in prefixes)
         }
+
+        def of_source(messages):
+            if self.neighbour is None:
+                return messages
+            return [message for message in messages if is_writer(message.writer)]
+
         partitions = [
-            (topic.name, number, part.expired + part.messages)
+            (topic.name, number, of_source(part.expired + part.messages))
             for topic in self.data_topics()
             for number, part in enumerate(topic.partitions)
         ]
@@ -1129,35 +1280,47 @@ class World(Scheduler):
             key=lambda one: one[0],
         )
         letters = None
-        if self.settings.letters:
+        if settings.letters:
             letters = {}
             found = self.server.find("lake", "letters")
-            for message in found.partitions[0].messages if found is not None else ():
+            for message in of_source(found.partitions[0].messages) if found is not None else ():
                 for place in tell(message.payload):
                     letters[place] = letters.get(place, 0) + 1
-        facts = Facts(
-            partitions=partitions,
-            became=became,
-            current=current,
-            first_listed={
-                key: int((runtime.EPOCH + self.bucket.first_listed) * 1e6)
-                if self.bucket.first_listed is not None
-                else None
-                for key in current
-            },
-            resets=self.resets,
-            split_sizes=sorted(self.splits),
-            key_partitions=sorted(self.key_partitions),
-            width=WIDTH,
-            window_us=int(self.settings.window * 1e6),
-            now_us=self.now_us(),
-            letters=letters,
-            one_letter=self.plan.one_letter,
-            bad_is_bad=self.formats == {"jsonl"},
-            free=self.free,
-            extra=self.extra,
+        if settings.mode == "keys":
+            current = self.key_list.demanded(current, gather(partitions), recheck=settings.recheck)
+        listed_us = None
+        if self.bucket.first_listed is not None:
+            listed_us = int((runtime.EPOCH + self.bucket.first_listed) * 1e6)
+        return {
+            "partitions": partitions,
+            "became": became,
+            "current": current,
+            "first_listed": dict.fromkeys(current, listed_us),
+            "split_sizes": sorted(self.splits),
+            "width": WIDTH,
+            "window_us": int(settings.window * 1e6),
+            "now_us": self.now_us(),
+            "letters": letters,
+            "one_letter": self.plan.one_letter,
+        }
+
+    def named(self):
+        """Keys that may be there; None when a start has listed everything."""
+        if self.key_list is None or any(life.settings.mode != "keys" for life in self.lives if life.kind == "source"):
+            return None
+        return self.key_list.named
+
+    def order(self):
+        """By which start offsets objects must follow each other; None when nothing says so."""
+        bucket = self.bucket
+        unsteady = bucket.break_rate or bucket.lie_rate or self.resets or len(self.buckets) > 1 or self.settings.min_age
+        if self.ordered_since is None or unsteady:
+            return None
+        return Order(
+            since_us=int((runtime.EPOCH + self.ordered_since) * 1e6),
+            listings=[
+                tuple(int((runtime.EPOCH + at) * 1e6) for at in one)
+                for one in bucket.listings(3.5 if self.plan.store_slow else 0.2)
+            ],
+            exempt=self.lied_about,
         )
-        try:
-            check(facts)
-        except ViolationError as wrong:
-            raise ViolationError(wrong.rule, f"({when}) {str(wrong).split(': ', 1)[1]}") from None

@@ -351,3 +351,160 @@ def bad_in_two_parts():
     from framework.pipeline import keyed_reader
 
     keyed_reader.KeyedRead._skipped_of = lambda self, number, skipped: skipped if number <= 2 else ()
+
+
+def list_read_once():
+    """A list that was rewritten is not read again."""
+    from framework.discovery.key_list.source import KeyList
+
+    KeyList.state = lambda self: "as ever"
+
+
+def finished_is_never_rechecked():
+    """A row that states no version is nothing to do, once the object was read."""
+    from framework.discovery.key_list.resolver import KeyListResolver
+
+    real = KeyListResolver._believed
+
+    def believed(self, row):
+        self._recheck = False
+        return real(self, row)
+
+    KeyListResolver._believed = believed
+
+
+def first_split_says_all():
+    """An object of a list is done once its first split is."""
+    from framework.discovery.key_list.resolver import KeyListResolver
+    from framework.model.positions import OffsetManagerKey
+
+    real = KeyListResolver._believed
+
+    def believed(self, row):
+        entry = self._offsets.get_entry(OffsetManagerKey.of_object(self._store.bucket, row.key))
+        return None if entry is not None and entry.finished and entry.split_size else real(self, row)
+
+    KeyListResolver._believed = believed
+
+
+def released_is_forgotten():
+    """What a read could not get as the list says is not looked up again."""
+    from framework.discovery.key_list.resolver import KeyListResolver
+
+    KeyListResolver.defer = lambda self, key: None
+
+
+def outdated_row_is_right():
+    """A row is trusted, also when the position of its object names another version."""
+    from framework.discovery.key_list.resolver import KeyListResolver
+    from framework.model.objects import NativeObject
+
+    real = KeyListResolver._believed
+
+    def believed(self, row):
+        if not row.etag:
+            return real(self, row)
+        names = {"scheme": self._store.scheme, "bucket": self._store.bucket, "key": row.key}
+        return NativeObject(**names, size=row.size, version=row.etag, modified_ms=row.modified_ms)
+
+    KeyListResolver._believed = believed
+
+
+def order_of_the_listing():
+    """Objects are read as they are listed, whatever the start offsets say."""
+    from framework.iterator.abstract import AbstractSourceRecordIterator
+
+    AbstractSourceRecordIterator._listing_order = lambda self: None
+
+
+def order_of_texts():
+    """Start offsets are compared as texts: 100 before 9."""
+    from framework.iterator.abstract import AbstractSourceRecordIterator
+
+    real = AbstractSourceRecordIterator._listing_order
+
+    def listing_order(self):
+        place = real(self)
+        return place and (lambda native: tuple(map(str, place(native))))
+
+    AbstractSourceRecordIterator._listing_order = listing_order
+
+
+def assigned_by_old_positions():
+    """What is in flight is asked when an object is taken, its position when it was listed (start_offsets, seed 15)."""
+    from framework.discovery import feed
+
+    def begin(self, key, native, topic_partition, same):
+        tracker = self._offsets.tracker
+        with self._lock:
+            in_flight = self._in_flight.splits(key, native.version)
+        if in_flight is None:
+            tracker.defer(native)
+            self._defer(native)
+            return feed._NOTHING
+        entries = self._entries_of(key, native, topic_partition, same, in_flight)
+        tracker.seen_open(key, native)
+        return (
+            self._assign(native, entry)
+            for entry in entries
+            if not entry.finished and entry.split_number not in in_flight
+        )
+
+    feed.ListingFeed._begin = begin
+
+
+def anybodys_log():
+    """Every record of a log is taken for one of this source."""
+    from framework.iggy.offset_log import codec, log
+
+    def decode(self, stored):
+        return codec.decode(stored.offset, stored.payload, stored.timestamp_us)
+
+    log.OffsetLog._decode = decode
+
+
+def anybodys_ids():
+    """Message ids do not tell sources apart."""
+    from framework.iggy import sender
+    from framework.model import message_ids
+
+    real = message_ids.entry_hash64
+    for module in (message_ids, state, store, sender, partition_replay):
+        if hasattr(module, "entry_hash64"):
+            module.entry_hash64 = lambda source, entry: real("any", entry)
+
+
+def anybodys_mark():
+    """The mark of a data topic does not name its source."""
+    partition_replay.mark_of = lambda source: "source"
+    store.mark_of = partition_replay.mark_of
+
+
+def anybodys_connection():
+    """A start waits until every connection is gone, whoever has claimed with it."""
+    real = epochs.wait_until_gone
+
+    def wait_until_gone(connection, claims, limit_seconds, waiting):
+        known = list(claims)
+        own = connection.own_client().client_id
+        others = [
+            attrs.evolve(known[0], client=(one.client_id, one.address))
+            for one in connection.clients()
+            if known and one.client_id != own
+        ]
+        return real(connection, [*known, *others], limit_seconds, waiting)
+
+    epochs.wait_until_gone = wait_until_gone
+
+
+def trimmed_with_others_in_it():
+    """Segments of the log are deleted, also when another source writes to it."""
+    from framework.iggy.offset_log import snapshots
+
+    real = snapshots.trim
+
+    def trim(offset_log, needed):
+        offset_log.foreign = 0
+        return real(offset_log, needed)
+
+    snapshots.trim = trim

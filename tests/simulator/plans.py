@@ -6,6 +6,7 @@ import attrs
 
 from tests.simulator.first_edition import ENDS
 from tests.simulator.history import WIDTH, Plan, Settings
+from tests.simulator.neighbour import OWN_LOG, OWN_TOPIC
 
 
 def plan_of(seed, theme="all"):
@@ -59,7 +60,7 @@ def all_kinds(rng):
     )
     changes = tuple(some(rng, dict.fromkeys(("tasks", "headers", "split", "batch", "more_partitions"), 1), 0.35))
     changes += tuple(some(rng, dict.fromkeys(("format", "prefix", "endpoint", "fewer_partitions"), 1), 0.07))
-    return Plan(
+    plan = Plan(
         settings=settings_of(rng, split_size=split, bad=bad, letters=letters),
         required=rng.choice((1, 1, 1, 3, 5, 8)),
         seconds=rng.uniform(2.0, 10.0),
@@ -89,6 +90,44 @@ def all_kinds(rng):
         store_slow=rng.choice((0.0, 0.1, 0.3)),
         page_size=rng.choice((1, 2, 100)),
         documented=rng.random() < 0.7,
+    )
+    return rng.choice((*[lambda _, plan: plan] * 6, with_list, with_list, with_order, with_neighbour))(rng, plan)
+
+
+def with_list(rng, plan):
+    """The same with a list of keys, from the beginning or later."""
+    changes = tuple(name for name in plan.changes if name != "endpoint")  # a list states contents of one bucket
+    switched = rng.random() < 0.4
+    return attrs.evolve(
+        plan,
+        settings=attrs.evolve(
+            plan.settings, mode=rng.choice(("keys", "list")) if switched else "keys", recheck=rng.random() < 0.8
+        ),
+        changes=(*changes, "mode") if switched else changes,
+        acts={**plan.acts, "list": 3, **some(rng, {"lose_list": 0.5, "lie_of_list": 0.5}, 0.3)},
+        lists=rng.choice((0.0, 0.6, 1.0)),
+    )
+
+
+def with_order(rng, plan):
+    """The same with objects in the order of their start offsets."""
+    return attrs.evolve(
+        plan,
+        settings=attrs.evolve(plan.settings, order="start_offset", template="{{key}}/{{start_offset}}"),
+        changes=tuple(name for name in plan.changes if name not in {"endpoint", "prefix"}),
+        acts={**plan.acts, "put_many": 2},
+        keys=START_OFFSETS[: 2 * len(plan.keys)],
+    )
+
+
+def with_neighbour(rng, plan):
+    """The same beside another source: only with acts and changes whose ways out concern one source."""
+    apart = {"purge", "lose_log", "format", "prefix", "endpoint", "more_partitions", "fewer_partitions"}
+    return attrs.evolve(
+        plan,
+        acts={**{name: weight for name, weight in plan.acts.items() if name not in apart}, "neighbour": 1},
+        changes=tuple(name for name in plan.changes if name not in apart),
+        neighbour=neighbour_of(rng, plan.settings),
     )
 
 
@@ -389,6 +428,123 @@ def large(rng):
     return plan
 
 
+def key_lists(rng):
+    """A list names the objects: it grows, is replaced, lost and broken, and says more or less of them; and it is left again."""
+    archived = rng.random() < 0.3
+    return plain(
+        rng,
+        settings={
+            "mode": "keys",
+            "keys": rng.choice(("keys.csv", "keys.csv", "keys.txt")),
+            "recheck": rng.random() < 0.8,
+            "list_concurrency": rng.choice((1, 2, 4)),
+            "split_size": rng.choice((0, 0, 3 * WIDTH)),
+            "window": rng.choice((6.0, 86_400.0)),
+            "poll_interval": 0.3,
+            "min_age": rng.choice((0.0, 0.0, 0.0, 1.5)),
+            "archived": "wait" if archived else "skip",
+            "lookback_keys": 1,
+            "full_listing_interval": 2.0,
+        },
+        acts={
+            "put": 5,
+            "list": 3,
+            **({"archive": 1} if archived else {}),
+            **some(
+                rng,
+                {"old_put": 1, "restore": 1, "delete": 1, "lie": 1, "stop": 1, "reset": 0.5}
+                | {"lose_list": 0.5, "lie_of_list": 0.5},
+                0.4,
+            ),
+        },
+        changes=tuple(some(rng, {"mode": 1, "tasks": 1, "split": 1, "headers": 1, "more_partitions": 1}, 0.25)),
+        change_rate=0.4,
+        required=rng.choice((1, 1, 5)),
+        keys=tuple(f"{letter}/{number}" for letter in "ab" for number in range(1, 4)),
+        faults={"kill": 2, "kill_all": 1, "kill_worker": 1, "kill_server": 1, "cut": 1},
+        fault_rate=rng.choice((0.0, 0.005, 0.02)),
+        tuning={**(SMALL if rng.random() < 0.5 else {})},
+        seconds=rng.uniform(3.0, 8.0),
+        bucket_options={"largest_read": rng.choice((WIDTH, 1 << 20))},
+        lists=rng.choice((0.0, 0.6, 1.0)),
+    )
+
+
+START_OFFSETS = ("a/100", "b/9", "c/20", "d/3", "f/11", "g/1", "h/2", "i/30", "j/4", "k/12")
+"""Keys whose order is neither that of the start offsets nor that of these as texts."""
+
+
+def start_offsets(rng):
+    """Objects are read in the order of the start offsets that their keys name."""
+    return plain(
+        rng,
+        settings={
+            "order": "start_offset",
+            "template": "{{key}}/{{start_offset}}",
+            "split_size": rng.choice((0, 0, 3 * WIDTH)),
+            "prefetch_objects": rng.choice((1, 2, 4)),
+            "partitions": rng.choice((1, 2, 2)),
+            "poll_interval": rng.choice((0.3, 0.3, 1.5)),
+        },
+        bucket_options={"largest_read": rng.choice((WIDTH, 1 << 20))},
+        page_size=rng.choice((1, 2, 100)),
+        acts={"put": 2, "put_many": 2, **some(rng, {"stop": 1, "kill": 1, "lie": 0.5, "delete": 0.5}, 0.4)},
+        act_seconds=rng.choice((0.4, 1.0)),
+        changes=tuple(some(rng, {"order": 1, "tasks": 1, "batch": 1, "headers": 1}, 0.25)),
+        change_rate=0.3,
+        required=rng.choice((1, 1, 5, 8)),
+        keys=START_OFFSETS,
+        faults={"kill": 3, "kill_all": 1, "kill_worker": 1, "kill_server": 2, "cut": 1},
+        fault_rate=rng.choice((0.0, 0.01, 0.03)),
+        tuning={**(SMALL if rng.random() < 0.3 else {}), "first_objects": rng.choice((0, 6))},
+        seconds=rng.uniform(2.0, 5.0),
+    )
+
+
+def neighbour_of(rng, settings):
+    """A second source that reads the same objects: its records and its positions lie beside those of the first, or elsewhere."""
+    same = ("bad", "letters", "transforms", "min_age", "archived", "window", "partitions")
+    return settings_of(
+        rng,
+        **{name: getattr(settings, name) for name in same},
+        topic=rng.choice((settings.topic, settings.topic, OWN_TOPIC)),
+        offsets=rng.choice((settings.offsets, settings.offsets, OWN_LOG)),
+        split_size=rng.choice((0, settings.split_size)),
+    )
+
+
+def neighbours(rng):
+    """Two sources in one stream, which live and die by themselves, over a server that forgets tails."""
+    bad = rng.random() < 0.2
+    plan = plain(
+        rng,
+        settings={
+            "commit_interval": rng.choice((0.05, 0.3, 3.0)),
+            "batch_length": rng.choice((1, 2, 5)),
+            "split_size": rng.choice((0, 0, 3 * WIDTH)),
+            "engine": rng.choice(("local", "local", "local", "spark")),
+            "bad": bad,
+            "letters": bad,
+        },
+        bad_rate=0.4 if bad else 0.0,
+        required=rng.choice((1, 3, 5, 8)),
+        acts={"put": 4, "neighbour": 1, **some(rng, {"stop": 1, "reset": 1, "restore": 1, "second": 1}, 0.4)},
+        changes=tuple(some(rng, {"tasks": 1, "batch": 1, "headers": 1}, 0.3)),
+        change_rate=0.3,
+        faults={"kill": 3, "kill_server": 3, "kill_all": 1, "kill_worker": 1, "cut": 1},
+        fault_rate=rng.choice((0.0, 0.005, 0.02)),
+        tuning={
+            **(SMALL if rng.random() < 0.5 else {"snapshot_records": rng.choice((5, 1000))}),
+            "neighbour_prefixes": rng.choice((("",), ("",), ("a/",))),
+            "trim_soon": rng.random() < 0.5,
+        },
+        seconds=rng.uniform(2.0, 5.0),
+        records=rng.choice((3, 7)),
+    )
+    plan.neighbour = neighbour_of(rng, plan.settings)
+    return plan
+
+
 def no_power(rng):
     return plain(rng, faults={"power": 1}, fault_rate=0.01)
 
@@ -661,5 +817,8 @@ THEMES = {
         dead_letters,
         transforms,
         keyed,
+        key_lists,
+        start_offsets,
+        neighbours,
     )
 } | {"all": all_kinds}
