@@ -229,20 +229,32 @@ class KeyListResolver:
 
         def look_up() -> None:
             try:
-                lookup.answer.set_result(self._lookups.stat(self._store.bucket, key))
-            except ObjectNotFoundError:
-                lookup.answer.set_result(None)
+                lookup.answer.set_result(self._stat(key))
             except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
                 lookup.answer.set_exception(error)
 
         threads.submit(look_up)
         return lookup
 
+    def _stat(self, key: str) -> NativeObject | None:
+        try:
+            return self._lookups.stat(self._store.bucket, key)
+        except ObjectNotFoundError:
+            return None
+
+    def _is_outdated(self, native: NativeObject) -> bool:
+        """Return whether a position has begun another version since the row was read: another row names the object, too."""
+        entry = self._offsets.get_entry(self._key_of(native))
+        return entry is not None and entry.version != native.version
+
     def _taken(self, wanted_object: NativeObject | _Lookup) -> Iterator[NativeObject]:
-        native = wanted_object if isinstance(wanted_object, NativeObject) else wanted_object.answer.result()
+        if isinstance(wanted_object, _Lookup):
+            native = wanted_object.answer.result()
+        else:
+            native = self._stat(wanted_object.key) if self._is_outdated(wanted_object) else wanted_object
         if native is not None:
             yield native
-        elif isinstance(wanted_object, _Lookup):
+        else:
             self._filtered[MISSING] += 1
             if self._filtered[MISSING] <= NAMED_MISSING:
                 address = self._lookups.address(self._store.bucket, wanted_object.key)

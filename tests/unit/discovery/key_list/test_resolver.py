@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from framework.discovery.feed import FeedCounts
+from framework.discovery.key_list.resolver import KeyListResolver
 from framework.errors import (
     AccessDeniedError,
     BucketNotFoundError,
@@ -599,6 +600,38 @@ def test_a_source_changes_from_a_listing_to_a_list_and_back_without_reading_agai
 
 
 # ---- where the list is older than the store
+
+
+def test_an_outdated_row_behind_another_one_of_its_object_is_looked_up_not_read(rig, store, monkeypatch):
+    """The list is read ahead of the lookups: the position begins when the outdated row was read already."""
+    old = put_lines(store, "a", 2)
+    put_lines(store, "a", 3)
+    for name in "bcd":
+        put_lines(store, name, 1)
+    behind, believe, stat = threading.Event(), KeyListResolver._believed, store.stat
+
+    def believed(resolver, row):
+        wanted = believe(resolver, row)
+        if row.etag:
+            behind.set()
+        return wanted
+
+    monkeypatch.setattr(KeyListResolver, "_believed", believed)
+    monkeypatch.setattr(store, "stat", lambda key: behind.wait(10) and stat(key))
+    line = line_of(old)
+    rig.write(
+        f"key,size,etag,last_modified\na,,,\nb,,,\nc,,,\nd,,,\na,{old.size},{line.etag},{moment(old.modified_ms)}\n",
+        "keys.csv",
+    )
+    rig.options["keys"] = "memory://reports/keys.csv"
+    rig.open(once=True, prefetch_objects=1)
+    found = []
+    while not rig.iterator.finished:
+        rig.iterator.feed._due = 0.0
+        while (batch := rig.iterator.next_batch()) is not None:
+            commit(rig.offsets, [batch])
+            found.append(batch)
+    assert payloads(found)["a"] == lines("a", 3)
 
 
 def overwritten(rig, store, *, parts=1):
