@@ -401,6 +401,8 @@ def outdated_row_is_right():
 
     real = KeyListResolver._believed
 
+    KeyListResolver._is_outdated = lambda self, native: False
+
     def believed(self, row):
         if not row.etag:
             return real(self, row)
