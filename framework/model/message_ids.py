@@ -11,6 +11,7 @@ topics is unknown.
 
 from __future__ import annotations
 
+import functools
 import struct
 from typing import TYPE_CHECKING, Literal
 
@@ -26,6 +27,10 @@ MAX_RECORD = (1 << 40) - 1
 # A prefix before the fields: another scheme never produces the same hashes by accident.
 _SCHEME = b"iggy-cloud-sources/2\0"
 _FIRST_SCHEME = b"iggy-cloud-sources/1\0"
+
+_LENGTH = struct.Struct("<I")
+_NUMBER = struct.Struct("<q")
+_NUMBERS = struct.Struct("<qQ")
 
 
 @attrs.frozen(slots=True)
@@ -94,15 +99,22 @@ def dead_letter_hash64(
 
 
 def _hash64(texts: tuple[str, ...], split_size: int, generation: int | None) -> int:
-    parts = [_SCHEME if generation is not None else _FIRST_SCHEME]
-    for text in texts:
-        # surrogatepass: a name that is not valid Unicode (a file name, say) still has its own hash
-        raw = text.encode("utf-8", "surrogatepass")
-        parts += (struct.pack("<I", len(raw)), raw)
-    parts.append(struct.pack("<q", split_size))
-    if generation is not None:
-        parts.append(struct.pack("<Q", generation))
-    return xxhash.xxh3_64_intdigest(b"".join(parts))
+    *names, key, version = texts
+    prefix = _prefix(tuple(names), _SCHEME if generation is not None else _FIRST_SCHEME)
+    numbers = _NUMBERS.pack(split_size, generation) if generation is not None else _NUMBER.pack(split_size)
+    return xxhash.xxh3_64_intdigest(prefix + _prefixed(key) + _prefixed(version) + numbers)
+
+
+@functools.lru_cache(maxsize=64)
+def _prefix(names: tuple[str, ...], scheme: bytes) -> bytes:
+    """Return what the hashes of all objects of a bucket begin with."""
+    return scheme + b"".join(map(_prefixed, names))
+
+
+def _prefixed(text: str) -> bytes:
+    # surrogatepass: a name that is not valid Unicode (a file name, say) still has its own hash
+    raw = text.encode("utf-8", "surrogatepass")
+    return _LENGTH.pack(len(raw)) + raw
 
 
 def message_id(object_hash: int, split_number: int, record: int) -> int:

@@ -157,6 +157,12 @@ class FinishedTable:
             self._bury(known)
         self._place(self._hash_of(head) & _LOW, self._append(row))
 
+    def add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
+        """Store an entry whose key has none: `put` without a search."""
+        head = self._codec.head(key, add=True)
+        assert head is not None
+        self._place(self._hash_of(head) & _LOW, self._append(head + self._codec.body(key, entry)))
+
     def discard(self, key: OffsetManagerKey) -> bool:
         """Remove the entry of that key; return False when there is none."""
         head = self._codec.head(key)

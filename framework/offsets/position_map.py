@@ -82,11 +82,20 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
     @override
     def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         if entry.final:
-            self._finished.put(key, entry)
-            self._reading.pop(key, None)
+            if self._reading.pop(key, None) is not None:
+                self._finished.add(key, entry)
+            else:
+                self._finished.put(key, entry)
         else:
             if key not in self._reading:
                 self._finished.discard(key)
+            self._reading[key] = entry
+
+    def add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
+        """Set the entry of a key that has none, as `map[key] = entry` without a search."""
+        if entry.final:
+            self._finished.add(key, entry)
+        else:
             self._reading[key] = entry
 
     @override
@@ -298,6 +307,9 @@ def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> int:
     key = entry.get_manager_key()
     whole, highest = key.whole(), 0
     first = positions.find(whole)
+    if first is None and whole == key:
+        positions.add(key, entry)
+        return highest
     if first is not None and not first.is_of(entry):
         highest = first.generation
         if first.split_size:

@@ -18,12 +18,13 @@ from framework.iggy.offset_log.codec import (
     LogMessage,
     PartitionOpening,
     Progress,
+    ProgressItem,
     SnapshotFooter,
     TopicIdentity,
 )
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition, length_only
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.model.positions import OffsetManagerEntry
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
@@ -79,7 +80,7 @@ class LogState:
     has_abandoned_partitions: bool = False
     first_edition: set[TopicPartition] = attrs.field(factory=set)
     snapshot_at: int = 0
-    _keys: dict[tuple[int, int], OffsetManagerKey] = attrs.field(factory=dict, init=False, repr=False)
+    _begun: dict[tuple[int, int], OffsetManagerEntry] = attrs.field(factory=dict, init=False, repr=False)
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -98,15 +99,28 @@ class LogState:
 
     def find(self, object_hash: int, split_number: int) -> OffsetManagerEntry | None:
         """Return the position of that identity; None if it is final or of another generation."""
-        key = self._keys.get((object_hash, split_number))
-        entry = self.positions.find(key) if key is not None else None
-        return entry if entry is not None and self.identity(entry) == (object_hash, split_number) else None
+        begun = self._begun.get((object_hash, split_number))
+        if begun is None:
+            return None
+        entry = self.positions.find_pending(begun.get_manager_key())
+        return entry if entry is not None and entry.is_of(begun) else None
 
-    def replace(self, entry: OffsetManagerEntry) -> None:
-        """Replace a position."""
+    def forget_final(self, entries: Iterable[OffsetManagerEntry], items: Iterable[ProgressItem]) -> None:
+        """Drop final positions from the index of `find`: there is no more progress of them.
+
+        Args:
+            entries: positions that this process changed.
+            items: their progress.
+        """
+        for entry, item in zip(entries, items, strict=True):
+            if entry.final:
+                self._begun.pop((item.object_hash, item.split_number), None)
+
+    def replace(self, entry: OffsetManagerEntry, identity: tuple[int, int] | None = None) -> None:
+        """Replace a position, whose identity is known or not."""
         self.positions[entry.get_manager_key()] = entry
         if entry.final:
-            self._keys.pop(self.identity(entry), None)
+            self._begun.pop(identity or self.identity(entry), None)
 
     # ---- records
 
@@ -159,7 +173,7 @@ class LogState:
     def name(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Index these positions for `find`."""
         for entry in entries:
-            self._keys[self.identity(entry)] = entry.get_manager_key()
+            self._begun[self.identity(entry)] = entry
 
     def _select(self, selected: SelectionScope) -> None:
         if self.selected is not None:
@@ -198,8 +212,7 @@ class LogState:
             before = self.find(item.object_hash, item.split_number)
             if before is None or self.owners.get(before.topic_partition) != writer:
                 continue
-            entry = attrs.evolve(
-                before,
+            entry = before.changed(
                 records_saved=item.saved,
                 records_done=item.sent,
                 total=item.total,
@@ -208,7 +221,7 @@ class LogState:
                 mark=item.mark,
                 extra=item.extra,
             )
-            self.replace(entry)
+            self.replace(entry, (item.object_hash, item.split_number))
             if entry.topic_partition not in progress.closed:
                 self.closed.pop(entry.topic_partition, None)
             changed.append((before, entry))
@@ -255,7 +268,7 @@ class LogState:
 
     def reindex(self) -> None:
         """Rebuild the index of `find` from the pending positions."""
-        self._keys = {self.identity(entry): key for key, entry in self.positions.pending()}
+        self._begun = {self.identity(entry): entry for _, entry in self.positions.pending()}
 
     def footer(self) -> SnapshotFooter:
         """Return everything apart from positions, for a snapshot."""

@@ -179,6 +179,23 @@ def test_many_positions_and_few_changes_are_written_seldom():
     assert len({number for number, *_ in leader.written()}) == 1
 
 
+@pytest.mark.parametrize(("written", "due"), [(60_000, False), (115_000, True)])
+def test_with_many_positions_an_eighth_of_them_makes_a_snapshot_due(written, due, monkeypatch):
+    """20,000 positions take about 900,000 bytes: an eighth of that changed, and loads slower than they do."""
+    monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 1)
+    monkeypatch.setattr(snapshots, "REPLAY_BYTES", 50_000)
+    leader = Leader(count=lambda: 20_000)
+    leader.writer.advance()
+    body = random.Random(1).randbytes(written).hex()
+    progress = Progress(listings={"p": ListingHints(of=body)})
+    leader.log.append(codec.encode_progress("kit", 1, "w", progress))
+    leader.follow()
+    size = leader.log.sizes.total
+    assert (size > snapshots.POSITION_BYTES * 20_000 // 8) is due
+    leader.writer.advance()
+    assert bool(leader.written()) is due
+
+
 @pytest.mark.parametrize(
     ("count", "compactable", "due"), [(40, 20, True), (40, 19, False), (41, 20, False), (19, 19, False), (20, 25, True)]
 )

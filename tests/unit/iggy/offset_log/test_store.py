@@ -2,6 +2,7 @@
 
 import types
 
+import attrs
 import pytest
 
 from framework.errors import IggyAuthError, IggyProtocolError
@@ -68,6 +69,16 @@ def test_progress_of_a_position_that_started_here_is_understood(rig):
     assert rig.state.find(entry_hash64("kit", begun), 0) is None
     rig.store.begin(PositionDelta(begun=[begun]))
     assert rig.state.find(entry_hash64("kit", begun), 0) == begun
+
+
+def test_a_final_position_is_not_kept_for_progress(rig):
+    """Between two snapshots there may be a hundred thousand."""
+    begun, other = position("a"), position("b")
+    rig.state.begin([begun, other])
+    rig.store.begin(PositionDelta(begun=[begun, other]))
+    rig.store.save(PositionDelta(entries=[attrs.evolve(begun, records_done=3, records_saved=3, total=3)]))
+    assert rig.state.find(entry_hash64("kit", begun), 0) is None
+    assert rig.state.find(entry_hash64("kit", other), 0) == other
 
 
 def test_a_change_is_one_record_with_everything_in_it(rig):
