@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SNAPSHOT_RECORDS = 1000
-"""Minimum number of records between two snapshots."""
+"""Minimum number of records between two snapshots, unless they are large."""
 
 COMPACT_FROM = 10_000
 """Compactable positions that make a snapshot due when they are half of all: about 1 MB of memory."""
@@ -107,11 +107,11 @@ class SnapshotWriter:
         self._goes_on_at = self._clock() + PAUSE_PARTS * (self._clock() - now)
 
     def _is_large_enough(self) -> bool:
-        records = self._log.next_offset - self._since_offset
-        if records < SNAPSHOT_RECORDS:
+        records, grown = self._log.next_offset - self._since_offset, self._log.sizes.total - self._since
+        if records < SNAPSHOT_RECORDS and grown < REPLAY_BYTES:
             return False
         size = POSITION_BYTES * self._count()
-        return self._log.sizes.total - self._since >= min(size, max(REPLAY_BYTES, size // 8))
+        return grown >= min(size, max(REPLAY_BYTES, size // 8))
 
     def _is_worth_compacting(self) -> bool:
         """Return whether at least half would go: so compacting snapshots never exceed all that was ever compacted."""

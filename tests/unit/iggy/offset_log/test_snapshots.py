@@ -182,7 +182,6 @@ def test_many_positions_and_few_changes_are_written_seldom():
 @pytest.mark.parametrize(("written", "due"), [(60_000, False), (115_000, True)])
 def test_with_many_positions_an_eighth_of_them_makes_a_snapshot_due(written, due, monkeypatch):
     """20,000 positions take about 900,000 bytes: an eighth of that changed, and loads slower than they do."""
-    monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 1)
     monkeypatch.setattr(snapshots, "REPLAY_BYTES", 50_000)
     leader = Leader(count=lambda: 20_000)
     leader.writer.advance()
