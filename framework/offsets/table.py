@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import attrs
 
@@ -151,7 +151,7 @@ class PositionTable:
                 if entry.final and key not in self._changed and known == entry:
                     del self.positions[key]
 
-    def mark_missing(self, shown: Iterable[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
+    def mark_missing(self, shown: Collection[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
         """Update which objects are missing after a complete listing of a prefix.
 
         Args:
@@ -160,7 +160,6 @@ class PositionTable:
             after: the key after which the listing began.
             now_ms: start of the listing, by the store's clock.
         """
-        shown = set(shown)
         with self.lock:
             for key, entry in self.positions.pending():
                 if not entry.key.startswith(covers) or entry.key <= after:

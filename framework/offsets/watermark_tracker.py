@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SHOWN_LIMIT = 10_000
+"""Keys of shown objects that are kept before those with final positions are forgotten."""
+
 
 class WatermarkTracker:
     """Advance the watermark of a table, and drop the positions that it replaces. For the listing thread.
@@ -46,6 +49,7 @@ class WatermarkTracker:
         self._page_ms = self._least_ms = 0
         self._old = 0
         self._shown: set[OffsetManagerKey] = set()
+        self._shown_limit = SHOWN_LIMIT
         self._without_position = 0
         self._youngest: NativeObject | None = None
         self._compacted_before = 0
@@ -75,7 +79,7 @@ class WatermarkTracker:
         self._prefix, self._base, self._in_order = prefix, after, in_order
         self._began_ms = None
         self._old = 0
-        self._shown = set()
+        self._shown, self._shown_limit = set(), SHOWN_LIMIT
         self._without_position, self._youngest = 0, None
         self._compacted_before = self._compacted_of(prefix)
 
@@ -103,6 +107,15 @@ class WatermarkTracker:
     def show(self, key: OffsetManagerKey) -> None:
         """Record that an object with a pending position still exists, whether selected or not."""
         self._shown.add(key)
+        if len(self._shown) >= self._shown_limit:
+            self._forget_final()
+
+    def _forget_final(self) -> None:
+        """Forget shown objects that are final by now, so that a first listing does not keep the keys of a whole bucket."""
+        table = self._table
+        with table.lock:
+            self._shown &= {key.whole() for key, _ in table.positions.pending()}
+        self._shown_limit = max(SHOWN_LIMIT, 2 * len(self._shown))
 
     def seen_compacted(self, native: NativeObject) -> None:
         """Count an object without a position that is done according to the watermark."""
@@ -139,6 +152,7 @@ class WatermarkTracker:
             self._complete_ms[self._prefix] = self._began_ms
             self._table.mark_missing(self._shown, self._prefix, self._base, self._began_ms)
         self._began_ms = None
+        self._shown = set()
 
     def _raise(self, after: str, until: str | None, time_ms: int) -> None:
         # first: once the log holds the watermark, it hides every older object without a position

@@ -4,9 +4,11 @@ import attrs
 import pytest
 
 from framework.errors import StoreUnavailableError
+from framework.model.batches import Acknowledgement
 from framework.model.positions import OffsetManagerKey
+from framework.offsets import watermark_tracker
 from framework.offsets.manager import OffsetManager
-from tests.support.entries import KEY, NATIVE, BrokenStore, entry, splits_of
+from tests.support.entries import KEY, NATIVE, PARTITION, BrokenStore, batch, entry, final, splits_of
 
 
 def test_what_the_watermark_would_hide_is_stored_before_it_rises():
@@ -54,6 +56,30 @@ def complete_listing(manager, moment_ms, *shown, prefix="", after=""):
 def names_left(manager):
     manager.tracker.compact()
     return sorted({one.key for one in manager.table.entries()})
+
+
+def test_the_keys_that_a_listing_has_shown_are_kept_while_their_positions_are_pending(monkeypatch):
+    """A first listing of millions of objects kept the key of each to its end."""
+    monkeypatch.setattr(watermark_tracker, "SHOWN_LIMIT", 20)
+    manager = OffsetManager()
+    tracker = manager.tracker
+    tracker.open(1000)
+    for moment_ms in (100_000, 200_000):
+        tracker.begin_listing("", "", in_order=True)
+        tracker.began(moment_ms)
+        for number in range(500):
+            begun = entry(key=f"{number:03}")
+            known = manager.get_entry(begun.get_manager_key())
+            if known is None:
+                manager.add_entry(begun)
+            tracker.seen_open(begun.get_manager_key(), attrs.evolve(NATIVE, key=begun.key))
+            if number % 50 and known is None:
+                done = attrs.evolve(batch(final(0, key=begun.key)), payloads=())
+                manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(done,), anchor=None))
+            assert len(tracker._shown) <= 2 * (number // 50 + 1) + 20
+        tracker.complete(whole=True)
+        assert [one.key for _, one in manager.table.positions.pending()] == [f"{n:03}" for n in range(0, 500, 50)]
+        assert not any(one.missing_since_ms for one in manager.table.entries())
 
 
 def test_a_position_goes_when_complete_listings_a_window_apart_did_not_show_its_object():
