@@ -9,6 +9,8 @@ from typing import Annotated
 import attrs
 import typer
 
+from framework.errors import ConfigError
+
 ConfigOption = Annotated[
     Path | None,
     # readable=False: the loader says what is wrong with a file, in its own words
@@ -40,3 +42,19 @@ class ConfigFile:
 
 Choose = Callable[[typer.Context, Path | None, list[str] | None], ConfigFile]
 """Returns the configuration that the options of a command name, or those before the command."""
+
+
+def refuse_empty(*, key: str | None, prefix: str | None, more: str = "") -> None:
+    """Check that an option that selects objects names some: an unset variable of a script would select all.
+
+    Args:
+        key: the value of `--key`.
+        prefix: the value of `--prefix`.
+        more: another way to select, for the message.
+
+    Raises:
+        ConfigError: an option is empty.
+    """
+    for name, value in (("--key", key), ("--prefix", prefix)):
+        if value == "":
+            raise ConfigError(f"{name} is empty: name the objects, or leave the option out{more}")

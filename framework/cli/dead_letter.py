@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from framework.cli.config_file import Choose, ConfigOption, SetOption
+from framework.cli.config_file import Choose, ConfigOption, SetOption, refuse_empty
 from framework.cli.dead_letter_choice import DeadLetterChoice
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         """List dead letters: place, reason, length, replayed or not. Safe while the source is running."""
         from framework.cli.dead_letters import show_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
+        refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
         path = chosen(context, config, settings)
         return show_dead_letters(
@@ -94,6 +95,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         """Send skipped records again, read with the current configuration. The source must not be running."""
         from framework.cli.dead_letters import replay_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
+        refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter)
         return replay_dead_letters(
             task_class, chosen(context, config, settings), choice, dry_run=dry_run, may_be_lost=may_be_lost

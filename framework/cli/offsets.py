@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from framework.cli.config_file import Choose, ConfigOption, SetOption
+from framework.cli.config_file import Choose, ConfigOption, SetOption, refuse_empty
 from framework.errors import ConfigError
 from framework.offsets.reset import Reset
 
@@ -68,6 +68,7 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
         dry_run: DryRunOption = False,
     ) -> int:
         """Delete positions: the next run reads these objects again from their first record."""
+        refuse_empty(key=key, prefix=prefix, more="; --all selects every object")
         if sum((key is not None, prefix is not None, everything)) != 1:
             raise ConfigError("choose what to reset: one of --key KEY, --prefix PREFIX, --all")
         choice = Reset(key=key, prefix=prefix)
@@ -96,6 +97,7 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
 
 
 def _choice(key: str | None, prefix: str | None) -> Reset | None:
+    refuse_empty(key=key, prefix=prefix)
     if key is not None and prefix is not None:
         raise ConfigError("--key and --prefix together choose nothing: give one of them")
     return Reset(key=key, prefix=prefix) if key is not None or prefix is not None else None

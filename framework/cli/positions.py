@@ -82,7 +82,7 @@ def reset_offsets(
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         _write(what)
         if not objects and not opened and not choice.everything:
-            _write("nothing to reset: no object of that name has a position")
+            _write(f"nothing to reset: {unknown_text(choice)}")
             return 0
         if dry_run:
             return 0
@@ -119,6 +119,14 @@ def read_log(task_class: type[AbstractSourceTask], file: ConfigFile) -> Inspecti
 
 def _chosen(found: Inspection, choice: Reset | None) -> Iterator[OffsetManagerEntry]:
     return (entry for entry in found.entries.view() if choice is None or choice.takes_entry(entry))
+
+
+def unknown_text(choice: Reset) -> str:
+    """Return, as text, that no position belongs to the selected objects."""
+    given = choice.prefix or "" if choice.key is None else choice.key
+    which = f"below the prefix {given!r}" if choice.key is None else f"with the key {given!r}"
+    more = "; give what follows the bucket's name" if "://" in given else ""
+    return f"no object {which} has a position{more}"
 
 
 def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:

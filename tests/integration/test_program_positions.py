@@ -140,7 +140,8 @@ def test_a_reset_says_what_it_needs(program, expected):
     program.once()
     assert "--key KEY, --prefix PREFIX, --all" in offsets(program, "reset", code=2).said
     assert "--key KEY, --prefix PREFIX, --all" in offsets(program, "reset", "--all", "--key", "a", code=2).said
-    assert "nothing to reset" in offsets(program, "reset", "--key", "none", "--yes").out
+    unknown = offsets(program, "reset", "--key", "none", "--yes").out
+    assert "nothing to reset: no object with the key 'none' has a position" in unknown
     assert "add --yes" in offsets(program, "reset", "--all", code=2).said
     assert "add --yes" in offsets(program, "accept-data-loss", code=2).said
     running = program.start()

@@ -1,0 +1,44 @@
+"""The options of the commands that choose objects."""
+
+from __future__ import annotations
+
+import pytest
+
+from framework.cli.app import run
+from framework.cli.positions import unknown_text
+from framework.offsets.reset import Reset
+from s3_source.task import S3SourceTask
+
+COMMANDS = [
+    ("offsets", "reset", "--yes"),
+    ("offsets", "show"),
+    ("offsets", "export"),
+    ("dead-letter", "show"),
+    ("dead-letter", "replay"),
+]
+
+
+@pytest.mark.parametrize("option", ["--key", "--prefix"])
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_an_empty_key_or_prefix_chooses_nothing_rather_than_everything(command, option, tmp_path, capsys):
+    """`--prefix "$DAY"` with a variable that is not set."""
+    code = run("s3_source", S3SourceTask, [*command, "--config", str(tmp_path / "s3.toml"), option, ""])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {option} is empty: name the objects, or leave the option out")
+    assert ("; --all selects every object" in err) == ("reset" in command)
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        (Reset(key="a.jsonl"), "no object with the key 'a.jsonl' has a position"),
+        (Reset(prefix="in/"), "no object below the prefix 'in/' has a position"),
+        (
+            Reset(key="s3://lake/a.jsonl"),
+            "no object with the key 's3://lake/a.jsonl' has a position; give what follows the bucket's name",
+        ),
+    ],
+)
+def test_an_unknown_key_is_named(choice, text):
+    assert unknown_text(choice) == text
