@@ -334,9 +334,10 @@ same commands; `demo` only if it ships one. Logs and the progress bar go to stde
 | exit code | meaning |
 | --- | --- |
 | 0 | done; or a run without `--once` was stopped on request (SIGINT, SIGTERM) |
-| 1 | try again: Iggy, the store or Spark was unavailable, another instance is running, or `--once` was interrupted |
+| 1 | try again: Iggy, the store or Spark was unavailable, another instance runs, `--once` was interrupted, or stdout is full |
 | 2 | configuration: mistakes in the file or on the command line |
 | 3 | a person must act: credentials, permissions, a missing topic or bucket, a bad object |
+| 130 | a command, or a run that had not begun, was interrupted (SIGINT) |
 
 Let a supervisor restart after 1, not after 2 and 3: see [systemd](../guides/run-under-systemd.md) and
 [Kubernetes](../guides/run-on-kubernetes.md). [Errors](errors.md) has the code of each error.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback; `run` takes it over
 
 # `python -m` puts the working directory first: a folder there that is called like one of our packages would hide it.
 if sys.path and sys.path[0] == str(Path.cwd()) and Path(__file__).resolve().parents[1] != Path.cwd():

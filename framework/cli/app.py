@@ -6,9 +6,12 @@ each error.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from pathlib import Path
@@ -22,6 +25,7 @@ from framework.cli.config_file import ConfigFile, ConfigOption, SetOption
 from framework.cli.dead_letter import dead_letter_app
 from framework.cli.offsets import JsonOption, offsets_app
 from framework.cli.prices import GET_PRICE, LIST_PRICE, TRANSFER_PRICE, Prices
+from framework.cli.streams import ReaderGoneError, standard_streams
 from framework.errors import (
     EXIT_CONFIGURATION,
     EXIT_DONE,
@@ -87,34 +91,37 @@ def run(
         arguments: by default those of the process.
         demo: the command `demo`, for a source that has one.
     """
+    _raise_on_interrupt()
     app = make_app(program, task_class, demo=demo)
     reporter = _ErrorReporter()
     shown_before = warnings.showwarning
     # It is called by position only, so the names of its arguments are free.
     warnings.showwarning = functools.partial(reporter.show_warning, shown_before)
     try:
-        code = app(
-            args=list(sys.argv[1:] if arguments is None else arguments),
-            prog_name=f"python -m {program}",
-            standalone_mode=False,
-            obj=reporter,
-        )
+        with standard_streams():
+            code = app(
+                args=list(sys.argv[1:] if arguments is None else arguments),
+                prog_name=f"python -m {program}",
+                standalone_mode=False,
+                obj=reporter,
+            )
     except typer.Abort:
         return EXIT_TRY_AGAIN
-    except BrokenPipeError:  # `... read | head`: the reader of our output has seen enough
-        sys.stderr.close()
+    except ReaderGoneError:
         return EXIT_DONE
-    except ModuleNotFoundError as error:
-        return reporter.missing(error)
+    except SystemExit as error:  # how typer ends, without a word, on a broken pipe that is not stdout
+        return reporter.ended(error.__context__ if isinstance(error.__context__, OSError) else SourceError(error.code))
     except Exception as error:  # noqa: BLE001 - the last one who can say it
-        show = getattr(error, "show", None)
-        if show is None:
-            return reporter.failed(error)
-        show()
-        return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
+        return reporter.ended(error)
     finally:
         warnings.showwarning = shown_before
     return code if isinstance(code, int) else EXIT_DONE
+
+
+def _raise_on_interrupt() -> None:
+    """Let Ctrl-C raise again; while the modules load, `__main__` leaves it to the system."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
@@ -138,6 +145,17 @@ class _ErrorReporter:
     json: bool = False
     channel: ChildChannel | None = None
     source: str = ""
+
+    def ended(self, error: Exception) -> int:
+        """Report what ended the program; return the exit code."""
+        if isinstance(error, ModuleNotFoundError):
+            return self.missing(error)
+        show = getattr(error, "show", None)  # a mistake on the command line
+        if show is None:
+            return self.failed(error)
+        with contextlib.suppress(OSError):
+            show()
+        return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
 
     def failed(self, error: Exception) -> int:
         """Report the error in one sentence; return the exit code."""
@@ -208,10 +226,12 @@ class _ErrorReporter:
             record = logging.makeLogRecord(
                 {"name": __name__, "levelno": level, "levelname": name, "msg": text, **fields}
             )
-            sys.stderr.write(f"{JsonFormatter().format(record)}\n")
+            line = JsonFormatter().format(record)
         else:
             place = f"{self.source}: " if self.source else ""
-            sys.stderr.write(f"{name.lower()}: {place}{shown or printable(text)}\n")
+            line = f"{name.lower()}: {place}{shown or printable(text)}"
+        with contextlib.suppress(OSError):  # the exit code still tells
+            sys.stderr.write(f"{line}\n")
 
 
 def make_app(  # noqa: C901 - a list of commands

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -54,11 +53,7 @@ def read_records(
             raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(partitions) - 1}, no {partition}')
         chosen = partitions if partition is None else [partition]
         messages = read_topic(connection, config.iggy.stream, name, chosen, start=offset)
-        try:
-            _write(name, messages, limit)
-        except BrokenPipeError:
-            # `... | head`: its reader has seen enough. What is left in the buffer must not be tried again at the end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write(name, messages, limit)
     return 0
 
 

@@ -1,0 +1,143 @@
+"""The program and its surroundings: streams that are closed, full or narrow, and an early Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from framework.cli import version
+from framework.cli.app import run
+from s3_source.task import S3SourceTask
+
+ROOT = Path(__file__).parents[3]
+PROGRAM = f"{sys.executable} -P -m s3_source" if sys.version_info >= (3, 11) else f"{sys.executable} -m s3_source"
+CONFIG = """
+[source]
+name = "orders"
+[s3]
+bucket = "lake"
+prefix = "h€/"
+endpoint = "http://127.0.0.1:1"
+[input]
+format = "jsonl"
+[iggy]
+url = "iggy://iggy:iggy@127.0.0.1:1"
+stream = "lake"
+topic = "orders"
+"""
+
+
+@pytest.fixture
+def shell(tmp_path):
+    (tmp_path / "s3.toml").write_text(CONFIG, encoding="utf-8")
+
+    def start(line, **environment):
+        return subprocess.run(
+            ["/bin/sh", "-c", line.replace("s3_source", PROGRAM)],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            timeout=60,
+        )
+
+    return start
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("command", "code"), [("config show -c s3.toml", 0), ("config show -c missing.toml", 2)])
+def test_a_closed_stream_changes_no_exit_code(shell, command, code, closed):
+    """As under a daemon manager that closes them: nothing may take the number of a stream, and no flush may fail."""
+    done = shell(f"s3_source {command} {closed}")
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "unexpected" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", ["--version", "--help", "config schema", "config show -c s3.toml", "check -c s3.toml"]
+)
+def test_a_full_output_is_one_sentence(shell, tmp_path, command):
+    done = shell(f"s3_source {command} >/dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "error: stdout cannot be written: No space left on device\n"
+    assert not list(tmp_path.glob("iggy-cloud-sources-*"))
+
+
+def test_an_error_that_cannot_be_written_keeps_its_exit_code(shell):
+    assert shell("s3_source config show -c missing.toml 2>/dev/full").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["config schema", "check -c s3.toml"])
+def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path, command):
+    (tmp_path / "s3.toml").write_text(CONFIG, encoding="utf-8")
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*PROGRAM.split(), *command.split()],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_terminal_of_another_encoding_shows_escapes(shell):
+    done = shell("s3_source config show -c s3.toml", PYTHONIOENCODING="latin-1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r'prefix = "h\u20ac/"' in done.stdout
+
+
+EARLY = """
+import os, runpy, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "framework.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["s3_source", "--version"]
+runpy.run_module("%s", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("program", ["s3_source", "gcs_source"])
+def test_an_interrupt_while_modules_load_is_no_traceback(program):
+    done = subprocess.run([sys.executable, "-c", EARLY % program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+LATER = """
+import os, signal, sys
+from framework.cli.app import run
+from framework.cli import version
+from s3_source.task import S3SourceTask
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+version.version_lines = lambda program: os.kill(os.getpid(), signal.SIGINT)
+sys.exit(run("s3_source", S3SourceTask, ["--version"]))
+"""
+
+
+def test_an_interrupted_command_ends_with_130():
+    done = subprocess.run([sys.executable, "-c", LATER], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_broken_pipe_that_is_not_stdout_is_reported(monkeypatch, capsys):
+    def fail(_program):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(version, "version_lines", fail)
+    assert run("s3_source", S3SourceTask, ["--version"]) == 1
+    assert "error: unexpected BrokenPipeError: [Errno 32] Broken pipe; the trace is in " in capsys.readouterr().err
