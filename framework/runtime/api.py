@@ -413,7 +413,8 @@ def _add_error_answers(app: FastAPI) -> None:  # noqa: C901 - a list of errors
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        mistakes = [_sentence(mistake) for mistake in error.errors()]
+        form = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        mistakes = [_sentence(mistake, form) for mistake in error.errors()]
         return answer(request, 422, "invalid_request", "; ".join(mistakes))
 
     @app.exception_handler(HTTPException)
@@ -423,8 +424,17 @@ def _add_error_answers(app: FastAPI) -> None:  # noqa: C901 - a list of errors
         return made
 
 
-def _sentence(mistake: dict[str, Any]) -> str:
-    """Return a mistake of a request: the field's name, and what is wrong; never the value."""
-    place = ".".join(str(part) for part in mistake["loc"][1:]) or str(mistake["loc"][0])
-    text = {"extra_forbidden": "unknown field", "missing": "missing"}.get(mistake["type"], mistake["msg"])
-    return f"{place}: {text}"
+def _sentence(mistake: dict[str, Any], form: str) -> str:
+    """Return a mistake of a request: the field's name, and what is wrong; never the value. `form`: its content type."""
+    kind, (where, *path) = mistake["type"], mistake["loc"]
+    if kind == "json_invalid":
+        return f"the body is not JSON (at character {path[0]})"
+    if where == "body" and not path:
+        if kind == "missing":
+            return "the body is missing: a JSON object, with the header content-type: application/json"
+        if not form.endswith("json"):
+            return f"the header content-type must be application/json, it is {form or 'missing'}"
+        return "the body must be a JSON object"
+    place = ".".join(str(part) for part in path) or str(where)
+    texts = {"extra_forbidden": "unknown field", "missing": "missing", "none_required": "must be null"}
+    return f"{place}: {texts.get(kind, mistake['msg'])}"

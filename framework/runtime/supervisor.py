@@ -404,10 +404,8 @@ class Supervisor:
         """
         with self.source(key) as source:
             if source.kept_state != STOPPED or source.child is not None:
-                raise NotStoppedError(
-                    f"{key} is {source.status}: its offsets can only be changed when it is stopped, "
-                    f"PUT /connectors/{key}/stop"
-                )
+                state = PAUSED if source.kept_state == PAUSED and source.child is None else source.status
+                raise NotStoppedError(f"{key} is {state}: its offsets can be changed after PUT /connectors/{key}/stop")
             if source.busy:
                 raise BusyError(f"{key}: another change of its offsets is under way")
             source.busy = True

@@ -136,8 +136,10 @@ class Worker:
         name = section.get("name") if isinstance(section, dict) else None
         with self.supervisor.source(key) as source, self.supervisor.locked() as sources:
             own = source.file.source
-            others = {other.file.source for other in sources if other is not source}
-        if own not in {"", name} or name in others:
+            others = {other.file.source: other.file.key for other in sources if other is not source}
+        if not own and name in others:
+            return [f'[source] name = "{name}": is that of the source {others[name]}']
+        if own not in {"", name}:
             return [f'[source] name = "{name}": must be that of the file; under another name it starts from nothing']
         return []
 

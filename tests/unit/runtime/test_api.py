@@ -370,7 +370,7 @@ def test_offsets_are_shown_and_reset_by_the_programs_own_commands(orders):
     ("changes", "status", "said"),
     [
         ([], 422, "offsets: "),
-        ([{"partition": {"key": "a"}, "offset": {"records": 1}}], 422, "offsets.0.offset: "),
+        ([{"partition": {"key": "a"}, "offset": {"records": 1}}], 422, "offsets.0.offset: must be null"),
         ([{"partition": {"key": "a"}}], 422, "offsets.0.offset: missing"),
         ([{"partition": {}, "offset": None}], 400, "give either key or prefix"),
         ([{"partition": {"key": "a", "prefix": "a"}, "offset": None}], 400, "give either key or prefix"),
@@ -383,6 +383,48 @@ def test_a_wrong_change_of_offsets_changes_nothing(orders, changes, status, said
     found, answer = orders.ask("PATCH", "/connectors/orders/offsets", {"offsets": changes})
     assert (found, answer["error_code"], orders.commands) == (status, status, [])
     assert said in answer["message"]
+
+
+def test_only_a_stopped_source_lets_its_offsets_be_changed_and_the_answer_names_its_state(orders):
+    orders.ask("PUT", "/connectors/orders/pause")
+    orders.tick().tick()
+    for state in ("paused", "running"):
+        status, answer = orders.ask("DELETE", "/connectors/orders/offsets")
+        assert (status, orders.commands) == (400, [])
+        assert answer["message"] == (f"orders is {state}: its offsets can be changed after PUT /connectors/orders/stop")
+        orders.ask("PUT", "/connectors/orders/resume")
+        orders.tick().tick()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        (b'{"version": 1', "application/json", "the body is not JSON (at character "),
+        (b'{"version": 1}', "application/x-www-form-urlencoded", "the header content-type must be application/json"),
+        (b'{"version": 1}', "text/plain", "the header content-type must be application/json"),
+        (b"[]", "application/json", "the body must be a JSON object"),
+        (b"", "application/json", "the body is missing: a JSON object"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_named(orders, body, kind, said):
+    """As `curl -d` sends it, without the header."""
+    status, answer = orders.ask("PUT", "/sources/orders/configs/active", body, content_type=kind)
+    assert (status, said in answer["reason"]) == (422, True), answer
+
+
+def test_a_file_that_repeats_a_source_does_not_keep_it_from_new_configurations(rig):
+    rig.write("orders")
+    rig.conf.joinpath("second.toml").write_text(text("orders"))
+    rig.tick()
+    assert rig.ask("GET", "/connectors")[1] == ["orders", "second.toml"]
+    assert rig.ask("POST", "/sources/orders/configs", {"plugin_config": SECTIONS})[0] == 200
+
+
+def test_a_configuration_does_not_take_the_name_of_another_source(rig):
+    rig.write("orders").conf.joinpath("broken.toml").write_text("[source")
+    rig.tick()
+    status, answer = rig.ask("POST", "/sources/broken.toml/configs", {"plugin_config": SECTIONS})
+    assert (status, 'name = "orders": is that of the source orders' in answer["reason"]) == (400, True), answer
 
 
 @pytest.mark.parametrize(("code", "status"), [(1, 503), (2, 400), (3, 409), (-9, 503)])
