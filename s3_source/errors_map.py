@@ -245,6 +245,8 @@ def from_code(
     if foreign:
         where = f"; asked was {failed.endpoint}" if failed.endpoint else ""
         advice = f"{NO_DOCUMENT}; when that stays so, check s3.endpoint and s3.proxy{where}"
+    if code == "NoSuchKey" and failed.operation.startswith("List"):
+        advice = f"s3.endpoint names the server alone, without the bucket; asked was {failed.endpoint}"
     advice = advice.format(action=_ACTIONS.get(failed.operation, "s3:ListBucket"))
     if kind is AccessDeniedError and "kms:" in message:
         advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"

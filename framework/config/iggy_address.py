@@ -58,6 +58,9 @@ def _hidden(secret: str | None) -> str:
     return "None" if secret is None else "***"
 
 
+ACCESS_TOKEN = "the access token"  # noqa: S105 - its name in messages
+
+
 @attrs.frozen(kw_only=True, slots=True)
 class IggyAddress:
     """A server and its credentials. Its repr and `str` contain no secret.
@@ -131,7 +134,7 @@ class IggyAddress:
     @property
     def login(self) -> str:
         """The user, for messages: `user "iggy"` or `the access token`."""
-        return f'user "{self.user}"' if self.token is None else "the access token"
+        return f'user "{self.user}"' if self.token is None else ACCESS_TOKEN
 
     @override
     def __str__(self) -> str:

@@ -29,6 +29,7 @@ _CAPTURING = {
     "start_offset": r"(?P<start_offset>[0-9]+)",
 }
 _NESTED_REPEAT = re.compile(r"(?<!\\)\([^()]*(?<!\\)[*+]\)(?:[*+]|\{\d*,\})")
+_SINGLE_BRACES = re.compile(r"(?<!\{)\{(topic|partition|start_offset|timestamp|key)\}(?!\})")
 _DIGITS = {"partition", "start_offset", "timestamp"}
 _PLACEHOLDERS = (*_CAPTURING, "timestamp", "key")
 
@@ -179,3 +180,9 @@ def _regex_source(text: str) -> str:
 
 def _placeholder_source(name: str) -> str:
     return {**_CAPTURING, "timestamp": "[0-9]+", "key": ".+"}[name]
+
+
+def single_braces_error(text: str) -> str | None:
+    """Return the mistake of a placeholder with single braces, which would be literal; None if there is none."""
+    found = _SINGLE_BRACES.search(text)
+    return f"a placeholder has two braces on each side: {{{{{found[1]}}}}}" if found is not None else None

@@ -156,22 +156,40 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"not valid TOML: {exc}{_toml_hint(data.decode('utf-8-sig'), exc)}", origin=origin) from None
 
 
+_CURLY_QUOTES = tuple("\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb")
+
+
 def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
     """Return the probable correction of a line. It shows no value, which may be a secret."""
     found = re.search(r"\(at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(found[1]) - 1].strip() if found is not None and int(found[1]) <= len(lines) else ""
     name = line.partition("=")[0].strip()
-    if re.match(r"[\w.-]+\s*:(\s|$)", line):
-        return "; this looks like YAML: TOML writes a section as [name], and an option as name = value"
-    if re.fullmatch(r"[\w-]+(\.[\w-]+)+", name):
-        return (
+    hint = ""
+    if str(error).startswith("Cannot declare"):
+        hint = f"; the section {line} stands twice"
+    elif text.lstrip().startswith("{"):
+        hint = "; this looks like JSON: TOML writes a section as [name], and an option as name = value"
+    elif re.match(r"[\w.-]+\s*:(\s|$)", line):
+        hint = "; this looks like YAML: TOML writes a section as [name], and an option as name = value"
+    elif re.fullmatch(r"[\w-]+(\.[\w-]+)+", name):
+        hint = (
             f'; this looks like a .properties file: TOML writes sections as [name], and texts in quotes, {name} = "..."; '
             f"the command convert translates the properties of a Kafka connector"
         )
-    if "=" in line and re.fullmatch(r"[\w-]+", name):
-        return f'; a text stands in quotes: {name} = "..."'
-    return ""
+    elif "=" in line and re.fullmatch(r"[\w-]+", name):
+        hint = f"; {_value_hint(name, line.partition('=')[2].strip(), str(error))}"
+    return hint
+
+
+def _value_hint(name: str, value: str, error: str) -> str:
+    if error.startswith("Cannot overwrite"):
+        return f"{name} stands twice, or is a value and a table"
+    if value.startswith(_CURLY_QUOTES):
+        return f'quotes must be straight: {name} = "..."'
+    if error.startswith("Illegal character") and value.startswith('"') and value.count('"') == 1:
+        return f'the closing quote is missing: {name} = "..."'
+    return f'a text stands in quotes: {name} = "..."'
 
 
 # ---- overrides

@@ -21,7 +21,13 @@ import attrs
 from framework.config.format_registry import NO_COLUMNS, is_format, known_formats
 from framework.config.globs import compile_globs
 from framework.config.iggy_address import TRANSPORTS, IggyAddress, Login, Tls, iggy_address
-from framework.config.key_template import OFFSETS_SUFFIX, TOPIC_PLACEHOLDER, NameTemplate, topic_name_error
+from framework.config.key_template import (
+    OFFSETS_SUFFIX,
+    TOPIC_PLACEHOLDER,
+    NameTemplate,
+    single_braces_error,
+    topic_name_error,
+)
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option, sections_of
 from framework.config.transforms import TransformConfig, order_errors, partition_options, partition_transform
 from framework.envelopes.layout import HEADER_ENCODINGS, PAYLOAD_ENCODINGS, TIME_UNITS
@@ -40,7 +46,7 @@ from framework.transformer import (
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _MAX_IGGY_NAME_BYTES = 255
-_MASTER = re.compile(r"local|local(-cluster)?\[.+\]|yarn|\w+://.+")
+_MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\s*\]|local-cluster\[.+\]|yarn|\w+://.+")
 
 
 @attrs.frozen(kw_only=True)
@@ -112,6 +118,8 @@ class NamingSection:
     def validate_options(self) -> Iterator[str]:
         """Yield errors of the template, and of a distribution that needs a placeholder that it lacks."""
         template = self.parsed()  # its ConfigError is gathered by the loader
+        if self.template is not None and (braces := single_braces_error(self.template)) is not None:
+            yield f'template = "{self.template}": {braces}'
         if self.distribution == "partition" and (template is None or not template.has_partition):
             yield 'distribution = "partition": needs {{partition}} in the template'
         for topic in self.topics:
@@ -935,6 +943,8 @@ class SourceCommonConfig:
             yield "[iggy] topic: missing; name one, or have the name template give it with {{topic}}"
         if topic is not None and TOPIC_PLACEHOLDER in topic and not has_topic:
             yield f'[iggy] topic = "{topic}": uses {{{{topic}}}}, which the name template does not have'
+        if topic is not None and (braces := single_braces_error(topic)) is not None:
+            yield f'[iggy] topic = "{topic}": {braces}'
         if topic is not None and "{{" in topic.replace(TOPIC_PLACEHOLDER, ""):
             yield f'[iggy] topic = "{topic}": only {{{{topic}}}} can be used here'
         if self.input.split_size is not None and self.naming.distribution == "partition":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import re
 
+from framework.config.iggy_address import ACCESS_TOKEN
 from framework.errors import (
     EXIT_PERSON,
     IggyAuthError,
@@ -83,10 +84,13 @@ def _not_connected(answer: Answer, text: str, *, server: str, login: str) -> Sou
     """Return the error for a failed connection, with advice."""
     match answer:
         case Answer.AUTH:
-            return IggyAuthError(
-                f"Iggy at {server} does not accept {login or 'the credentials'} ({text}); check who logs in: [iggy] username and "
-                "password, or what stands before the @ in url, where a % in a password is written %25"
+            advice = (
+                "check [iggy] token, or what follows token= in url; it may have expired"
+                if login == ACCESS_TOKEN
+                else "check who logs in: [iggy] username and password, or what stands before the @ in url, where a % in a "
+                "password is written %25"
             )
+            return IggyAuthError(f"Iggy at {server} does not accept {login or 'the credentials'} ({text}); {advice}")
         case Answer.DENIED:
             return IggyAuthError(f"{login or 'the user'} may not connect to Iggy at {server} ({text})")
         case Answer.VERSION:
@@ -95,7 +99,8 @@ def _not_connected(answer: Answer, text: str, *, server: str, login: str) -> Sou
             )
         case Answer.BROKEN:
             return IggyUnavailableError(
-                f"Iggy at {server} did not answer ({text}); check that the server runs, and host and port in [iggy] url or address"
+                f"Iggy at {server} did not answer ({text}); check that the server runs, and "
+                "host, port, transport and TLS in [iggy]"
             )
         case _:
             return IggyProtocolError(f"refused by Iggy at {server} or its client: {text}; check [iggy] url or address")

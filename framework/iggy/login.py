@@ -72,7 +72,9 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_ig
             loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM), timeout_seconds
         )
     except (OSError, UnicodeError, asyncio.TimeoutError) as error:
-        raise IggyUnavailableError(f"connect: the name of Iggy's host {address.host} was not resolved") from error
+        raise IggyUnavailableError(
+            f"connect: the name of Iggy's host {address.host} was not resolved; check it in [iggy], and the name service"
+        ) from error
     failure: BaseException = ConnectionError("no address")
     for ip in dict.fromkeys(str(entry[4][0]) for entry in found):
         left = deadline - loop.time()

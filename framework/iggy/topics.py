@@ -103,7 +103,7 @@ def ensure_topic(
         if not create:
             raise IggyTopicError(
                 f'there is no topic "{topic}" in stream "{stream}" on Iggy at {connection.address.server}: make it, '
-                "or let the source make it"
+                "or set [iggy] create_topics = true"
             )
         connection.ensure_stream(stream)
         connection.create_topic(stream, topic, partitions, segment_bytes=segment_bytes)

@@ -58,7 +58,8 @@ def require_java() -> str:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
-        raise FatalError(NO_JAVA)
+        wrong = f"JAVA_HOME is {home}, which has no bin/java: correct it, or unset it. " if home else ""
+        raise FatalError(f"{wrong}{NO_JAVA}")
     try:
         # the fixed flag of a program found on the PATH
         version_text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
@@ -78,7 +79,7 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     users, and options contain secrets.
 
     Raises:
-        FatalError: it did not start; with its last line of output.
+        FatalError: it did not start; with its last lines of output.
     """
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - the door to Spark
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
@@ -92,7 +93,9 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     except (PySparkRuntimeError, OSError) as exc:
         os.close(write_end)
         write_end = -1
-        raise FatalError(f"Spark's Java process did not start: {output.last_words() or exc}") from exc
+        home = os.environ.get("SPARK_HOME")
+        advice = f"; SPARK_HOME is {home}: unset it, pyspark brings a Spark of its own" if home else ""
+        raise FatalError(f"Spark's Java process did not start: {output.last_words() or exc}{advice}") from exc
     finally:
         if write_end >= 0:
             os.close(write_end)
@@ -158,4 +161,4 @@ class _JavaOutput:
 
     def last_words(self) -> str:
         self._thread.join(1.0)
-        return self._lines[-1] if self._lines else ""
+        return "; ".join(self._lines)

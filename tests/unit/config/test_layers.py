@@ -396,3 +396,55 @@ def test_transforms_come_from_the_last_file_that_has_any_and_name_it(tmp_path):
     path.write_text(f'include = ["common.toml"]\n{rest}')
     with pytest.raises(ConfigError, match=r'did you mean "delete_fields"\? \(from .*common\.toml\)'):
         load_config(path, S3SourceConfig, environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[store]\nbucket = "a"\nbucket = "b"\n', "bucket stands twice, or is a value and a table"),
+        ('[store]\nbucket = "a"\n[store]\npages = 1\n', "the section [store] stands twice"),
+        ("[store]\nbucket = “a”\n", 'quotes must be straight: bucket = "..."'),
+        ('[store]\nbucket = "hunter22\npages = 1\n', 'the closing quote is missing: bucket = "..."'),
+        ('{"store": {"bucket": "hunter22"}}', "this looks like JSON"),
+        ("[store]\npages = vier\n", 'a text stands in quotes: pages = "..."'),
+    ],
+)
+def test_the_probable_mistake_of_a_line_is_named(folder, text, said):
+    path = folder(main=text)
+    with pytest.raises(ConfigError) as caught:
+        read(path)
+    assert said in str(caught.value)
+    assert "hunter22" not in str(caught.value)
+    assert str(caught.value).count(";") == 1
+
+
+def test_a_server_that_is_not_named_is_reported_beside_all_other_mistakes(tmp_path):
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, S3SourceConfig, environment={})
+    assert "[iggy] url or address: missing" in caught.value.mistakes
+    path.write_text(
+        '[source]\nname = "a"\n[s3]\nbucket = "lake"\n[input]\nformat = "text"\n[iggy]\nstream = "a"\ntopic = "b"\n'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, S3SourceConfig, environment={})
+    assert caught.value.mistakes == (
+        "[iggy] url: missing; give url, or address with username and password, or address with token",
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "setting"),
+    [("[naming] template", 'naming.template="in/{topic}/{{key}}"'), ("[iggy] topic", "iggy.topic=all-{topic}")],
+)
+def test_a_placeholder_with_single_braces_is_refused(tmp_path, place, setting):
+    """It is literal: no key matches it, or a topic of that name is made."""
+    path = tmp_path / "main.toml"
+    path.write_text(
+        '[source]\nname = "a"\n[s3]\nbucket = "lake"\n[input]\nformat = "text"\n'
+        '[iggy]\nurl = "embedded:x"\nstream = "a"\ntopic = "b"\n'
+    )
+    with pytest.raises(ConfigError, match=r"a placeholder has two braces on each side: \{\{topic\}\}") as caught:
+        load_config(path, S3SourceConfig, environment={}, settings=[setting.replace('"', "")])
+    assert caught.value.mistakes[0].startswith(place)

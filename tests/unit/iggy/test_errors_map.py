@@ -97,3 +97,18 @@ def test_a_full_disk_is_named_and_needs_a_person_whichever_request_tells_of_it(s
     assert [error.exit_code for error in told] == [3, 3]
     assert all("is the disk of the server full?" in str(error) for error in told)
     assert not_sent("read", "no answer", server="h").exit_code == 1
+
+
+def test_advice_about_a_refused_login_is_about_the_given_one():
+    refused = RuntimeError("Invalid personal access token")
+    said = str(classify(refused, "connect", server="iggy:8090", login="the access token"))
+    assert "does not accept the access token" in said
+    assert "check [iggy] token, or what follows token= in url" in said
+    assert "password" not in said
+    said = str(classify(RuntimeError("Invalid credentials"), "connect", server="iggy:8090", login='user "iggy"'))
+    assert "[iggy] username and password" in said
+
+
+def test_a_server_that_does_not_answer_may_speak_tls_or_another_transport():
+    said = str(classify(RuntimeError("Cannot establish connection"), "connect", server="iggy:8090"))
+    assert "check that the server runs, and host, port, transport and TLS in [iggy]" in said

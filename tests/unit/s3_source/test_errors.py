@@ -374,3 +374,11 @@ def test_the_error_document_is_read_by_its_fields():
     assert error_fields(body) == {"Code": "NoSuchKey", "Message": "It's <gone>", "Region": "eu-west-1"}
     assert error_fields(b"") == {}
     assert error_fields(b"<html>\xff bad gateway</html>") == {}
+
+
+def test_a_listing_that_is_answered_as_an_object_asks_about_the_endpoint():
+    """`endpoint = "https://store/lake"`, as some stores show it: the bucket's name then begins a key."""
+    error = from_code("NoSuchKey", 404, attrs.evolve(LIST, endpoint="http://store:9000/lake"), message="no such key")
+    assert isinstance(error, FatalError)
+    assert "s3.endpoint names the server alone, without the bucket; asked was http://store:9000/lake" in str(error)
+    assert "it was deleted" in str(from_code("NoSuchKey", 404, READ, message="no such key"))

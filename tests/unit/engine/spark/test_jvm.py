@@ -1,0 +1,46 @@
+"""Finding Java and starting Spark's process: what a start says when it fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from framework.config.sections import SparkSection
+from framework.engine.spark.jvm import launch, require_java
+from framework.errors import FatalError
+
+
+def test_a_wrong_java_home_is_named(monkeypatch, tmp_path):
+    """A java on the PATH does not count then: Spark would not take it."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(FatalError, match=f"JAVA_HOME is {tmp_path}, which has no bin/java: correct it, or unset it"):
+        require_java()
+
+
+def test_a_wrong_spark_home_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(FatalError, match=f"did not start: .*; SPARK_HOME is {tmp_path}: unset it, pyspark brings"):
+        launch([])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
+def test_the_first_line_of_a_process_that_does_not_start_is_kept(monkeypatch, tmp_path):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'Invalid maximum heap size: -Xmx2 gigs' >&2\necho 'Error: it ends' >&2\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(FatalError, match="did not start: Invalid maximum heap size: -Xmx2 gigs; Error: it ends"):
+        launch([])
+
+
+@pytest.mark.parametrize("master", ["local[0]", "local[zwei]", "local[]", "local[2,x]", "locale[2]"])
+def test_a_local_master_without_a_number_of_threads_is_refused(master):
+    (mistake,) = SparkSection(master=master).validate_options()
+    assert mistake.startswith(f'master = "{master}": must be local, local[N], ')
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[2]", "local[*]", "local[*, 3]", "local[2,3]", "local-cluster[2,1,1024]", "yarn"]
+)
+def test_a_master_is_accepted(master):
+    assert not list(SparkSection(master=master).validate_options())
