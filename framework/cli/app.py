@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import signal
 import sys
@@ -80,6 +81,7 @@ def run(
     arguments: Sequence[str] | None = None,
     *,
     demo: Callable[..., int] | None = None,
+    command: str | None = None,
 ) -> int:
     """Run the program and return its exit code. A failure is one sentence on stderr, never a traceback.
 
@@ -90,18 +92,21 @@ def run(
         task_class: the source.
         arguments: by default those of the process.
         demo: the command `demo`, for a source that has one.
+        command: how a user starts it; by default `python -m PROGRAM`.
     """
     _raise_on_interrupt()
-    app = make_app(program, task_class, demo=demo)
-    reporter = _ErrorReporter()
+    command = command or f"python -m {program}"
+    app = make_app(program, task_class, demo=demo, command=command)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    reporter = _ErrorReporter(file_as_command=_file_as_command(arguments))
     shown_before = warnings.showwarning
     # It is called by position only, so the names of its arguments are free.
     warnings.showwarning = functools.partial(reporter.show_warning, shown_before)
     try:
         with standard_streams():
             code = app(
-                args=list(sys.argv[1:] if arguments is None else arguments),
-                prog_name=f"python -m {program}",
+                args=arguments,
+                prog_name=command,
                 standalone_mode=False,
                 obj=reporter,
             )
@@ -116,6 +121,16 @@ def run(
     finally:
         warnings.showwarning = shown_before
     return code if isinstance(code, int) else EXIT_DONE
+
+
+def _file_as_command(arguments: Sequence[str]) -> str:
+    """Return the first argument that names a TOML file without its option; empty if there is none."""
+    if {"init", "convert"} & set(arguments):  # these take a file as it is
+        return ""
+    for before, argument in itertools.pairwise(("", *arguments)):
+        if argument.endswith(".toml") and not before.startswith("-") and not argument.startswith("-"):
+            return argument
+    return ""
 
 
 def _raise_on_interrupt() -> None:
@@ -138,6 +153,7 @@ class _ErrorReporter:
         json: the last error is a JSON line.
         channel: the line to the worker that started this process.
         source: the source's key, on each line; empty outside of a worker.
+        file_as_command: a configuration that stands where a command does.
     """
 
     config: Path | None = None
@@ -145,6 +161,7 @@ class _ErrorReporter:
     json: bool = False
     channel: ChildChannel | None = None
     source: str = ""
+    file_as_command: str = ""
 
     def ended(self, error: Exception) -> int:
         """Report what ended the program; return the exit code."""
@@ -155,6 +172,8 @@ class _ErrorReporter:
             return self.failed(error)
         with contextlib.suppress(OSError):
             show()
+            if self.file_as_command:
+                sys.stderr.write(f"A configuration is given by an option: --config {self.file_as_command}\n")
         return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
 
     def failed(self, error: Exception) -> int:
@@ -235,9 +254,14 @@ class _ErrorReporter:
 
 
 def make_app(  # noqa: C901 - a list of commands
-    program: str, task_class: type[AbstractSourceTask], *, demo: Callable[..., int] | None = None
+    program: str,
+    task_class: type[AbstractSourceTask],
+    *,
+    demo: Callable[..., int] | None = None,
+    command: str = "",
 ) -> typer.Typer:
     """Return the commands of a source."""
+    command = command or f"python -m {program}"
     app = typer.Typer(
         name=program,
         help="Reads cloud storage and writes every record to Apache Iggy, once and in order.",
@@ -250,7 +274,9 @@ def make_app(  # noqa: C901 - a list of commands
         reporter: _ErrorReporter = context.obj
         path = config or reporter.config
         if path is None:
-            more = ", or try the command demo" if demo is not None else ""
+            more = "; the command config init writes one" + (
+                ", and the command demo needs none" if demo is not None else ""
+            )
             raise ConfigError(
                 f"no configuration: add --config FILE, a TOML file with at least {_required_options(task_class)}{more}"
             )
@@ -402,8 +428,8 @@ def make_app(  # noqa: C901 - a list of commands
         context.obj.json = own is not None and wants_json(task_class, ConfigFile(path=own))
         return run_worker(program, task_class, config_dir, config=own, state_dir=state_dir, standby=standby)
 
-    add_convert(app, program, task_class)
-    app.add_typer(config_app(program, task_class, chosen), name="config")
+    add_convert(app, command, task_class)
+    app.add_typer(config_app(program, task_class, chosen, command=command), name="config")
     app.add_typer(offsets_app(task_class, chosen), name="offsets")
     app.add_typer(dead_letter_app(task_class, chosen), name="dead-letter")
     if demo is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.run import place_of, read_config, require_pyspark
+from framework.cli.run import place_of, prefix_hint, read_config, require_pyspark
 from framework.discovery.filters import FilterReason
 from framework.engine.local import with_moment
 from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN, ObjectError, SourceError
@@ -173,7 +173,7 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckRes
         iterator.leave()
         iterator.close()
     if not listed:
-        detail = f"{place_of(config)} contains no object; a run waits for some, if the prefix is right"
+        detail = f"{place_of(config)} contains no object; a run waits for some; check the prefix{prefix_hint(config)}"
         return CheckResult("selection", ok=True, detail=detail, warning=True)
     first = counted(listed, "object") if whole else f"the first {counted(listed, 'object')}"
     why = f" ({', '.join(reasons)})" if reasons else ""
@@ -246,11 +246,15 @@ def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[
         yield CheckResult("permissions", ok=True, detail=f"{connection.address.login} may do all that a run does")
 
 
-def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
-    """Yield name and partition count of each topic that a run uses; None if keys name the topics."""
+def _records(config: SourceCommonConfig) -> tuple[str | None, int]:
     from framework.discovery.routing import Router  # noqa: PLC0415
 
-    yield Router(config).fixed_topic, config.iggy.partitions
+    return Router(config).fixed_topic, config.iggy.partitions
+
+
+def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
+    """Yield name and partition count of each topic that a run uses; None if keys name the topics."""
+    yield _records(config)
     yield config.offsets_topic, 1
     if config.errors.dead_letter_topic is not None:
         yield config.errors.dead_letter_topic, 1
@@ -266,7 +270,11 @@ def _topic(config: SourceCommonConfig, topic: str, partitions: int, info: TopicI
         detail = f"{place} is missing, " + ("it will be made" if iggy.create_topics else "make it first")
         return CheckResult("topic", ok=iggy.create_topics, detail=detail)
     if len(info.partitions) != partitions:
-        detail = f"{place} has {counted(len(info.partitions), 'partition')}, the configuration needs {partitions:,}"
+        detail = f"{place} has {counted(len(info.partitions), 'partition')}, the configuration says {partitions:,}: "
+        count = (
+            f"set [iggy] partitions = {len(info.partitions)}, or " if (topic, partitions) == _records(config) else ""
+        )
+        detail += f"{count}name another topic"
         return CheckResult("topic", ok=False, detail=detail)
     if topic == config.errors.dead_letter_topic and not keeps_dead_letters(info):
         detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"

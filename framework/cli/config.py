@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 
-def config_app(program: str, task_class: type[AbstractSourceTask], chosen: Choose) -> typer.Typer:
+def config_app(program: str, task_class: type[AbstractSourceTask], chosen: Choose, *, command: str) -> typer.Typer:
     """Return the group of commands.
 
     Args:
         program: the program's name, `s3_source`.
         task_class: the source.
         chosen: returns the configuration that the command's and the program's options name.
+        command: how a user starts the program, `python -m s3_source`.
     """
     app = typer.Typer(help="Begin, show and describe a configuration.", rich_markup_mode=None)
 
@@ -33,7 +34,7 @@ def config_app(program: str, task_class: type[AbstractSourceTask], chosen: Choos
         """Write a commented file with every option. Never overwrites a file."""
         from framework.cli.config_init import write_starting_file  # noqa: PLC0415 - each command loads what it needs
 
-        return write_starting_file(program, _root(task_class), file)
+        return write_starting_file(program, _root(task_class), file, command=command)
 
     @app.command()
     def show(
@@ -58,7 +59,7 @@ def config_app(program: str, task_class: type[AbstractSourceTask], chosen: Choos
     return app
 
 
-def add_convert(app: typer.Typer, program: str, task_class: type[AbstractSourceTask]) -> None:
+def add_convert(app: typer.Typer, command: str, task_class: type[AbstractSourceTask]) -> None:
     """Add the command `convert`."""
 
     @app.command()
@@ -70,7 +71,7 @@ def add_convert(app: typer.Typer, program: str, task_class: type[AbstractSourceT
         """Write a configuration from the properties of a Kafka connector, such as Aiven's S3 source, to stdout."""
         from framework.cli.convert import convert_file  # noqa: PLC0415 - each command loads what it needs
 
-        return convert_file(program, task_class, file)
+        return convert_file(command, task_class, file)
 
 
 def schema_text(program: str, root: type) -> str:

@@ -14,13 +14,13 @@ from framework.errors import EXIT_DONE, ConfigError
 _WIDTH = 88
 
 
-def write_starting_file(program: str, root: type, path: Path) -> int:
+def write_starting_file(program: str, root: type, path: Path, *, command: str) -> int:
     """Write the file; it must not exist.
 
     Raises:
         ConfigError: the file exists, or cannot be written.
     """
-    text = starting_file(program, root, path)
+    text = starting_file(program, root, path, command=command)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -29,18 +29,18 @@ def write_starting_file(program: str, root: type, path: Path) -> int:
     except OSError as exc:
         raise ConfigError(f"cannot be written: {exc.strerror or type(exc).__name__}", origin=str(path)) from None
     sys.stdout.write(
-        f"wrote {path}: change its first values, set IGGY_PASSWORD, then: python -m {program} check --config {path}\n"
+        f"wrote {path}: change its first values, set IGGY_PASSWORD, then: {command} check --config {path}\n"
     )
     return EXIT_DONE
 
 
-def starting_file(program: str, root: type, path: Path) -> str:
+def starting_file(program: str, root: type, path: Path, *, command: str) -> str:
     """Return a commented TOML file with every option: required and usual ones set, the others commented out."""
     head = (
         f"# Configuration of {program}. A line that begins with # shows a default; remove the # to change it.\n#\n"
-        f"#   python -m {program} check --config {path}     is everything ready? Sends nothing\n"
-        f"#   python -m {program} --config {path} --once    delivers everything there is now, then ends\n"
-        f"#   python -m {program} --config {path}           runs until stopped\n#\n"
+        f"#   {command} check --config {path}     is everything ready? Sends nothing\n"
+        f"#   {command} --config {path} --once    delivers everything there is now, then ends\n"
+        f"#   {command} --config {path}           runs until stopped\n#\n"
         f'# A value may be ${{env:NAME}} or ${{file:PATH}}. Options of other files: include = ["common.toml"]'
     )
     return "\n\n\n".join([head, *(_section_text(name, cls) for name, cls in ordered_sections(root).items())]) + "\n"

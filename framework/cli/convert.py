@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MAX_BYTES = 1 << 20
 
 
-def convert_file(program: str, task_class: type[AbstractSourceTask], path: Path) -> int:
+def convert_file(command: str, task_class: type[AbstractSourceTask], path: Path) -> int:
     """Write a configuration to stdout, with a table of all properties as comments; warnings go to stderr.
 
     Raises:
@@ -35,9 +35,12 @@ def convert_file(program: str, task_class: type[AbstractSourceTask], path: Path)
     if root is None or section is None:
         raise ConfigError(f"{task_class.__name__} has no section for its store, so nothing can be converted for it")
     properties, repeated = _read(path)
-    converted = convert_properties(properties, getattr(task_class, "connector_options", {}), section=section)
-    sys.stdout.write("".join(f"{line}\n" for line in _lines(program, root, path, converted)))
+    own = getattr(task_class, "connector_options", {})
+    converted = convert_properties(properties, own, section=section)
+    sys.stdout.write("".join(f"{line}\n" for line in _lines(command, root, path, converted)))
     sys.stdout.flush()
+    if not any(name in own for name in properties):
+        _warn(f"no property is one of a connector whose store is [{section}]: is it the connector of another store?")
     for name in repeated:
         _warn(f"{name} is given more than once; the last value counts")
     try:
@@ -94,8 +97,8 @@ def _from_json(data: bytes, path: Path) -> dict[str, str]:
     return {**name, **texts}
 
 
-def _lines(program: str, root: type, path: Path, converted: Converted) -> Iterator[str]:
-    yield f"# Converted from {printable(path.name)}. Check it: python -m {program} check --config FILE"
+def _lines(command: str, root: type, path: Path, converted: Converted) -> Iterator[str]:
+    yield f"# Converted from {printable(path.name)}. Check it: {command} check --config FILE"
     for section in ordered_sections(root):
         options = converted.sections.get(section)
         if options:

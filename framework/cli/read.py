@@ -53,14 +53,18 @@ def read_records(
             raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(partitions) - 1}, no {partition}')
         chosen = partitions if partition is None else [partition]
         messages = read_topic(connection, config.iggy.stream, name, chosen, start=offset)
-        _write(name, messages, limit)
+        if not _write(name, messages, limit):
+            where = f" from offset {offset:,} on" if offset else ""
+            which = f"partition {partition} of topic" if partition is not None else "topic"
+            sys.stderr.write(f'{which} "{name}" has no record{where}\n')
     return 0
 
 
-def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int) -> None:
+def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int) -> bool:
+    """Write the messages; return whether there are any."""
     from framework.cli.output import json_text  # noqa: PLC0415
 
-    out = sys.stdout.buffer
+    out, number = sys.stdout.buffer, 0
     for number, (partition, message) in enumerate(messages, 1):
         line = as_json(topic, partition, message)
         try:
@@ -71,6 +75,7 @@ def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int
         if number == limit:
             break
     out.flush()
+    return number > 0
 
 
 def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:

@@ -238,7 +238,8 @@ class EmptyWatch:
         if progress.objects_total or progress.done_before or progress.objects_done or progress.listed > skipped:
             return
         if not progress.listed:
-            log.warning("nothing to read: %s contains no object; check the prefix", place_of(self._config))
+            hint = prefix_hint(self._config)
+            log.warning("nothing to read: %s contains no object; check the prefix%s", place_of(self._config), hint)
             return
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.filtered.items())
         log.warning(
@@ -257,6 +258,19 @@ def place_of(config: SourceCommonConfig) -> str:
             bucket = getattr(section, "bucket", "")
             return ", ".join(f"{section.scheme}://{bucket}/{prefix}" for prefix in section.all_prefixes)
     return "the source"
+
+
+def prefix_hint(config: SourceCommonConfig) -> str:
+    """Return what is probably wrong with a prefix under which nothing is; empty if nothing is."""
+    for field in attrs.fields(type(config)):
+        section = getattr(config, field.name)
+        if not isinstance(section, BucketConfig):
+            continue
+        if any(set(prefix) & set("*?[") for prefix in section.all_prefixes):
+            return ", which is plain text: a pattern belongs into [discovery] include"
+        if any(prefix.startswith("/") for prefix in section.all_prefixes):
+            return ": keys rarely begin with /"
+    return ""
 
 
 def _summary(progress: Progress, dead_letters: str | None) -> None:

@@ -235,10 +235,13 @@ def _record_type(layout: Layout) -> Any:
     )
 
 
+_ADVICE = "see [input] envelope and its options"
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, (HeaderError, TimeError, _RecordError)):
         return f"the record {error}"
     if isinstance(error, msgspec.DecodeError):
-        return f"the record is not in its envelope: {error}"  # msgspec names types and places, no values
+        return f"the record is not in its envelope: {error}; {_ADVICE}"  # msgspec names types and places, no values
     why = "it is nested too deeply" if isinstance(error, RecursionError) else "it is not UTF-8"
-    return f"the record is not in its envelope: {why}"
+    return f"the record is not in its envelope: {why}; {_ADVICE}"

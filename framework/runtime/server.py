@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,11 @@ def _certificate(http: HttpSection) -> dict[str, Any]:
         if not http.only_local:
             log.warning("[http.tls] is off: the API key goes over the network in the clear")
         return {}
+    for name, path in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
+        try:
+            Path(path).read_bytes()
+        except OSError as exc:
+            raise ConfigError(f"[http.tls] {name}: {path} cannot be read: {exc.strerror}") from exc
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.cert_file, tls.key_file)
     except OSError as exc:  # ssl.SSLError is one

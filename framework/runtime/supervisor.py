@@ -213,6 +213,8 @@ class Supervisor:
             return over and all(source.child is None for source in self._sources.values())
 
     def _apply(self, found: Mapping[str, Configuration]) -> None:
+        if not found and self._folder.path.is_dir():
+            log.warning("%s has no file *.toml: a source starts as soon as there is one", self._folder.path)
         for key, source in self._sources.items():
             if key not in found and not source.removed:
                 log.warning("%s: its file %s is gone: stopping", key, source.file.path)

@@ -42,7 +42,7 @@ def only(ended, step):
 def test_a_selection_that_matches_nothing_fails_and_says_why(program, moto_bucket):
     for name in ("a.jsonl", "b.jsonl", "_tmp/c"):
         moto_bucket.put(name, LINE)
-    program.configure(naming={"template": "{topic}/{key}"})
+    program.configure(naming={"template": "other/{{key}}"})
     ended = program.run("check")
     assert ended.code == 3
     mark, detail = only(ended, "selection")
@@ -74,6 +74,18 @@ def test_a_prefix_that_shows_nothing_is_a_warning(program, moto_bucket):
     assert ended.code == 0
     assert only(ended, "selection")[0] == "warn"
     assert f"s3://{moto_bucket.name}/evnts/ contains no object" in only(ended, "selection")[1]
+
+
+def test_a_topic_of_another_number_of_partitions_is_told_the_ways_out(program, moto_bucket, iggy_url, stream_name):
+    moto_bucket.put("a.jsonl", LINE)
+    program.configure(iggy={"partitions": 3}).once()
+    ended = program.configure(iggy={"partitions": 2}).run("check")
+    marks = [detail for mark, detail in steps(ended)["topic"] if mark == "FAIL"]
+    assert len(marks) == 1
+    assert "has 3 partitions, the configuration says 2: set [iggy] partitions = 3, or name another topic" in marks[0]
+    shown = program.configure(iggy={"partitions": 3}).run("read", "--offset", "7")
+    assert (shown.code, shown.out) == (0, "")
+    assert "has no record from offset 7 on" in shown.err
 
 
 def test_nothing_chosen_so_far_of_a_large_bucket_is_a_warning(program, moto_bucket, monkeypatch):

@@ -141,3 +141,38 @@ def test_a_broken_pipe_that_is_not_stdout_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(version, "version_lines", fail)
     assert run("s3_source", S3SourceTask, ["--version"]) == 1
     assert "error: unexpected BrokenPipeError: [Errno 32] Broken pipe; the trace is in " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["s3.toml"], ["check", "s3.toml"], ["offsets", "show", "s3.toml"]])
+def test_a_configuration_without_its_option_is_told_the_option(arguments, capsys):
+    assert run("s3_source", S3SourceTask, arguments) == 2
+    assert "A configuration is given by an option: --config s3.toml\n" in capsys.readouterr().err
+
+
+def test_another_mistake_on_the_command_line_is_told_nothing_about_files(capsys):
+    assert run("s3_source", S3SourceTask, ["chekc", "--config", "s3.toml"]) == 2
+    assert "given by an option" not in capsys.readouterr().err
+
+
+def test_a_start_without_a_configuration_names_the_command_that_writes_one(capsys):
+    assert run("s3_source", S3SourceTask, ["check"]) == 2
+    assert "the command config init writes one" in capsys.readouterr().err
+
+
+def test_a_program_of_an_author_shows_the_command_that_started_it(tmp_path):
+    script = ROOT / "examples" / "shelf.py"
+    for arguments, said in (
+        (["--help"], f"Usage: python {script} [OPTIONS]"),
+        (["config", "init", "new.toml"], f"then: python {script} check --config new.toml"),
+    ):
+        done = subprocess.run(
+            [sys.executable, str(script), *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert said in " ".join(done.stdout.split())
+    assert f"#   python {script} --config new.toml --once " in (tmp_path / "new.toml").read_text()

@@ -447,3 +447,11 @@ def test_a_file_that_cannot_be_read(told, tmp_path):
     )
     assert told("convert", tmp_path)[0] == 2
     assert told("convert")[0] == 2
+
+
+def test_the_properties_of_another_stores_connector_are_doubted(told, tmp_path):
+    path = tmp_path / "other.properties"
+    path.write_text("connector.class=FileStreamSourceConnector\naws.s3.bucket.name=lake\n")
+    assert "is it the connector of another store?" not in told("convert", path)[2]
+    _, _, err = told("convert", path, program="gcs_source")
+    assert "no property is one of a connector whose store is [gcs]: is it the connector of another store?" in err

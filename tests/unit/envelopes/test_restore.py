@@ -358,3 +358,10 @@ def test_many_different_headers_and_times_do_not_stay_in_memory():
     assert all(len(text) < 600 for text in envelope._headers)
     assert len(envelope._headers) <= envelope._headers.MAX_KEPT
     assert len(envelope._times) <= envelope._times.MAX_KEPT
+
+
+@pytest.mark.parametrize("record", [b'{"value": 1}', b"[1]", b"\xff", b'{"payload"'])
+def test_a_record_outside_of_its_envelope_names_the_option(record):
+    (reason,) = restore(iggy_s3_sink.LAYOUT, record).wrong.values()
+    assert reason.startswith("the record is not in its envelope: ")
+    assert reason.endswith("; see [input] envelope and its options")

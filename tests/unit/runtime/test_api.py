@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from framework.config.sections import HttpMetricsSection
+from framework.config.sections import HttpMetricsSection, HttpTlsSection
 from framework.errors import ConfigError
 from framework.runtime.api import MAX_BODY_BYTES, make_api
 from framework.runtime.commands import CommandError
@@ -544,3 +544,13 @@ def answers_of(operation, mode, path_parameters):
     except (schemathesis.errors.InvalidSchema, Unsatisfiable):  # nothing of this path can be wrong
         assert mode is schemathesis.GenerationMode.NEGATIVE
     return statuses
+
+
+@pytest.mark.parametrize("option", ["cert_file", "key_file"])
+def test_a_certificate_that_cannot_be_read_is_named(rig, tmp_path, option):
+    (tmp_path / "there.pem").write_text("x")
+    files = {"cert_file": tmp_path / "there.pem", "key_file": tmp_path / "there.pem"} | {option: tmp_path / "none.pem"}
+    tls = HttpTlsSection(enabled=True, **{name: str(path) for name, path in files.items()})
+    section = WorkerHttpSection(address="127.0.0.1:0", tls=tls)
+    with pytest.raises(ConfigError, match=rf"\[http.tls\] {option}: .*none.pem cannot be read: No such file"):
+        ApiServer(make_api(rig.worker, section), section)

@@ -368,3 +368,10 @@ def test_offsets_are_changed_only_while_it_is_stopped_and_it_does_not_start_mean
         running.supervisor.set_state("orders", "running")
     running.tick()
     assert len(running.children) == 2
+
+
+def test_a_folder_without_a_source_is_a_warning(rig, caplog):
+    (rig.conf / "orders.conf").write_text(text())
+    rig.tick()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning == f"{rig.conf} has no file *.toml: a source starts as soon as there is one"
