@@ -134,7 +134,11 @@ def _write_payload(
     raw = raw_of(connection, config.iggy.stream, topic_of(config), found[0])
     if not raw:
         raise ConfigError(f"dead letter {found[0].offset} holds no bytes: the bounds of its record are unknown")
-    path.write_bytes(raw)
+    try:
+        path.write_bytes(raw)
+    except OSError as exc:
+        raise ConfigError(f"--payload {path}: cannot be written: {exc.strerror}") from None
+    sys.stdout.write(f"wrote {counted(len(raw), 'byte')} to {printable(str(path))}\n")
     return 0
 
 
@@ -227,6 +231,8 @@ def replay_dead_letters(
         objects = counted(counts.reopened, "object")
         lines.append(f"the next run resumes {objects}, each from its first missing record")
     lines += [f"{count:,} still failing: {sentence}" for sentence, count in counts.bad.items()]
+    if not found:
+        lines.append("no dead letter was selected: replayed ones, and those of objects that were reset, do not count")
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return EXIT_PERSON if counts.stayed else EXIT_DONE
 

@@ -200,7 +200,11 @@ def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
     assert table.count("in/001.jsonl, record ") == 2
     assert table.endswith("2 dead letters\n")
     target = tmp_path / "bad.bin"
-    assert program.run("dead-letter", "show", "--letter", "0", "--payload", str(target)).code == 0
+    written = program.run("dead-letter", "show", "--letter", "0", "--payload", str(target))
+    assert (written.code, written.out.startswith("wrote "), written.out.endswith(f" to {target}\n")) == (0, True, True)
+    nowhere = program.run("dead-letter", "show", "--letter", "0", "--payload", str(target / "none"))
+    assert nowhere.code == 2
+    assert f"--payload {target}/none: cannot be written: Not a directory" in nowhere.said
     assert target.read_bytes() == bad[shown[0]["key"]][shown[0]["record"]]
 
     still = program.run("dead-letter", "replay")
@@ -214,7 +218,8 @@ def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
     assert f"sent again: {len(bad['in/000.jsonl'])} records" in one.out
     rest = program.run("dead-letter", "replay", "--kind", "RecordError")
     assert (rest.code, f"{sum(map(len, bad.values())) - len(bad['in/000.jsonl'])} records" in rest.out) == (0, True)
-    assert "sent again: 0 records" in program.run("dead-letter", "replay").out
+    again = program.run("dead-letter", "replay").out
+    assert "sent again: 0 records\nno dead letter was selected: " in again
     assert program.run("dead-letter", "show").out.endswith("0 dead letters\n")
     assert len(program.run("dead-letter", "show", "--replayed", "--json").out.splitlines()) == len(shown)
 

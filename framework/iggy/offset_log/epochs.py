@@ -215,7 +215,10 @@ def claim_partitions(
 def wait_until_gone(
     connection: IggyConnection, claims: Iterable[Claim], limit_seconds: float, waiting: Waiting
 ) -> Claim | None:
-    """Wait until the server lists none of these connections; return a claim still listed at the limit, else None."""
+    """Wait until the server lists none of these connections; return a claim still listed at the limit, else None.
+
+    A wait of more than half a second is logged: a stopped or killed process is gone earlier.
+    """
     own = connection.own_client()
     holders = {claim.client: claim for claim in claims if claim.client != (own.client_id, own.address)}
     deadline = waiting.clock() + limit_seconds
@@ -227,6 +230,9 @@ def wait_until_gone(
             return holders[min(holders)]
         if holders:
             waiting.sleep(pause)
+            if pause < MAX_PAUSE_SECONDS <= 2 * pause:
+                who = holders[min(holders)].who
+                log.warning("waiting up to %.0f seconds for the end of the instance on %s", limit_seconds, who)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
     return None
 

@@ -192,6 +192,19 @@ def test_one_that_leaves_while_it_is_looked_at_is_waited_for():
     assert (epoch.number, len(clock.waits)) == (2, 5)
 
 
+def test_a_long_wait_is_told_once_and_a_short_one_is_not(caplog):
+    server = server_with_log()
+    connection = server.connect()
+    assert wait_until_gone(server.connect(), [claim_of(connection)], 10.0, waiting()) is not None
+    (record,) = caplog.records
+    assert record.getMessage() == f"waiting up to 10 seconds for the end of the instance on {claim_of(connection).who}"
+    caplog.clear()
+    clock = FakeClock()
+    brief = waiting(clock, lambda: len(clock.waits) > 4 and connection.close())
+    assert wait_until_gone(server.connect(), [claim_of(connection)], 10.0, brief) is None
+    assert not caplog.records
+
+
 def test_a_connection_with_the_same_number_or_the_same_address_is_another_one():
     """Numbers begin again when the server restarts."""
     server = server_with_log()
