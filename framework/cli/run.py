@@ -6,7 +6,9 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -210,15 +212,29 @@ def _engine_class(config: SourceCommonConfig) -> type[LocalEngine]:
     return SparkEngine
 
 
+OLDEST_PYSPARK = 4
+
+
 def require_pyspark() -> None:
-    """Check that the engine "spark" is installed.
+    """Check that the engine "spark" is installed, in a version that works. Imports nothing.
 
     Raises:
         FatalError: it is not.
     """
-    if importlib.util.find_spec("pyspark") is None:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
         raise FatalError(
             'engine "spark" needs the package pyspark: pip install "pyspark>=4", or set [runner] engine = "local"'
+        )
+    place = Path(spec.origin).parent
+    try:
+        found = re.search(r'^__version__.*?["\'](\d+)\.([^"\']*)', (place / "version.py").read_text(), re.MULTILINE)
+    except (OSError, UnicodeDecodeError):  # in an archive; its own import says more
+        return
+    if found is not None and int(found[1]) < OLDEST_PYSPARK:
+        raise FatalError(
+            f'engine "spark" needs pyspark 4 or newer, and the one in {place} is {found[1]}.{found[2]}: take it out of '
+            'PYTHONPATH, or pip install "pyspark>=4"'
         )
 
 

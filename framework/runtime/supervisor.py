@@ -407,7 +407,8 @@ class Supervisor:
         with self.source(key) as source:
             if source.kept_state != STOPPED or source.child is not None:
                 state = PAUSED if source.kept_state == PAUSED and source.child is None else source.status
-                raise NotStoppedError(f"{key} is {state}: its offsets can be changed after PUT /connectors/{key}/stop")
+                when = "when it has ended" if source.kept_state == STOPPED else f"after PUT /connectors/{key}/stop"
+                raise NotStoppedError(f"{key} is {state}: its offsets can be changed {when}")
             if source.busy:
                 raise BusyError(f"{key}: another change of its offsets is under way")
             source.busy = True

@@ -1,12 +1,15 @@
-"""What a run says when there is nothing to read."""
+"""What a run says when there is nothing to read, and without the pyspark that it needs."""
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from framework.cli.run import EmptyWatch, prefix_hint
+from framework.cli.run import EmptyWatch, prefix_hint, require_pyspark
 from framework.config.loading import structure
 from framework.engine.progress import Progress
+from framework.errors import FatalError
 from s3_source.task import S3SourceConfig
 
 
@@ -38,3 +41,19 @@ def test_a_prefix_without_objects_is_told_its_probable_mistake(store, hint, capl
     EmptyWatch(made).observe(Progress(state="waiting", listings=1))
     (record,) = caplog.records
     assert record.getMessage().endswith(f"contains no object; check the prefix{hint}")
+
+
+def test_the_installed_pyspark_is_accepted():
+    require_pyspark()
+
+
+def test_a_pyspark_of_an_earlier_version_is_named_with_its_place(monkeypatch, tmp_path):
+    """As `spark-submit` and clusters put it on PYTHONPATH."""
+    folder = tmp_path / "pyspark"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise ImportError('not loaded by a check')")
+    (folder / "version.py").write_text('__version__: str = "3.5.1"\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    with pytest.raises(FatalError, match=rf"needs pyspark 4 or newer, and the one in {folder} is 3\.5\.1: take it out"):
+        require_pyspark()

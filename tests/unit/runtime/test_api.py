@@ -394,6 +394,9 @@ def test_only_a_stopped_source_lets_its_offsets_be_changed_and_the_answer_names_
         assert answer["message"] == (f"orders is {state}: its offsets can be changed after PUT /connectors/orders/stop")
         orders.ask("PUT", "/connectors/orders/resume")
         orders.tick().tick()
+    orders.ask("PUT", "/connectors/orders/stop")
+    _, answer = orders.ask("DELETE", "/connectors/orders/offsets")
+    assert answer["message"].endswith(": its offsets can be changed when it has ended")
 
 
 @pytest.mark.parametrize(
