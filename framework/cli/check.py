@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.run import place_of, prefix_hint, read_config, require_pyspark
+from framework.cli.run import empty_advice, place_of, read_config, require_pyspark
 from framework.discovery.filters import FilterReason
 from framework.engine.local import with_moment
 from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN, ObjectError, SourceError
@@ -173,7 +173,7 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckRes
         iterator.leave()
         iterator.close()
     if not listed:
-        detail = f"{place_of(config)} contains no object; a run waits for some; check the prefix{prefix_hint(config)}"
+        detail = f"{place_of(config)} contains no object; a run waits for some; {empty_advice(config)}"
         return CheckResult("selection", ok=True, detail=detail, warning=True)
     first = counted(listed, "object") if whole else f"the first {counted(listed, 'object')}"
     why = f" ({', '.join(reasons)})" if reasons else ""

@@ -254,8 +254,9 @@ class EmptyWatch:
         if progress.objects_total or progress.done_before or progress.objects_done or progress.listed > skipped:
             return
         if not progress.listed:
-            hint = prefix_hint(self._config)
-            log.warning("nothing to read: %s contains no object; check the prefix%s", place_of(self._config), hint)
+            log.warning(
+                "nothing to read: %s contains no object; %s", place_of(self._config), empty_advice(self._config)
+            )
             return
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.filtered.items())
         log.warning(
@@ -276,17 +277,19 @@ def place_of(config: SourceCommonConfig) -> str:
     return "the source"
 
 
-def prefix_hint(config: SourceCommonConfig) -> str:
-    """Return what is probably wrong with a prefix under which nothing is; empty if nothing is."""
+def empty_advice(config: SourceCommonConfig) -> str:
+    """Return what to check if the listed places contain nothing."""
     for field in attrs.fields(type(config)):
         section = getattr(config, field.name)
         if not isinstance(section, BucketConfig):
             continue
+        if not any(section.all_prefixes):
+            return "check the bucket"
         if any(set(prefix) & set("*?[") for prefix in section.all_prefixes):
-            return ", which is plain text: a pattern belongs into [discovery] include"
+            return "check the prefix, which is plain text: a pattern belongs into [discovery] include"
         if any(prefix.startswith("/") for prefix in section.all_prefixes):
-            return ": keys rarely begin with /"
-    return ""
+            return "check the prefix: keys rarely begin with /"
+    return "check the prefix"
 
 
 def _summary(progress: Progress, dead_letters: str | None) -> None:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from framework.cli.run import EmptyWatch, prefix_hint, require_pyspark
+from framework.cli.run import EmptyWatch, empty_advice, require_pyspark
 from framework.config.loading import structure
 from framework.engine.progress import Progress
 from framework.errors import FatalError
@@ -26,21 +26,27 @@ def config(**store):
 
 
 @pytest.mark.parametrize(
-    ("store", "hint"),
+    ("store", "advice"),
     [
-        ({"prefix": "events/*.jsonl"}, ", which is plain text: a pattern belongs into [discovery] include"),
-        ({"prefixes": ["a/", "b/[0-9]"]}, ", which is plain text: a pattern belongs into [discovery] include"),
-        ({"prefix": "/events/"}, ": keys rarely begin with /"),
-        ({"prefix": "evnts/"}, ""),
-        ({}, ""),
+        (
+            {"prefix": "events/*.jsonl"},
+            "check the prefix, which is plain text: a pattern belongs into [discovery] include",
+        ),
+        (
+            {"prefixes": ["a/", "b/[0-9]"]},
+            "check the prefix, which is plain text: a pattern belongs into [discovery] include",
+        ),
+        ({"prefix": "/events/"}, "check the prefix: keys rarely begin with /"),
+        ({"prefix": "evnts/"}, "check the prefix"),
+        ({}, "check the bucket"),
     ],
 )
-def test_a_prefix_without_objects_is_told_its_probable_mistake(store, hint, caplog):
+def test_a_place_without_objects_is_told_its_probable_mistake(store, advice, caplog):
     made = config(**store)
-    assert prefix_hint(made) == hint
+    assert empty_advice(made) == advice
     EmptyWatch(made).observe(Progress(state="waiting", listings=1))
     (record,) = caplog.records
-    assert record.getMessage().endswith(f"contains no object; check the prefix{hint}")
+    assert record.getMessage().endswith(f"contains no object; {advice}")
 
 
 def test_the_installed_pyspark_is_accepted():
