@@ -186,7 +186,7 @@ def test_offsets_are_reset_only_when_stopped_and_everything_is_sent_again(rig, b
     wait_until(lambda: rig.count("orders") == len(orders), 60)
     refused = request(rig.port, "DELETE", "/connectors/orders/offsets")
     assert refused.status == 400
-    assert "only be changed when it is stopped" in refused.json["message"]
+    assert "its offsets can be changed after PUT" in refused.json["message"]
     rig.put("/connectors/orders/stop")
     wait_until(lambda: connect_state(rig, "orders") == "STOPPED", 60, 0.1)
     shown = rig.get("/connectors/orders/offsets").json["offsets"]
