@@ -588,7 +588,7 @@ def test_the_file_of_the_log_cut_at_every_byte_of_its_last_segment_loads_what_is
     last = segments[-1]
     whole = last.read_bytes()
     kept = set()
-    for cut in range(0, len(whole) + 1, 5):
+    for cut in (*range(0, len(whole), 5), len(whole)):  # the last segment may hold a single record
         last.write_bytes(whole[:cut])
         payloads = served(folder)
         assert payloads == written[: len(payloads)]
