@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain, islice, repeat, starmap
@@ -45,6 +46,8 @@ _MAX_FIELDS = 1_000_000
 
 _MAX_COLUMNS = 100_000
 """Of a header."""
+
+_JSON_BEGIN = re.compile(r"\s*\{\s*\"")
 
 
 class CsvTransformer(ShippedTransformer):
@@ -257,6 +260,11 @@ class _RowReader:
         if any("\0" in name or (not name.isprintable() and not _is_text(name)) for name in names):
             raise CorruptObjectError(
                 "the header is not text in UTF-8: this is not CSV; see input.format", location=self._stream.location
+            )
+        if _JSON_BEGIN.match(names[0]) and names[-1].rstrip().endswith("}"):
+            raise CorruptObjectError(
+                'the header is a JSON object, so this is no CSV; set input.format = "jsonl"',
+                location=self._stream.location,
             )
         if len(set(names)) < len(names):
             # By number: of a file without a header, the names would be a record.

@@ -112,6 +112,18 @@ def test_a_name_that_is_there_twice_is_told_by_its_columns():
         read(b"a,secret,c,secret\n1,2,3,4\n")
 
 
+@pytest.mark.parametrize("line", ['{"a": 1, "b": "x"}', '  {"a": 1}', '{ "a": {"b": 1}, "c": [2] }'])
+def test_json_lines_are_not_read_as_csv(line):
+    with pytest.raises(CorruptObjectError, match=r'header is a JSON object.*set input.format = "jsonl"'):
+        read(f"{line}\n{line}\n".encode())
+
+
+@pytest.mark.parametrize("header", ["[id],[name]", "{a},{b}", '{a": 1'])
+def test_odd_names_of_columns_are_names(header):
+    names = header.split(",")
+    assert read(f"{header}\n{','.join('1' * len(names))}\n".encode()) == [(1, dict.fromkeys(names, "1"))]
+
+
 def test_quotes_that_never_close_are_a_cut():
     data = b'a,b\n1,2\n3,"4\n5,6\n'
     for piece in (1, 1000):
