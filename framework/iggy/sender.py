@@ -324,7 +324,7 @@ def _partly(error: IggyUnavailableError) -> UnknownOutcomeError:
 def _mistrust(
     topic_partition: TopicPartition, count: int, confirmed: tuple[Confirmation, ...], end: int
 ) -> UnknownOutcomeError | None:
-    """Why a confirmation is none; None when it is one."""
+    """Return the error for a confirmation that shows a loss; None for a sound one."""
     if len(confirmed) != 1:
         return UnknownOutcomeError(
             f"{topic_partition}: the server confirmed {count} records without saying where it stored them; recover"

@@ -28,7 +28,7 @@ _LENGTH_DIGITS = 19
 
 
 class Body(Protocol):
-    """The required part of urllib3's response."""
+    """The required part of an answer; see `framework.storage.http_loop.HttpAnswer`."""
 
     def read(self, amt: int, /) -> bytes:
         """Return at most that many bytes; fewer, or none, when the connection ended."""
@@ -40,14 +40,11 @@ class Body(Protocol):
 class HttpStream(ReadStream):
     """Exactly `expected` bytes of an answer, or an error. Not thread-safe, except `abort`.
 
-    A read of n bytes fills n bytes inside urllib3. For 64 MB, reads of 256 KiB and of 1 MiB cost the same CPU (10 ms),
-    reads of 64 KiB a third more.
-
     Args:
-        body: urllib3's response, undecoded.
+        body: the answer's body, undecoded.
         expected: number of bytes that must come.
         native: the object that is read.
-        translate: maps an error of urllib3 or the socket to the framework's.
+        translate: maps an error of the connection to the framework's.
         on_close: called once, when the connection is released.
         ends_there: whether the body must end with the last of these bytes. Needed when no length was announced: a store
             that decompresses in transit sends more than is stored.
