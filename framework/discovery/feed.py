@@ -356,12 +356,17 @@ class ListingFeed(ObjectFeed):
         """Return the assignments of a version that is new or unfinished, without those in flight."""
         tracker = self._tracker
         with self._lock:
-            in_flight = self._in_flight.splits(key, native.version)
-        if in_flight is None:  # the reader holds an older version: this version waits, without a position
+            held = self._in_flight.splits(key, native.version)
+            in_flight = frozenset(held) if held is not None else None
+        # After what is in flight, not before it: what ended in between is in neither, and would be read again.
+        now = self._offsets.get_entry(key) if same is not None else None
+        replaced = same is not None and (now is None or now.version != native.version)
+        if in_flight is None or replaced:
+            # the reader holds an older version, or a person reset this one: it waits for the next listing
             tracker.defer(native)
             self._defer(native)
             return _NOTHING
-        entries = self._entries_of(key, native, topic_partition, same, in_flight)
+        entries = self._entries_of(key, native, topic_partition, now, in_flight)
         tracker.seen_open(key, native)
         # Decided now: these positions are of this moment, and what is in flight may end before the last one is taken.
         waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]

@@ -151,10 +151,10 @@ class IggyProducer(Producer):
             PartitionDamagedError: the server does not return it.
             IggyUnavailableError: the connection is lost.
         """
-        while self._to_read_back:
-            topic_partition, offset = self._to_read_back.popitem()
+        for topic_partition, offset in list(self._to_read_back.items()):
             topic, partition = topic_partition.topic, topic_partition.partition
             check_delivered(self._connection, self._stream, topic, partition, offset)
+            del self._to_read_back[topic_partition]  # not before: a flush at the end must not save what is damaged
 
     @override
     def close(self) -> None:

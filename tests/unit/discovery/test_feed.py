@@ -579,6 +579,24 @@ def test_a_split_that_ends_between_two_takes_of_a_listing_is_not_handed_out_agai
     assert rig.feed.take() is None
 
 
+@pytest.mark.parametrize("size", [25, 1], ids=["split", "whole"])
+def test_what_ends_while_a_listing_decides_about_it_is_not_handed_out_again(size, monkeypatch):
+    """The listing has read its position by then; a leader hears of a worker's progress in another thread."""
+    rig = Rig(native("a", size=size), split_policy=splitting())
+    handed_out = rig.take_all()
+    decide = rig.feed._is_done
+
+    def end_and_decide(*arguments, **options):
+        done = decide(*arguments, **options)
+        for taken in handed_out:
+            finish(rig, taken)
+            rig.feed.complete(taken)
+        return done
+
+    monkeypatch.setattr(rig.feed, "_is_done", end_and_decide)
+    assert rig.next_pass() == []
+
+
 KEYED = canonical_options({"format": "jsonl", "partition_by": "customer", "partition_rule": "1"})
 
 
