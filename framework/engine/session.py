@@ -399,7 +399,7 @@ class Session:
             state=self._state,
             catch_up=self.follow,
             count=self.offsets.table.__len__,
-            since=state.snapshot_at,
+            since=state.snapshot_end,
             compactable=lambda: self.offsets.tracker.compactable,
         )
         self._due = DuePolls(FOLLOW_SECONDS)

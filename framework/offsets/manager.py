@@ -148,8 +148,8 @@ class OffsetManager:
         with self._store_lock:
             if self.table.begun:
                 with self.table.lock:
-                    delta = self.selection.take(PositionDelta(begun=self.table.take_begun()))
-                self._save(self._store.begin, delta)
+                    begun = self._take_begun()
+                self._save(self._store.begin, begun)
 
     def commit(self, acknowledgement: Acknowledgement) -> None:
         """Commit the positions of confirmed batches. The invariant: acknowledge, then commit.
@@ -176,20 +176,30 @@ class OffsetManager:
             closing: no more messages will be sent, and everything is confirmed.
         """
         with self._store_lock:
-            self.store_begun()
-            with self.table.lock:
+            with self.table.lock:  # once for both: what begins in between would take a count from its anchor
+                begun = self._take_begun()
                 delta = self.partitions.closing() if closing else PositionDelta()
                 for part in self._parts:
                     delta = part.take(delta)
+            if begun:
+                self._save(self._store.begin, begun, delta)
             if delta:
                 self._save(self._store.save, delta)
             return delta
 
-    def _save(self, save: Callable[[PositionDelta], None], delta: PositionDelta) -> None:
+    def _take_begun(self) -> PositionDelta:
+        """Move what began into a delta, with the selection, which is written first. For a holder of the table's lock."""
+        if not self.table.begun:
+            return PositionDelta()
+        return self.selection.take(PositionDelta(begun=self.table.take_begun()))
+
+    def _save(self, save: Callable[[PositionDelta], None], delta: PositionDelta, *later: PositionDelta) -> None:
+        """Save a delta; after a failure its changes, and those of the deltas behind it, are unsaved again."""
         try:
             save(delta)  # outside the positions' lock: the reader looks up positions meanwhile
         except BaseException:
             with self.table.lock:
-                for part in self._parts:
-                    part.restore(delta)
+                for unsaved in (*reversed(later), delta):
+                    for part in self._parts:
+                        part.restore(unsaved)
             raise

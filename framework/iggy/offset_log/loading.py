@@ -32,6 +32,7 @@ def load(offset_log: OffsetLog) -> LogState:
     if snapshot:
         state = _restore(offset_log, snapshot)
         at = state.snapshot_at = int(snapshot[0].header["at"])
+        state.snapshot_end = snapshot[-1].offset + 1
     else:
         if not first_edition.newest_snapshot(first_heads):
             _check_front(offset_log, first_heads or heads)

@@ -48,7 +48,7 @@ class SnapshotWriter:
         state: returns the whole state once everything before `offset_log.next_offset` is known.
         catch_up: applies records that other writers appended.
         count: returns the number of positions.
-        since: offset of the previous snapshot; 0 without one.
+        since: offset after the last part of the previous snapshot; 0 without one.
         compactable: returns approximately how many positions the next snapshot would omit.
         clock: returns seconds.
     """
@@ -82,7 +82,7 @@ class SnapshotWriter:
     def write(self) -> None:
         """Write a snapshot at once. Used at a start or an end, when no sender waits."""
         for payload in self._begin():
-            self._log.append(payload)
+            self._append(payload)
         self._complete()
 
     def advance(self) -> None:
@@ -103,7 +103,7 @@ class SnapshotWriter:
             self._parts = None
             self._complete()
             return
-        self._log.append(payload)
+        self._append(payload)
         self._goes_on_at = self._clock() + PAUSE_PARTS * (self._clock() - now)
 
     def _is_large_enough(self) -> bool:
@@ -129,6 +129,12 @@ class SnapshotWriter:
         self._since_offset = self._at
         positions, footer = self._state()
         return codec.encode_snapshot(self._log.source, self._epoch, positions, footer, number=self._number, at=self._at)
+
+    def _append(self, payload: bytes) -> None:
+        """Append a part. It does not count for the next snapshot: with many positions it alone would make that due."""
+        self._log.append(payload)
+        self._since += len(payload)
+        self._since_offset += 1
 
     def _complete(self) -> None:
         trim(self._log, self._at)

@@ -437,3 +437,48 @@ def test_whichever_saves_fail_and_whatever_happens_meanwhile_the_store_has_all_i
             world.act(*act)
         world.save(how, fails=fails, meanwhile=meanwhile)
     world.check()
+
+
+def test_a_version_that_begins_during_a_flush_takes_no_count_from_its_anchor():
+    """Otherwise a crash would leave the anchor behind messages that no saved count covers."""
+
+    class Meanwhile(MemoryOffsetStore):
+        def __init__(self):
+            super().__init__()
+            self.saved = []
+
+        def begin(self, delta):
+            super().begin(delta)
+            manager.add_entry(entry(version="v2", generation=2))  # the reader's thread
+
+        def save(self, delta):
+            self.saved.append(delta)
+            super().save(delta)
+
+    store = Meanwhile()
+    manager = OffsetManager(store)
+    manager.add_entry(entry())
+    manager.commit(acknowledge(batch(entry(3)), offset=7))
+    manager.flush()
+    delta = store.saved[-1]
+    assert [(one.version, one.records_done) for one in delta.entries] == [("v1", 3)]
+    assert delta.anchors == {PARTITION: anchor_at(7)}
+
+
+def test_when_positions_cannot_begin_the_rest_of_a_flush_stays_unsaved():
+    class NoBegin(MemoryOffsetStore):
+        def begin(self, delta):
+            raise StoreUnavailableError("away")
+
+    manager = OffsetManager(NoBegin())
+    manager.add_entry(entry())
+    manager.commit(acknowledge(batch(entry(3)), offset=7))
+    manager.skips.add(2)
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    assert manager.dirty
+    assert [one.version for one in manager.table.begun] == ["v1"]
+    manager._store = MemoryOffsetStore()
+    delta = manager.flush()
+    assert [(one.version, one.records_done) for one in delta.entries] == [("v1", 3)]
+    assert (delta.anchors, delta.skipped) == ({PARTITION: anchor_at(7)}, 2)

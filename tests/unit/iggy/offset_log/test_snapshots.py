@@ -195,6 +195,32 @@ def test_with_many_positions_an_eighth_of_them_makes_a_snapshot_due(written, due
     assert bool(leader.written()) is due
 
 
+def test_a_snapshot_does_not_make_the_next_one_due(monkeypatch):
+    """With many positions its own parts are larger than an eighth of them; nor do they at the next start."""
+    monkeypatch.setattr(snapshots, "REPLAY_BYTES", 10_000)
+    leader = Leader()
+    leader.work(1, count=20_000)
+    for _ in range(50):
+        leader.follow()
+        leader.writer.advance()
+    assert [number for number, _ in leader.whole()] == [1]
+    parts = sum(len(record.body) for record in records(leader.server) if record.kind == "snapshot")
+    assert parts > snapshots.POSITION_BYTES * 20_000 // 8
+    log = log_over(leader.server.connect())
+    state = load(log)
+    again = SnapshotWriter(
+        log,
+        epoch=1,
+        state=lambda: (state.positions.view(), state.footer()),
+        catch_up=lambda: None,
+        count=state.positions.__len__,
+        since=state.snapshot_end,
+        clock=leader.clock,
+    )
+    again.advance()
+    assert [number for number, _ in leader.whole()] == [1]
+
+
 @pytest.mark.parametrize(
     ("count", "compactable", "due"), [(40, 20, True), (40, 19, False), (41, 20, False), (19, 19, False), (20, 25, True)]
 )
