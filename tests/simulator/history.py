@@ -62,7 +62,7 @@ class Settings:
     engine: str = "local"
     mode: str = "list"
     lookback_keys: int = 1000
-    full_listing_interval: float = 3600.0
+    full_listing_interval: float = 5.0
     archived: str = "skip"
     keys: str = "keys.csv"
     recheck: bool = True

@@ -102,6 +102,7 @@ def test_a_terminal_of_another_encoding_shows_escapes(shell):
 
 EARLY = """
 import os, runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background process ignores it
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
         if name == "framework.cli":
