@@ -14,6 +14,7 @@ from framework.iggy.dead_letters.topic import IggyDeadLetters
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.objects import TopicPartition
+from framework.offsets.store import PositionDelta
 from framework.pipeline import keyed_reader, object_reader, transforming
 from framework.pipeline.sender import Sender
 from framework.testing.kit import crash
@@ -72,11 +73,15 @@ def hands_out_before_it_begins(monkeypatch):
             offsets = self._session.offsets
             self.begin, offsets.store_begun = offsets.store_begun, lambda: None
             offsets.tracker._store_begun = offsets.store_begun
+            self.given, take = False, offsets._take_begun
+            offsets._take_begun = lambda: take() if self.given else PositionDelta()
             super().run(*arguments)
 
         def _assign(self, taken):
             given = super()._assign(taken)
+            self.given = True
             self.begin()
+            self.given = False
             return given
 
     monkeypatch.setattr(crash, "ProcessGroup", HandsOutFirst)
