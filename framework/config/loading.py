@@ -226,9 +226,8 @@ class _Reading:
         self._unknown(mapping, {**options, **inner}, place=place)
         values = {option.name: self._option(mapping, option, place) for option in options.values()}
         one_of: tuple[str, ...] = getattr(cls, "one_of", ())
-        unusable = any(
-            value is _UNUSABLE for value in values.values()
-        )  # then the section's own check does not come to it
+        # With an unusable value the section's own check does not run.
+        unusable = any(value is _UNUSABLE for value in values.values())
         if one_of and unusable and not any(option in mapping for option in one_of):
             self.mistakes.append(f"{place}{' or '.join(one_of)}: missing")
         return self._checked(cls, values | self._inner(mapping, inner, place=name), place=place)

@@ -359,14 +359,14 @@ class ListingFeed(ObjectFeed):
             held = self._in_flight.splits(key, native.version)
             in_flight = frozenset(held) if held is not None else None
         # After what is in flight, not before it: what ended in between is in neither, and would be read again.
-        now = self._offsets.get_entry(key) if same is not None else None
-        replaced = same is not None and (now is None or now.version != native.version)
+        current = self._offsets.get_entry(key) if same is not None else None
+        replaced = same is not None and (current is None or current.version != native.version)
         if in_flight is None or replaced:
             # the reader holds an older version, or a person reset this one: it waits for the next listing
             tracker.defer(native)
             self._defer(native)
             return _NOTHING
-        entries = self._entries_of(key, native, topic_partition, now, in_flight)
+        entries = self._entries_of(key, native, topic_partition, current, in_flight)
         tracker.seen_open(key, native)
         # Decided now: these positions are of this moment, and what is in flight may end before the last one is taken.
         waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]

@@ -207,9 +207,8 @@ class TaskRun:
         )
 
     def _saved(self, delta: PositionDelta) -> None:
-        self.task.offsets.table.forget_final(
-            delta.entries
-        )  # otherwise a worker would hold every object that it ever read
+        # otherwise a worker would hold every object that it ever read
+        self.task.offsets.table.forget_final(delta.entries)
 
     def _look_when_due(self) -> None:
         if self._due.take():

@@ -108,9 +108,9 @@ class WatermarkTracker:
         """Record that an object with a pending position still exists, whether selected or not."""
         self._shown.add(key)
         if len(self._shown) >= self._shown_limit:
-            self._forget_final()
+            self._prune_shown()
 
-    def _forget_final(self) -> None:
+    def _prune_shown(self) -> None:
         """Forget shown objects that are final by now, so that a first listing does not keep the keys of a whole bucket."""
         table = self._table
         with table.lock:

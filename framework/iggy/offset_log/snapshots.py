@@ -137,7 +137,9 @@ class SnapshotWriter:
         self._since_offset += 1
 
     def _complete(self) -> None:
+        before = self._log.sizes.total
         trim(self._log, self._at)
+        self._since -= before - self._log.sizes.total  # sizes count from the present beginning of the log
 
 
 def trim(offset_log: OffsetLog, needed: int) -> int:

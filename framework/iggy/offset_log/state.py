@@ -107,7 +107,7 @@ class LogState:
         entry = self.positions.find_pending(begun.get_manager_key())
         return entry if entry is not None and entry.is_of(begun) else None
 
-    def forget_final(self, entries: Iterable[OffsetManagerEntry], items: Iterable[ProgressItem]) -> None:
+    def unindex_final(self, entries: Iterable[OffsetManagerEntry], items: Iterable[ProgressItem]) -> None:
         """Drop final positions from the index of `find`: there is no more progress of them.
 
         Args:
@@ -119,7 +119,12 @@ class LogState:
                 self._begun.pop((item.object_hash, item.split_number), None)
 
     def replace(self, entry: OffsetManagerEntry, identity: tuple[int, int] | None = None) -> None:
-        """Replace a position, whose identity is known or not."""
+        """Replace a position.
+
+        Args:
+            entry: the new one.
+            identity: its identity, if known: it takes a hash.
+        """
         self.positions[entry.get_manager_key()] = entry
         if entry.final:
             self._begun.pop(identity or self.identity(entry), None)

@@ -90,7 +90,7 @@ class LogOffsetStore(OffsetStore):
             selected=delta.selected,
         )
         self._log.append(codec.encode_progress(self._log.source, self._epoch, self._writer, progress))
-        self._state.forget_final(delta.entries, progress.items)
+        self._state.unindex_final(delta.entries, progress.items)
         for topic_partition in {*delta.anchors, *(entry.topic_partition for entry in delta.entries)}:
             self._state.closed.pop(topic_partition, None)
         for topic_partition, counted in delta.counted.items():

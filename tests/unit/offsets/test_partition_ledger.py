@@ -133,7 +133,7 @@ class ForgettingPartition:
 
     def __init__(self, hold_back):
         self.hold_back = hold_back
-        self.messages = []  # (object, record number), or None of somebody else's
+        self.messages = []  # (object, record number), or None of another writer
         self.totals = {}
         self.store = MemoryOffsetStore()
         self.manager = OffsetManager(self.store)

@@ -221,6 +221,17 @@ def test_a_snapshot_does_not_make_the_next_one_due(monkeypatch):
     assert [number for number, _ in leader.whole()] == [1]
 
 
+def test_deleted_segments_do_not_delay_the_next_snapshot(monkeypatch):
+    monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 30)
+    monkeypatch.setattr(snapshots, "POSITION_BYTES", 1)
+    monkeypatch.setattr(snapshots, "SLACK_BYTES", 0)
+    trimmed, whole = Leader(segment_bytes=SEGMENT), Leader()
+    for leader in (trimmed, whole):
+        leader.work(300)
+    assert trimmed.log.sizes.total < whole.log.sizes.total / 2
+    assert [number for number, _ in trimmed.whole()][-1] == [number for number, _ in whole.whole()][-1] > 5
+
+
 @pytest.mark.parametrize(
     ("count", "compactable", "due"), [(40, 20, True), (40, 19, False), (41, 20, False), (19, 19, False), (20, 25, True)]
 )
