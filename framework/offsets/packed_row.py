@@ -122,6 +122,11 @@ class RowCodec:
         """Return whether a row is pickled, and so has no stored form."""
         return bool(row[_HEAD.size + _HEAD.unpack_from(row)[1]] & _PICKLED)
 
+    def are_pickled(self, raw: NDArray[np.uint8], starts: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Return which of the rows that begin at these places are pickled."""
+        pickled: NDArray[np.bool_] = raw[starts + self.name_lengths(raw, starts)] & _PICKLED != 0
+        return pickled
+
     # ---- keys
 
     def head(self, key: OffsetManagerKey, *, add: bool = False) -> bytes | None:

@@ -12,7 +12,6 @@ the row to check. The row's own key confirms the match, so two keys with the sam
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,6 +36,7 @@ _SPARE_SLOTS = 64
 """Slots for displaced entries, after the last place of a hash; the very last slot stays empty and ends a search."""
 
 _FULL = 0.75
+_SLOTS_AT_ONCE = 1 << 16
 
 
 class _Block:
@@ -318,14 +318,20 @@ class FinishedTable:
         slots.sort()
         self._used = len(slots)
         self._reach = max(_FIRST_SLOTS, 3 * len(slots) // 2)
-        places = ((slots >> np.uint64(_HASH_BITS)) * np.uint64(self._reach) >> np.uint64(_HASH_BITS)).view(np.int64)
-        row = np.arange(len(slots), dtype=np.uint32)
-        places -= row
-        np.maximum.accumulate(places, out=places)
-        places += row
-        most = int(places[-1]) + 1 if len(places) else 0
-        wider = np.zeros(max(self._reach, most) + _SPARE_SLOTS, np.uint64)
-        wider[places] = slots
+        wider = np.zeros(self._reach + _SPARE_SLOTS, np.uint64)
+        free = 0
+        for first in range(0, len(slots), _SLOTS_AT_ONCE):  # places for all would take as much memory as the slots
+            part = slots[first : first + _SLOTS_AT_ONCE]
+            places = ((part >> np.uint64(_HASH_BITS)) * np.uint64(self._reach) >> np.uint64(_HASH_BITS)).view(np.int64)
+            row = np.arange(len(part))
+            places -= row
+            places[0] = max(int(places[0]), free)
+            np.maximum.accumulate(places, out=places)
+            places += row
+            free = int(places[-1]) + 1
+            if free + _SPARE_SLOTS > len(wider):
+                wider = np.concatenate((wider, np.zeros(free + _SPARE_SLOTS - len(wider), np.uint64)))
+            wider[places] = part
         self._slots = wider.data
 
 
@@ -367,9 +373,33 @@ class FinishedView:
 
     def chunks(self) -> Iterator[RowChunk]:
         """Yield the live rows in chunks of a block's size, except pickled rows, which have no stored form."""
-        rows = itertools.filterfalse(self._codec.is_pickled, self.rows())
-        while chunk_rows := list(itertools.islice(rows, 1 << self._block_bits)):
-            yield RowChunk(b"".join(chunk_rows), array("I", itertools.accumulate(map(len, chunk_rows))).tobytes())
+        import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
+
+        whole = 1 << self._block_bits
+        rows, ends = b"", np.zeros(0, np.uint32)
+        for more, more_ends in map(self._stored_rows, range(len(self._blocks))):
+            ends = np.concatenate((ends, more_ends + np.uint32(len(rows))))
+            rows += more
+            if len(ends) >= whole:
+                cut = int(ends[whole - 1])
+                yield RowChunk(rows[:cut], ends[:whole].tobytes())
+                rows, ends = rows[cut:], ends[whole:] - np.uint32(cut)
+        if len(ends):
+            yield RowChunk(rows, ends.tobytes())
+
+    def _stored_rows(self, at: int) -> tuple[bytes, NDArray[np.uint32]]:
+        """Return the live rows of a block that have a stored form, and their ends; without a step per row."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        first = at << self._block_bits
+        gone = np.frombuffer(self._dead[first : first + (1 << self._block_bits)], np.uint8) != 0
+        block = self._blocks[at]
+        starts = np.array(block.at[: len(gone) + 1], np.uint32)
+        rows = bytes(block.rows)
+        gone |= self._codec.are_pickled(np.frombuffer(rows, np.uint8), starts[:-1])
+        borders = starts[np.flatnonzero(np.diff(gone, prepend=True, append=True))].reshape(-1, 2)
+        live = [rows[begin:end] for begin, end in borders.tolist()]
+        return b"".join(live), np.diff(starts)[~gone].cumsum(dtype=np.uint32)
 
     def others(self) -> Iterator[OffsetManagerEntry]:
         """Return the entries of the pickled rows."""

@@ -305,9 +305,9 @@ def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> int:
         The highest replaced generation; 0 when nothing was replaced.
     """
     key = entry.get_manager_key()
-    whole, highest = key.whole(), 0
+    whole, highest = key if entry.split_number <= 1 else key.whole(), 0
     first = positions.find(whole)
-    if first is None and whole == key:
+    if first is None and whole is key:
         positions.add(key, entry)
         return highest
     if first is not None and not first.is_of(entry):

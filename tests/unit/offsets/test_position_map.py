@@ -17,6 +17,7 @@ from framework.iggy.offset_log.codec import SnapshotFooter
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets import packed_table
 from framework.offsets.manager import OffsetManager
 from framework.offsets.packed_row import RowCodec
 from framework.offsets.packed_table import FinishedTable
@@ -201,6 +202,47 @@ def test_hashes_that_collide_mix_nothing_up(hash_of):
         entry = done(f"{number % 300:03}/{chance.randrange(3)}", records=number)
         positions[entry.get_manager_key()] = model[entry.get_manager_key()] = entry
     assert dict(positions) == model
+
+
+@pytest.mark.parametrize("hash_of", [lambda head: 2**64 - 1, lambda head: sum(head) << 23, lambda head: head[-1] << 24])
+def test_slots_that_are_filled_in_several_steps_find_every_position(hash_of, monkeypatch):
+    """Also those that collide over the border of a step, and behind the last place of a hash."""
+    monkeypatch.setattr(packed_table, "_SLOTS_AT_ONCE", 3)
+    positions, back = small_map(hash_of), small_map(hash_of)
+    model = {(entry := done(f"{number:03}")).get_manager_key(): entry for number in range(400)}
+    positions.update(model)
+    back.load(positions.view().tables, positions.view().chunks())
+    for one in (positions, back):
+        one.update({(entry := done(f"{number:03}", 9)).get_manager_key(): entry for number in range(700, 1500)})
+        assert {key: one.find(key) for key in model} == model
+        assert len(one) == 1200
+
+
+@given(
+    st.lists(st.booleans(), max_size=40), st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)), st.integers(0, 9)
+)
+def test_chunks_hold_every_row_that_is_left_and_has_a_stored_form(pickled, replaced, removed, later):
+    """In order, as many as a block has, and the last the rest; what comes later is not in them."""
+    positions = small_map()
+    for number, unusual in enumerate(pickled):
+        entry = done(f"{number}", modified_ms=1 << 70 if unusual else number)
+        positions[entry.get_manager_key()] = entry
+    for number in replaced & set(range(len(pickled))):
+        entry = done(f"{number}", 7, modified_ms=1 << 70 if pickled[number] else number)
+        positions[entry.get_manager_key()] = entry
+    for number in removed & set(range(len(pickled))):
+        del positions[done(f"{number}").get_manager_key()]
+    view = positions.view()
+    for number in range(later):
+        positions[done(f"later{number}").get_manager_key()] = done(f"later{number}")
+    chunks, left = list(view.chunks()), list(view)
+    sizes = [len(chunk.ends) // 4 for chunk in chunks]
+    assert all(size == 4 for size in sizes[:-1])
+    assert all(0 < size <= 4 for size in sizes)
+    back = small_map()
+    back.load(view.tables, chunks)
+    assert list(back.view()) == [entry for entry in left if entry.modified_ms != 1 << 70]
+    assert list(view.others()) == [entry for entry in left if entry.modified_ms == 1 << 70]
 
 
 def done(key="k", records=1, **more):

@@ -179,10 +179,10 @@ def test_many_positions_and_few_changes_are_written_seldom():
     assert len({number for number, *_ in leader.written()}) == 1
 
 
-@pytest.mark.parametrize(("written", "due"), [(60_000, False), (115_000, True)])
-def test_with_many_positions_an_eighth_of_them_makes_a_snapshot_due(written, due, monkeypatch):
-    """20,000 positions take about 900,000 bytes: an eighth of that changed, and loads slower than they do."""
-    monkeypatch.setattr(snapshots, "REPLAY_BYTES", 50_000)
+@pytest.mark.parametrize(("written", "due"), [(45_000, False), (65_000, True)])
+def test_with_many_positions_a_sixteenth_of_them_makes_a_snapshot_due(written, due, monkeypatch):
+    """20,000 positions take about 900,000 bytes: a sixteenth of that changed, and loads slower than they do."""
+    monkeypatch.setattr(snapshots, "REPLAY_BYTES", 20_000)
     leader = Leader(count=lambda: 20_000)
     leader.writer.advance()
     body = random.Random(1).randbytes(written).hex()
@@ -190,13 +190,13 @@ def test_with_many_positions_an_eighth_of_them_makes_a_snapshot_due(written, due
     leader.log.append(codec.encode_progress("kit", 1, "w", progress))
     leader.follow()
     size = leader.log.sizes.total
-    assert (size > snapshots.POSITION_BYTES * 20_000 // 8) is due
+    assert (size > snapshots.POSITION_BYTES * 20_000 // 16) is due
     leader.writer.advance()
     assert bool(leader.written()) is due
 
 
 def test_a_snapshot_does_not_make_the_next_one_due(monkeypatch):
-    """With many positions its own parts are larger than an eighth of them; nor do they at the next start."""
+    """With many positions its own parts are larger than a sixteenth of them; nor do they at the next start."""
     monkeypatch.setattr(snapshots, "REPLAY_BYTES", 10_000)
     leader = Leader()
     leader.work(1, count=20_000)
@@ -205,7 +205,7 @@ def test_a_snapshot_does_not_make_the_next_one_due(monkeypatch):
         leader.writer.advance()
     assert [number for number, _ in leader.whole()] == [1]
     parts = sum(len(record.body) for record in records(leader.server) if record.kind == "snapshot")
-    assert parts > snapshots.POSITION_BYTES * 20_000 // 8
+    assert parts > snapshots.POSITION_BYTES * 20_000 // 16
     log = log_over(leader.server.connect())
     state = load(log)
     again = SnapshotWriter(
