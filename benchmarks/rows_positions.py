@@ -356,6 +356,8 @@ def _save(session: Any) -> float:
 
 def start_again(url: str, objects: int, window: str = "forever") -> Kept:
     """A start: everything is recovered, and a new epoch begun."""
+    import numpy  # noqa: F401, ICN001 - as above: code, not positions
+
     from framework.engine.memory import limit_arenas
     from framework.engine.session import IggyTarget, Session
 
