@@ -403,6 +403,7 @@ class Session:
             compactable=lambda: self.offsets.tracker.compactable,
         )
         self._due = DuePolls(FOLLOW_SECONDS)
+        self._producer: IggyProducer | None = None
         self._changed: list[tuple[OffsetManagerEntry, OffsetManagerEntry]] = []
         self._began = time.monotonic()
 
@@ -534,8 +535,9 @@ class Session:
         return [skips for skips in counts if skips.seconds_ago < HOUR_SECONDS]
 
     def producer(self) -> IggyProducer:
-        """Return a producer for the data topics, over this session's connection."""
-        return make_producer(self.connection, self.config, self.offsets)
+        """Return the producer for the data topics, over this session's connection."""
+        self._producer = make_producer(self.connection, self.config, self.offsets)
+        return self._producer
 
     def dead_letters(self) -> DeadLetterBox | None:
         """Return the writer to the dead letter topic, over this session's connection; None when none is configured."""
@@ -590,7 +592,13 @@ class Session:
             self.write_snapshot()
 
     def _state(self) -> tuple[PositionView, SnapshotFooter]:
-        """Return the current state, without the positions that the watermark replaces."""
+        """Return the current state, without the positions that the watermark replaces.
+
+        Raises:
+            PositionError: the server confirms records that it does not deliver; a flush would not save them, either.
+        """
+        if self._producer is not None:
+            self._producer.check_delivered()
         with self.offsets.table.lock:
             self.offsets.tracker.compact()
             self._drop_old_claims()

@@ -13,7 +13,7 @@ import attrs
 
 from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, TopicPartition
-from framework.model.positions import OffsetManagerKey
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.store import PositionDelta
 from framework.offsets.table import PositionTable, is_further
 
@@ -48,6 +48,13 @@ class PartitionState:
     hold_back: int = 0
     last: Anchor | None = None
     unsaved: deque[UnsavedCount] = attrs.field(factory=deque)
+
+    def hold(self, count: UnsavedCount) -> None:
+        """Add an unsaved count; a position that passes over many records without a message needs only the last."""
+        last = self.unsaved[-1] if self.unsaved else None
+        if last is not None and (last.anchor, last.key, last.generation) == (count.anchor, count.key, count.generation):
+            self.unsaved.pop()
+        self.unsaved.append(count)
 
 
 class PartitionLedger:
@@ -125,9 +132,11 @@ class PartitionLedger:
                     continue  # overwritten or reset meanwhile
                 if partition.last is None or not partition.hold_back:  # no message of it can be lost
                     saved = entry.records_done
+                elif anchor is None and _is_saved(known, entry):  # nor here: none of it is among the last messages
+                    saved = entry.records_done
                 else:
                     saved = known.records_saved if known is not None and known.generation == entry.generation else 0
-                    partition.unsaved.append(UnsavedCount(partition.last, key, entry.generation, entry.records_done))
+                    partition.hold(UnsavedCount(partition.last, key, entry.generation, entry.records_done))
                 table.put(key, entry if saved == entry.records_saved else entry.changed(records_saved=saved))
 
     def _move(self, topic_partition: TopicPartition, anchor: Anchor) -> None:
@@ -180,3 +189,8 @@ class PartitionLedger:
         """Take back the anchors of an unsaved delta."""
         self._moved |= delta.anchors.keys()
         self._held |= delta.counted.keys() & set(delta.written)  # entries are saved with the message they count up to
+
+
+def _is_saved(known: OffsetManagerEntry | None, entry: OffsetManagerEntry) -> bool:
+    """Return whether all that was counted of a position before is saved."""
+    return known is not None and known.is_of(entry) and known.records_saved >= known.records_done

@@ -22,6 +22,7 @@ from tests.support.entries import (
     acknowledge,
     anchor_at,
     batch,
+    ended,
     entry,
 )
 
@@ -42,6 +43,40 @@ def test_a_count_is_saved_once_so_many_messages_stand_behind_it_that_no_crash_ta
     assert second.anchors == {PARTITION: anchor_at(0)}
     assert [(one.records_done, one.records_saved) for one in second.entries] == [(11, 1)]
     assert set(first.written) == set(second.written) == {PARTITION}
+
+
+def without_message(position, partition=PARTITION):
+    return Acknowledgement(topic_partition=partition, batches=(batch(position, 0),), anchor=None)
+
+
+def test_objects_without_a_message_are_saved_at_once_in_a_partition_that_gets_no_other_messages():
+    """Their transforms filter every record, or no key chooses the partition: they would wait in memory without end."""
+    manager = OffsetManager()
+    state = PartitionState(hold_back=10)
+    manager.partitions.open(PARTITION, state)
+    manager.commit(acknowledge(batch(entry(1, key="with a message")), offset=0))
+    for number in range(50):
+        manager.add_entry(entry(0, key=f"key {number}"))
+        manager.store_begun()
+        manager.commit(without_message(ended(5, key=f"key {number}")))
+        manager.flush()
+    assert [position.key for _, position in manager.table.positions.pending()] == ["with a message"]
+    assert len(state.unsaved) == 1
+
+
+def test_an_object_with_a_message_that_a_crash_may_take_is_not_saved_with_its_last_filtered_records():
+    manager = OffsetManager()
+    state = PartitionState(hold_back=10)
+    manager.partitions.open(PARTITION, state)
+    manager.add_entry(entry(0))
+    manager.commit(acknowledge(batch(entry(1)), offset=0))
+    for records in (20, 40, 60):
+        manager.commit(without_message(entry(records)))
+    manager.commit(without_message(ended(70)))
+    assert [(one.records_done, one.records_saved) for one in manager.flush().entries] == [(70, 0)]
+    assert len(state.unsaved) == 1, "of records without a message the last count is enough"
+    manager.commit(acknowledge(batch(entry(10, key="other"), 10), offset=10))
+    assert {one.key: one.records_saved for one in manager.flush().entries} == {"k": 70, "other": 0}
 
 
 def test_an_orderly_end_says_where_every_partition_ended_that_was_written():
