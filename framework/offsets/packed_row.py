@@ -38,6 +38,7 @@ TEMPLATES = 1 << 13
 
 _HEAD = struct.Struct("<II")
 _BODY = struct.Struct("<BHqI")
+_TEMPLATE = struct.Struct("<H")
 _LENGTH = struct.Struct("<I")
 _TIMED, _HEX, _EXTRA, _PICKLED = 1, 2, 4, 8
 _ETAG_CHARACTERS, _ETAG_BYTES = 32, 16
@@ -56,6 +57,12 @@ class RowFacts(NamedTuple):
     whole: bool
 
 
+class _Named(NamedTuple):
+    """What a codec needs of a key: its properties."""
+
+    properties: tuple[tuple[str, str], ...]
+
+
 Scope: TypeAlias = "str | tuple[Any, ...]"
 """A key without its name: the bucket; else its other properties; else, in a 1-tuple, the whole key."""
 
@@ -68,15 +75,20 @@ class RowCodec:
             `records_done` and `extra`. `records_saved` and `total` equal `records_done`, and `mark` is None; templates
             hold the others.
         folders: maximum number of shared folders.
+        templates: maximum number of templates.
     """
 
-    def __init__(self, entry_class: type[OffsetManagerEntry], *, folders: int = FOLDERS) -> None:
+    def __init__(
+        self, entry_class: type[OffsetManagerEntry], *, folders: int = FOLDERS, templates: int = TEMPLATES
+    ) -> None:
         own = {"bucket", "key", "version", "modified_ms", "records_done", "records_saved", "total", "mark", "extra"}
         rest = [field for field in attrs.fields(entry_class) if field.init and field.name not in own]
         self._entry_class = entry_class
         self._rest_of = attrgetter(*(field.name for field in rest))
         self._arguments = [field.alias or field.name for field in rest]
         self._max_folders = folders
+        self._max_templates = templates
+        self._kept_templates = 0
         self._folder_numbers: dict[tuple[Scope, str], int] = {}
         self._last_head: tuple[tuple[tuple[str, str], ...] | None, bytes] = (None, b"")
         self._folders: list[tuple[Scope, str]] = []
@@ -85,6 +97,30 @@ class RowCodec:
         self._whole: list[bool] = []
         self._done: list[bool] = []
         self._counts: list[bool] = []
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether there may soon be no room for another template; further entries would be pickled."""
+        return len(self._templates) >= (self._max_templates + self._kept_templates) // 2
+
+    def successor(self) -> RowCodec:
+        """Return an empty codec of the same kind, for the rows that are still there: see `repack`."""
+        return RowCodec(self._entry_class, folders=self._max_folders, templates=self._max_templates)
+
+    def repack(self, row: bytes, former: RowCodec) -> bytes:
+        """Return a row of the codec before this one as a row of this one, which has only the templates in use."""
+        key = _Named(former.key_of(row))
+        head = self.head(key, add=True)
+        assert head is not None
+        body = row[len(former.head_of(row)) :]
+        if body[0] & _PICKLED:
+            head += self.body(key, former.entry_of(row))
+        else:
+            template = former._templates[_BODY.unpack_from(body)[1]]  # noqa: SLF001
+            number = self._number_of(template)
+            head += body[:1] + _TEMPLATE.pack(number) + body[1 + _TEMPLATE.size :]
+        self._kept_templates = len(self._templates)
+        return head
 
     # ---- stored
 
@@ -129,7 +165,7 @@ class RowCodec:
 
     # ---- keys
 
-    def head(self, key: OffsetManagerKey, *, add: bool = False) -> bytes | None:
+    def head(self, key: OffsetManagerKey | _Named, *, add: bool = False) -> bytes | None:
         """Return the head of every row of that key; None when its folder is unknown, unless `add`."""
         properties = key.properties
         last, known = self._last_head
@@ -181,7 +217,7 @@ class RowCodec:
 
     # ---- entries
 
-    def body(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> bytes:
+    def body(self, key: OffsetManagerKey | _Named, entry: OffsetManagerEntry) -> bytes:
         """Return the rest of a row, after the key's head."""
         version, flags = self._packed_version(entry)
         try:
@@ -196,7 +232,7 @@ class RowCodec:
             return bytes([_PICKLED]) + pickle.dumps(entry, pickle.HIGHEST_PROTOCOL)
         return numbers + extra + version
 
-    def _template(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> int:
+    def _template(self, key: OffsetManagerKey | _Named, entry: OffsetManagerEntry) -> int:
         """Return the number of the entry's template. Raises ValueError when the entry must be pickled."""
         scope, name = _scope_and_name(key.properties)
         bucket = scope if isinstance(scope, str) else dict(scope).get("bucket") if len(scope) > 1 else None
@@ -208,10 +244,17 @@ class RowCodec:
         values = self._rest_of(entry)
         number = self._template_numbers.get(values)
         if number is None:
-            if len(self._templates) >= TEMPLATES:
+            if len(self._templates) >= self._max_templates:
                 raise ValueError
+            number = self._number_of(dict(zip(self._arguments, values, strict=True)))
+        return number
+
+    def _number_of(self, template: Mapping[str, Any]) -> int:
+        values = tuple(template[name] for name in self._arguments)
+        number = self._template_numbers.get(values)
+        if number is None:
             number = self._template_numbers[values] = len(self._templates)
-            self._add_template(dict(zip(self._arguments, values, strict=True)))
+            self._add_template(template)
         return number
 
     @staticmethod

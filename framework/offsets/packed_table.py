@@ -147,21 +147,27 @@ class FinishedTable:
 
     def put(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Store an entry; it replaces the previous entry of its key."""
-        head = self._codec.head(key, add=True)
-        assert head is not None
-        row = head + self._codec.body(key, entry)
+        head, row = self._packed(key, entry)
         known = self._find(head)
         if known is not None:
             if self._row(known) == row:
                 return
+            codec = self._codec
             self._bury(known)
+            if self._codec is not codec:
+                head, row = self._packed(key, entry)
         self._place(self._hash_of(head) & _LOW, self._append(row))
 
     def add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Store an entry whose key has none: `put` without a search."""
+        head, row = self._packed(key, entry)
+        self._place(self._hash_of(head) & _LOW, self._append(row))
+
+    def _packed(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> tuple[bytes, bytes]:
+        """Return the head and the whole row of an entry."""
         head = self._codec.head(key, add=True)
         assert head is not None
-        self._place(self._hash_of(head) & _LOW, self._append(head + self._codec.body(key, entry)))
+        return head, head + self._codec.body(key, entry)
 
     def discard(self, key: OffsetManagerKey) -> bool:
         """Remove the entry of that key; return False when there is none."""
@@ -254,13 +260,19 @@ class FinishedTable:
             self._clear_away()
 
     def _clear_away(self) -> None:
-        """Copy the live rows, block by block; existing views stay unchanged."""
-        blocks, dead = self._blocks[::-1], bytes(self._dead)
+        """Copy the live rows, block by block; existing views stay unchanged.
+
+        Templates that no row uses any more go with the dead rows: generations rise over the months, and each is one.
+        """
+        blocks, dead, former = self._blocks[::-1], bytes(self._dead), self._codec
+        if former.is_crowded:
+            self.codec = self._codec = former.successor()
         self._clear()
         first, rows = 0, self._in_block + 1
         while blocks:
-            view = FinishedView(self._codec, [blocks.pop()], dead[first : first + rows], self._block_bits)
-            for row in view.rows():
+            view = FinishedView(former, [blocks.pop()], dead[first : first + rows], self._block_bits)
+            for former_row in view.rows():
+                row = former_row if self._codec is former else self._codec.repack(former_row, former)
                 self._place(self._hash_of(self._codec.head_of(row)) & _LOW, self._append(row))
             first += rows
 
