@@ -116,7 +116,7 @@ class RowCodec:
         if body[0] & _PICKLED:
             head += self.body(key, former.entry_of(row))
         else:
-            template = former._templates[_BODY.unpack_from(body)[1]]  # noqa: SLF001
+            template = former._templates[_BODY.unpack_from(body)[1]]
             number = self._number_of(template)
             head += body[:1] + _TEMPLATE.pack(number) + body[1 + _TEMPLATE.size :]
         self._kept_templates = len(self._templates)

@@ -130,9 +130,8 @@ class PartitionLedger:
                 known = table.positions.find(key)
                 if known is not None and is_further(known, entry):
                     continue  # overwritten or reset meanwhile
-                if partition.last is None or not partition.hold_back:  # no message of it can be lost
-                    saved = entry.records_done
-                elif anchor is None and _is_saved(known, entry):  # nor here: none of it is among the last messages
+                safe = partition.last is None or not partition.hold_back or (anchor is None and _is_saved(known, entry))
+                if safe:  # no message of it can be lost: there is none, or all are saved
                     saved = entry.records_done
                 else:
                     saved = known.records_saved if known is not None and known.generation == entry.generation else 0
