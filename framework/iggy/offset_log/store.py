@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+MAX_BEGUN = 10_000
+"""New positions per record, about 2 MB: with `order` a first listing begins all objects of a bucket at once."""
 
 
 class LogOffsetStore(OffsetStore):
@@ -64,12 +67,15 @@ class LogOffsetStore(OffsetStore):
         Raises:
             UnknownOutcomeError, IggyUnavailableError: they may or may not be there; recovery settles it.
         """
-        payload = codec.encode_begin(self._log.source, self._epoch, delta.begun, delta.selected)
-        if self._pipelined:
-            self._log.submit(payload)
-        else:
-            self._log.append(payload)
-            self._state.name(delta.begun)  # progress will refer to them
+        selected = delta.selected
+        for entries in _parts_of(delta.begun):
+            payload = codec.encode_begin(self._log.source, self._epoch, entries, selected)
+            selected = None
+            if self._pipelined:
+                self._log.submit(payload)
+            else:
+                self._log.append(payload)
+                self._state.name(entries)  # progress will refer to them
 
     @override
     def save(self, delta: PositionDelta) -> None:
@@ -116,6 +122,17 @@ class LogOffsetStore(OffsetStore):
                 self._log.connection.ensure_group(self._log.stream, topic, mark_of(self._log.source))
             except (IggyAuthError, IggyProtocolError) as error:  # not every user has the permission
                 log.debug("no mark on topic %s: %s", topic, error)
+
+
+def _parts_of(begun: Sequence[OffsetManagerEntry]) -> Iterator[Sequence[OffsetManagerEntry]]:
+    """Yield new positions in parts for a record each; the splits of an object begin in one record."""
+    start = 0
+    while start < len(begun):
+        end = start + MAX_BEGUN
+        while end < len(begun) and begun[end].split_number > 1:
+            end += 1
+        yield begun[start:end]
+        start = end
 
 
 def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:

@@ -53,6 +53,20 @@ def rig(monkeypatch):
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
+def test_very_many_positions_that_start_are_several_records_of_whole_objects(monkeypatch, pipelined):
+    """Objects in an order begin together, when all are listed: one record would be larger than a start can read."""
+    monkeypatch.setattr(store, "MAX_BEGUN", 3)
+    rig = Rig(monkeypatch, pipelined=pipelined)
+    splits = [position("b", split_number=number, split_size=64) for number in range(1, 5)]
+    begun = [position("a"), *splits, *(position(key) for key in "cdef")]
+    rig.store.begin(PositionDelta(begun=begun, selected=SELECTED))
+    decoded = [codec.decode_begin(record) for record in records(rig.server)]
+    assert [[entry.key for entry in entries] for entries, _ in decoded] == [list("abbbb"), list("cde"), ["f"]]
+    assert [entry for entries, _ in decoded for entry in entries] == begun
+    assert [selected for _, selected in decoded] == [SELECTED, None, None], "before the first position starts"
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
 @pytest.mark.parametrize("selected", [None, SELECTED])
 def test_positions_that_start_are_one_record(monkeypatch, pipelined, selected):
     rig = Rig(monkeypatch, pipelined=pipelined)
