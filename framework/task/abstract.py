@@ -235,10 +235,11 @@ class AbstractSourceTask:
         self.offsets.commit(acknowledgement)  # the acknowledgement is the proof: only a producer makes it
         for batch in acknowledgement.batches:
             identity = (batch.entry.get_manager_key(), batch.entry.generation)
-            if batch.entry.finished:
+            committed, polled = advanced[identity]
+            if committed == polled:  # also of an object that may never end: deleted, or overwritten, while it is read
                 self._progress.pop(identity, None)
             else:
-                self._progress[identity] = advanced[identity]
+                self._progress[identity] = committed, polled
 
     def _check_commit(self, batch: RecordBatch, committed: int, polled: int) -> None:
         done = batch.entry.records_done

@@ -446,3 +446,17 @@ def test_memory_for_commits_does_not_grow_with_finished_objects():
         for batch in polled(task):
             task.commit(acknowledge(batch))
         assert task._progress == {}
+
+
+def test_memory_for_commits_does_not_grow_with_objects_that_never_end():
+    """They are deleted, or overwritten, while they are read: months of them leave nothing behind."""
+    with started(store_of(a=6), once=True, batch_length=2) as task:
+        for _ in range(2):
+            (batch,) = task.poll(2, timeout_seconds=60)
+            task.commit(acknowledge(batch))
+            assert task._progress == {}
+        (last,) = task.poll(2, timeout_seconds=60)
+        with pytest.raises(NotAcknowledgedError, match="each once"):
+            task.commit(acknowledge(batch))
+        task.commit(acknowledge(last))
+        assert [entry.finished for entry in task.offsets.table.entries()] == [True]
