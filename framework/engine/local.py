@@ -171,6 +171,8 @@ class LocalEngine:
                 self._connection = connection = target.connect()
                 policy.answered = True
                 try:
+                    if self._stopping.is_set():  # while it connected: `_abandon` may have run, and runs once
+                        return
                     self._live(connection, policy, own_epochs)
                 finally:
                     connection.close()

@@ -36,6 +36,21 @@ def test_a_connection_that_a_stop_closed_is_no_error_and_any_other_closed_one_is
             engine.run()
 
 
+def test_a_stop_while_iggy_is_slow_to_answer_begins_no_epoch(monkeypatch):
+    """Its waits for predecessors take up to a minute, and the time of the stop was over before the connection was there."""
+    engine = LocalEngine(MemorySourceTask, source_config(), once=True)
+    closed, lived = [], []
+
+    def connect(_target):
+        engine.stop()
+        return SimpleNamespace(close=lambda: closed.append(True))
+
+    monkeypatch.setattr(IggyTarget, "connect", connect)
+    monkeypatch.setattr(engine, "_live", lambda *_: lived.append(True))
+    assert engine.run().state == "stopped"
+    assert (lived, closed) == ([], [True])
+
+
 def test_a_signal_may_come_at_any_place_of_a_wait_for_iggy(monkeypatch):
     """A handler runs in the thread that waits, between any two lines: a lock that the wait holds there is never free again."""
     place, number = "", 0
