@@ -9,10 +9,13 @@ from collections.abc import Sequence
 from framework.errors import PositionError
 from framework.iggy.offset_log import codec, first_edition
 from framework.iggy.offset_log.codec import FIRST_FORMAT_VERSION, LogMessage
-from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.log import OffsetLog, RecordGoneError
 from framework.iggy.offset_log.state import LogState
 
 log = logging.getLogger(__name__)
+
+LOADS = 5
+"""Maximum of attempts: a running instance may complete a snapshot during a load, and delete what is before it."""
 
 
 def load(offset_log: OffsetLog) -> LogState:
@@ -23,6 +26,15 @@ def load(offset_log: OffsetLog) -> LogState:
     Raises:
         PositionError: the log cannot be read, its beginning is gone, or version 0.1 wrote it and did not end in order.
     """
+    for attempt in range(1, LOADS):
+        try:
+            return _load(offset_log)
+        except RecordGoneError as error:
+            log.debug("attempt %d to load the log: %s", attempt, error)
+    return _load(offset_log)
+
+
+def _load(offset_log: OffsetLog) -> LogState:
     offset_log.rewind()
     heads: list[LogMessage] = []
     first_heads: list[LogMessage] = []

@@ -25,6 +25,10 @@ READ_BYTES = 4 << 20
 """Messages of the log per poll: a snapshot part can have some megabytes, progress has some hundred bytes."""
 
 
+class RecordGoneError(PositionError):
+    """A record was there when the log was followed, and is gone: it was truncated meanwhile, or is damaged."""
+
+
 class OffsetLog:
     """One source's view of the offsets topic. Thread-safe.
 
@@ -108,7 +112,7 @@ class OffsetLog:
             ahead: messages per poll.
 
         Raises:
-            PositionError: a record is gone.
+            RecordGoneError: a record is gone.
         """
         batch: dict[int, StoredMessage] = {}
         for head in heads:
@@ -117,7 +121,7 @@ class OffsetLog:
             stored = batch.pop(head.offset, None)
             message = self._decode(stored) if stored is not None else None
             if message is None or message.head != head.head:
-                raise PositionError(
+                raise RecordGoneError(
                     f"offsets topic, message {head.offset}: a {head.kind} that was there a moment ago is gone. {codec.WAY_OUT}"
                 )
             yield message

@@ -454,6 +454,29 @@ def test_whatever_was_deleted_before_the_moment_of_the_newest_snapshot_is_not_ne
         loaded(server)
 
 
+def test_a_load_beside_an_instance_that_writes_a_snapshot_and_deletes_what_is_before_it(written, monkeypatch):
+    """Of a standby, of `status`, of a second start: they must not call the log damaged."""
+    decoded = [codec.decode(offset, payload) for offset, payload in enumerate(written)]
+    ends = [message.offset + 1 for message in decoded if message.header.get("last")]
+    server = server_with_log(*written[: ends[-2]])
+    newest = [message for message in decoded if message.kind == "snapshot" and message.offset < ends[-1]][-1]
+    calls = []
+
+    def meanwhile(heads):
+        parts = newest_snapshot(heads)
+        if not calls:
+            connection = server.connect()
+            for payload in written[ends[-2] :]:
+                connection.append("kit", LOG, 0, payload)
+            server.drop_head("kit", LOG, 0, int(newest.header["at"]))
+        calls.append([part.offset for part in parts])
+        return parts
+
+    monkeypatch.setattr("framework.iggy.offset_log.loading.newest_snapshot", meanwhile)
+    assert everything(loaded(server)) == state_of(*written)
+    assert len(calls) == 2 + 1, "the first snapshot was gone when it was to be read"
+
+
 @pytest.mark.parametrize("gone", [1, 2, 3])
 def test_a_log_without_its_front_and_without_a_snapshot_is_an_error(gone):
     server = server_with_log(*START, begin(position("a")))
