@@ -94,7 +94,7 @@ class OffsetLog:
     def rewind(self) -> None:
         """Restart reading at the first message; records appended here are then included."""
         with self._lock:
-            self.next_offset = self.foreign = 0
+            self.next_offset = self.foreign = self.messages = 0
             self.sizes = LogSizes()
             self._own = {}
             self._replaced_at = None
