@@ -280,6 +280,21 @@ def test_a_start_after_a_reset_of_everything_that_was_killed_is_still_refused_wh
     assert source.payloads() == before + source.once()
 
 
+def test_everything_comes_again_after_a_lost_log_also_what_a_topic_may_still_forget():
+    """Its last messages are counted at each start; those of the lost log must not count for what begins after the reset."""
+    events = len(Source(COUNTS, partitions=2).live().events)
+    for at in range(1, events, 3):
+        source = Source(COUNTS, partitions=2)
+        make_forgetful(source)
+        source.live()
+        for times in (2, 3):
+            hurt(source, "log")
+            by_hand(source, Reset())
+            source.live(at)
+            source.live()
+            assert set(source.payloads().values()) == {times}
+
+
 @pytest.mark.parametrize("harm", ["purge", "delete", "fill"])
 def test_what_was_done_stays_done_when_that_is_accepted(source, harm):
     hurt(source, harm)
