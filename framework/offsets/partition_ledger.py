@@ -130,12 +130,12 @@ class PartitionLedger:
                 known = table.positions.find(key)
                 if known is not None and is_further(known, entry):
                     continue  # overwritten or reset meanwhile
-                safe = partition.last is None or not partition.hold_back or (anchor is None and _is_saved(known, entry))
-                if safe:  # no message of it can be lost: there is none, or all are saved
-                    saved = entry.records_done
+                last_message = partition.last
+                if last_message is None or not partition.hold_back or (anchor is None and _is_saved(known, entry)):
+                    saved = entry.records_done  # no message of it can be lost: there is none, or all are saved
                 else:
                     saved = known.records_saved if known is not None and known.generation == entry.generation else 0
-                    partition.hold(UnsavedCount(partition.last, key, entry.generation, entry.records_done))
+                    partition.hold(UnsavedCount(last_message, key, entry.generation, entry.records_done))
                 table.put(key, entry if saved == entry.records_saved else entry.changed(records_saved=saved))
 
     def _move(self, topic_partition: TopicPartition, anchor: Anchor) -> None:
