@@ -88,14 +88,13 @@ def run_with_api(
     """
     given = config.http.state_dir
     state = Path(given) if given is not None else file.path.parent / f".{file.path.stem}.state"
-    arguments = (*flags, *(part for setting in file.settings for part in ("--set", setting)))
 
     def load(task: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:
         return load_checked(task, attrs.evolve(file, path=path))
 
     with _logged(config.log), StateFolder(state, option="[http] state_dir") as kept:
         kinds = Kinds(program, task_class)
-        worker = Worker(file.path, kept, kinds, load, arguments=arguments, single=True)
+        worker = Worker(file.path, kept, kinds, load, arguments=tuple(flags), settings=file.settings, single=True)
         return _serve(worker, config.http)
 
 

@@ -39,7 +39,7 @@ def run_command(configuration: Configuration, arguments: Sequence[str], *, max_l
     Raises:
         CommandError: it failed.
     """
-    command = [sys.executable, *configuration.arguments[:-2], *arguments, *configuration.arguments[-2:]]
+    command = [sys.executable, *configuration.command(*arguments)]
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(  # noqa: S603 - the program itself
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors

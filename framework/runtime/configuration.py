@@ -46,6 +46,7 @@ class Configuration:
         mapping: its sections as they were written, with included files and overrides.
         includes: the files that it includes.
         mistake: why it cannot run; empty when it is right.
+        settings: overrides of the command line, which count in its process and in its commands.
     """
 
     key: str
@@ -58,14 +59,23 @@ class Configuration:
     mapping: Mapping[str, Any] = attrs.field(factory=dict)
     includes: tuple[Path, ...] = ()
     mistake: str = ""
+    settings: tuple[str, ...] = attrs.field(default=(), repr=False)  # may hold passwords
 
     @property
     def arguments(self) -> list[str]:
         """What the interpreter runs this configuration with."""
-        return [*(self.kind.arguments if self.kind is not None else ()), "--config", str(self.path)]
+        return self.command()
+
+    def command(self, *words: str) -> list[str]:
+        """Return what the interpreter runs a command of its program with: `command("offsets", "export")`."""
+        program = self.kind.arguments if self.kind is not None else ()
+        overrides = [part for setting in self.settings for part in ("--set", setting)]
+        return [*program, *words, "--config", str(self.path), *overrides]
 
 
-def read_configuration(path: Path, kinds: Kinds, load: Load, *, key: str = "") -> Configuration:
+def read_configuration(
+    path: Path, kinds: Kinds, load: Load, *, key: str = "", settings: tuple[str, ...] = ()
+) -> Configuration:
     """Return the configuration in a file. A mistake is part of the result.
 
     Args:
@@ -73,8 +83,9 @@ def read_configuration(path: Path, kinds: Kinds, load: Load, *, key: str = "") -
         kinds: the sources that can run here.
         load: reads and checks the file as the program does.
         key: the key, for a file that belongs to one; by default the file says it.
+        settings: overrides of the command line; `load` applies them, too.
     """
-    made = Configuration(key=key or path.name, path=path)
+    made = Configuration(key=key or path.name, path=path, settings=settings)
     try:
         layers = file_layers(path)
         mapping: Mapping[str, Any] = merge(layers).values

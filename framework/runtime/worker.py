@@ -49,6 +49,7 @@ class Worker:
         kinds: the sources that can run here.
         load: reads and checks a file as the program does.
         arguments: of the program, after the configuration: `--once`.
+        settings: overrides of the command line, for a single source; `load` applies them, too.
         single: the end of the one source is the end of the program.
         start: starts a process; the real one by default.
         command: runs a command of a source's program.
@@ -62,6 +63,7 @@ class Worker:
         load: Load,
         *,
         arguments: tuple[str, ...] = (),
+        settings: tuple[str, ...] = (),
         single: bool = False,
         start: Start | None = None,
         command: Callable[..., list[bytes]] = run_command,
@@ -71,16 +73,20 @@ class Worker:
         self._kinds = kinds
         self._load = load
         self._arguments = arguments
+        self._settings = settings
         self._stored: dict[Path, tuple[bytes, Configuration]] = {}
         self.id = f"{socket.gethostname()}:{path}"
         self.version = own_version()
         self.supervisor = Supervisor(
-            ConfigFolder(path, lambda file: read_configuration(file, kinds, load)),
+            ConfigFolder(path, self._read),
             state,
             start or self._start,
             self._read_version,
             single=single,
         )
+
+    def _read(self, path: Path, key: str = "") -> Configuration:
+        return read_configuration(path, self._kinds, self._load, key=key, settings=self._settings)
 
     def _start(self, configuration: Configuration, changed: Callable[[], None]) -> Child:
         return ChildProcess([*configuration.arguments, *self._arguments], configuration.key, changed)
@@ -92,7 +98,7 @@ class Worker:
         data = path.read_bytes()
         known = self._stored.get(path)
         if known is None or known[0] != data:  # an unchanged version is not checked again
-            known = self._stored[path] = data, read_configuration(path, self._kinds, self._load, key=key)
+            known = self._stored[path] = data, self._read(path, key)
         return known[1]
 
     # ---- configurations

@@ -366,6 +366,24 @@ def test_a_single_source_has_the_same_api_and_ends_with_its_own_exit_code(rig, b
     assert rig.payloads("orders") == orders
 
 
+def test_overrides_of_the_command_line_count_for_the_offsets_of_a_single_source(rig, bucket, tmp_path):
+    """Another source of the same file keeps its positions."""
+    orders = put(bucket, "orders", objects=1, count=5)
+    path = tmp_path / "orders.toml"
+    path.write_text(toml(rig.sections("orders", bucket, http={"enabled": False, **rig.http})))
+    assert single(tmp_path, path, "--once").wait().code == 0
+    rig.running = single(tmp_path, path, "--set", "source.name=copy", "--set", "http.enabled=true")
+    rig.ready()
+    wait_until(lambda: rig.count("orders") == 2 * len(orders), 60)
+    assert rig.put("/connectors/copy/stop").status == 204
+    wait_until(lambda: connect_state(rig, "copy") == "STOPPED", 60, 0.1)
+    assert request(rig.port, "DELETE", "/connectors/copy/offsets").status == 200
+    assert rig.get("/connectors/copy/offsets").json == {"offsets": []}
+    assert rig.stop().code == 0
+    assert single(tmp_path, path, "--once").wait().code == 0
+    assert rig.count("orders") == 2 * len(orders)
+
+
 def place(url):
     return url.rpartition("@")[2]
 
