@@ -127,6 +127,22 @@ def _file_layers(path: Path, chain: tuple[Path, ...], count: list[int]) -> Itera
     yield Layer(origin=str(path) if chain else "", values=values)
 
 
+def included_files(path: Path) -> tuple[Path, ...]:
+    """Return what a file includes, as far as it can be read; a file that is missing is named, too."""
+    found: dict[Path, None] = {}
+    waiting = [path]
+    while waiting and len(found) < _MAX_FILES:
+        current = waiting.pop()
+        try:
+            names = _included(read_toml(current).get(INCLUDE, []), current)
+        except (ConfigError, RecursionError):
+            continue
+        new = [current.parent / name for name in names if current.parent / name not in found]
+        found.update(dict.fromkeys(new))
+        waiting += new
+    return tuple(found)
+
+
 def _included(value: object, path: Path) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) and name and "\0" not in name for name in value):
         raise ConfigError(

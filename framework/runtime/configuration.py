@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from framework.config.layers import file_layers, merge
+from framework.config.layers import file_layers, included_files, merge
 from framework.config.loading import CONNECTOR_OPTIONS, Loaded
 from framework.config.option import options_of, sections_of
 from framework.config.sections import SourceCommonConfig
@@ -87,10 +87,9 @@ def read_configuration(
     """
     made = Configuration(key=key or path.name, path=path, settings=settings)
     try:
-        layers = file_layers(path)
-        mapping: Mapping[str, Any] = merge(layers).values
-        includes = tuple(Path(layer.origin) for layer in layers if layer.origin)
-        made = attrs.evolve(_described(made, mapping, key), includes=includes)
+        made = attrs.evolve(made, includes=included_files(path))  # a change of one corrects its mistake
+        mapping: Mapping[str, Any] = merge(file_layers(path)).values
+        made = _described(made, mapping, key)
         kind = _kind(mapping, path, kinds)
         made = attrs.evolve(made, kind=kind)
         loaded = load(kind.task_class, path)

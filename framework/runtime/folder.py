@@ -64,6 +64,13 @@ class ConfigFolder:
         }
         return self._by_key()
 
+    def read_again(self) -> Mapping[str, Configuration]:
+        """Return the configurations by key, after reading again those with a mistake: its cause may lie elsewhere."""
+        for path, made in self._configurations.items():
+            if made.mistake:
+                self._configurations[path] = self._changed(path)
+        return self._by_key()
+
     def _changed(self, path: Path) -> Configuration:
         made, former = self._read(path), self._configurations.get(path)
         if former is not None and not made.source:  # it no longer says whose it is

@@ -371,7 +371,7 @@ class Supervisor:
         self.wake()
 
     def restart(self, key: str) -> None:
-        """Stop a source and start it again, also after an error.
+        """Stop a source and start it again, also after an error. A wrong configuration is read again.
 
         Raises:
             UnknownSourceError: there is none.
@@ -380,13 +380,18 @@ class Supervisor:
         with self.source(key) as source:
             if source.kept_state != RUNNING:
                 raise BusyError(f"{key} is {source.kept_state}: resume it")
-            if not source.active.enabled:
-                raise BusyError(f"{key} is disabled: set enabled = true in {source.active.path}")
-            if source.active.mistake and source.child is None:
+            if source.active.mistake:
+                self._apply(self._folder.read_again())
+                self._activate(source)
+            if source.active.mistake and not source.removed:  # a file that names its source now is another
                 raise BusyError(source.active.mistake)
+            if not source.active.enabled:
+                stored = source.active.path != source.file.path
+                way = "activate another version" if stored else f"set enabled = true in {source.active.path}"
+                raise BusyError(f"{key} is disabled: {way}")
             log.info("%s: restarting, as asked", key)
             self._forget_failures(source)
-            source.restart = source.child is not None and not source.active.mistake
+            source.restart = source.child is not None
         self.wake()
 
     @staticmethod

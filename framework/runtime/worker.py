@@ -97,7 +97,8 @@ class Worker:
             raise UnknownVersionError(key, version)
         data = path.read_bytes()
         known = self._stored.get(path)
-        if known is None or known[0] != data:  # an unchanged version is not checked again
+        # an unchanged version is not checked again; a wrong one is, for the cause may lie outside of it
+        if known is None or known[0] != data or known[1].mistake:
             known = self._stored[path] = data, self._read(path, key)
         return known[1]
 

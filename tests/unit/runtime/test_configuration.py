@@ -146,6 +146,29 @@ def test_a_change_of_an_included_file_is_a_change_and_a_comment_is_none(tmp_path
     rig.close()
 
 
+def test_an_included_file_that_is_missing_or_wrong_is_noticed_when_it_is_there(tmp_path):
+    rig = Rig(tmp_path)
+    inner = rig.conf / "inner.inc"
+    (rig.conf / "common.inc").write_text('include = ["inner.inc"]\n')
+    rig.write(head='include = ["common.inc"]\n')
+    rig.tick()
+    rig.look()
+    assert "inner.inc: the configuration file cannot be read" in rig.source("orders.toml").last_error.message
+    inner.write_text("[discovery]\npoll_interval = 1\n")
+    rig.look()
+    assert rig.source().active.mistake == ""
+    assert len(rig.children) == 1
+    inner.write_text("[discovery\n")
+    for _ in range(3):  # also long after
+        rig.look()
+    assert "inner.inc: not valid TOML" in rig.source().last_error.message
+    inner.write_text("[discovery]\npoll_interval = 2\n")
+    rig.look()
+    assert rig.source().last_error is None
+    assert rig.children[-1].configuration.mapping["discovery"] == {"poll_interval": 2}
+    rig.close()
+
+
 # ---- what others may see
 
 

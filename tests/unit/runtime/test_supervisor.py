@@ -191,6 +191,68 @@ def test_a_wrong_change_leaves_the_former_configuration_at_work(running):
     assert (source.status, len(running.children)) == ("starting", 2)
 
 
+def test_a_restart_reads_a_wrong_configuration_again(rig, tmp_path):
+    """The file is as it was: a secret that it names has come since."""
+    secret = tmp_path / "secret"
+    rig.write(content=text().replace("iggy://iggy:iggy@", f"iggy://iggy:${{file:{secret}}}@"))
+    rig.tick()
+    for _ in range(2):
+        with pytest.raises(BusyError, match="secret cannot be read"):
+            rig.supervisor.restart("orders")
+    assert (rig.source().status, rig.source().errors) == ("error", 3)
+    secret.write_text("drowssap")
+    rig.supervisor.restart("orders")
+    rig.tick()
+    assert (rig.source().status, rig.source().last_error, len(rig.children)) == ("starting", None, 1)
+
+
+def test_a_restart_of_a_version_reads_it_again(running, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("drowssap")
+    wanted = text().replace("iggy://iggy:iggy@", f"iggy://iggy:${{file:{secret}}}@").encode()
+    running.supervisor.add_version("orders", lambda _: b"version = 1\n" + wanted)
+    running.supervisor.activate("orders", 1)
+    secret.unlink()
+    running.begin()
+    running.tick()
+    assert "secret cannot be read" in running.source().last_error.message
+    secret.write_text("drowssap")
+    running.supervisor.restart("orders")
+    running.tick()
+    assert running.source().running.version == 1
+
+
+def test_a_restart_of_a_source_that_runs_beside_a_wrong_file_is_refused(running):
+    running.write(content="[sour")
+    running.look()
+    with pytest.raises(BusyError, match="not valid TOML"):
+        running.supervisor.restart("orders")
+    running.tick()
+    assert (running.source().status, running.children[0].asked) == ("running", 0)
+    running.write()
+    running.supervisor.restart("orders")  # at once, without waiting for the next looks
+    running.tick()
+    running.tick()
+    assert (running.children[0].asked, len(running.children)) == (1, 2)
+
+
+def test_a_restart_of_a_file_that_names_its_source_now(rig, tmp_path):
+    (tmp_path / "conf.d" / "orders.toml").write_text('include = ["common.inc"]\n')
+    rig.tick()
+    assert rig.keys() == ["orders.toml"]
+    (tmp_path / "conf.d" / "common.inc").write_text(text())
+    rig.supervisor.restart("orders.toml")
+    rig.tick()
+    assert (rig.keys(), len(rig.children)) == (["orders"], 1)
+
+
+def test_the_way_out_of_a_disabled_version(running):
+    running.supervisor.add_version("orders", lambda _: b"version = 1\nenabled = false\n" + text().encode())
+    running.supervisor.activate("orders", 1)
+    with pytest.raises(BusyError, match="activate another version"):
+        running.supervisor.restart("orders")
+
+
 def test_a_removed_file_stops_its_source_and_a_file_that_returns_starts_it(running):
     path = running.conf / "orders.toml"
     content = path.read_text()
