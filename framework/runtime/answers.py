@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from framework.runtime.configuration import Configuration, shown
+from framework.runtime.configuration import Configuration, shown, unicode_text
 from framework.runtime.metrics import counters_of
 from framework.runtime.state import PAUSED, RUNNING
 from framework.runtime.supervisor import ManagedSource
@@ -33,6 +33,11 @@ _SCHEMAS = {
     "avro": "json", "csv": "json", "json": "json", "jsonl": "json", "parquet": "json", "text": "text"
 }  # fmt: skip
 _BATCH_LENGTH, _LINGER_TIME = 5000, "5ms"
+
+MAX_KEY_CHARACTERS = 1024
+"""A key of a store has at most as many bytes."""
+
+_KEY = r"^[^\x00]*$"
 
 
 class ErrorAnswer(BaseModel):
@@ -193,8 +198,8 @@ class OffsetPartition(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     bucket: str | None = Field(None, description="Accepted as the answers name it; a source reads one bucket.")
-    key: str | None = None
-    prefix: str | None = None
+    key: str | None = Field(None, max_length=MAX_KEY_CHARACTERS, pattern=_KEY)
+    prefix: str | None = Field(None, max_length=MAX_KEY_CHARACTERS, pattern=_KEY)
     share: int | None = Field(None, description="Accepted as the answers name it; an object is reset with all splits.")
     part: int | None = Field(None, description="Accepted as the answers name it; an object is reset with all parts.")
 
@@ -256,7 +261,7 @@ def info_of(source: ManagedSource) -> dict[str, Any]:
         "enabled": active.enabled,
         "status": source.status,
         "plugin_config_format": "toml",
-        "file": str(active.path),
+        "file": unicode_text(str(active.path)),
         "restarts": source.restarts,
     }
     if error is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
@@ -125,11 +126,19 @@ class Guard:
         host = headers.get(b"host", b"localhost").decode(errors="replace").rpartition(":")
         name = host[0] if host[1] and host[2].isdecimal() else "".join(host)
         # a name that resolves to this machine, or a script of a page: the browser of a person here may send it
-        if name not in {"localhost", "127.0.0.1", "[::1]"} and not name.startswith("127."):
+        if not _is_this_machine(name):
             return 403, "forbidden", f"the host {name} is not this machine; set [http] api_key"
         if b"origin" in headers:
             return 403, "forbidden", "requests of web pages need [http] api_key"
         return None
+
+
+def _is_this_machine(name: str) -> bool:
+    """Return whether a host is `localhost` or a loopback address; no other name is, whatever it begins with."""
+    try:
+        return ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
 
 
 async def _body(receive: Receive) -> bytes | None:
@@ -154,12 +163,12 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
     probe = SystemProbe()
 
     @app.get("/", response_class=PlainTextResponse, responses=_some(403))
-    def root() -> str:
+    async def root() -> str:  # on the loop, as `health` is: it answers while all threads of the pool wait for commands
         """Return a greeting; needs no key."""
         return GREETING
 
     @app.get("/health", responses=_some(403))
-    def health() -> answers.Health:
+    async def health() -> answers.Health:
         """Return whether the worker answers; needs no key."""
         return answers.Health()
 

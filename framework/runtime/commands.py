@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 
 import attrs
@@ -13,6 +15,9 @@ from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN
 from framework.runtime.configuration import Configuration
 
 COMMAND_SECONDS = 300.0
+
+MAX_COMMANDS = 4
+"""Each loads all positions, and each holds a thread of the API's pool while Iggy is away."""
 
 
 @attrs.frozen
@@ -28,23 +33,55 @@ class CommandError(Exception):
     message: str
 
 
-def run_command(configuration: Configuration, arguments: Sequence[str], *, max_lines: int = 1000) -> list[bytes]:
+_ERROR = re.compile(r"^error: ", re.MULTILINE)
+_running = threading.BoundedSemaphore(MAX_COMMANDS)
+
+
+def run_command(
+    configuration: Configuration,
+    arguments: Sequence[str],
+    *,
+    max_lines: int = 1000,
+    limit_seconds: float = COMMAND_SECONDS,
+) -> list[bytes]:
     """Run a command of the program that the configuration belongs to; return the lines it wrote, without line breaks.
 
     Args:
         configuration: the configuration; a right one.
         arguments: the command, `offsets export`.
         max_lines: the command is ended after that many lines.
+        limit_seconds: the command is ended after that time.
 
     Raises:
-        CommandError: it failed.
+        CommandError: it failed, or too many run already.
     """
+    if not _running.acquire(blocking=False):
+        raise CommandError(EXIT_TRY_AGAIN, f"{MAX_COMMANDS} commands on offsets run already: try again later")
+    try:
+        return _run(configuration, arguments, max_lines, limit_seconds)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise CommandError(EXIT_TRY_AGAIN, f"{arguments[0]} cannot be started: {reason}") from error
+    finally:
+        _running.release()
+
+
+def _run(configuration: Configuration, arguments: Sequence[str], max_lines: int, limit_seconds: float) -> list[bytes]:
     command = [sys.executable, *configuration.command(*arguments)]
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(  # noqa: S603 - the program itself
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
         ) as process:
             assert process.stdout is not None
+            expired = threading.Event()
+
+            def expire() -> None:
+                expired.set()
+                process.kill()
+
+            limit = threading.Timer(limit_seconds, expire)
+            limit.daemon = True
+            limit.start()
             lines: list[bytes] = []
             try:
                 for line in process.stdout:
@@ -52,14 +89,17 @@ def run_command(configuration: Configuration, arguments: Sequence[str], *, max_l
                     if len(lines) >= max_lines:
                         process.kill()
                         return lines
-                code = process.wait(COMMAND_SECONDS)
-            except BaseException as error:
+                code = process.wait()
+            except BaseException:
                 process.kill()
-                if isinstance(error, subprocess.TimeoutExpired):
-                    raise CommandError(EXIT_TRY_AGAIN, f"{arguments[0]} did not end in time") from None
                 raise
+            finally:
+                limit.cancel()
+        if expired.is_set():
+            raise CommandError(EXIT_TRY_AGAIN, f"{arguments[0]} did not end within {limit_seconds:g} seconds")
         if code != EXIT_DONE:
             errors.seek(0)
             text = errors.read().decode(errors="replace").strip()
-            raise CommandError(code, text.rpartition("error: ")[2] or f"{arguments[0]} ended with exit code {code}")
+            sentence = _ERROR.split(text)[-1]  # warnings may stand before it
+            raise CommandError(code, sentence or f"{arguments[0]} ended with exit code {code}")
         return lines

@@ -73,6 +73,11 @@ class Configuration:
         return [*program, *words, "--config", str(self.path), *overrides]
 
 
+def unicode_text(text: str) -> str:
+    """Return the text without bytes that are not UTF-8, which names of files and variables may hold."""
+    return text.encode(errors="replace").decode()
+
+
 def read_configuration(
     path: Path, kinds: Kinds, load: Load, *, key: str = "", settings: tuple[str, ...] = ()
 ) -> Configuration:
@@ -85,7 +90,12 @@ def read_configuration(
         key: the key, for a file that belongs to one; by default the file says it.
         settings: overrides of the command line; `load` applies them, too.
     """
-    made = Configuration(key=key or path.name, path=path, settings=settings)
+    made = _read(Configuration(key=key or unicode_text(path.name), path=path, settings=settings), kinds, load, key)
+    return attrs.evolve(made, mistake=unicode_text(made.mistake)) if made.mistake else made
+
+
+def _read(made: Configuration, kinds: Kinds, load: Load, key: str) -> Configuration:
+    path = made.path
     try:
         made = attrs.evolve(made, includes=included_files(path))  # a change of one corrects its mistake
         mapping: Mapping[str, Any] = merge(file_layers(path)).values
@@ -115,7 +125,7 @@ def _described(made: Configuration, mapping: Mapping[str, Any], key: str) -> Con
     given, label, version = mapping.get("key"), mapping.get("name"), mapping.get("version")
     return attrs.evolve(
         made,
-        key=key or (given if isinstance(given, str) and KEY.fullmatch(given) else source or made.path.name),
+        key=key or (given if isinstance(given, str) and KEY.fullmatch(given) else source or made.key),
         source=source,
         label=label if isinstance(label, str) else source,
         mapping=mapping,
@@ -150,7 +160,9 @@ def _plain(value: object) -> Any:
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    if isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+    if isinstance(value, str):
+        return unicode_text(value)
+    if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 
-from framework.runtime.configuration import Configuration
+from framework.runtime.configuration import Configuration, unicode_text
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,8 @@ class ConfigFolder:
             if other is not None:
                 what = f'source "{made.source}"' if made.source in sources else f'key "{made.key}"'
                 mistake = f"{path}: the {what} is also in {other}: rename one of them, or remove a file"
-                made = attrs.evolve(made, key=_free(path.name, result), mistake=mistake)
+                key = _free(unicode_text(path.name), result)
+                made = attrs.evolve(made, key=key, source="", mistake=unicode_text(mistake))
             else:
                 owners.add(path)
                 if made.source:

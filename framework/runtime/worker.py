@@ -25,6 +25,7 @@ from framework.runtime.configuration import (
     read_configuration,
     shown,
     shown_mapping,
+    unicode_text,
 )
 from framework.runtime.folder import ConfigFolder
 from framework.runtime.state import StateFolder
@@ -75,7 +76,7 @@ class Worker:
         self._arguments = arguments
         self._settings = settings
         self._stored: dict[Path, tuple[bytes, Configuration]] = {}
-        self.id = f"{socket.gethostname()}:{path}"
+        self.id = unicode_text(f"{socket.gethostname()}:{path}")
         self.version = own_version()
         self.supervisor = Supervisor(
             ConfigFolder(path, self._read),
@@ -113,6 +114,7 @@ class Worker:
             OSError: it cannot be stored.
         """
         content = new.plugin_config
+        _check_values(content)
         kind = self._kinds.of(content)
         sections = sections_of(kind.config_class)
         mistakes = [
@@ -172,8 +174,10 @@ class Worker:
         """Return a check of a configuration, option by option, as Kafka Connect words it.
 
         Raises:
+            ConfigError: it has text that is no Unicode.
             OSError: its draft cannot be written.
         """
+        _check_values(content, nulls=False)
         sections = sections_of(kind.config_class)
         mistakes = [(_place(mistake), mistake) for mistake in self.mistakes_of(kind, content)]
         inner_view: Any = shown_mapping(content, sections)
@@ -289,9 +293,7 @@ def _contradictions(new: NewConfig, view: Mapping[str, Any], kind: Kind) -> list
 
 def _toml(content: Mapping[str, Any]) -> bytes:
     """Return a configuration as TOML: a table for each section, inline tables below."""
-    mistakes = list(_nulls(content, ""))
-    if mistakes:
-        raise ConfigError(mistakes)
+    _check_values(content)
     lines = [
         f"{toml_name(name)} = {toml_value(value)}" for name, value in content.items() if not isinstance(value, dict)
     ]
@@ -302,16 +304,31 @@ def _toml(content: Mapping[str, Any]) -> bytes:
     return "\n".join([*lines, ""]).encode()
 
 
-def _nulls(value: object, place: str) -> Iterator[str]:
-    """Yield the places of nulls, which TOML does not have."""
+def _check_values(content: Mapping[str, Any], *, nulls: bool = True) -> None:
+    """Refuse values that JSON has and TOML does not: null, and half of a pair of surrogates.
+
+    Raises:
+        ConfigError: with the place of each.
+    """
+    mistakes = [text for is_null, text in _foreign_values(content, "") if nulls or not is_null]
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+def _foreign_values(value: object, place: str) -> Iterator[tuple[bool, str]]:
+    """Yield whether a value is null, and its mistake."""
     if value is None:
-        yield f"{place}: null is no value; leave it out"
+        yield True, f"{place}: null is no value; leave it out"
+    elif isinstance(value, str):
+        if unicode_text(value) != value:
+            yield False, f"{place}: is no Unicode text: a \\u escape in it is half of a pair"
     elif isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from _nulls(inner, f"{place}.{name}".lstrip("."))
+            yield from _foreign_values(name, unicode_text(f"{place}.{name}".lstrip(".")))
+            yield from _foreign_values(inner, unicode_text(f"{place}.{name}".lstrip(".")))
     elif isinstance(value, list):
         for inner in value:
-            yield from _nulls(inner, place)
+            yield from _foreign_values(inner, place)
 
 
 def _place(mistake: str) -> str:

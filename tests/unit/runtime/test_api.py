@@ -7,7 +7,10 @@ no field for it there; those that do not have null.
 
 import http.client
 import json
+import os
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -437,13 +440,97 @@ def test_a_failed_command_is_an_error_with_its_sentence(orders, code, status):
     assert (found, answer["message"]) == (status, "Iggy is away")
 
 
+@pytest.mark.parametrize("path", ["/sources/orders/configs", "/connector-plugins/s3/config/validate"])
+@pytest.mark.parametrize("option", ["topic", "\ud800"])
+def test_text_that_is_no_unicode_is_named(orders, path, option):
+    """JSON can say half of a pair of surrogates; neither TOML nor an answer can."""
+    sections = {**SECTIONS, "iggy": {**SECTIONS["iggy"], option: "a\udc00b"}}
+    body = {"plugin_config": sections} if path.endswith("configs") else sections
+    method = "POST" if path.endswith("configs") else "PUT"
+    status, answer = orders.ask(method, path, body)
+    place = option.replace("\ud800", "?")
+    assert (status, f"iggy.{place}: is no Unicode text" in str(answer)) == (400, True), answer
+
+
+def test_a_key_with_a_null_byte_or_too_long_is_refused(orders):
+    orders.ask("PUT", "/connectors/orders/stop")
+    orders.tick().tick()
+    for partition in ({"key": "a\0b"}, {"prefix": "\0"}, {"key": "x" * 200_000}):
+        body = {"offsets": [{"partition": partition, "offset": None}]}
+        assert orders.ask("PATCH", "/connectors/orders/offsets", body)[0] == 422
+    assert orders.commands == []
+
+
+def test_names_of_files_and_variables_may_be_no_unicode(rig, monkeypatch):
+    """One such file does not keep the others out of the answers."""
+    monkeypatch.setenv("IGGY_SOURCE__S3__PREFIX", os.fsdecode(b"caf\xe9/"))
+    rig.write("orders")
+    for name, content in ((b"caf\xe9.toml", "[sour"), (b"clicks\xe9.toml", text("clicks")), (b"x\xe9.toml", text())):
+        (rig.conf / os.fsdecode(name)).write_text(content)
+    rig.tick()
+    found = {source["key"]: source for source in rig.ask("GET", "/sources")[1]}
+    assert set(found) == {"orders", "clicks", "caf?.toml", "x?.toml"}
+    assert found["clicks"]["file"].endswith("clicks?.toml")
+    assert found["clicks"]["status"] == "running"
+    for path in ("/stats", "/metrics", "/connectors", "/connectors/orders/status", "/sources/orders/configs/active"):
+        assert rig.ask("GET", path)[0] == 200, path
+
+
+def test_a_copy_of_a_source_has_no_metrics_in_its_name(rig):
+    rig.write("orders")
+    rig.conf.joinpath("a-copy.toml").write_text(text("orders"))
+    rig.tick()
+    samples = [
+        (sample.name, *sorted(sample.labels.items()))
+        for family in text_string_to_metric_families(rig.ask("GET", "/metrics")[1].decode())
+        for sample in family.samples
+    ]
+    assert len(samples) == len(set(samples)) > 20
+
+
+def test_a_version_of_a_copy_does_not_take_the_name_of_its_source(rig):
+    rig.write("orders").conf.joinpath("second.toml").write_text(text("orders"))
+    rig.tick()
+    status, answer = rig.ask("POST", "/sources/second.toml/configs", {"plugin_config": SECTIONS})
+    assert (status, 'name = "orders": is that of the source orders' in answer["reason"]) == (400, True), answer
+
+
+def test_health_is_told_while_all_threads_wait_for_commands(orders, monkeypatch):
+    """A probe that is not answered would have the worker killed."""
+    entered, leave = threading.Semaphore(0), threading.Event()
+
+    def command(*_arguments, **_options):
+        entered.release()
+        assert leave.wait(60)
+        return []
+
+    monkeypatch.setattr(orders.worker, "_command", command)
+    with ThreadPoolExecutor(45) as pool:
+        asked = [pool.submit(orders.ask, "GET", "/connectors/orders/offsets") for _ in range(45)]
+        for _ in range(40):
+            assert entered.acquire(timeout=30)
+        try:
+            assert orders.ask("GET", "/health") == (200, {"status": "healthy"})
+        finally:
+            leave.set()
+        assert [answer.result()[0] for answer in asked] == [200] * 45
+
+
 # ---- who may ask
 
 
 def test_without_a_key_only_programs_of_this_machine_may_ask(orders):
-    for host in ("evil.example", "evil.example:80", "10.0.0.1", "localhost.evil.example"):
+    for host in (
+        "evil.example",
+        "evil.example:80",
+        "10.0.0.1",
+        "localhost.evil.example",
+        "127.evil.example",
+        "127.0.0.1.evil.example:1",
+        "",
+    ):
         assert orders.ask("GET", "/sources", host=host)[0] == 403
-    for host in ("localhost", "127.0.0.1:1", "[::1]:8081", "127.0.0.2"):
+    for host in ("localhost", "LocalHost:8081", "127.0.0.1:1", "[::1]:8081", "[::1]", "127.0.0.2"):
         assert orders.ask("GET", "/sources", host=host)[0] == 200
     assert orders.ask("PUT", "/connectors/orders/stop", origin="http://localhost")[0] == 403
     assert orders.worker.supervisor.versions("orders")

@@ -1,0 +1,71 @@
+"""Commands of a source's program, which the API runs."""
+
+import sys
+import threading
+
+import attrs
+import pytest
+
+from framework.runtime import commands
+from framework.runtime.commands import CommandError, run_command
+from tests.unit.runtime.rig import read, text
+
+
+def program(tmp_path, code):
+    """A configuration whose program is a few lines of Python."""
+    path = tmp_path / "orders.toml"
+    path.write_text(text())
+    made = read(path, settings=("iggy.topic=other",))
+    return attrs.evolve(made, kind=attrs.evolve(made.kind, arguments=("-c", f"import sys\n{code}")))
+
+
+def test_a_command_gets_its_words_its_file_and_its_overrides(tmp_path):
+    lines = run_command(program(tmp_path, "print(*sys.argv[1:], sep='\\n')"), ["offsets", "export"])
+    file = str(tmp_path / "orders.toml")
+    assert [line.decode() for line in lines] == ["offsets", "export", "--config", file, "--set", "iggy.topic=other"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("error: cannot connect: connect error: refused", "cannot connect: connect error: refused"),
+        ("warning: an error: no\nerror: two mistakes\n  the second", "two mistakes\n  the second"),
+        ("Fatal Python error: bus", "Fatal Python error: bus"),
+        ("", "offsets ended with exit code 3"),
+    ],
+)
+def test_the_whole_sentence_of_a_failure_is_told(tmp_path, written, said):
+    with pytest.raises(CommandError) as caught:
+        run_command(program(tmp_path, f"sys.stderr.write({written!r})\nsys.exit(3)"), ["offsets", "export"])
+    assert (caught.value.exit_code, caught.value.message) == (3, said)
+
+
+def test_more_lines_than_wanted_end_it(tmp_path):
+    lines = run_command(program(tmp_path, "while True: print(7)"), ["offsets"], max_lines=5)
+    assert lines == [b"7"] * 5
+
+
+def test_a_command_that_stands_still_is_ended(tmp_path):
+    with pytest.raises(CommandError, match="did not end within") as caught:
+        run_command(
+            program(tmp_path, "sys.stdin = open('/dev/null')\nimport time\ntime.sleep(3600)"),
+            ["offsets"],
+            limit_seconds=0.2,
+        )
+    assert caught.value.exit_code == 1
+
+
+def test_a_command_that_cannot_be_started_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    with pytest.raises(CommandError, match="offsets cannot be started: No such file"):
+        run_command(program(tmp_path, ""), ["offsets"])
+
+
+def test_more_commands_than_allowed_are_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(commands, "_running", threading.BoundedSemaphore(1))
+    assert commands._running.acquire(blocking=False)
+    with pytest.raises(CommandError, match="try again") as caught:
+        run_command(program(tmp_path, ""), ["offsets"])
+    assert caught.value.exit_code == 1
+    commands._running.release()
+    assert run_command(program(tmp_path, ""), ["offsets"]) == []
