@@ -296,19 +296,19 @@ def make_app(  # noqa: C901 - a list of commands
     ) -> int | None:
         """Run the source until it is stopped, or run a command."""
         reporter: _ErrorReporter = context.obj
-        reporter.config, reporter.settings = config, tuple(settings or ())
-        reporter.source = log_source
+        reporter.config, reporter.settings, reporter.source = config, tuple(settings or ()), log_source
         if channel is not None:
             from framework.runtime.channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
 
             reporter.channel = ChildChannel(channel)
+        flags = {"--once": once, "--take-over": take_over, "--standby": standby}
         if context.invoked_subcommand is not None:
+            _refuse_flags([name for name, given in flags.items() if given], context.invoked_subcommand)
             return None
         from framework.cli.run import run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
         file = chosen(context, config, None)
-        reporter.json = wants_json(task_class, file)
-        flags = {"--once": once, "--take-over": take_over, "--standby": standby}
+        reporter.json = wants_json(task_class, file.path, file.settings)
 
         def with_api(read: SourceCommonConfig) -> int:
             from framework.cli.worker import run_with_api  # noqa: PLC0415 - only when it is switched on
@@ -409,6 +409,7 @@ def make_app(  # noqa: C901 - a list of commands
                 "--config", "-c", help="TOML file of the worker: [http] and [log].", show_default=False, readable=False
             ),
         ] = None,
+        settings: SetOption = None,
         state_dir: Annotated[
             Path | None,
             typer.Option(help="Folder for paused states and configuration versions.", show_default=False),
@@ -425,8 +426,11 @@ def make_app(  # noqa: C901 - a list of commands
         from framework.cli.worker import run_worker  # noqa: PLC0415
 
         own = config or context.obj.config
-        context.obj.json = own is not None and wants_json(task_class, ConfigFile(path=own))
-        return run_worker(program, task_class, config_dir, config=own, state_dir=state_dir, standby=standby)
+        overrides = (*context.obj.settings, *(settings or ()))
+        context.obj.json = wants_json(task_class, own, overrides)
+        return run_worker(
+            program, task_class, config_dir, config=own, settings=overrides, state_dir=state_dir, standby=standby
+        )
 
     add_convert(app, command, task_class)
     app.add_typer(config_app(program, task_class, chosen, command=command), name="config")
@@ -435,6 +439,19 @@ def make_app(  # noqa: C901 - a list of commands
     if demo is not None:
         app.command(name="demo")(demo)
     return app
+
+
+def _refuse_flags(flags: Sequence[str], command: str) -> None:
+    """Refuse options of a run before a command, which would not follow them.
+
+    Raises:
+        ConfigError: there are some.
+    """
+    if flags:
+        way = "write --standby behind it" if (*flags, command) == ("--standby", "worker") else "leave it out"
+        raise ConfigError(
+            f"{', '.join(flags)} before the command {command}: only a run without a command has it; {way}"
+        )
 
 
 def _warn_of_former(context: typer.Context, given: bool) -> bool:

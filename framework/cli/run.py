@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -93,14 +93,14 @@ def reached(config: SourceCommonConfig) -> Iterator[IggyConnection]:
             yield connection
 
 
-def wants_json(task_class: type[AbstractSourceTask], file: ConfigFile) -> bool:
+def wants_json(task_class: type[AbstractSourceTask], path: Path | None, settings: Sequence[str]) -> bool:
     """Return whether a log of JSON lines is asked for; works with mistakes elsewhere, which are then JSON too."""
     root = task_class.config_class
     if root is None:
         return False
-    overrides = (*environment_layers(os.environ, root, _ignore), *setting_layers(file.settings, root, _ignore))
+    overrides = (*environment_layers(os.environ, root, _ignore), *setting_layers(settings, root, _ignore))
     try:
-        layers = [*file_layers(file.path), *overrides]
+        layers = [*(file_layers(path) if path is not None else ()), *overrides]
     except ConfigError:  # the loader says what is wrong with the file
         layers = [*overrides]
     section = merge(layers).values.get("log")

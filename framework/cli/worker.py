@@ -39,6 +39,7 @@ def run_worker(
     folder: Path,
     *,
     config: Path | None = None,
+    settings: Sequence[str] = (),
     state_dir: Path | None = None,
     standby: bool = False,
 ) -> int:
@@ -49,13 +50,14 @@ def run_worker(
         task_class: its source; the folder may hold others, too.
         folder: the configuration files.
         config: the worker's own file.
+        settings: overrides of the worker's own options.
         state_dir: what survives a restart; by default as the file says, or `.state` in the folder.
         standby: each source waits for the end of another instance of it.
 
     Raises:
-        ConfigError: mistakes in the worker's file, no such folder, or an address that cannot be used.
+        ConfigError: mistakes in the worker's options, no such folder, or an address that cannot be used.
     """
-    own = load_config(config, WorkerConfig, environment=_own_variables()) if config is not None else WorkerConfig()
+    own = load_config(config, WorkerConfig, environment=_own_variables(), settings=settings)
     if not folder.is_dir():
         raise ConfigError(f"--config-dir: there is no folder {folder}")
     state = state_dir or (Path(own.http.state_dir) if own.http.state_dir is not None else folder / ".state")

@@ -70,12 +70,12 @@ class Loaded(Generic[T]):
 
 
 def load_config(
-    path: str | Path, cls: type[T], *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()
+    path: str | Path | None, cls: type[T], *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()
 ) -> T:
     """Return the configuration in a TOML file, with its includes and overrides.
 
     Args:
-        path: the file.
+        path: the file; None for overrides alone.
         cls: the root class.
         environment: variables for `${env:NAME}` and overrides; by default those of the process.
         settings: overrides, `section.option=value`.
@@ -88,7 +88,7 @@ def load_config(
 
 
 def load(
-    path: str | Path, cls: type[T], *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()
+    path: str | Path | None, cls: type[T], *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()
 ) -> Loaded[T]:
     """Return the configuration and the origins of its values, as `load_config` does.
 
@@ -97,10 +97,10 @@ def load(
     """
     environment = os.environ if environment is None else environment
     reading = _Reading(environment)
-    layers = file_layers(path)
+    layers = file_layers(path) if path is not None else []
     layers += environment_layers(environment, cls, reading.mistakes.append)
     layers += setting_layers(settings, cls, reading.mistakes.append)
-    return reading.load(layers, cls, origin=str(path))
+    return reading.load(layers, cls, origin=str(path or ""))
 
 
 def structure(

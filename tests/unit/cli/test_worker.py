@@ -1,0 +1,56 @@
+"""Options of the command `worker`: its own file, the environment, `--set`, and options that stand before a command."""
+
+import pytest
+
+from framework.cli import worker
+from framework.cli.app import run
+from s3_source.task import S3SourceTask
+
+
+@pytest.fixture
+def begin(tmp_path, monkeypatch, capsys):
+    """Starts the command up to its loop; returns the exit code, what was said, and the section [http]."""
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "worker.toml").write_text('[http]\naddress = "127.0.0.1:1"\n')
+    monkeypatch.chdir(tmp_path)
+    found = []
+    monkeypatch.setattr(worker, "_serve", lambda _worker, http: found.append(http) or 0)
+
+    def start(*arguments, before=()):
+        code = run("s3_source", S3SourceTask, [*before, "worker", "--config-dir", "conf.d", *arguments])
+        return code, capsys.readouterr().err, found[-1] if found else None
+
+    return start
+
+
+@pytest.mark.parametrize("file", [(), ("--config", "worker.toml")])
+def test_variables_count_for_the_worker_with_and_without_a_file(begin, monkeypatch, file):
+    monkeypatch.setenv("IGGY_SOURCE__HTTP__ADDRESS", "127.0.0.1:2")
+    monkeypatch.setenv("IGGY_SOURCE__HTTP__API_KEY", "drowssap")
+    monkeypatch.setenv("IGGY_SOURCE__IGGY__TOPIC", "of the sources")
+    code, _, http = begin(*file)
+    assert (code, http.address, http.api_key) == (0, "127.0.0.1:2", "drowssap")
+
+
+@pytest.mark.parametrize("file", [(), ("--config", "worker.toml")])
+def test_settings_count_for_the_worker_before_and_behind_the_command(begin, file):
+    code, _, http = begin(*file, "--set", "http.address=127.0.0.1:4", before=("--set", "http.api_key=drowssap"))
+    assert (code, http.address, http.api_key) == (0, "127.0.0.1:4", "drowssap")
+
+
+def test_a_wrong_override_is_named(begin, monkeypatch):
+    code, said, http = begin("--set", "iggy.topic=x")
+    assert (code, "--set iggy.topic: unknown option" in said, http) == (2, True, None), said
+    monkeypatch.setenv("IGGY_SOURCE__HTTP__ADDRESS", "nonsense")
+    monkeypatch.setenv("IGGY_SOURCE__LOG__FORMAT", "json")
+    code, said, http = begin()
+    assert (code, said.startswith("{"), http) == (2, True, None), said
+    assert "must be host:port" in said
+    assert "from IGGY_SOURCE__HTTP__ADDRESS" in said
+
+
+@pytest.mark.parametrize("flag", ["--standby", "--once", "--take-over"])
+def test_an_option_of_a_run_before_a_command_is_not_dropped(begin, flag):
+    code, said, http = begin(before=(flag,))
+    assert (code, f"{flag} before the command worker" in said, http) == (2, True, None), said
+    assert ("write --standby behind it" in said) == (flag == "--standby")
