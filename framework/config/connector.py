@@ -217,23 +217,44 @@ def _converted(
 
 def _value(text: str, option: ConnectorOption) -> tuple[object, str]:
     """Return the value and the note of a property; None and the reason when it cannot be used."""
-    reference = _KAFKA_REFERENCE.fullmatch(text.strip())
-    if reference is not None:
-        provider, rest = reference["provider"], reference["rest"]
-        if provider == "env":
-            return f"${{env:{rest}}}", option.note
-        if provider in {"dir", "directory"} and ":" in rest:
-            folder, _, file = rest.rpartition(":")
-            return f"${{file:{folder}/{file}}}", option.note
-        variable = option.variable or re.sub(r"\W", "_", option.to).upper()
-        return f"${{env:{variable}}}", f"was a reference of the config provider {provider}: set this variable"
-    if option.variable:
+    whole = _KAFKA_REFERENCE.fullmatch(text.strip()) is not None
+    if option.variable and not whole:
         return f"${{env:{option.variable}}}", _NOT_COPIED
+    if _KAFKA_REFERENCE.search(text):
+        if not whole and option.read is not str:
+            return None, "its value holds a reference beside other text: write it by hand"
+        return _with_references(text.strip() if whole else text, option)
     try:
         value = option.read(text)
     except ValueError as exc:
         return None, f"its value {exc}"
     return value.replace("${", "$${") if isinstance(value, str) else value, option.note
+
+
+def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
+    """Return the text with each reference to a config provider as one of ours, and the note."""
+    variable = option.variable or re.sub(r"\W", "_", option.to).upper()
+    parts: list[str] = []
+    providers: list[str] = []
+    end = 0
+    for reference in _KAFKA_REFERENCE.finditer(text):
+        parts.append(text[end : reference.start()].replace("${", "$${"))
+        end = reference.end()
+        provider, rest = reference["provider"], reference["rest"]
+        if provider == "env":
+            parts.append(f"${{env:{rest}}}")
+        elif provider in {"dir", "directory"} and ":" in rest:
+            folder, _, file = rest.rpartition(":")
+            parts.append(f"${{file:{folder}/{file}}}")
+        else:
+            providers.append(provider)
+            number = f"_{len(providers)}" if len(providers) > 1 else ""
+            parts.append(f"${{env:{variable}{number}}}")
+    value = "".join([*parts, text[end:].replace("${", "$${")])
+    if not providers:
+        return value, option.note
+    names = " and ".join(dict.fromkeys(providers))
+    return value, f"was a reference of the config provider {names}: set this variable"
 
 
 def _template(text: str, sections: dict[str, dict[str, object]]) -> Iterator[ConvertedProperty]:

@@ -385,6 +385,31 @@ def test_references_of_config_providers(convert, line, value):
     assert tomllib.loads(out)["s3"]["secret_access_key"] == value
 
 
+@pytest.mark.parametrize(
+    ("text", "prefix", "note"),
+    [
+        ("${env:STAGE}/data/", "${env:STAGE}/data/", ""),
+        ("a/${dir:/etc/x:stage}/${b}/", "a/${file:/etc/x/stage}/$${b}/", ""),
+        (
+            "${vault:s3:a}-${env:B}-${file:/x:c}",
+            "${env:S3_PREFIX}-${env:B}-${env:S3_PREFIX_2}",
+            " was a reference of the config provider vault and file: set this variable",
+        ),
+    ],
+)
+def test_references_inside_of_a_value_stay_references(convert, text, prefix, note):
+    """Kafka Connect replaces them; as literal text the source would read another prefix without a word."""
+    out = convert(f"aws.s3.bucket.name=lake\naws.s3.prefix={text}\n")[1]
+    assert tomllib.loads(out)["s3"]["prefix"] == prefix
+    assert rows(out)["aws.s3.prefix"] == f"[s3] prefix{note}"
+
+
+def test_a_reference_inside_of_a_value_that_is_computed_is_not_guessed(convert):
+    out = convert("name=lake-${env:STAGE}\naws.s3.bucket.name=lake\naws.secret.access.key=a${env:B}hunter22\n")[1]
+    assert "holds a reference beside other text: write it by hand" in rows(out)["name"]
+    assert tomllib.loads(out)["s3"]["secret_access_key"] == "${env:AWS_SECRET_ACCESS_KEY}"
+
+
 def test_a_value_that_looks_like_a_reference_stays_text(convert):
     out = convert("aws.s3.bucket.name=lake\naws.s3.prefix=a${b}/\n")[1]
     assert tomllib.loads(out)["s3"]["prefix"] == "a$${b}/"
