@@ -25,20 +25,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_CLIENTS = 64
-FIRST_REQUEST_SECONDS = 10.0
+REQUEST_SECONDS = 10.0
+"""Time for the line and the headers of a request, from the connection or from the last answer."""
+
 CLOSE_SECONDS = 3.0
 
 
 class _Protocol(H11Protocol):
-    """Drops a client that sends no request: it would hold one of the few places."""
+    """Drops a client that sends no whole request: it would hold one of the few places.
+
+    uvicorn itself waits without end, for the first request and for one of which a byte came.
+    """
 
     @override
     def connection_made(self, transport) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         super().connection_made(transport)
-        self.loop.call_later(FIRST_REQUEST_SECONDS, self._drop_silent)
+        self._expect_request()
 
-    def _drop_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._expect_request()
+
+    def _expect_request(self) -> None:
+        self.loop.call_later(REQUEST_SECONDS, self._drop_silent, self.cycle)
+
+    def _drop_silent(self, last: object) -> None:
+        if self.cycle is last and not self.transport.is_closing():
             self.transport.close()
 
 

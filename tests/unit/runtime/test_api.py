@@ -26,6 +26,7 @@ from schemathesis.specs.openapi.checks import (
 
 from framework.config.sections import HttpMetricsSection, HttpTlsSection
 from framework.errors import ConfigError
+from framework.runtime import server
 from framework.runtime.api import MAX_BODY_BYTES, make_api
 from framework.runtime.commands import CommandError
 from framework.runtime.kinds import Kinds
@@ -580,6 +581,20 @@ def test_nonsense_on_the_line_does_not_end_the_server(rig):
         with socket.create_connection(("127.0.0.1", rig.server.port), timeout=10) as line:
             line.sendall(data)
     assert rig.ask("GET", "/health") == (200, {"status": "healthy"})
+
+
+@pytest.mark.parametrize("requests", [0, 1, 2])
+def test_a_client_that_sends_half_a_request_does_not_hold_its_place(rig, monkeypatch, requests):
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+    healthy = b'{"status":"healthy"}'
+    with socket.create_connection(("127.0.0.1", rig.server.port), timeout=30) as line, line.makefile("rb") as answers:
+        for _ in range(requests):
+            line.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            while answers.readline() != b"\r\n":
+                pass
+            assert answers.read(len(healthy)) == healthy
+        line.sendall(b"GET /heal")
+        assert answers.read() == b""
 
 
 # ---- beside its own description
