@@ -1,6 +1,6 @@
 """The command `check`: one line per prerequisite of a run, with advice where it is not met.
 
-It fails where a run would fail, with the same exit code. It sends and creates nothing.
+It fails where a run would fail, with the same exit code. It sends nothing, and creates nothing that stays.
 """
 
 from __future__ import annotations
@@ -201,11 +201,16 @@ def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
 
 def _new_folder(folder: Path) -> CheckResult:
     """Check the embedded server's folder, which a run would create."""
-    import os  # noqa: PLC0415
+    import tempfile  # noqa: PLC0415
 
     parent = next(ancestor for ancestor in folder.absolute().parents if ancestor.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        detail = f"[iggy] url: {folder} cannot be made, {parent} is not writable"
+    try:
+        with tempfile.TemporaryDirectory(
+            dir=parent
+        ):  # permissions alone do not tell: /proc grants them and has no room
+            pass
+    except OSError as error:
+        detail = f"[iggy] url: {folder} cannot be made, {parent} is not writable: {error.strerror}"
         return CheckResult("iggy", ok=False, detail=detail)
     return CheckResult("iggy", ok=True, detail=f"the embedded server is made in {folder} by the first run")
 

@@ -204,6 +204,15 @@ def test_it_makes_no_folder_for_the_embedded_server(program, moto_bucket, tmp_pa
     assert not folder.parent.exists()
 
 
+@pytest.mark.parametrize("folder", ["/proc/iggy-data", "{file}/iggy-data"])
+def test_a_place_where_the_embedded_server_cannot_be_made(program, moto_bucket, tmp_path, folder):
+    moto_bucket.put("a.jsonl", LINE)
+    (tmp_path / "file").touch()
+    ended = program.configure(iggy={"url": f"embedded:{folder.format(file=tmp_path / 'file')}"}).run("check")
+    assert ended.code != 0, ended.out
+    assert "cannot be made" in only(ended, "iggy")[1]
+
+
 def test_a_folder_that_cannot_be_made_fails(program, moto_bucket, tmp_path):
     moto_bucket.put("a.jsonl", LINE)
     (tmp_path / "file").touch()

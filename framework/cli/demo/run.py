@@ -42,6 +42,7 @@ from framework.cli.demo.result import (
 )
 from framework.cli.demo.store import BUCKET
 from framework.errors import FatalError
+from framework.model.text import counted
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -182,7 +183,8 @@ def _prepare(demo: Demo) -> list[Prepared]:
 def _say_prepared(prepared: Prepared) -> None:
     what = _WHAT[prepared.format]
     say(
-        f"   {prepared.format + '/':<9} {len(prepared.files):>3} objects  {prepared.size_bytes / 1e6:>5.1f} MB   {what}"
+        f"   {prepared.format + '/':<9} {counted(len(prepared.files), 'object'):>11}  "
+        f"{prepared.size_bytes / 1e6:>5.1f} MB   {what}"
     )
 
 
@@ -251,7 +253,7 @@ def _fill(demo: Demo, starting: Future[Any], files: list[Prepared]) -> Any:
     keys = {f"{prepared.format}/{file.name}": file for prepared in files for file in prepared.files}
     sent = store.fill(server, keys)
     say(
-        f'   bucket "{BUCKET}" at {server.endpoint}: {len(keys)} objects, '
+        f'   bucket "{BUCKET}" at {server.endpoint}: {counted(len(keys), "object")}, '
         + (f"{sent} uploaded now" if sent else "all of them there from an earlier run")
     )
     return server

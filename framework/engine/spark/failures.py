@@ -15,6 +15,11 @@ _WORDY = re.compile(
     r"^.*most recent failure: (?:Lost task \S+ in stage \S+ \(TID \d+\) )?|^: |(?:[a-z]\w*\.)+[A-Z]\w*: "
     r"| Consider setting .*| SQLSTATE: \w+$"
 )
+_CALL = "An error occurred while calling"
+"""How py4j begins; the exception of Java follows in the next line, after a colon."""
+
+_BARE = re.compile(r": (?:[a-z]\w*\.)+([A-Z]\w*: \S+)$")
+"""An exception whose text is one word, such as the name of a class: only its own name tells what it means."""
 
 
 def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
@@ -47,8 +52,11 @@ def sentence(error: Exception) -> str:
         cause = next((line for line in lines[tracebacks[-1] + 1 :] if line.strip() and not line.startswith(" ")), "")
         return _short(cause) or type(error).__name__
     cause = next((line.strip() for line in lines if _CAUSE.search(line)), "")
-    cause = cause or next((line.strip() for line in lines if line.strip()), type(error).__name__)
-    return _short(cause)
+    if not cause:
+        told = [line.strip() for line in lines if line.strip()]
+        cause = next((line for line in told if not line.startswith(_CALL)), told[0] if told else type(error).__name__)
+    bare = _BARE.fullmatch(cause)
+    return bare[1] if bare is not None else _short(cause)
 
 
 def _short(cause: str) -> str:

@@ -54,6 +54,17 @@ WORKER = (
             "org.apache.spark.SparkException: Job 4 cancelled because SparkContext was shut down" + STACK,
             "Job 4 cancelled because SparkContext was shut down",
         ),
+        (
+            "java.lang.IllegalArgumentException: requirement failed: startPort should be between 1024 and 65535."
+            + STACK,
+            "requirement failed: startPort should be between 1024 and 65535",
+        ),
+        (
+            "org.apache.spark.SparkIllegalArgumentException: [INVALID_EXECUTOR_MEMORY.CONFIG_MEMORY] Insufficient executor "
+            "memory: Executor memory 1024 must be at least 4718592.\nPlease increase it. SQLSTATE: F0000" + STACK,
+            "[INVALID_EXECUTOR_MEMORY.CONFIG_MEMORY] Insufficient executor memory: Executor memory 1024 must be at least 4718592",
+        ),
+        ("java.lang.ClassNotFoundException: nonsense.Class" + STACK, "ClassNotFoundException: nonsense.Class"),
     ],
 )
 def test_the_line_that_says_what_happened(text, told):
