@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+INTERRUPTED = "interrupted before everything was sent: start it again, and it goes on from here"
+"""Of a run with `--once`."""
+
 TAKEN_OVER_SECONDS = 5.0
 """Maximum wait for the port of an instance that was taken over: it ends within that time."""
 
@@ -149,7 +152,7 @@ def run_source(
     with Output(format=config.log.format, level=config.log.level, source=log_source) as output:
         last = run_engine(task_class, config, output, once=once, take_over=take_over, standby=standby, channel=channel)
         if once and last.state == "stopped":
-            log.warning("interrupted before everything was sent: start it again, and it goes on from here")
+            log.warning(INTERRUPTED)
             return EXIT_TRY_AGAIN
     return EXIT_DONE
 

@@ -14,12 +14,12 @@ import attrs
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.output import Output
-from framework.cli.run import load_checked
+from framework.cli.run import INTERRUPTED, load_checked
 from framework.cli.signals import stopped_by_signals
 from framework.config.layers import ENVIRONMENT_PREFIX
 from framework.config.loading import ConfigWarning, Loaded, load_config
 from framework.config.option import sections_of
-from framework.errors import ConfigError
+from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError
 from framework.runtime.kinds import Kinds
 from framework.runtime.options import WorkerConfig
 from framework.runtime.state import StateFolder
@@ -78,6 +78,8 @@ def run_with_api(
 ) -> int:
     """Run a source in a process of its own, and its API in this one; return the exit code of the source.
 
+    With `--once` it is 1 when a stop came while the source was paused or stopped.
+
     Args:
         program: the name of this program.
         task_class: its source.
@@ -97,7 +99,11 @@ def run_with_api(
     with _logged(config.log), StateFolder(state, option="[http] state_dir") as kept:
         kinds = Kinds(program, task_class)
         worker = Worker(file.path, kept, kinds, load, arguments=tuple(flags), settings=file.settings, single=True)
-        return _serve(worker, config.http)
+        code = _serve(worker, config.http)
+        if code == EXIT_DONE and "--once" in flags and not worker.supervisor.ended:
+            log.warning("%s", INTERRUPTED)
+            return EXIT_TRY_AGAIN
+        return code
 
 
 def _load(task_class: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:

@@ -187,6 +187,11 @@ class Supervisor:
                 self._woken.get(timeout=_TICK_SECONDS)
         return self._exit_code or EXIT_DONE
 
+    @property
+    def ended(self) -> bool:
+        """Whether a single source has ended by itself, or was running when `stop` came."""
+        return self._exit_code is not None
+
     def stop(self) -> None:
         """Stop all sources in order and end `run`. Returns at once; callable from a signal handler."""
         self._stopping = True

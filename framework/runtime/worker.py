@@ -18,6 +18,7 @@ from framework.errors import ConfigError
 from framework.runtime.children import ChildProcess
 from framework.runtime.commands import run_command
 from framework.runtime.configuration import (
+    KEY,
     MASK,
     Configuration,
     Load,
@@ -134,7 +135,9 @@ class Worker:
             raise ConfigError(found)
 
         def data(version: int) -> bytes:
-            head = {"type": "source", "key": key, "enabled": new.enabled, "version": version, "name": new.name or key}
+            # the name of a file that does not name its source is no key that a file may have
+            own_key = {"key": key} if KEY.fullmatch(key) else {}
+            head = {"type": "source", **own_key, "enabled": new.enabled, "version": version, "name": new.name or key}
             return _toml({**head, **content})
 
         return self.supervisor.add_version(key, data)

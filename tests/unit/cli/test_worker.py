@@ -4,7 +4,10 @@ import pytest
 
 from framework.cli import worker
 from framework.cli.app import run
+from framework.cli.config_file import ConfigFile
+from framework.cli.run import read_config
 from s3_source.task import S3SourceTask
+from tests.unit.runtime.rig import FakeChild, text
 
 
 @pytest.fixture
@@ -54,3 +57,29 @@ def test_an_option_of_a_run_before_a_command_is_not_dropped(begin, flag):
     code, said, http = begin(before=(flag,))
     assert (code, f"{flag} before the command worker" in said, http) == (2, True, None), said
     assert ("write --standby behind it" in said) == (flag == "--standby")
+
+
+@pytest.mark.parametrize(
+    ("flags", "ended", "code"), [((), False, 0), (("--once",), False, 1), (("--once",), True, 0), ((), True, 0)]
+)
+def test_a_single_run_that_is_stopped_while_its_source_is_paused_is_not_done(tmp_path, monkeypatch, flags, ended, code):
+    path = tmp_path / "orders.toml"
+    path.write_text(text())
+    file = ConfigFile(path=path)
+
+    def serve(made, _http):
+        made.supervisor.tick()
+        if ended:
+            child.code = 0
+        else:
+            made.supervisor.set_state("orders", "paused")
+        for _ in range(2):
+            made.supervisor.tick()
+        made.supervisor.stop()
+        return made.supervisor.run()
+
+    child = FakeChild(None, 1)
+    monkeypatch.setattr("framework.runtime.worker.ChildProcess", lambda *_: child)
+    monkeypatch.setattr(worker, "_serve", serve)
+    config = read_config(S3SourceTask, file)
+    assert worker.run_with_api("s3_source", S3SourceTask, file, config, flags=flags) == code

@@ -489,6 +489,17 @@ def test_a_copy_of_a_source_has_no_metrics_in_its_name(rig):
     assert len(samples) == len(set(samples)) > 20
 
 
+def test_a_version_of_a_file_without_a_key(rig):
+    """Its key is the name of the file, which a configuration could not say."""
+    rig.conf.joinpath("my orders.toml").write_text("[sour")
+    rig.tick()
+    status, answer = rig.ask("POST", "/sources/my%20orders.toml/configs", {"plugin_config": SECTIONS})
+    assert (status, answer["key"], answer["version"]) == (200, "my orders.toml", 1), answer
+    assert rig.ask("PUT", "/sources/my%20orders.toml/configs/active", {"version": 1})[0] == 204
+    rig.tick()
+    assert rig.ask("GET", "/sources/my%20orders.toml")[1]["status"] == "running"
+
+
 def test_a_version_of_a_copy_does_not_take_the_name_of_its_source(rig):
     rig.write("orders").conf.joinpath("second.toml").write_text(text("orders"))
     rig.tick()
