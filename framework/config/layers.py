@@ -28,6 +28,9 @@ else:
 
 ENVIRONMENT_PREFIX = "IGGY_SOURCE__"
 INCLUDE = "include"
+MAX_BYTES = 1024 * 1024
+"""A longer file is no configuration."""
+
 _MAX_FILES = 100
 
 OptionPath = tuple[str, ...]
@@ -156,14 +159,17 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
 
     Raises:
-        ConfigError: it cannot be read, or is not TOML (with line and column).
+        ConfigError: it cannot be read, is longer than 1 MiB, or is not TOML (with line and column).
     """
     origin = str(path)
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as exc:
         reason = exc.strerror or type(exc).__name__
         raise ConfigError(f"the configuration file cannot be read: {reason}", origin=origin) from None
+    if len(data) > MAX_BYTES:
+        raise ConfigError("is no configuration: it is longer than 1 MiB", origin=origin)
     try:
         return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:

@@ -910,6 +910,10 @@ class HttpSection:
                 yield f'address = "{self.address}": other machines can reach it; set api_key, or listen on 127.0.0.1'
         except ValueError:
             yield f'address = "{self.address}": must be host:port, for instance "127.0.0.1:8081"'
+        if self.api_key is not None and (
+            self.api_key.strip() != self.api_key or re.search(r"[\0-\x1f\x7f]", self.api_key)
+        ):
+            yield "api_key: has a space or a line break at an end, or a control character: no header can send it"
 
 
 @attrs.frozen(kw_only=True)

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import attrs
 
+from framework.config.layers import MAX_BYTES
 from framework.runtime.configuration import Configuration, unicode_text
 
 log = logging.getLogger(__name__)
-
-MAX_BYTES = 1024 * 1024
-"""A longer file is no configuration."""
 
 
 class ConfigFolder:
@@ -123,6 +121,6 @@ def _bytes(path: Path) -> bytes:
     """Return the content; of a file that cannot be read, nothing: reading it again then says why."""
     try:
         with path.open("rb") as file:
-            return file.read(MAX_BYTES)
+            return file.read(MAX_BYTES + 1)
     except OSError:
         return b""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.layers import Layer, merge
+from framework.config.layers import MAX_BYTES, Layer, file_layers, merge
 from framework.config.loading import ConfigWarning, load, load_config
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
@@ -448,3 +448,16 @@ def test_a_placeholder_with_single_braces_is_refused(tmp_path, place, setting):
     with pytest.raises(ConfigError, match=r"a placeholder has two braces on each side: \{\{topic\}\}") as caught:
         load_config(path, S3SourceConfig, environment={}, settings=[setting.replace('"', "")])
     assert caught.value.mistakes[0].startswith(place)
+
+
+@pytest.mark.parametrize("endless", [True, False])
+def test_a_file_without_end_is_no_configuration(tmp_path, endless):
+    """A worker reads included files itself: one without end would take its memory."""
+    long = tmp_path / "long.toml"
+    long.write_text("#" * (MAX_BYTES + 1))
+    path = tmp_path / "main.toml"
+    path.write_text(f'include = ["{"/dev/zero" if endless else "long.toml"}"]\n')
+    with pytest.raises(ConfigError, match="longer than 1 MiB"):
+        file_layers(path)
+    long.write_text("#" * MAX_BYTES)
+    assert file_layers(long)
