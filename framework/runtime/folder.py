@@ -90,11 +90,15 @@ class ConfigFolder:
         return b"\0".join(map(_bytes, (path, *(known.includes if known is not None else ()))))
 
     def _by_key(self) -> dict[str, Configuration]:
-        """Return the configurations by key. Of two with one key or source, the former owner stays, else the first."""
+        """Return the configurations by key.
+
+        Of two with one key or source, the former owner stays; at the start, the file that is named as it, else the
+        first: a copy beside it must not take over when the worker starts again.
+        """
         result: dict[str, Configuration] = {}
         sources: dict[str, Path] = {}
         owners: set[Path] = set()
-        for path in sorted(self._configurations, key=lambda path: (path not in self._owners, path)):
+        for path in sorted(self._configurations, key=self._rank):
             made = self._configurations[path]
             other = sources.get(made.source) or (result[made.key].path if made.key in result else None)
             if other is not None:
@@ -109,6 +113,10 @@ class ConfigFolder:
             result[made.key] = made
         self._owners = frozenset(owners)
         return result
+
+    def _rank(self, path: Path) -> tuple[bool, bool, Path]:
+        made = self._configurations[path]
+        return path not in self._owners, path.stem not in {made.key, made.source}, path
 
 
 def _free(key: str, taken: Mapping[str, object]) -> str:

@@ -101,6 +101,23 @@ def test_of_two_files_of_one_source_the_second_names_both(tmp_path):
     rig.close()
 
 
+@pytest.mark.parametrize("head", ["", 'key = "lake-orders"\n'])
+def test_a_copy_does_not_take_over_when_the_worker_starts_again(tmp_path, head):
+    """`orders-old.toml` sorts before `orders.toml`."""
+    rig = Rig(tmp_path)
+    rig.write(head=head)
+    rig.tick()
+    rig.write(file="orders-old.toml", head=head)
+    rig.look()
+    key = "lake-orders" if head else "orders"
+    for _ in range(2):
+        assert rig.source(key).active.path == rig.conf / "orders.toml"
+        assert "is also in" in rig.source("orders-old.toml").last_error.message
+        rig.begin()
+        rig.tick()
+    rig.close()
+
+
 def test_two_sources_under_one_key(tmp_path):
     rig = Rig(tmp_path)
     rig.write("a", head='key = "k"\n')
