@@ -61,8 +61,8 @@ MAX_BODY_BYTES = 256 << 20
 """Maximum size of an unpacked body. Real bodies reach some megabytes; other writers to the topic could craft larger."""
 
 MAX_GROUP_CHARACTERS = 60
-PART_CHUNKS = 8
-"""Chunks of final positions per snapshot part: about 33,000 positions, 1 MB packed, a few hundredths of a second."""
+PART_CHUNKS = 4
+"""Chunks of final positions per snapshot part: about 16,000 positions, 0.7 MB packed, a few hundredths of a second."""
 
 PART_ENTRIES = 4000
 """Other positions per snapshot part."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READ_MESSAGES = 16
-MAX_READ_MESSAGES = 200
+READ_MESSAGES = 8
+MAX_READ_MESSAGES = 100
 READ_BYTES = 4 << 20
 """Messages of the log per poll: a snapshot part can have some megabytes, progress has some hundred bytes."""
 

@@ -84,11 +84,11 @@ def test_an_empty_log_ends_at_its_first_message(monkeypatch):
 def test_small_messages_are_asked_for_in_growing_numbers_and_large_ones_in_few(monkeypatch):
     rig = Rig(monkeypatch, *[record(epoch) for epoch in range(1, 701)])
     assert rig.follow() == list(range(1, 701))
-    assert rig.polls == [(0, 16), (16, 32), (48, 64), (112, 128), (240, 200), (440, 200), (640, 200), (700, 200)]
+    assert rig.polls == [(0, 8), (8, 16), (24, 32), (56, 64), *((at, 100) for at in range(120, 700, 100)), (700, 100)]
     monkeypatch.setattr(log, "READ_BYTES", 16 * len(record(100)))
     rig = Rig(monkeypatch, *[record(epoch) for epoch in range(100, 196)])
     assert len(rig.follow()) == 96
-    assert rig.polls == [(0, 16), (16, 32), (48, 16), (64, 32), (96, 16)]
+    assert rig.polls == [(0, 8), (8, 16), (24, 32), (56, 8), (64, 16), (80, 32), (96, 64)]
 
 
 def test_bodies_are_read_again_by_the_batch(monkeypatch):
@@ -100,7 +100,7 @@ def test_bodies_are_read_again_by_the_batch(monkeypatch):
     assert rig.polls == [(0, 5), (5, 5), (19, 5)]
     rig.polls.clear()
     assert len(list(rig.log.read(heads))) == 20
-    assert rig.polls == [(0, 16), (16, 16)]
+    assert rig.polls == [(0, 8), (8, 8), (16, 8)]
 
 
 def test_a_record_that_went_since_it_was_followed_is_an_error(monkeypatch):
