@@ -29,16 +29,8 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
-from framework.model.batches import SkippedRecord
-from framework.model.objects import ResumePoint
-from framework.model.payloads import longest, size_of
-from framework.model.splits import Split
-from framework.transformer import InputOptions, ObjectInput, PayloadBatch
-from transformers.avro_codecs import Limits, unpack_block
-from transformers.avro_columns import Pick, Projection, decode_chosen, decodes_chosen
-from transformers.avro_indexes import refuse_indexes, refuses_indexes
-from transformers.avro_json import JsonEncoder, NoJsonFormError, plain_schema
-from transformers.avro_limits import (
+from framework.model.avro_indexes import refuse_indexes, refuses_indexes
+from framework.model.avro_limits import (
     EMPTY_DATA,
     UnusableDatumError,
     UnusableSchemaError,
@@ -50,6 +42,14 @@ from transformers.avro_limits import (
     undecodable,
     weigh,
 )
+from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
+from framework.model.payloads import longest, size_of
+from framework.model.splits import Split
+from framework.transformer import InputOptions, ObjectInput, PayloadBatch
+from transformers.avro_codecs import Limits, unpack_block
+from transformers.avro_columns import Pick, Projection, decode_chosen, decodes_chosen
+from transformers.avro_json import JsonEncoder, NoJsonFormError, plain_schema
 from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
 from transformers.compression import UnpackedStream
 from transformers.split_input import OnwardInput, SplitInput, is_packed
@@ -61,6 +61,7 @@ _HEADER_BYTES = 1 << 16
 _MAX_HEADER_BYTES = 1 << 22
 """Of the whole header, with the schema."""
 _RECORDS_AT_ONCE = 500
+_EXCESS = "a block holds more than its records"
 _WHOLE = "whole"
 """The field of the record in which a datum comes that is a union: it has the very bytes of its field."""
 
@@ -220,7 +221,7 @@ class AvroTransformer(SplittableTransformer):
             self._check_sizes(count, size, done, header, location)
             # Only a split's last block: what follows it belongs to the next, which searches from `end` on.
             is_last = end is not None and byte + len(head) + size >= end
-            if done + count <= skip and not is_last:
+            if done + count <= skip and not is_last and (count or not size):
                 packed.drop(size)
                 _check_sync(packed, header, location)
                 done += count
@@ -236,6 +237,8 @@ class AvroTransformer(SplittableTransformer):
                 if not drop and not stream.packed:
                     builder.border(byte)
                 yield from decoder.decode(count, data, drop, builder)
+            elif not count and unpack_block(header.codec, stored, limits, location):
+                raise CorruptObjectError(_EXCESS, location=location)
             done += count
             if end is not None and is_last:
                 _check_border(header, bytes(head), stored, end - byte, location)
@@ -335,6 +338,10 @@ class _Decoder:
             if self._pick is not None:
                 batch = list(map(self._pick, batch))
             left -= len(batch)
+            if not left and problem is None and cast("Any", block).bytes_.read(1):
+                # The last one stays out: behind it the next start would pass over the block, and over the error.
+                problem = _EXCESS
+                del batch[-1]
             if drop:
                 dropped = min(drop, len(batch))
                 drop -= dropped
@@ -343,8 +350,6 @@ class _Decoder:
                 yield from self._encode(batch, builder)
             if problem is not None:
                 raise CorruptObjectError(problem, location=self._location)
-        if cast("Any", block).bytes_.read(1):
-            raise CorruptObjectError("a block holds more than its records", location=self._location)
 
     def _walker_of(self, data: bytes) -> Walker | None:
         """Return the check that walks through a block before it is decoded, if one is needed."""

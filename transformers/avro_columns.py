@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
-from transformers.avro_indexes import refuse_indexes
-from transformers.avro_json import full_name, name_of, type_of
+from framework.model.avro_indexes import refuse_indexes
+from framework.model.avro_limits import full_name, name_of, type_of
 from transformers.columns import Choice, Field, choose
 
 Pick = Callable[[Any], Any]

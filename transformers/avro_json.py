@@ -17,6 +17,7 @@ from decimal import Context, Decimal
 from operator import itemgetter
 from typing import Any
 
+from framework.model.avro_limits import MAX_DECIMAL_DIGITS, full_name, is_decimal, name_of, type_of
 from transformers.json_time import date_text, time_text, timestamp_text
 from transformers.row_json import encode, encode_all
 
@@ -275,33 +276,12 @@ def _times() -> dict[tuple[str, str | None], Convert]:
 _DECIMAL_BYTES = 4096
 """Of the longest decimal: the time to write one grows with the square of its length."""
 
-_MAX_DIGITS = 10_000
-_WIDE = Context(prec=_MAX_DIGITS)
+_WIDE = Context(prec=MAX_DECIMAL_DIGITS)
 _TIMES = _times()
 
 
 class NoJsonFormError(ValueError):
     """A value that has no JSON form, and why."""
-
-
-def is_decimal(schema: Any) -> bool:
-    """Return whether values are decimals: the logical type on bytes, with a scale and a precision as Avro demands them.
-
-    Raises:
-        ValueError: its scale is more than can be written.
-    """
-    if (
-        not isinstance(schema, dict)
-        or schema.get("logicalType") != "decimal"
-        or schema["type"] not in ("bytes", "fixed")
-    ):
-        return False
-    scale, precision = schema.get("scale", 0), schema.get("precision", 0)
-    if type(scale) is not int or type(precision) is not int or not 0 <= scale <= precision or not precision:
-        return False
-    if scale > _MAX_DIGITS:
-        raise ValueError(f"a decimal with more than {_MAX_DIGITS} digits behind the point")
-    return True
 
 
 def _decimal(value: bytes, scale: int) -> str:
@@ -329,18 +309,3 @@ def branch_name(branch: Any, namespace: str) -> str:
     if kind in _NAMED:
         return name_of(branch, namespace)
     return kind if kind in _PRIMITIVES or kind in {"array", "map"} else full_name(kind, namespace)
-
-
-def type_of(schema: Any) -> Any:
-    """Return the `type` of a schema: a name, or a schema."""
-    return schema["type"] if isinstance(schema, dict) else schema
-
-
-def name_of(schema: Any, namespace: str) -> str:
-    """The full name of a named type that is defined in `namespace`."""
-    return full_name(schema["name"], schema.get("namespace", namespace))
-
-
-def full_name(name: str, namespace: str) -> str:
-    """The full name of a type that is named in `namespace`."""
-    return name if "." in name or not namespace else f"{namespace}.{name}"

@@ -95,16 +95,17 @@ class BytesTransformer(ShippedTransformer):
         stream = UnpackedStream(source, options.compression, max_window_bytes=options.max_window_bytes)
         with closing(stream):
             parts: list[bytes] = []
-            size, head = 0, b""
+            size = 0
             while piece := stream.read_some():
-                size += len(piece)
                 # Read to the end even when it is too long: only then it is known to be whole.
-                if size <= limit:
+                if size <= limit < size + len(piece):
+                    parts = [b"".join((*parts, piece))[:RAW_BYTES]]
+                elif size <= limit:
                     parts.append(piece)
-                elif not head:
-                    head = b"".join((*parts, piece))[:RAW_BYTES]
-                    parts = []
-            if head:
-                yield from builder.bad(too_large(stream.location, 1, limit), head, length=size)
+                elif size < RAW_BYTES:
+                    parts.append(piece[: RAW_BYTES - size])
+                size += len(piece)
+            if size > limit:
+                yield from builder.bad(too_large(stream.location, 1, limit), b"".join(parts), length=size)
             elif parts:
                 yield from builder.add([b"".join(parts)], size)

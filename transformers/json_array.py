@@ -290,6 +290,8 @@ class _ArrayReader:
             parts[:] = [b"".join((*parts, part))[:RAW_BYTES]]
         elif length <= self._max_bytes:
             parts.append(part)
+        elif length < RAW_BYTES:
+            parts.append(part[: RAW_BYTES - length])
         return len(part)
 
     def _corrupt(self, message: str) -> CorruptObjectError:

@@ -68,7 +68,7 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
     at = start  # of the first line not yielded yet
     carry: list[bytes] = []  # pieces of a line whose end was not read yet
     carried = 0
-    giant: bytes | None = None  # the beginning of a line that is too long, once it is; its pieces are no longer kept
+    giant: bytearray | None = None  # the beginning of a line that is too long, once it is
     giant_blank = False
     quotes = 0
     tail = b""
@@ -80,11 +80,12 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
         if cut:
             if giant is not None:
                 begin = piece.index(b"\n") + 1
+                giant += piece[: min(begin, RAW_BYTES - len(giant))]
                 quotes += piece.count(quote, 0, begin) if quote else 0
                 if not giant_blank or piece[:begin].strip():
                     before = piece[begin - 2 : begin - 1] if begin > 1 else tail[-1:]
                     length = carried + begin - (2 if before == b"\r" else 1)
-                    yield Span(giant, at, too_long=True, length=length, quotes=quotes)
+                    yield Span(bytes(giant[:length]), at, too_long=True, length=length, quotes=quotes)
                 at += carried + begin
                 giant = None
             if begin < cut:
@@ -96,6 +97,7 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
             tail = piece[cut:]
             carried += len(tail)
             if giant is not None:
+                giant += tail[: RAW_BYTES - len(giant)]
                 giant_blank = giant_blank and not tail.strip()
                 quotes += tail.count(quote) if quote else 0
             else:
@@ -103,12 +105,12 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
                 # One more than allowed may be a CR before the LF to come.
                 if carried > max_bytes + 1:
                     whole = b"".join(carry)
-                    giant, giant_blank, carry = whole[:RAW_BYTES], not whole.strip(), []
+                    giant, giant_blank, carry = bytearray(whole[:RAW_BYTES]), not whole.strip(), []
                     quotes = whole.count(quote) if quote else 0
                     del whole
     if giant is not None:
         if not giant_blank:
-            yield Span(giant, at, too_long=True, length=carried, quotes=quotes)
+            yield Span(bytes(giant), at, too_long=True, length=carried, quotes=quotes)
     elif carry:
         yield from _without_giants(Span(b"".join(carry), at, ended=False), max_bytes, quote)
 

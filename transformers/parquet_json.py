@@ -147,7 +147,7 @@ class _Columns:
         leaf = next(self._leaves, None)
         if types.is_dictionary(kind):
             inner = self._leaf(kind.value_type, leaf)
-            return lambda array: inner(array.dictionary_decode())
+            return lambda array: inner(_without_dictionary(array))
         return self._leaf(kind, leaf)
 
     def _leaf(self, kind: pa.DataType, leaf: Any) -> Column:  # noqa: PLR0911, C901 - one for each type
@@ -240,6 +240,12 @@ class _Columns:
             return _with_nulls(array, rows)
 
         return convert
+
+
+def _without_dictionary(array: Any) -> Any:
+    if not len(array.dictionary):  # below nulls alone, where an index may be anything
+        return pa.nulls(len(array), array.type.value_type)
+    return array.dictionary_decode()
 
 
 def _as_they_are(array: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +16,14 @@ from typing_extensions import override
 
 from framework.config.option import option
 from framework.errors import RecordError
+from framework.model.avro_indexes import refuse_indexes, refuses_indexes
+from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
 from framework.transform import Transform, TransformBatch, TransformContext
 
 Convert = Callable[[bytes], bytes]
+
+_WHOLE = "whole"
+"""The field of the record in which a datum comes that is none."""
 
 
 class Conversion(Transform):
@@ -104,10 +110,14 @@ def _schema_errors(schema_json: str | None, schema_path: str | None) -> Iterator
 
 
 def _avro_schema(schema_json: str | None, schema_path: str | None) -> Any:
+    """Return the schema as it stands, after a check."""
     import fastavro  # noqa: PLC0415  loaded when used
 
     text = schema_json if schema_json is not None else Path(str(schema_path)).read_text(encoding="utf-8")
-    return fastavro.parse_schema(json.loads(text))
+    schema = json.loads(text)
+    fastavro.parse_schema(copy.deepcopy(schema))
+    weigh(schema)
+    return schema
 
 
 class AvroConvert(Conversion):
@@ -140,13 +150,17 @@ class Avro(Conversion):
         return _json_to_avro(_avro_schema(given.schema_json, given.schema_path), {})
 
 
-def _json_to_avro(schema: Any, names: Mapping[str, str]) -> Convert:
-    from fastavro import schemaless_writer  # noqa: PLC0415  loaded when used
+def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
+    from fastavro import parse_schema, schemaless_writer, validate  # noqa: PLC0415  loaded when used
+
+    schema = parse_schema(source)
 
     def convert(payload: bytes) -> bytes:
         value = _json_of(payload)
         if names and isinstance(value, dict):
             value = {names.get(name, name): field for name, field in value.items()}
+        if not validate(value, schema, raise_errors=False):  # the writer casts: 1.5 to 1, any text to true
+            raise RecordError("it does not fit the schema")
         out = io.BytesIO()
         schemaless_writer(out, schema, value, strict_allow_default=True)
         return out.getvalue()
@@ -154,14 +168,31 @@ def _json_to_avro(schema: Any, names: Mapping[str, str]) -> Convert:
     return convert
 
 
-def _avro_to_json(schema: Any, names: Mapping[str, str]) -> Convert:
-    from fastavro import schemaless_reader  # noqa: PLC0415  loaded when used
+def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:
+    """Return the conversion of data; what a datum may take is limited as in an Avro file."""
+    import fastavro  # noqa: PLC0415  loaded when used
+
+    wrapped = not (isinstance(source, dict) and source["type"] == "record")
+    if wrapped:  # such a record has the very bytes of its field
+        source = {"type": "record", "name": "iggy_cloud_sources.datum", "fields": [{"name": _WHOLE, "type": source}]}
+    weight, walker = weigh(source), Walker(source)
+    schema = fastavro.parse_schema(source)
+    refuse_indexes(schema)
+    always = not refuses_indexes()
 
     def convert(payload: bytes) -> bytes:
-        source = io.BytesIO(payload)
-        value = schemaless_reader(source, schema, None)
-        if source.tell() != len(payload):
+        if always or weight.must_walk(len(payload)):
+            walker.put(payload)
+            try:
+                walker.count(1)
+            except UnusableDatumError as exc:
+                raise RecordError(str(exc).removesuffix(REST_OF_BLOCK)) from None
+        stream = io.BytesIO(payload)
+        value: Any = fastavro.schemaless_reader(stream, schema, None)
+        if stream.tell() != len(payload):
             raise RecordError("it is longer than a datum of the schema")
+        if wrapped:
+            value = value[_WHOLE]
         if names and isinstance(value, dict):
             value = {names.get(name, name): field for name, field in value.items()}
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)

@@ -189,7 +189,7 @@ def test_damage_is_an_error_after_the_records_before_it():
     for junk in (b"plain text that is long enough", b'{"a":1}\n' * 9):
         with pytest.raises(CorruptObjectError, match=r"not an Avro .* input\.format"):
             read(junk)
-    for blocks in ([(2, datum(0))], [(1, datum(0) + b"x")], [(2, datum(0) + b"\x02\x0a\x01")]):
+    for blocks in ([(2, datum(0))], [(2, datum(0) + datum(1) + b"x")], [(2, datum(0) + b"\x02\x0a\x01")]):
         transformer, got = make_transformer(InputOptions(format="avro")), []
         with pytest.raises(CorruptObjectError) as caught:
             got.extend(transformer.records(BytesInput(container(b"null", blocks))))

@@ -111,3 +111,14 @@ def test_counts_below_zero_are_those_of_parts_with_a_size():
     nothing = {"type": "array", "items": "null"}
     assert read(nothing, number(-3) + number(0) + number(0), 1) == ([b"[null,null,null]"], None)
     assert "bytes of memory" in str(read(nothing, number(-(2**60)) + number(0) + number(0), 1)[1])
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_count_that_is_too_low_is_an_error_on_every_start(count):
+    data = container("long", number(1) + number(2) + number(3), count)
+    transformer = make_transformer(InputOptions(format="avro"))
+    for skip in range(count or 1):
+        got = []
+        with pytest.raises(CorruptObjectError, match="holds more than its records"):
+            got.extend(transformer.records(BytesInput(data), skip=skip))
+        assert got == [b"1"][skip : max(0, count - 1)]

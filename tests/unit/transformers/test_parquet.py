@@ -415,6 +415,12 @@ def test_list_views_are_lists(kind):
     assert values(array) == rows
 
 
+def test_a_dictionary_without_values_below_nulls():
+    kind = pa.struct([pa.field("d", pa.dictionary(pa.int32(), pa.string()), nullable=False)])
+    data = write(pa.table({"s": pa.array([None, {"d": "x"}, None], kind)}), row_group_size=1)
+    assert read(data) == [(1, b'{"s":null}'), (2, b'{"s":{"d":"x"}}'), (3, b'{"s":null}')]
+
+
 def test_counts_below_zero_and_a_sum_of_zero(monkeypatch):
     data = numbers(20)
 

@@ -64,6 +64,64 @@ def test_avro_that_does_not_fit_the_schema_is_bad(payload):
     assert (found.numbers, list(found.bad)) == ([1], [2])
 
 
+def record_of(kind):
+    return {"type": "record", "name": "r", "fields": [{"name": "f", "type": kind}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("boolean", ["true"], ['"no"', "1", "null", "[]"]),
+        ("int", ["5"], ["true", "1.5", "3000000000"]),
+        ("long", ["3000000000"], ["true", "1.5", "9223372036854775808"]),
+        ("double", ["1", "1.5"], ["true", '"12"']),
+        ("null", [], ["5"]),
+        ({"type": "array", "items": "string"}, ['["ab"]'], ['"ab"', '{"a":1}']),
+        ({"type": "map", "values": "int"}, ['{"a":1}'], ["[]"]),
+    ],
+)
+def test_json_is_never_cast_to_the_type_of_a_schema(kind, good, bad):
+    schema = record_of(kind)
+    transform = {**TO_AVRO, "schema_json": json.dumps(schema)}
+    found = applied([f'{{"f":{value}}}'.encode() for value in (*good, *bad)], transform)
+    assert found.payloads == [datum({"f": json.loads(value)}, schema) for value in good]
+    assert sorted(found.bad) == list(range(len(good) + 1, len(good) + len(bad) + 1))
+
+
+NODE = {"type": "record", "name": "N", "fields": [{"name": "n", "type": ["null", "N"]}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "reason"),
+    [
+        (NODE, b"\x02" * 1_000_000 + b"\x00", "more than 250 levels deep"),
+        ({"type": "array", "items": "null"}, b"\x80\x80\x80\x80\x80\x01\x00", "bytes of memory"),
+        (["null", "int"], b"\x01\x02", "(KeyError)"),
+        ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, b"\x01", "(KeyError)"),
+    ],
+    ids=["nested", "without end", "branch -1", "symbol -1"],
+)
+def test_a_datum_takes_no_more_than_in_a_file(schema, payload, reason):
+    good = datum({"n": {"n": None}}, schema) if schema is NODE else b"\x00"
+    found = applied([good, payload, good], {"type": "avro_convert", "schema_json": json.dumps(schema)})
+    assert found.numbers == [1, 3]
+    assert reason in found.reasons[2]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (["null", "long"], 5),
+        ("string", "a"),
+        ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, "B"),
+        (NODE, {"n": None}),
+    ],
+)
+def test_a_datum_of_any_type(schema, value):
+    transform = {"type": "avro_convert", "schema_json": json.dumps(schema)}
+    assert json.loads(applied([datum(value, schema)], transform).payloads[0]) == value
+
+
 def test_fields_get_other_names():
     found = applied([datum({"id": 1, "who": "b", "tags": []})], {**TO_JSON, "field_mappings": {"who": "customer"}})
     assert json.loads(found.payloads[0]) == {"id": 1, "customer": "b", "tags": []}

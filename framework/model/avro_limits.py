@@ -14,8 +14,6 @@ from typing import Any
 
 import attrs
 
-from transformers.avro_json import full_name, is_decimal, name_of, type_of
-
 MEMORY_BYTES = 1 << 27
 """What a batch of data, and so a single datum, may take in memory when it is decoded."""
 
@@ -26,6 +24,9 @@ _DEEPEST_JSON = 2 * DEEPEST
 
 SCHEMA_PARTS = 200_000
 """How many values the JSON of a schema may have."""
+
+MAX_DECIMAL_DIGITS = 10_000
+"""Of a decimal, behind the point."""
 
 EMPTY_DATA = 1_000_000
 """How many data of no bytes, as of the schema `"null"`, an object may have: nothing else bounds their number."""
@@ -47,17 +48,21 @@ _LOGICAL = 100
 _LIST, _SLOT, _DICT, _ENTRY = 72, 8, 100, 160
 
 
+REST_OF_BLOCK = ", and so the rest of its block cannot either"
+"""The end of an error that concerns all data behind a datum."""
+
+
 class UnusableSchemaError(Exception):
-    """A schema whose data cannot be read within the limits; never leaves this package."""
+    """A schema whose data cannot be read within the limits."""
 
 
 class UnusableDatumError(Exception):
-    """A datum that cannot be read within the limits; never leaves this package."""
+    """A datum that cannot be read within the limits."""
 
 
 def undecodable(cause: str) -> str:
     """Return the error for a datum that cannot be decoded."""
-    return f"a record cannot be decoded ({cause}), and so the rest of its block cannot either"
+    return f"a record cannot be decoded ({cause}){REST_OF_BLOCK}"
 
 
 def cut_short() -> str:
@@ -404,4 +409,36 @@ class Walker:
         return many
 
 
-__all__ = ["Walker", "Weight", "check_parts", "weigh"]
+def is_decimal(schema: Any) -> bool:
+    """Return whether values are decimals: the logical type on bytes, with a scale and a precision as Avro demands them.
+
+    Raises:
+        ValueError: its scale is more than can be written.
+    """
+    if (
+        not isinstance(schema, dict)
+        or schema.get("logicalType") != "decimal"
+        or schema["type"] not in ("bytes", "fixed")
+    ):
+        return False
+    scale, precision = schema.get("scale", 0), schema.get("precision", 0)
+    if type(scale) is not int or type(precision) is not int or not 0 <= scale <= precision or not precision:
+        return False
+    if scale > MAX_DECIMAL_DIGITS:
+        raise ValueError(f"a decimal with more than {MAX_DECIMAL_DIGITS} digits behind the point")
+    return True
+
+
+def type_of(schema: Any) -> Any:
+    """Return the `type` of a schema: a name, or a schema."""
+    return schema["type"] if isinstance(schema, dict) else schema
+
+
+def name_of(schema: Any, namespace: str) -> str:
+    """The full name of a named type that is defined in `namespace`."""
+    return full_name(schema["name"], schema.get("namespace", namespace))
+
+
+def full_name(name: str, namespace: str) -> str:
+    """The full name of a type that is named in `namespace`."""
+    return name if "." in name or not namespace else f"{namespace}.{name}"
