@@ -228,7 +228,7 @@ class _ArrayReader:
         error: RecordError | None = None
         too_long = max(length, len(element)) > self._max_bytes
         if not too_long and (problem := _problem(element)) is not None:
-            if length and problem != _NOT_UTF8:
+            if length and problem != _NOT_UTF8 and not _is_whole(element):
                 raise self._corrupt(f"an element of the JSON array is {problem}")
             error = RecordError(problem, location=location, record_number=number)
         if self._left:
@@ -241,11 +241,11 @@ class _ArrayReader:
         else:
             yield from self._builder.add([element], len(element))
 
-    def _take_long(self) -> Generator[PayloadBatch | SkippedRecord, None, bool]:  # noqa: C901 - a scanner
+    def _take_long(self) -> Generator[PayloadBatch | SkippedRecord, None, bool]:  # noqa: C901, PLR0912 - a scanner
         """Hand out, or leave out, an element that is long. Returns whether the array is closed behind it."""
         parts: list[bytes] = []
         length = depth = at = 0
-        quoted = False
+        quoted, gap = False, b""
         while True:
             if quoted and at < len(self._data) and (inside := _whole_escapes(self._data, at)) is not None:
                 at = inside.end()
@@ -254,7 +254,10 @@ class _ArrayReader:
             found = (_inside if quoted else _outside)(self._data, at)
             if found is None:
                 at = max(0, at - len(self._data))
-                length += self._keep(parts, self._data, length)
+                part, gap = gap + self._data, b""
+                if not (depth or quoted):
+                    part, gap = _without_end(part)
+                length += self._keep(parts, part, length)
                 self._data = b""
                 if not self._more():
                     raise TruncatedObjectError(
@@ -275,17 +278,21 @@ class _ArrayReader:
                 break
         if char == b"}":
             raise self._corrupt("an element of the JSON array is not JSON")
-        length += self._keep(parts, self._data[: at - 1], length)
+        length += self._keep(parts, (gap + self._data[: at - 1]).rstrip(_WHITESPACE), length)
         self._data = self._data[at:]
-        element = b"".join(parts).strip(_WHITESPACE)
+        element = b"".join(parts)
         del parts
-        if element or not self._first or char != b"]" or length > self._max_bytes:
-            self._first = False
+        if element:
             yield from self._take_one(element, length)
+        elif not self._first or char != b"]":
+            raise self._corrupt("an element of the JSON array is not JSON")
+        self._first = False
         return char == b"]"
 
     def _keep(self, parts: list[bytes], part: bytes, length: int) -> int:
         """Add a part to those of a long element, of which only the beginning is kept when it is too long."""
+        if not length:
+            part = part.lstrip(_WHITESPACE)
         if length <= self._max_bytes < length + len(part):
             parts[:] = [b"".join((*parts, part))[:RAW_BYTES]]
         elif length <= self._max_bytes:
@@ -296,6 +303,12 @@ class _ArrayReader:
 
     def _corrupt(self, message: str) -> CorruptObjectError:
         return CorruptObjectError(message, location=self._stream.location)
+
+
+def _without_end(part: bytes) -> tuple[bytes, bytes]:
+    """Return a part without the whitespace at its end, which is no part of the element if that ends here, and a space."""
+    kept = part.rstrip(_WHITESPACE)
+    return kept, b" " if len(kept) < len(part) else b""
 
 
 def _without_strings(data: bytes, at: int, depth: int) -> tuple[int, int]:
@@ -311,6 +324,17 @@ def _without_strings(data: bytes, at: int, depth: int) -> tuple[int, int]:
     depths = np.cumsum(steps[np.frombuffer(data, np.uint8, end - at, at)], dtype=np.int32) + depth
     closed = int(np.argmax(depths == 0))
     return (at + closed + 1, 0) if depths[closed] == 0 else (end, int(depths[-1]))
+
+
+def _is_whole(element: bytes) -> bool:
+    """Return whether Python's scanner, which knows NaN and half surrogate pairs, finds the end of an element at its end."""
+    if len(element) > _SCANNED_BYTES:
+        return False
+    text = element.decode("utf-8", "surrogateescape")
+    try:
+        return _scan(text)[1] == len(text)
+    except (json.JSONDecodeError, RecursionError):
+        return False
 
 
 def _problem(element: bytes) -> str | None:

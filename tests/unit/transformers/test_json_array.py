@@ -60,6 +60,26 @@ def test_elements_come_as_they_were(elements, indent, ascii_only, piece, separat
         assert read(data, piece=piece, skip=skip) == expected[skip:]
 
 
+@pytest.mark.parametrize("piece", [1, 7, 40, 2_000_000])
+def test_whitespace_around_an_element_is_no_part_of_it(piece):
+    gap = b" \n" * 40
+    assert read(b"[%b]" % gap, piece=piece, max_record_bytes=20) == []
+    data = b'[%b1%b,%b{"a":2}%b,NaN,%b"\\ud800"%b,%b" "%b]' % ((gap,) * 8)
+    good, bad = [(1, b"1"), (2, b'{"a":2}')], [(3, RecordError), (4, RecordError)]
+    assert read(data, piece=piece, max_record_bytes=20) == [*good, *bad, (5, b'" "')]
+    with pytest.raises(CorruptObjectError):
+        read(b"[1,1%b2]" % gap, piece=piece, max_record_bytes=20)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 40, 2_000_000])
+def test_of_an_element_that_is_too_long_the_same_beginning_is_kept(piece):
+    data = b'[1,{"a":"' + b"x" * 300 + b'"},2]'
+    transformer = make_transformer(InputOptions(format="json", max_record_bytes=20))
+    runs = transformer.read(BytesInput(data), limits=BatchLimits(size_bytes=piece))
+    (skipped,) = [run for run in runs if isinstance(run, SkippedRecord)]
+    assert skipped.raw == data[3:-3]
+
+
 EXAMPLE = json.dumps(
     [{"id": n, "t": 'é,]}{["\\', "n": [1.5, None, True, {"id": n}]} for n in range(4)], ensure_ascii=False
 )

@@ -548,3 +548,13 @@ def test_a_block_knows_how_many_bytes_the_end_of_each_of_its_lines_takes(data, o
     block = split_lines(Span(data, 7, ended=True))
     assert (block.start, block.overhead) == (7, overhead)
     assert block.lines == [line.removesuffix(b"\r") for line in data.split(b"\n")[:-1]]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+@pytest.mark.parametrize("piece", [1, 7, 40, 2_000_000])
+def test_of_a_line_that_is_too_long_the_same_beginning_is_kept(piece, end):
+    line = b'{"a":"' + b"x" * 300 + b'"}'
+    transformer = make_transformer(InputOptions(format="jsonl", max_record_bytes=20))
+    runs = transformer.read(BytesInput(b"1\n" + line + end), limits=BatchLimits(size_bytes=piece))
+    (skipped,) = [run for run in runs if isinstance(run, SkippedRecord)]
+    assert (skipped.raw, skipped.length) == (line, len(line))
