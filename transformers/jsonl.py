@@ -4,9 +4,8 @@ With `input.validate` each line must be one JSON value in UTF-8 (RFC 8259, witho
 without escapes of half a surrogate pair, which no UTF-8 can hold). The check runs in C: msgspec skips through the values
 without building them, and the UTF-8 that it lets pass is checked over the whole block.
 
-A block in which every line begins with `{` and ends with `}` goes through the parser as a whole. That is exact. No value
-crosses a line's end: JSON has no line break inside a string, and no `}` before a `{`. So each line holds one value or
-more, and with as many values as lines each holds exactly one. Every other block is checked line by line.
+A block in which every line begins with `{` and ends with `}` goes through the parser as a whole, which is exact: see
+`framework.model.payloads.all_braced`. Every other block is checked line by line.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import ClassVar
 import msgspec
 from typing_extensions import override
 
-from framework.model.payloads import PayloadColumn
+from framework.model.payloads import PayloadColumn, all_braced
 from framework.transformer import InputOptions
 from transformers.batches import check_utf8
 from transformers.lines import LineTransformer, none_blank
@@ -30,7 +29,6 @@ class _Object(msgspec.Struct, gc=False):
 
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 _check_objects = msgspec.json.Decoder(_Object).decode_lines
-_OPEN, _CLOSE = b"{}"
 
 
 class JsonlTransformer(LineTransformer):
@@ -47,7 +45,7 @@ class JsonlTransformer(LineTransformer):
         if not self._validate:
             return none_blank(lines)
         try:
-            if isinstance(lines, PayloadColumn) and _all_braced(lines):
+            if isinstance(lines, PayloadColumn) and all_braced(lines):
                 if len(_check_objects(lines.data)) != len(lines):
                     return False
             else:
@@ -75,10 +73,6 @@ class JsonlTransformer(LineTransformer):
         except RecursionError:
             return "JSON that is nested too deeply to check (about 1,000 levels)"
         return None
-
-
-def _all_braced(lines: PayloadColumn) -> bool:
-    return bool((lines.first_bytes == _OPEN).all() and (lines.last_bytes == _CLOSE).all())
 
 
 def _begins_with_line_of_cr(line: bytes) -> bool:

@@ -96,6 +96,8 @@ class TimeReader(dict[object, int]):
             return 0
         if isinstance(time, str) and time.isascii() and time.isdigit() and len(time) <= _MAX_DIGITS:
             time = int(time)  # a row of CSV has texts alone
+        if isinstance(time, float) and time.is_integer():
+            time = int(time)  # equal numbers share an entry, so they must be read alike
         if isinstance(time, int):
             return _checked(time * self._nanoseconds // 1000)
         if isinstance(time, float):

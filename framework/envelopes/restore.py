@@ -21,11 +21,10 @@ from framework.envelopes.layout import Layout
 from framework.envelopes.origin import Origin
 from framework.model.headers import HeaderValue
 from framework.model.objects import length_only
-from framework.model.payloads import PayloadColumn
+from framework.model.payloads import PayloadColumn, all_braced
 
 Headers = Mapping[str, HeaderValue]
 
-_OPEN, _CLOSE = b"{}"
 _OTHER_CHARACTER = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -121,8 +120,7 @@ class Envelope:
         )
 
     def _rows(self, records: Sequence[bytes]) -> list[Any]:
-        if self._objects and isinstance(records, PayloadColumn) and _all_braced(records):
-            # Exact, since no value crosses a line's end: see transformers/jsonl.py.
+        if self._objects and isinstance(records, PayloadColumn) and all_braced(records):
             rows = self._decoder.decode_lines(records.data)
             if len(rows) == len(records):
                 check_text(records.data)
@@ -200,10 +198,6 @@ class _KnownHeaders(dict[bytes, Headers | None]):
         if len(text) <= self.MAX_KEPT_BYTES:
             self[text] = made
         return made
-
-
-def _all_braced(records: PayloadColumn) -> bool:
-    return bool((records.first_bytes == _OPEN).all() and (records.last_bytes == _CLOSE).all())
 
 
 def _record_type(layout: Layout) -> Any:

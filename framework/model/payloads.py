@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LINE_FEED = 10
+_BRACES = b"{}"
 _WORD_BYTES = 8
 
 
@@ -146,6 +147,15 @@ def line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
         return np.flatnonzero(found)
     ends = places * _WORD_BYTES + np.log2(words).astype(np.int64) // _WORD_BYTES
     return np.concatenate((ends, np.flatnonzero(found[whole:]) + whole))
+
+
+def all_braced(column: PayloadColumn) -> bool:
+    """Return whether every payload begins with `{` and ends with `}`.
+
+    Then a parser of JSON that reads the column as a whole, and finds as many objects as there are payloads, has found one in
+    each: no object crosses a line's end, since JSON has no line feed inside a string, and no `}` before a `{`.
+    """
+    return bool((column.first_bytes == _BRACES[0]).all() and (column.last_bytes == _BRACES[1]).all())
 
 
 def size_of(payloads: Sequence[bytes]) -> int:

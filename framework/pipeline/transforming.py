@@ -7,7 +7,7 @@ applies the transforms again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -154,10 +154,23 @@ class TransformChain:
     def _one_by_one(
         self, transform: Transform, place: str, batch: TransformBatch, context: TransformContext
     ) -> TransformBatch:
-        parts = [
-            self._step(transform, place, attrs.evolve(batch.keep([row]), bad=()), context) for row in range(len(batch))
-        ]
+        parts = [self._step(transform, place, single, context) for single in _singles(batch)]
         return _joined(parts, batch.bad)
+
+
+def _singles(batch: TransformBatch) -> Iterator[TransformBatch]:
+    """Yield the records one by one, without the bad ones that are known."""
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
+    numbers = np.asarray(batch.numbers, dtype=np.int64)
+    for row, payload in enumerate(batch.payloads):
+        yield TransformBatch(
+            payloads=[payload],
+            numbers=numbers[row : row + 1],
+            headers=None if batch.headers is None else batch.headers[row : row + 1],
+            timestamps_us=None if batch.timestamps_us is None else batch.timestamps_us[row : row + 1],
+            key_hashes=None if batch.key_hashes is None else batch.key_hashes[row : row + 1],
+        )
 
 
 def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[tuple[Transform, str]]:

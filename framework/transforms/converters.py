@@ -88,7 +88,8 @@ class Raw(Conversion):
 
 
 def _from_base64(payload: bytes) -> bytes:
+    text = payload.strip()
     try:
-        return base64.b64decode(payload.strip().strip(b'"'), validate=True)
-    except binascii.Error:
+        return base64.b64decode(orjson.loads(text) if text[:1] == b'"' else text, validate=True)
+    except (binascii.Error, ValueError):
         raise RecordError("it is no base64") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,8 @@ import msgspec
 from msgspec import UNSET, Raw
 from typing_extensions import override
 
-from framework.model.payloads import PayloadColumn
+from framework.errors import RecordError
+from framework.model.payloads import PayloadColumn, all_braced
 from framework.transform import RecordHeaders, Transform, TransformBatch, TransformContext
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ Document = dict[str, Raw]
 _DOCUMENTS: msgspec.json.Decoder[Document] = msgspec.json.Decoder(Document)
 _ENCODER = msgspec.json.Encoder()
 _decode = msgspec.json.Decoder().decode
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 MISSING = UNSET
 """The value of a field that a document does not have."""
@@ -51,7 +55,9 @@ class Documents:
         self._edited = False
         self._places = None if fields is None else {field: f"f{at}" for at, field in enumerate(fields)}
         decoder = _DOCUMENTS if fields is None else _decoder_of(tuple(fields))
-        self._rows: list[Any] = _decoded(batch.payloads, decoder)
+        rows = _decoded(batch.payloads, decoder)
+        self._has_documents = fields is None or rows is None
+        self._rows: list[Any] = rows if rows is not None else [_document(one, decoder) for one in batch.payloads]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -62,12 +68,18 @@ class Documents:
         return self._rows
 
     def column(self, field: str) -> list[Any]:
-        """Return the value of a field in each record; `MISSING` where it is not there."""
-        if self._places is None:
-            raws = [MISSING if row is None else row.get(field, MISSING) for row in self._rows]
-            return [raw if raw is MISSING else _decode(raw) for raw in raws]
-        name = self._places[field]
-        return [getattr(row, name, MISSING) for row in self._rows]
+        """Return the value of a field in each record; `MISSING` where it is not there.
+
+        Raises:
+            RecordError: a value cannot be decoded.
+        """
+        name = "" if self._places is None else self._places[field]
+        if not self._has_documents:
+            return list(map(operator.attrgetter(name), self._rows))
+        return [
+            getattr(row, name, MISSING) if type(row) is not dict else decode_value(row.get(field, MISSING), field)
+            for row in self._rows
+        ]
 
     def keep(self, places: Sequence[int]) -> None:
         """Filter all records but those at these places, which rise."""
@@ -193,25 +205,39 @@ def _decoder_of(fields: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def _decoded(payloads: Sequence[bytes], decoder: msgspec.json.Decoder[Any]) -> list[Any]:
-    """Return each payload as a document; None for a payload that is no JSON object."""
+def _decoded(payloads: Sequence[bytes], decoder: msgspec.json.Decoder[Any]) -> list[Any] | None:
+    """Return each payload as a document; None when one of them is none, or has a field that cannot be decoded."""
     try:
-        if isinstance(payloads, PayloadColumn):
+        if isinstance(payloads, PayloadColumn) and all_braced(payloads):
             rows = decoder.decode_lines(payloads.data)
-            if len(rows) == len(payloads):  # a payload of white space is no line for it
+            if len(rows) == len(payloads):
                 return rows
-        else:
-            return list(map(decoder.decode, payloads))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    return [_document(payload, decoder) for payload in payloads]
+        return list(map(decoder.decode, payloads))
+    except _UNREADABLE:
+        return None
 
 
 def _document(payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """Return a payload as a document: whole when a field cannot be decoded; None for a payload that is no JSON object."""
+    for each in (decoder, _DOCUMENTS):
+        try:
+            return each.decode(payload)
+        except _UNREADABLE:
+            pass
+    return None
+
+
+def decode_value(raw: Any, field: str) -> Any:
+    """Return the value of a field; `MISSING` for that.
+
+    Raises:
+        RecordError: it cannot be decoded: a number that is too large, say.
+    """
     try:
-        return decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
+        return raw if raw is MISSING else _decode(raw)
+    except _UNREADABLE as exc:
+        why = str(exc) if isinstance(exc, msgspec.DecodeError) else type(exc).__name__
+        raise RecordError(f'field "{field}" cannot be read ({why})') from None
 
 
 def _encoded(rows: list[Document | None], payloads: Sequence[bytes]) -> Sequence[bytes]:

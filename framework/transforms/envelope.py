@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 from typing_extensions import override
 
 from framework.config.option import option
-from framework.model.payloads import PayloadColumn
+from framework.model.payloads import PayloadColumn, all_braced
 from framework.transform import Transform, TransformBatch, TransformContext
 
 
@@ -46,7 +46,7 @@ class UnwrapEnvelope(Transform):
     @override
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         payloads = batch.payloads
-        if isinstance(payloads, PayloadColumn):
+        if isinstance(payloads, PayloadColumn) and all_braced(payloads):
             try:
                 inner = [row.inner for row in self._decoder.decode_lines(payloads.data)]
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -11,8 +11,8 @@ from typing_extensions import override
 
 from framework.config.option import option
 from framework.transform import TransformContext
-from framework.transforms.documents import Documents, DocumentTransform
-from framework.transforms.values import FieldValue, KeyPattern, ValuePattern, decode_value
+from framework.transforms.documents import Documents, DocumentTransform, decode_value
+from framework.transforms.values import FieldValue, KeyPattern, ValuePattern
 
 
 @attrs.frozen(kw_only=True)
@@ -188,7 +188,7 @@ class FilterFields(DocumentTransform):
         if key in self._kept:
             return True
         matches = any(
-            (by_key is None or by_key(key)) and (by_value is None or by_value(decode_value(raw)))
+            (by_key is None or by_key(key)) and (by_value is None or by_value(decode_value(raw, key)))
             for by_key, by_value in self._patterns
         )
         return matches is self._include

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 import attrs
-import msgspec
 import xxhash
 from msgspec import Raw
 
@@ -242,8 +241,3 @@ def _one_pattern(pattern: Any) -> Iterator[str]:
                 re.compile(value)
             except re.error as error:
                 yield f"regex: is no regular expression: {error}"
-
-
-def decode_value(raw: Raw) -> Any:
-    """Return the value of a field."""
-    return msgspec.json.decode(raw)

@@ -311,6 +311,13 @@ def test_custom_fields_and_units(unit, time, time_us):
     assert found.timestamps_us.tolist() == [time_us]
 
 
+@pytest.mark.parametrize("times", [(b"1500", b"1500.0"), (b"1500.0", b"1500")])
+def test_equal_times_are_read_alike_in_any_order(times):
+    layout = attrs.evolve(custom.make_layout({"payload": "body", "timestamp": "at"}), time_unit="nanoseconds")
+    found = restore(layout, *(b'{"at":%b,"body":1}' % time for time in times))
+    assert found.timestamps_us.tolist() == [1, 1]
+
+
 def test_custom_fields_are_checked():
     assert list(custom.field_errors({"payload": "body", "headers": "meta"})) == []
     errors = " ".join(custom.field_errors({"body": "x", "headers": "y", "topic": "y", "key": ""}))

@@ -197,7 +197,12 @@ def test_protobuf_there_and_back(descriptors):
         (
             "raw",
             {"encoding": "base64"},
-            [(b"AAH/", b"\x00\x01\xff"), (b'"AAH/"', b"\x00\x01\xff"), (b"A!", None), (b'""', None)],
+            [
+                (b"AAH/", b"\x00\x01\xff"),
+                (b'"AAH/"', b"\x00\x01\xff"),
+                (b' "AAH\\/" ', b"\x00\x01\xff"),
+                *((wrong, None) for wrong in (b"A!", b'""', b'"AAH/', b'""AAH/""', b"\xff", b'"\xc3\xa9"')),
+            ],
         ),
     ],
 )

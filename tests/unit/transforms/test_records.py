@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError
@@ -120,3 +120,78 @@ def test_mistakes_of_a_filter(options, mistake):
     with pytest.raises(ConfigError) as caught:
         applied([b"{}"], {"type": "filter", **options})
     assert mistake in str(caught.value)
+
+
+fragments = st.sampled_from(
+    [
+        b'{"v":1',
+        b'"v":2',
+        b"}",
+        b",",
+        b'{"v":3}',
+        b'{"v":4}{"v":5}',
+        b"{}",
+        b"[1]",
+        b" ",
+        b'{"v":"a"} ',
+        b'{"v":1e400}',
+        b"x",
+    ]
+)
+ALL = [
+    [UNWRAP | {"field": "v"}],
+    [{"type": "filter", "field": "v", "value_pattern": {"greater_than": 2}}],
+    [
+        {"type": "headers", "headers": [{"name": "v", "field": "v"}]},
+        {"type": "timestamp", "field": "v", "format": "millis"},
+    ],
+    [{"type": "delete_fields", "fields": ["v"]}],
+    [
+        {"type": "partition_by", "field": "v", "missing": "spread"},
+        {"type": "filter", "field": "w", "value_pattern": "is_null"},
+    ],
+    [{"type": "filter_fields", "patterns": [{"value_pattern": "is_number"}]}],
+]
+
+
+def outcome(found):
+    hashes = found.run.batch.key_hashes
+    extra = [found.headers, found.times, None if hashes is None else hashes.tolist()]
+    rows = list(zip(found.payloads, *([None] * len(found.numbers) if column is None else column for column in extra)))  # noqa: B905
+    return dict(zip(found.numbers, rows, strict=True)), found.reasons
+
+
+@pytest.mark.parametrize("transforms", ALL, ids=lambda transforms: transforms[0]["type"])
+@settings(deadline=None, max_examples=25)
+@example([b'{"v":1,', b'"w":2}', b'{"v":3}{"v":4}', b'{"v":5}'])
+@given(st.lists(st.lists(fragments, min_size=1, max_size=3).map(b"".join), min_size=1, max_size=6))
+def test_no_record_depends_on_its_neighbours_or_on_the_form_of_its_batch(transforms, lines):
+    together = outcome(applied(lines, *transforms, column=True))
+    assert together == outcome(applied(lines, *transforms))
+    alone = [outcome(applied([line], *transforms, first=number)) for number, line in enumerate(lines, 1)]
+    assert together == (
+        {k: v for good, _ in alone for k, v in good.items()},
+        {k: v for _, bad in alone for k, v in bad.items()},
+    )
+
+
+@pytest.mark.parametrize("value", [b"1e400", b"-1e999", b"1" * 5000])
+def test_a_value_that_cannot_be_read_is_never_taken_for_none(apply, value):
+    payloads = [b'{"a":1,"b":2}', b'{"a":%b,"b":2}' % value, b'{"a":1,"b":2}']
+    by_a = {"type": "filter", "field": "a", "value_pattern": {"equals": 1}}
+    for transforms in ([by_a], [by_a, {"type": "add_fields", "fields": [{"key": "c", "value": {"static": 1}}]}]):
+        found = apply(payloads, *transforms)
+        assert found.numbers == [1, 3]
+        assert 'field "a" cannot be read' in found.reasons[2]
+    assert apply(payloads, {"type": "timestamp", "field": "a", "format": "millis", "missing": "ignore"}).numbers == [
+        1,
+        3,
+    ]
+    by_b = {"type": "filter", "field": "b", "value_pattern": {"equals": 2}}
+    assert apply(payloads, by_b).numbers == [1, 2, 3]
+    named = {"type": "headers", "headers": [{"name": "h", "field": "a"}]}
+    found = apply(payloads, by_b, named)
+    assert (found.numbers, list(found.bad)) == ([1, 3], [2])
+    drop_a = {"type": "filter", "field": "b", "value_pattern": {"equals": 2}, "action": "drop"}
+    assert apply(payloads, drop_a, named).numbers == []
+    assert not apply(payloads, drop_a, named).bad
