@@ -35,6 +35,9 @@ class InvalidValueError(ValueError):
     """The error of one value, as the end of a sentence: `must be a whole number`."""
 
 
+_EXACT_FLOATS = 1 << 53
+"""Whole numbers up to this one are floats without loss."""
+
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _SIZE_UNITS = {
@@ -146,9 +149,11 @@ def _whole_number(value: object, _kind: object) -> int:
 def _number(value: object, _kind: object) -> float:
     if isinstance(value, SubstitutedText):
         try:
-            value = float(value)
+            value = int(value) if re.fullmatch(r"[+-]?\d{1,30}", value.strip(), re.ASCII) else float(value)
         except ValueError:
             raise InvalidValueError("must be a number") from None
+    if isinstance(value, int) and abs(value) > _EXACT_FLOATS and not isinstance(value, bool):
+        return value  # to compare with: as a float it would be another number
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise InvalidValueError("must be a number")
     return float(value)

@@ -175,6 +175,19 @@ def test_no_record_depends_on_its_neighbours_or_on_the_form_of_its_batch(transfo
     )
 
 
+def test_large_numbers_are_compared_exactly(apply):
+    large = 2**53 + 1
+    payloads = [b'{"v":%d}' % number for number in (large - 1, large, large + 1)]
+
+    def kept(pattern):
+        return apply(payloads, {"type": "filter", "field": "v", "value_pattern": pattern}).numbers
+
+    assert kept({"greater_than": large}) == [3]
+    assert kept({"less_than": large}) == [1]
+    assert kept({"between": [large, large]}) == [2]
+    assert kept({"greater_than": 10**400}) == []
+
+
 @pytest.mark.parametrize("value", [b"1e400", b"-1e999", b"1" * 5000])
 def test_a_value_that_cannot_be_read_is_never_taken_for_none(apply, value):
     payloads = [b'{"a":1,"b":2}', b'{"a":%b,"b":2}' % value, b'{"a":1,"b":2}']
