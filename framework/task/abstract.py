@@ -78,8 +78,8 @@ class AbstractSourceTask:
         self._failure: BaseException | None = None
         self._exhausted = False
         self.backoff_config = BackoffConfig()
-        # (object, generation) -> records committed, records polled; only for objects with uncommitted records
-        self._progress: dict[tuple[OffsetManagerKey, int], tuple[int, int]] = {}
+        # (object, generation) -> records committed, records polled, uncommitted batches; only for objects with such
+        self._progress: dict[tuple[OffsetManagerKey, int], tuple[int, int, int]] = {}
 
     # Overridable by a subclass
 
@@ -216,8 +216,8 @@ class AbstractSourceTask:
         for batch in batches:
             identity = (batch.entry.get_manager_key(), batch.entry.generation)
             before = batch.records_before
-            committed, _ = self._progress.get(identity, (before, before))
-            self._progress[identity] = (committed, batch.entry.records_done)
+            committed, _, waiting = self._progress.get(identity, (before, before, 0))
+            self._progress[identity] = (committed, batch.entry.records_done, waiting + 1)
         return batches
 
     def commit(self, acknowledgement: Acknowledgement) -> None:
@@ -226,20 +226,18 @@ class AbstractSourceTask:
         Raises:
             NotAcknowledgedError: a batch was not polled from this task, or skips an earlier batch of its object.
         """
-        advanced: dict[tuple[OffsetManagerKey, int], tuple[int, int]] = {}
+        advanced: dict[tuple[OffsetManagerKey, int], tuple[int, int, int]] = {}
         for batch in acknowledgement.batches:
             identity = (batch.entry.get_manager_key(), batch.entry.generation)
-            committed, polled = advanced.get(identity) or self._progress.get(identity, (-1, -1))
+            committed, polled, waiting = advanced.get(identity) or self._progress.get(identity, (-1, -1, 0))
             self._check_commit(batch, committed, polled)
-            advanced[identity] = (batch.entry.records_done, polled)
+            advanced[identity] = (batch.entry.records_done, polled, waiting - 1)
         self.offsets.commit(acknowledgement)  # the acknowledgement is the proof: only a producer makes it
-        for batch in acknowledgement.batches:
-            identity = (batch.entry.get_manager_key(), batch.entry.generation)
-            committed, polled = advanced[identity]
-            if committed == polled:  # also of an object that may never end: deleted, or overwritten, while it is read
+        for identity, (committed, polled, waiting) in advanced.items():
+            if waiting:  # perhaps a batch without records, as the end of an object that failed
+                self._progress[identity] = committed, polled, waiting
+            else:  # also of an object that may never end: deleted, or overwritten, while it is read
                 self._progress.pop(identity, None)
-            else:
-                self._progress[identity] = committed, polled
 
     def _check_commit(self, batch: RecordBatch, committed: int, polled: int) -> None:
         done = batch.entry.records_done

@@ -460,3 +460,17 @@ def test_memory_for_commits_does_not_grow_with_objects_that_never_end():
             task.commit(acknowledge(batch))
         task.commit(acknowledge(last))
         assert [entry.finished for entry in task.offsets.table.entries()] == [True]
+
+
+def test_an_end_without_records_can_be_committed_after_the_records_before_it():
+    """An object that fails in the middle: its last batch has no records, and its records are confirmed before it."""
+    store = MemoryStore()
+    store.put("a", b"".join(line + b"\n" for line in (*lines("a", 4), b"no JSON")))
+    with started(store, once=True, batch_length=2, tolerance="skip_object", validate=True) as task:
+        *batches, end = polled(task)
+        assert (end.entry.failed, len(end.payloads)) == (True, 0)
+        for offset, batch in enumerate(batches):
+            task.commit(acknowledge(batch, offset=offset))
+        task.commit(Acknowledgement(topic_partition=end.topic_partition, batches=(end,), anchor=None))
+        assert task._progress == {}
+        assert [(entry.records_done, entry.failed) for entry in task.offsets.table.entries()] == [(4, True)]
