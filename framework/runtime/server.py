@@ -44,8 +44,8 @@ class _Protocol(H11Protocol):
 
     @override
     def on_response_complete(self) -> None:
+        self._expect_request()  # before a request that came with this one begins
         super().on_response_complete()
-        self._expect_request()
 
     def _expect_request(self) -> None:
         self.loop.call_later(REQUEST_SECONDS, self._drop_silent, self.cycle)

@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import anyio
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -606,6 +607,25 @@ def test_a_client_that_sends_half_a_request_does_not_hold_its_place(rig, monkeyp
             assert answers.read(len(healthy)) == healthy
         line.sendall(b"GET /heal")
         assert answers.read() == b""
+
+
+def test_a_request_that_came_with_the_one_before_it_may_take_its_time(monkeypatch):
+    """Its answer may wait for Iggy; only what is not there yet counts as silence."""
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.5)
+
+    async def app(scope, _receive, send):
+        if scope["path"] == "/slow":
+            await anyio.sleep(2 * server.REQUEST_SECONDS)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+        await send({"type": "http.response.body", "body": scope["path"].encode()})
+
+    with ApiServer(app, WorkerHttpSection(address="127.0.0.1:0")) as api:
+        with socket.create_connection(("127.0.0.1", api.port), timeout=30) as line, line.makefile("rb") as answers:
+            line.sendall(b"".join(b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path for path in (b"/fast", b"/slow")))
+            for path in (b"/fast", b"/slow"):
+                while answers.readline() not in {b"\r\n", b""}:
+                    pass
+                assert answers.read(len(path)) == path
 
 
 # ---- beside its own description
