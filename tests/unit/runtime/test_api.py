@@ -619,13 +619,17 @@ def test_a_request_that_came_with_the_one_before_it_may_take_its_time(monkeypatc
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
         await send({"type": "http.response.body", "body": scope["path"].encode()})
 
-    with ApiServer(app, WorkerHttpSection(address="127.0.0.1:0")) as api:
-        with socket.create_connection(("127.0.0.1", api.port), timeout=30) as line, line.makefile("rb") as answers:
-            line.sendall(b"".join(b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path for path in (b"/fast", b"/slow")))
-            for path in (b"/fast", b"/slow"):
-                while answers.readline() not in {b"\r\n", b""}:
-                    pass
-                assert answers.read(len(path)) == path
+    requests = [b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path for path in (b"/fast", b"/slow")]
+    with (
+        ApiServer(app, WorkerHttpSection(address="127.0.0.1:0")) as api,
+        socket.create_connection(("127.0.0.1", api.port), timeout=30) as line,
+        line.makefile("rb") as answers,
+    ):
+        line.sendall(b"".join(requests))
+        for path in (b"/fast", b"/slow"):
+            while answers.readline() not in {b"\r\n", b""}:
+                pass
+            assert answers.read(len(path)) == path
 
 
 # ---- beside its own description
