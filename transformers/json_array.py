@@ -235,7 +235,7 @@ class _ArrayReader:
             self._left -= 1
         elif too_long:
             error = too_large(location, number, self._max_bytes)
-            yield from self._builder.bad(error, element, length=None if length > self._max_bytes else len(element))
+            yield from self._builder.bad(error, element, length=length or len(element))
         elif error is not None:
             yield from self._builder.bad(error, element, length=len(element))
         else:
