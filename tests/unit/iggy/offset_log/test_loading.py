@@ -477,6 +477,15 @@ def test_a_load_beside_an_instance_that_writes_a_snapshot_and_deletes_what_is_be
     assert len(calls) == 2 + 1, "the first snapshot was gone when it was to be read"
 
 
+def test_a_load_that_begins_again_counts_its_messages_once(written):
+    offset_log = log_over(server_with_log(*written).connect())
+    counts = []
+    for _ in range(2):
+        load(offset_log)
+        counts.append(offset_log.messages)
+    assert counts == [len(written)] * 2
+
+
 @pytest.mark.parametrize("gone", [1, 2, 3])
 def test_a_log_without_its_front_and_without_a_snapshot_is_an_error(gone):
     server = server_with_log(*START, begin(position("a")))
