@@ -550,3 +550,13 @@ def test_a_stop_confirms_and_saves_what_is_under_way():
         assert began.seconds < 4
         stored = {key: len(values) for key, values in run.producer.payloads().items()}
         assert {key: done for key, (done, _) in run.positions().items()} == stored
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 20])
+def test_an_object_that_fails_behind_records_that_are_confirmed_by_then(count):
+    """Its last batch has no records: whether it goes along with some, or alone, it is committed."""
+    store = MemoryStore()
+    store.put("a", b"".join(line + b"\n" for line in (*lines("a", count), b"no JSON")))
+    with Run(store, tolerance="skip_object", validate=True, batch_length=2) as run:
+        run.sender.run()
+        assert [(entry.records_done, entry.failed) for entry in run.offsets.table.entries()] == [(count, True)]
