@@ -129,7 +129,7 @@ def _reset(state: LogState, reset: Reset) -> None:
     if reset.everything and state.knows_nothing:
         # The log was lost, and with it which generations there were: the last messages of a partition that may forget them
         # are counted at each start, and must not be taken for those of the generations to come.
-        state.positions.floor = state.now_us // 1000
+        state.positions.floor = max(state.positions.floor, state.now_us // 1000)
     for key in [entry.get_manager_key() for entry in state.positions.view() if reset.takes_entry(entry)]:
         state.positions.remove_object(key.whole())
     state.watermark = reset.opened(state.watermark)
