@@ -1,5 +1,6 @@
 """The Iggy in memory is held to a server that speaks the protocol: the same tests on both."""
 
+import time
 import uuid
 
 import pytest
@@ -167,6 +168,7 @@ def test_who_is_connected_is_listed_until_it_leaves(server, connection):
     for _ in range(500):
         if theirs not in connection.clients():
             break
+        time.sleep(0.01)
     else:
         pytest.fail("the client never left")
     with pytest.raises(TaskClosedError):
