@@ -154,10 +154,13 @@ class GcsStore(HttpStore):
         failed = self._failed("objects.get", native.key)
         try:
             body, _ = self._get(f"{self._objects}/{quote(native.key, safe='')}", asked, failed)
-        except ObjectNotFoundError:
+        except ObjectNotFoundError as error:
             now = self.stat(native.key)  # raises when there is none
             if now.version == native.version:
-                raise
+                raise StoreUnavailableError(
+                    f"{native.location}: the store shows generation {now.version}, and does not describe it; when that stays so, "
+                    f"what answers is not one store: check gcs.endpoint"
+                ) from error
             raise ObjectChangedError(
                 f"it was overwritten after it was listed (generation {now.version}, listed {native.version})",
                 location=native.location,
@@ -327,6 +330,7 @@ class GcsStore(HttpStore):
             if status in REDIRECTS:
                 redirects -= 1
                 url, asked = _redirected(url, answer.headers.get("location") or "", failed)
+            answer.close()  # a refusal may go on without end
             answer = None
         raise StoreUnavailableError(
             f"{failed.location}: the store redirects in a circle; check gcs.endpoint and gcs.proxy"
@@ -374,7 +378,11 @@ def _redirected(url: str, location: str, failed: Failed) -> tuple[str, Mapping[s
     Raises:
         ConfigError: that is another place: neither a token nor a key of encrypted objects is sent there.
     """
-    there, here = urlsplit(urljoin(url, location)), urlsplit(url)
+    here = urlsplit(url)
+    try:
+        there = urlsplit(urljoin(url, location))
+    except ValueError:  # no address at all
+        there, location = here, ""
     if not location or (there.scheme, there.netloc) != (here.scheme, here.netloc):
         raise ConfigError(
             f"{failed.location}: the store sends the request on to {there.scheme}://{there.hostname or '?'}, where nothing is "

@@ -236,7 +236,7 @@ def _read(body: bytes) -> tuple[str, str, bool]:
     """Return (reason, message, whether it is a document of the JSON API)."""
     try:
         answer = msgspec.json.decode(body, type=_Answer).error
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return "", redact(body[:1000].decode("utf-8", "replace")) if body[:1] != b"<" else "", False
     return answer.errors[0].reason if answer.errors else "", redact(answer.message), True
 

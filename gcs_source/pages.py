@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from framework.errors import ListingError, ObjectChangedError, StoreUnavailableError
-from framework.model.objects import NativeObject
+from framework.model.objects import MAX_SIZE, NativeObject
 from framework.storage.listing.keyspace import MAX_KEY_BYTES
 from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
@@ -74,7 +74,7 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
             continuation = f"{_BY_KEY}{objects[-1].key}"
         elif token:
             continuation = f"{_BY_TOKEN}{len(after)} {after}{token}"
-    except (msgspec.DecodeError, ValueError) as exc:
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise StoreUnavailableError(f"gs://{bucket}: a page of the listing cannot be read ({exc})") from exc
     return ListPage(objects=objects, continuation=continuation, server_time_ms=server_time_ms(headers.get("date")))
 
@@ -109,7 +109,7 @@ def parse_object(body: bytes, bucket: str) -> NativeObject:
     """
     try:
         return _native(_decode_item(body), bucket)
-    except (msgspec.DecodeError, ValueError) as exc:
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise StoreUnavailableError(f"gs://{bucket}: the description of an object cannot be read ({exc})") from exc
 
 
@@ -130,7 +130,7 @@ def parse_metadata(body: bytes, native: NativeObject) -> dict[str, str]:
     """
     try:
         found = msgspec.json.decode(body, type=Metadata)
-    except (msgspec.DecodeError, ValueError) as exc:
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise StoreUnavailableError(f"{native.location}: its description cannot be read ({exc})") from exc
     if found.generation != native.version:
         raise ObjectChangedError(
@@ -147,11 +147,14 @@ def _native(item: Item, bucket: str) -> NativeObject:
             f"gs://{bucket}/{item.name}: objects of zonal buckets (class {APPENDABLE}) are not supported: they grow without "
             f"becoming another generation, and what is appended after the first read would never be read"
         )
+    size = int(item.size)
+    if not item.name or not 0 <= size <= MAX_SIZE:
+        raise ValueError(f"an object {item.name[:MAX_KEY_BYTES]!r} of {item.size[:20]} bytes")
     return NativeObject(
         scheme="gs",
         bucket=bucket,
         key=item.name,
-        size=int(item.size),
+        size=size,
         version=item.generation,
         modified_ms=milliseconds(item.time_created),  # of this generation; `updated` moves with its metadata
         storage_class=item.storage_class,

@@ -67,6 +67,7 @@ log = logging.getLogger(__name__)
 DEFAULT_REGION = "us-east-1"
 DEFAULT_ROLE_SESSION = "iggy-s3-source"
 _ELSEWHERE = frozenset(("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"))
+_STALE = frozenset(("ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"))
 _CAPTURED = "GetObject"
 """boto3 makes this request to show how; it is never sent over its connections."""
 
@@ -215,12 +216,13 @@ class S3Store(HttpStore):
                 made = AccessDeniedError(f"{made}; without s3:ListBucket an object that is missing looks the same")
             raise made from error
         self._bucket_seen = True
-        modified_ms = int(answer["LastModified"].timestamp()) * 1000
+        with self._complete_answer(key):
+            size, modified_ms = answer["ContentLength"], int(answer["LastModified"].timestamp()) * 1000
         return NativeObject(
             scheme="s3",
             bucket=self.bucket,
             key=key,
-            size=answer["ContentLength"],
+            size=size,
             version=version_of(answer.get("ETag", ""), modified_ms),
             modified_ms=modified_ms,
             storage_class=answer.get("StorageClass", "STANDARD"),  # a HEAD leaves out what a listing names
@@ -237,7 +239,7 @@ class S3Store(HttpStore):
                 Bucket=self.bucket, Key=native.key, **pinned, **self._get_options
             )
         except Exception as error:
-            raise translate(error, self._failed("HeadObject", native.key)) from error
+            raise self._confirmed(native, translate(error, self._failed("HeadObject", native.key))) from error
         if etag and bare_etag(answer.get("ETag", "")) != etag:  # a store that does not look at the condition
             raise ObjectChangedError("it was overwritten after it was listed", location=native.location)
         own = {f"meta:{name.lower()}": value for name, value in answer.get("Metadata", {}).items()}
@@ -252,8 +254,19 @@ class S3Store(HttpStore):
                 Bucket=self.bucket, Key=native.key, **self._options
             )
         except Exception as error:
-            raise translate(error, self._failed("GetObjectTagging", native.key)) from error
-        return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
+            raise self._confirmed(native, translate(error, self._failed("GetObjectTagging", native.key))) from error
+        with self._complete_answer(native.key):
+            return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
+
+    @contextlib.contextmanager
+    def _complete_answer(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (KeyError, ValueError, OverflowError) as error:
+            raise StoreUnavailableError(
+                f"s3://{self.bucket}/{key}: the store's answer lacks a part, or has an invalid one ({error}); when that stays "
+                f"so, check s3.endpoint and s3.proxy"
+            ) from error
 
     def _check_bucket(self) -> None:
         """Raise if the bucket is missing, which the answer to a HEAD does not tell. Asks once."""
@@ -320,7 +333,12 @@ class S3Store(HttpStore):
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
         """Return the error of a refusal; None when a listing, or boto3's search for the bucket, must decide."""
         error = self._refused(get, answer)
-        return None if isinstance(error, ObjectNotFoundError) or self._is_elsewhere(answer) else error
+        undecided = isinstance(error, ObjectNotFoundError) or self._is_stale(get, answer) or self._is_elsewhere(answer)
+        return None if undecided else error
+
+    def _is_stale(self, get: ObjectGet, answer: HttpAnswer) -> bool:
+        """Return whether a request made ahead may have waited until its signature or its keys expired."""
+        return get.ahead and error_fields(answer.wait_refusal()).get("Code") in _STALE
 
     def _is_elsewhere(self, answer: HttpAnswer) -> bool:
         """Return whether the bucket may lie in another region: elsewhere than at AWS there is none to find."""
@@ -350,10 +368,14 @@ class S3Store(HttpStore):
         """
         native = get.native
         if answer.status not in OK:
+            if self._is_stale(get, answer):
+                answer.close()
+                return self._send_get(native, get.start, get.stop).result()
             error = self._refused(get, answer)
             if isinstance(error, ObjectNotFoundError):
                 raise self._missing(native, error) from error
             self._find_bucket(native, error)
+            answer.close()
             return self._send_get(native, get.start, get.stop).result()
         headers = answer.headers
         if self._accepts_gzip is None and not announces_length(headers):
@@ -370,8 +392,11 @@ class S3Store(HttpStore):
     def _find_encoding(self, get: ObjectGet) -> ReadStream:
         """Ask again accepting gzip, and remember whether that announces a length."""
         packed = self._send_get(get.native, get.start, get.stop, {_ACCEPT_ENCODING: "gzip"})
-        self._accepts_gzip = packed.announces_length()
-        if self._accepts_gzip:
+        announced = packed.announces_length()
+        if announced is None:  # a refusal, which says nothing about it
+            return packed.result()
+        self._accepts_gzip = announced
+        if announced:
             return packed.result()
         packed.close()
         return self._send_get(get.native, get.start, get.stop).result()
@@ -390,6 +415,9 @@ class S3Store(HttpStore):
         if found is None or before is None or (found.base, found.region) == (before.base, before.region):
             raise refused
         self._signer = Signer(found)
+
+    def _confirmed(self, native: NativeObject, error: SourceError) -> SourceError:
+        return self._missing(native, error) if isinstance(error, ObjectNotFoundError) else error
 
     def _missing(self, native: NativeObject, error: ObjectNotFoundError) -> SourceError:
         """Return the error of "no such key" for a listed object: deleted only if a listing confirms it.

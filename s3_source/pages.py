@@ -18,7 +18,7 @@ from urllib.parse import unquote_plus
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from framework.errors import ListingError, ObjectChangedError, StoreUnavailableError
-from framework.model.objects import NativeObject
+from framework.model.objects import MAX_SIZE, NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.http_body import announces_length, other_bytes
 from framework.storage.timestamps import milliseconds, server_time_ms
@@ -154,6 +154,8 @@ def _object(item: Element, bucket: str, *, encoded: bool) -> NativeObject:
     """Parse an item in any form that XML allows."""
     fields = {_local(part.tag): part.text or "" for part in item}
     key = fields["Key"]
+    if not key:
+        raise ValueError("an object without a key")
     if encoded and ("%" in key or "+" in key):
         key = unquote_plus(key)
     modified_ms = milliseconds(fields["LastModified"])
@@ -161,11 +163,18 @@ def _object(item: Element, bucket: str, *, encoded: bool) -> NativeObject:
         scheme="s3",
         bucket=bucket,
         key=key,
-        size=int(fields["Size"]),
+        size=_size(fields["Size"]),
         version=version_of(fields.get("ETag", ""), modified_ms),
         modified_ms=modified_ms,
         storage_class=intern(fields.get("StorageClass", "")),
     )
+
+
+def _size(text: str) -> int:
+    size = int(text)
+    if not 0 <= size <= MAX_SIZE:
+        raise ValueError(f"an object of {text[:20]} bytes")
+    return size
 
 
 def version_of(etag: str, modified_ms: int) -> str:

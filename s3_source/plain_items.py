@@ -27,7 +27,7 @@ _READ = {
     "Key": f"<Key>({_TEXT}+)</Key>",
     "LastModified": f"<LastModified>({_TEXT}+)</LastModified>",
     "ETag": f"(?:<ETag>{_QUOTE}([0-9A-Za-z-]*){_QUOTE}</ETag>)?",
-    "Size": "<Size>([0-9]+)</Size>",
+    "Size": "<Size>([0-9]{1,18})</Size>",
     "StorageClass": f"(?:<StorageClass>({_TEXT}*)</StorageClass>)?",
 }
 """Elements of an item that are read, and their form. ETags and storage classes may be missing."""

@@ -37,10 +37,20 @@ class DeferredKeys:
             self._waiting.add(key)
             self._fresh.add(key)
             if len(self._since) >= 2 * MAX_DEFERRED:
-                kept = set(nsmallest(MAX_DEFERRED, self._since))
-                self._since = {key: since for key, since in self._since.items() if key in kept}
-                self._waiting &= kept
-                self._fresh &= kept
+                self._prune()
+
+    def _prune(self) -> None:
+        """Keep the lowest keys: first of those that hold listings back, then of those that wait, then of the others."""
+        kept: set[str] = set()
+        for keys in (set(self._patient()), self._waiting, set(self._since)):
+            kept.update(nsmallest(MAX_DEFERRED - len(kept), keys - kept))
+        self._since = {key: since for key, since in self._since.items() if key in kept}
+        self._waiting &= kept
+        self._fresh &= kept
+
+    def _patient(self) -> list[str]:
+        now = self._clock()
+        return [key for key in self._waiting if now - self._since[key] <= self._patience]
 
     def waiting(self) -> list[str]:
         """Return every waiting key, however old."""
@@ -49,9 +59,8 @@ class DeferredKeys:
 
     def waited_for(self) -> list[str]:
         """Return the keys that the next listing must start before."""
-        now = self._clock()
         with self._lock:
-            return [key for key in self._waiting if now - self._since[key] <= self._patience]
+            return self._patient()
 
     def begin_listing(self) -> None:
         """Start a listing."""

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 MAX_LOGGED = 1000
 """Maximum of archived, or refused, objects that the log names individually."""
 
+MAX_KEY_CHARACTERS = 10_000
+"""The longest key: headers of a message and of a dead letter name it, and have 100,000 bytes. S3 and GCS allow 1,024."""
+
 REST_FACTOR = 10
 """Minimum pause between listings, in multiples of a listing's duration: large buckets are not listed continuously."""
 
@@ -355,6 +358,11 @@ class ListingFeed(ObjectFeed):
     ) -> Iterator[Assignment]:
         """Return the assignments of a version that is new or unfinished, without those in flight."""
         tracker = self._tracker
+        if len(native.key) > MAX_KEY_CHARACTERS:
+            raise ObjectError(
+                f"its key has {len(native.key):,} characters; with more than {MAX_KEY_CHARACTERS:,} it fits into no message",
+                location=native.location[:300],
+            )
         with self._lock:
             held = self._in_flight.splits(key, native.version)
             in_flight = frozenset(held) if held is not None else None

@@ -15,6 +15,10 @@ def length_only(value: Sized) -> str:
     return f"<{len(value)}>"
 
 
+MAX_SIZE = 10**18 - 1
+"""The largest size of an object, in bytes: no store has a thousandth of it, and sums still fit in 64 bits."""
+
+
 @attrs.frozen(kw_only=True, slots=True)
 class NativeObject:
     """An object version of a bucket, as a listing shows it.

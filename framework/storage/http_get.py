@@ -44,10 +44,11 @@ class ObjectGet:
         native: the object's listed version.
         start: first byte.
         stop: the byte after the last.
+        ahead: whether the request was made ahead: it may have waited for long before it was sent.
         problem: why the request could not be made; `result` raises it.
     """
 
-    __slots__ = ("_answer", "_judge", "_retry", "native", "problem", "start", "stop")
+    __slots__ = ("_answer", "_judge", "_retry", "ahead", "native", "problem", "start", "stop")
 
     def __init__(self, judge: GetJudge, native: NativeObject, start: int, stop: int) -> None:
         self._judge = judge
@@ -56,6 +57,7 @@ class ObjectGet:
         self.native = native
         self.start = start
         self.stop = stop
+        self.ahead = False
         self.problem: Exception | None = None
 
     @property
@@ -76,6 +78,7 @@ class ObjectGet:
     ) -> None:
         """Start the request."""
         self._retry = retry
+        self.ahead = room is not None
         self._answer = loop.get(url, headers, room=room, retry=self._again if retry is not None else None)
 
     def _again(self, answer: HttpAnswer) -> float | None:
@@ -118,13 +121,13 @@ class ObjectGet:
         except Exception as error:
             raise self._judge.failure(error, self.native) from error
 
-    def announces_length(self) -> bool:
-        """Return whether the answer announces the length of its body; waits for it."""
+    def announces_length(self) -> bool | None:
+        """Return whether the answer announces the length of its body; None when it is a refusal. Waits for it."""
         answer = self._answer
         if answer is None:
-            return False
+            return None
         try:
-            return answer.status in OK and announces_length(answer.headers)
+            return announces_length(answer.headers) if answer.status in OK else None
         except Exception as error:
             raise self._judge.failure(error, self.native) from error
 

@@ -241,7 +241,7 @@ class HttpAnswer:
             HttpError: it did not come whole.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
-        self._wait_until(lambda: self.ended or self._is_judged or sum(map(len, self._chunks)) >= MAX_REFUSAL_BYTES)
+        self._wait_until(lambda: self.ended or self._is_judged or self._size >= MAX_REFUSAL_BYTES)
         if self.failure is not None:
             raise self.failure
         return b"".join(self._chunks)[:MAX_REFUSAL_BYTES]
@@ -254,6 +254,10 @@ class HttpAnswer:
             self._gone += size
             if self.paused:
                 self._loop.resume()
+
+    @property
+    def _size(self) -> int:
+        return sum(map(len, self._chunks))
 
     @property
     def _is_full(self) -> bool:
@@ -306,7 +310,8 @@ class HttpAnswer:
             self._came += len(data)
         self._chunks.append(data)
         if not self.started:
-            self.started = self.retry is None or status_in(self.lines) < _REFUSALS
+            # a refusal that goes on and on is judged by its reader: there may be no room for its end
+            self.started = self.retry is None or status_in(self.lines) < _REFUSALS or self._size >= MAX_REFUSAL_BYTES
         waiter = self._waiter
         if waiter is not None and not (self._whole and not self._is_full):  # each piece would wake its reader
             self._waiter = None

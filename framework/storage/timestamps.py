@@ -51,5 +51,5 @@ def server_time_ms(date: str | None) -> int | None:
         return None
     try:
         return round(parsedate_to_datetime(date).timestamp() * 1000)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

@@ -8,8 +8,9 @@ import zlib
 
 import pytest
 
-from framework.errors import CorruptObjectError, ObjectChangedError, ObjectError, ObjectNotFoundError
+from framework.errors import CorruptObjectError, FatalError, ObjectChangedError, ObjectError, ObjectNotFoundError
 from framework.model.objects import NativeObject
+from framework.storage.prefetch import Prefetcher
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from s3_source.client import S3Store
@@ -162,6 +163,49 @@ def test_what_compresses_on_the_way_is_not_taken_for_the_object(serving, reads):
     _, store = serving(answer)
     for _ in range(reads):
         assert read_all(store, listed(len(LINES))) == LINES
+
+
+@pytest.mark.parametrize("code", ["SlowDown", "ServiceUnavailable"])
+def test_a_refusal_while_the_encoding_is_found_out_decides_nothing(serving, code):
+    def unpacks(headers, number):
+        if number == 2:
+            return 503, {}, f"<Error><Code>{code}</Code></Error>".encode(), "whole"
+        if headers.get("accept-encoding") == "gzip":
+            return 200, {"ETag": ETAG, "Content-Encoding": "gzip"}, PACKED, "whole"
+        return 200, {"ETag": f"W/{ETAG}"}, LINES, "chunked"
+
+    _, store = serving(unpacks)
+    for _ in range(2):
+        assert read_all(store, listed(len(PACKED))) == PACKED
+
+
+STALE = ["RequestTimeTooSkewed", "RequestExpired", "ExpiredToken"]
+
+
+@pytest.mark.parametrize("code", STALE)
+def test_a_request_made_ahead_that_waited_too_long_is_signed_again(serving, code):
+    def answer(_headers, number):
+        if number == 1:
+            return 403, {}, f"<Error><Code>{code}</Code></Error>".encode(), "whole"
+        return 200, {"ETag": ETAG}, LINES, "whole"
+
+    server, store = serving(answer)
+    ahead = Prefetcher(objects=4, max_bytes=1 << 20)
+    fetched = ahead.fetch(StoreInput(store, listed(len(LINES)), RetryPolicy().without_waiting()), 0, None)
+    assert drain(fetched.open(), 700) == LINES
+    assert len(server.seen) == 2
+    ahead.close()
+
+
+@pytest.mark.parametrize("code", STALE)
+def test_a_clock_that_is_off_and_keys_that_expired_are_an_error_after_two_tries(serving, code):
+    server, store = serving(lambda *_: (403, {}, f"<Error><Code>{code}</Code></Error>".encode(), "whole"))
+    ahead = Prefetcher(objects=4, max_bytes=1 << 20)
+    fetched = ahead.fetch(StoreInput(store, listed(len(LINES)), RetryPolicy().without_waiting()), 0, None)
+    with pytest.raises(FatalError, match=r"s3://bkt/k: the (clock|temporary keys)"):
+        fetched.open()
+    assert len(server.seen) == 2
+    ahead.close()
 
 
 def test_an_encoding_nobody_asked_for_is_another_content(serving):

@@ -16,6 +16,7 @@ import attrs
 
 from framework.discovery.key_list.rows import KeyRow, RowReader, checked_key, columns_of, split_rows, unpacked
 from framework.errors import KeyListError
+from framework.model.objects import MAX_SIZE
 
 MAX_MANIFEST_BYTES = 64 << 20
 
@@ -194,7 +195,7 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
                 for values in zip(*columns.values(), strict=True):
                     number += 1
                     yield _parquet_row(dict(zip(columns, values, strict=True)), origin, number)
-    except (pa.ArrowException, OSError, TypeError) as error:
+    except (pa.ArrowException, OSError, TypeError, UnicodeDecodeError) as error:
         raise KeyListError(
             f"{origin}, behind row {number}: no Parquet file of an inventory ({error}): {_AGAIN}"
         ) from error
@@ -212,14 +213,26 @@ def _values(column: Any) -> list[Any]:
     return values
 
 
+_TEXT = (str, "text")
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "size": (int, "number of bytes"),
+    "modified": (int, "timestamp"),
+    "latest": (bool, "boolean"),
+    "delete_marker": (bool, "boolean"),
+}
+
+
 def _parquet_row(cells: Mapping[str, Any], origin: str, number: int) -> KeyRow:
+    for field, value in cells.items():
+        kind, name = _KINDS.get(field, _TEXT)
+        sized = field != "size" or (isinstance(value, int) and 0 <= value <= MAX_SIZE)
+        if value is not None and not (isinstance(value, kind) and sized):
+            raise KeyListError(f"{origin}, row {number}: its {field.replace('_', ' ')} is no {name}")
     latest, size, modified = cells.get("latest"), cells.get("size"), cells.get("modified")
-    if not isinstance(modified, int | None):
-        raise KeyListError(f"{origin}, row {number}: last_modified_date is no timestamp")
     return KeyRow(
         key=checked_key(cells["key"] or "", origin, number, encoded=False),
         bucket=cells.get("bucket") or "",
-        size=None if size is None else int(size),
+        size=size,
         etag=(cells.get("etag") or "").strip('"'),
         modified_ms=modified,
         version_id=cells.get("version_id") or "",

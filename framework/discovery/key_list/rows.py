@@ -26,6 +26,7 @@ MAX_KEY_BYTES = 1024
 """Maximum length of a key in S3 and GCS."""
 
 _MAX_LINE_BYTES = 16 * MAX_KEY_BYTES
+_SIZE_DIGITS = 18
 _SHORT = MAX_KEY_BYTES // 4
 _BOM = b"\xef\xbb\xbf"
 
@@ -128,7 +129,7 @@ class RowReader:
     def _size(self, text: str, number: int) -> int | None:
         if not text:
             return None
-        if not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit() and len(text) <= _SIZE_DIGITS):
             raise KeyListError(f"{self._origin}, row {number}: a size is a whole number of bytes")
         return int(text)
 

@@ -19,7 +19,15 @@ from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.histogram import Histogram
 from framework.storage.listing.limiter import CallLimiter
-from framework.storage.listing.pages import OutOfOrderError, bound_of, checked_keys, in_range, look_again, page_after
+from framework.storage.listing.pages import (
+    OutOfOrderError,
+    bound_of,
+    check_prefix,
+    checked_keys,
+    in_range,
+    look_again,
+    page_after,
+)
 from framework.storage.listing.planner import RangePlanner
 from framework.storage.listing.seen_keys import SeenKeys
 from framework.storage.listing.tasks import Disagreement, RangeTask
@@ -355,9 +363,12 @@ class ListingEngine:
     def _chain_in_order(self) -> bool:
         """List behind the start key; return False, without loss, when the store turns out unordered."""
         last = self._after
+        chain = Chain(self._where)
         for page in self._chain_pages(self._after):
             before = last
-            if page.objects:
+            if not page.objects:
+                chain.check(page)
+            else:
                 try:
                     keys = checked_keys(self._where, page, last)
                 except OutOfOrderError as error:
@@ -397,6 +408,7 @@ class ListingEngine:
             page, self._first = self._first, None
             if page is None:
                 page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
+                check_prefix(self._where, page, self._prefix)
             yield page
             continuation = page.continuation
 

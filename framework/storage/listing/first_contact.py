@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import Future
 
 from framework.errors import StoreUnavailableError, TaskClosedError
+from framework.storage.listing.pages import check_prefix
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
 
@@ -79,15 +80,18 @@ class SinglePages:
         )
 
     def _ask(self, policy: RetryPolicy, prefix: str, after: str) -> ListPage:
-        return policy.call(
+        where = f"{self._store.scheme}://{self._store.bucket}/{prefix}"
+        page = policy.call(
             self._store.list_page,
             prefix=prefix,
             after=after,
             page_size=self._page_size,
-            what=f"listing {self._store.scheme}://{self._store.bucket}/{prefix}",
+            what=f"listing {where}",
             on_retry=self._on_retry,
             stop=self._ending,
         )
+        check_prefix(where, page, prefix)
+        return page
 
     def close(self) -> None:
         """End every wait. Idempotent."""

@@ -22,6 +22,22 @@ Ask = Callable[..., ListPage]
 """`ObjectStore.list_page`, or a wrapper that retries it."""
 
 
+def check_prefix(where: str, page: ListPage, prefix: str) -> None:
+    """Check that a page shows keys of the prefix only; of a page in order its ends tell.
+
+    Raises:
+        ListingError: it shows another: what answers lost the prefix on the way, or answers another request.
+    """
+    objects = page.objects
+    if objects and page.exact:
+        for native in (objects[0], objects[-1]):
+            if not native.key.startswith(prefix):
+                raise ListingError(
+                    f"{where}: the listing shows {native.key!r}, which does not begin with the prefix that was asked for; "
+                    "check the endpoint, and what lies in between"
+                )
+
+
 class OutOfOrderError(ListingError):
     """A page unusable for key ranges: not in key order, or not after the requested key."""
 
@@ -92,14 +108,16 @@ def page_after(
         until: only for a store that bounds pages.
 
     Raises:
-        ListingError: empty pages form a cycle.
+        ListingError: empty pages form a cycle, or a page shows keys of another prefix.
     """
     bound = {} if until is None else {"until": until}
     page, calls = ask(prefix=prefix, after=after, continuation=None, page_size=page_size, **bound), 1
+    check_prefix(where, page, prefix)
     chain = Chain(where) if not page.objects else None
     while chain is not None and not page.objects and page.continuation is not None:
         chain.check(page)
         page = ask(prefix=prefix, after=after, continuation=page.continuation, page_size=page_size, **bound)
+        check_prefix(where, page, prefix)
         calls += 1
     return page, calls
 

@@ -476,12 +476,38 @@ def test_few_keys_lie_between():
     assert just_before("a\U0001f600") == "a"
 
 
+def test_more_young_objects_than_are_known_come_when_they_are_old_enough_also_after_others_did():
+    source = Source(min_age=10.0)
+    for letter in "ab":
+        keys = [f"{letter}{number:04d}" for number in range(MAX_DEFERRED + 500)]
+        source.versions |= dict.fromkeys(keys, 1)
+        source.chosen.young = set(keys)
+        source.go()
+        source.chosen.young = set()
+        source.go()
+        assert sorted(source.hands) == keys
+        source.finish()
+
+
 def test_of_many_objects_deferred_the_lowest_are_known():
     deferred = DeferredKeys(60, FakeClock())
     for number in range(5 * MAX_DEFERRED):
         deferred.add(f"{number:05}")
     assert len(deferred.waiting()) < 2 * MAX_DEFERRED
     assert set(numbered_long(MAX_DEFERRED)) <= set(deferred.waited_for())
+
+
+def test_objects_that_wait_for_a_full_listing_drive_out_none_that_holds_listings_back():
+    clock = FakeClock()
+    deferred = DeferredKeys(60, clock)
+    for key in numbered_long(MAX_DEFERRED + 500):
+        deferred.add(f"a{key}")
+    clock.sleep(61)
+    young = [f"b{key}" for key in numbered_long(MAX_DEFERRED)]
+    for key in young:
+        deferred.add(key)
+    assert sorted(deferred.waited_for()) == young
+    assert len(deferred.waiting()) < 2 * MAX_DEFERRED
 
 
 def numbered_long(count):

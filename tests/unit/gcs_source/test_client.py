@@ -3,10 +3,14 @@
 import gzip
 from types import SimpleNamespace
 
+import attrs
 import pytest
 
+from framework.errors import ObjectChangedError, ObjectNotFoundError, StoreUnavailableError
 from framework.storage.http_errors import HttpError
 from gcs_source import client
+from gcs_source.config import GcsConfig
+from tests.support.listing import native
 
 
 def packed(**headers):
@@ -23,3 +27,16 @@ def test_a_document_is_unpacked_up_to_a_limit(monkeypatch):
     with pytest.raises(HttpError, match="cannot be unpacked"):
         client._unpacked(answer, b"no gzip")
     assert client._unpacked(packed(), b"plain") == b"plain"
+
+
+@pytest.mark.parametrize(("version", "kind"), [("v", StoreUnavailableError), ("w", ObjectChangedError)])
+def test_a_description_that_is_not_given_of_an_object_that_is_there_is_asked_for_again(version, kind, monkeypatch):
+    def no(*_):
+        raise ObjectNotFoundError("gone")
+
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    monkeypatch.setattr(store, "_get", no)
+    monkeypatch.setattr(store, "stat", lambda key: attrs.evolve(native(key), version=version))
+    with pytest.raises(kind):
+        store.metadata(native("k"))
+    store.close()

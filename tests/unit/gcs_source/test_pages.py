@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.errors import ListingError, StoreUnavailableError
+from framework.errors import ConfigError, ListingError, StoreUnavailableError
+from gcs_source.client import _redirected
+from gcs_source.errors_map import Failed, from_answer
 from gcs_source.pages import FIELDS, offsets, parse_object, parse_page, resume
 
 TIME = "2024-05-31T12:00:00.123Z"
@@ -35,6 +37,34 @@ def test_objects_of_zonal_buckets_are_refused_and_not_read_in_part():
         parse_page(page(item("a"), item("k", storageClass="RAPID")), {}, "lake")
     with pytest.raises(ListingError):
         parse_object(json.dumps(item("k", storageClass="RAPID")).encode(), "lake")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"more":' + b"[" * 100_000,
+        page(item("k", size="-5")),
+        page(item("k", size="9" * 19)),
+        page(item("k", size="9" * 5000)),
+        page(item("")),
+    ],
+)
+def test_what_no_store_can_mean_is_an_answer_that_cannot_be_read(body):
+    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+        parse_page(body, {}, "lake")
+
+
+def test_a_refusal_that_is_nested_without_end_is_no_document_of_the_store():
+    failed = Failed(operation="objects.list", bucket="lake")
+    error = from_answer(503, b'{"error":{"errors":[{"more":' + b"[" * 60_000, {}, failed)
+    assert isinstance(error, StoreUnavailableError)
+    assert "no document of the store" in str(error)
+
+
+@pytest.mark.parametrize("location", ["http://[", "https://[::1/x", "https://h:x/"])
+def test_a_redirect_to_no_address_is_an_error_of_the_store(location):
+    with pytest.raises(ConfigError, match="where nothing is sent"):
+        _redirected("https://h/a", location, Failed(operation="objects.list", bucket="lake"))
 
 
 def test_every_field_that_is_read_is_asked_for():

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from framework.errors import ListingError, StoreUnavailableError
 from framework.storage.timestamps import milliseconds
-from s3_source.pages import parse_page
+from s3_source.pages import check_version, parse_page
 from s3_source.plain_items import plain_items
+from tests.support.listing import native
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 
@@ -45,6 +46,35 @@ def test_every_key_comes_back_as_it_is(keys):
 @pytest.mark.parametrize("key", ["a+b", "100%", "a%2Fb", "a b"])
 def test_keys_that_are_not_encoded_are_left_as_they_are(key):
     assert parse_page(answer([key], encoded=False), {}, "b").objects[0].key == key
+
+
+SINGLE = (
+    "<Contents><Key>{key}</Key><LastModified>2026-01-01T12:34:56.000Z</LastModified><ETag>x</ETag>"
+    "<Size>{size}</Size></Contents>"
+)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize(("key", "size"), [("k", "-5"), ("k", "9" * 19), ("k", "9" * 5000), ("", "5")])
+def test_what_no_store_can_mean_is_an_answer_that_cannot_be_read(key, size, plain):
+    item = SINGLE.format(key=key, size=size)
+    item = item if plain else item.replace("<ETag>", " <ETag>")
+    body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{item}</ListBucketResult>"
+    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+        parse_page(body.encode(), {}, "b")
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Mon, 01 Jan 99999999999 00:00:00 GMT",
+        "Mon, 01 Jan 2024 00:00:00 +99999999999999",
+        "Mon, 01 Jan 2024 99999999999999999999:00:00 GMT",
+    ],
+)
+def test_a_date_that_is_none_is_not_told(date):
+    assert parse_page(answer(["k"]), {"date": date}, "b").server_time_ms is None
+    check_version(native("k"), "", {"last-modified": date, "content-length": "1"})
 
 
 def test_a_store_without_a_namespace_is_read_too():

@@ -320,6 +320,28 @@ def test_a_request_that_is_waited_for_overtakes_those_that_are_not(serving):
     assert [drain(one.open()) for one in ahead] == [b"x"] * 80
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_refusal_that_is_larger_than_the_budget_is_judged_and_tried_again(serving, ends):
+    def answer(path, number):
+        if path == "/a" and number == 1:
+            yield b"HTTP/1.1 500 No\r\n" + (b"Content-Length: %d\r\n\r\n" % (32 << 20) if ends else b"\r\n")
+            for _ in range(32):
+                yield b"x" * (1 << 20)
+            if not ends:
+                yield threading.Event()
+        yield ok(b"good")
+
+    server, loop = serving(answer)
+    ahead = Prefetcher(objects=4, max_bytes=1 << 20)
+    fetched = ahead.fetch(StoreInput(Store(server, loop), native("/a", 4), RetryPolicy().without_waiting()), 0, None)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(drain(fetched.open())), daemon=True)
+    reader.start()
+    reader.join(30)
+    assert found == [b"good"]
+    ahead.close()
+
+
 def test_an_object_that_is_requested_again_does_not_wait_for_those_that_wait_for_it(serving):
     content = bytes(1 << 22)
     server, loop = serving(

@@ -190,3 +190,30 @@ def test_a_manifest_that_no_program_would_write_is_refused_by_its_name(content):
     assert content != told()
     with pytest.raises(KeyListError, match=r"manifest\.json"):
         parse_manifest(content, "manifest.json")
+
+
+NO_TEXT = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe")])
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"key": NO_TEXT}, "no Parquet file of an inventory"),
+        ({"key": [["a"]]}, "its key is no text"),
+        ({"key": ["a"], "size": ["5"]}, "its size is no number of bytes"),
+        ({"key": ["a"], "size": [float("nan")]}, "its size is no number of bytes"),
+        ({"key": ["a"], "size": [-5]}, "its size is no number of bytes"),
+        ({"key": ["a"], "etag": [5]}, "its etag is no text"),
+        ({"key": ["a"], "bucket": [[5]]}, "its bucket is no text"),
+        ({"key": ["a"], "is_latest": ["false"]}, "its latest is no boolean"),
+        ({"key": ["a"], "is_delete_marker": ["false"]}, "its delete marker is no boolean"),
+    ],
+)
+def test_parquet_with_values_of_another_kind_is_refused(columns, reason):
+    """A text "false" would count as true: every row as a delete marker."""
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns), out)
+    out.seek(0)
+    inventory = parse_manifest(told("Parquet"), "manifest.json")
+    with pytest.raises(KeyListError, match=f"data.parquet, .*{reason}"):
+        list(data_rows(inventory, out, "data.parquet"))

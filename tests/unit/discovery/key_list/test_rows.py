@@ -156,6 +156,7 @@ def test_the_encoding_can_be_said():
     [
         ("key,size\na,1\nb\n", "keys.csv, row 3: 1 fields where 2"),
         ("key,size\na,-1\n", "keys.csv, row 2: a size is"),
+        (f"key,size\na,{'9' * 5000}\n", "keys.csv, row 2: a size is"),
         ("key,size\na,1.5\n", "row 2: a size is"),
         ("key,last_modified\na,yesterday\n", "row 2: last-modified must look like"),
         ("key,is_latest\na,maybe\n", "row 2: is_latest"),

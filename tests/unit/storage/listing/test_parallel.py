@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from framework.errors import AccessDeniedError, ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.storage.listing import engine as listing_engine
+from framework.storage.listing.first_contact import SinglePages
 from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import checked_keys, list_range
 from framework.storage.listing.parallel import list_parallel
@@ -211,15 +212,17 @@ def test_keys_that_come_and_go_at_every_cut_do_not_make_a_store_unordered(docume
 
 @pytest.mark.parametrize("period", [1, 2, 3, 7])
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_empty_pages_whose_tokens_go_in_a_circle_end_with_an_error(period, concurrency):
+@pytest.mark.parametrize("after", ["", "0"])
+def test_empty_pages_whose_tokens_go_in_a_circle_end_with_an_error(period, concurrency, after):
     class Circle(SortedStore):
         def answer(self, prefix, after, continuation, page_size):
             number = int(continuation or 0)
             return ListPage(objects=[], continuation=str(1 + number % period))
 
     store = Circle(["a"])
+    store.before = lambda: len(store.calls) < 200 or pytest.fail("it lists without end")
     with pytest.raises(ListingError, match="without objects, repeats itself"):
-        listed(store, concurrency=concurrency)
+        listed(store, concurrency=concurrency, after=after)
     with pytest.raises(ListingError, match="repeats itself"):
         list(store.list_all())
     with pytest.raises(ListingError, match="repeats itself"):
@@ -320,6 +323,34 @@ def test_a_circle_of_pages_is_noticed():
     store.ordered = False
     with pytest.raises(ListingError, match="repeats itself"):
         listed(store)
+
+
+class WithoutPrefix(SortedStore):
+    """What answers loses the prefix on the way."""
+
+    def answer(self, prefix, after, continuation, page_size):
+        return super().answer("", after, continuation, page_size)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("after", ["", "b/05"])
+def test_keys_of_another_prefix_are_an_error(concurrency, ordered, after):
+    store = WithoutPrefix([f"{folder}/{number:02}" for folder in "abc" for number in range(10)])
+    store.ordered = ordered
+    seen = []
+    with (
+        pytest.raises(ListingError, match=r"memory://b/b/: the listing shows '[ac]/.*does not begin with the prefix"),
+        list_parallel(
+            store, prefix="b/", after=after, policy=POLICY, concurrency=concurrency, page_size=7, limiter=CallLimiter()
+        ) as listing,
+    ):
+        seen.extend(key.key for page in listing for key in page)
+    assert all(key.startswith("b/") for key in seen)
+    with pytest.raises(ListingError, match="does not begin with the prefix"):
+        SinglePages(store, POLICY, 7, lambda *_: None).ask("b/", "")
+    with pytest.raises(ListingError, match="does not begin with the prefix"):
+        list(list_range(store, RangeTask(1, "b/05", None, 9), prefix="b/", page_size=7))
 
 
 def test_pages_of_a_range_are_refused_when_out_of_order():

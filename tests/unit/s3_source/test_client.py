@@ -1,0 +1,56 @@
+"""What a store's client makes of answers that no ordinary server gives; those of a server are in tests/integration."""
+
+from datetime import datetime, timezone
+from types import SimpleNamespace
+
+import attrs
+import pytest
+from botocore.exceptions import ClientError
+
+from framework.errors import ObjectChangedError, ObjectNotFoundError, StoreUnavailableError
+from s3_source.client import S3Store
+from s3_source.config import S3Config
+from tests.support.listing import native
+
+
+@pytest.mark.parametrize(
+    "answered", [{}, {"ContentLength": 5}, {"LastModified": datetime(2026, 1, 1, tzinfo=timezone.utc)}]
+)
+def test_an_answer_that_lacks_what_is_asked_for_is_tried_again(answered):
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    store._client = SimpleNamespace(
+        head_object=lambda **_: answered, get_object_tagging=lambda **_: {"TagSet": [{}]}, close=lambda: None
+    )
+    with pytest.raises(StoreUnavailableError, match=r"s3://b/k: the store's answer lacks a part"):
+        store._head("k")
+    with pytest.raises(StoreUnavailableError, match="'Key'"):
+        store.tags(native("k"))
+    store.close()
+
+
+@pytest.mark.parametrize("ask", ["metadata", "tags"])
+@pytest.mark.parametrize(
+    ("shown", "kind"),
+    [("the same", StoreUnavailableError), ("another", ObjectChangedError), ("nothing", ObjectNotFoundError)],
+)
+def test_gone_says_a_request_for_metadata_or_tags_only_when_a_look_confirms_it(ask, shown, kind, monkeypatch):
+    def says_no(**_):
+        raise ClientError(
+            {
+                "Error": {"Code": "404" if ask == "metadata" else "NoSuchKey"},
+                "ResponseMetadata": {"HTTPStatusCode": 404, "HTTPHeaders": {"x-amz-request-id": "1"}},
+            },
+            "HeadObject",
+        )
+
+    def look(_, key):
+        if shown == "nothing":
+            raise ObjectNotFoundError("gone")
+        return attrs.evolve(native(key), size=1 if shown == "the same" else 2)
+
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    store._client = SimpleNamespace(head_object=says_no, get_object_tagging=says_no, close=lambda: None)
+    monkeypatch.setattr(S3Store, "_look", look)
+    with pytest.raises(kind):
+        getattr(store, ask)(native("k"))
+    store.close()
