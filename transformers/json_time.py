@@ -34,7 +34,9 @@ def _clock_text(seconds: int) -> str:
 
 
 def time_text(value: int, digits: int) -> str:
-    """`12:34:56.789` for a time of day in 10**-digits seconds."""
+    """`12:34:56.789` for a time of day in 10**-digits seconds; below zero, a sign and the magnitude."""
+    if value < 0:
+        return "-" + time_text(-value, digits)
     seconds, fraction = divmod(value, 10**digits)
     return f"{_clock_text(seconds)}.{fraction:0{digits}d}" if digits else _clock_text(seconds)
 

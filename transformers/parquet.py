@@ -425,8 +425,9 @@ class _RowReader:
                     else:
                         yield from self._encode(*piece, self._encoder)
             if seen == batch.num_rows < group.num_rows and isinstance(rows, _Rows):
-                if self._leaves is not None:
-                    self._check_row(index, rows.narrow(self._chunk_bytes(group, self._leaves), group.num_rows))
+                if self._leaves is not None or rows.unsized:
+                    leaves = range(group.num_columns) if self._leaves is None else self._leaves
+                    self._check_row(index, rows.narrow(self._chunk_bytes(group, leaves), group.num_rows))
                 rows.limit(self._longest_words(parquet, index, rows.most, batch))
                 if isinstance(self._file, RangedFile):
                     self._file.forget()
@@ -438,7 +439,7 @@ class _RowReader:
             )
 
     @staticmethod
-    def _chunk_bytes(group: Any, leaves: list[int]) -> int:
+    def _chunk_bytes(group: Any, leaves: Sequence[int]) -> int:
         """Return the decompressed size of columns. Not before pyarrow has opened them: see `WatchedFile._prepare`."""
         return sum(max(0, group.column(leaf).total_uncompressed_size) for leaf in leaves)
 
@@ -543,11 +544,16 @@ class _Rows:
     """How many rows of a row group are read at a time: few at first, then by the memory that they took.
 
     What the footer says is the size of encoded values: a dictionary counts once there, and its strings may be in every row.
+
+    Attributes:
+        unsized: the footer says no size, as some writers leave it; the columns' own sizes count once they are open.
     """
 
     def __init__(self, group: Any, most: int) -> None:
         self._limit = most
-        widest = max(1, int(group.total_byte_size))  # no single value is longer than all of them
+        stated = int(group.total_byte_size)
+        self.unsized = stated <= 0
+        widest = _FIRST_BYTES if self.unsized else stated  # no single value is longer than all of them
         self.most: int = max(1, min(most, _BATCH_BYTES // max(1, widest // max(1, group.num_rows))))
         self._size: int = max(1, min(self.most, _FIRST_BYTES // widest))
         self._seen = 0

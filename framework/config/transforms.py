@@ -19,7 +19,7 @@ import attrs
 import xxhash
 
 from framework.errors import ConfigError
-from framework.model.positions import PARTITION_BY
+from framework.model.positions import PARTITION_BY, PARTITION_DIGEST
 from framework.transform import Transform
 
 ENTRY_POINT_GROUP = "iggy_cloud_sources.transforms"
@@ -114,7 +114,7 @@ def partition_options(configs: Sequence[TransformConfig], *before: object) -> Ma
     rule = [PARTITION_RULE, parts, chooser.type, _given(chooser.options)]
     return {
         PARTITION_BY: str(getattr(chooser.options, "field", chooser.type)),
-        "partition_rule": xxhash.xxh3_64_hexdigest(json.dumps(rule, sort_keys=True, separators=(",", ":")).encode()),
+        PARTITION_DIGEST: xxhash.xxh3_64_hexdigest(json.dumps(rule, sort_keys=True, separators=(",", ":")).encode()),
     }
 
 

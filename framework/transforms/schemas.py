@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -151,9 +152,10 @@ class Avro(Conversion):
 
 
 def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
-    from fastavro import parse_schema, schemaless_writer, validate  # noqa: PLC0415  loaded when used
+    from fastavro import parse_schema, schemaless_reader, schemaless_writer, validate  # noqa: PLC0415  loaded when used
 
     schema = parse_schema(source)
+    narrow = '"float"' in json.dumps(source)
 
     def convert(payload: bytes) -> bytes:
         value = _json_of(payload)
@@ -163,9 +165,20 @@ def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
             raise RecordError("it does not fit the schema")
         out = io.BytesIO()
         schemaless_writer(out, schema, value, strict_allow_default=True)
-        return out.getvalue()
+        datum = out.getvalue()
+        if narrow and not _is_finite(schemaless_reader(io.BytesIO(datum), schema, None)):  # JSON has no infinities
+            raise RecordError("it holds a number that is too large for Avro's float")
+        return datum
 
     return convert
+
+
+def _is_finite(value: object) -> bool:
+    """Return whether no number inside is infinite."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(map(_is_finite, inside))
 
 
 def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:

@@ -313,6 +313,15 @@ def test_years_beyond_the_calendar_of_python():
     assert texts == ["-146136543-09-08T08:23:32.096Z", "+10000-01-01T00:00:00.000Z"]
 
 
+def test_a_negative_time_of_day_has_a_sign_and_its_magnitude():
+    kind = {"type": "int", "logicalType": "time-millis"}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}
+    values = [-13_899_000, -1, 0, 86_400_000]
+    data = container(b"null", [(4, b"".join(varint_signed(value) for value in values))], schema)
+    texts = [json.loads(payload)["v"] for _, payload in read(data)]
+    assert texts == ["-03:51:39.000", "-00:00:00.001", "00:00:00.000", "24:00:00.000"]
+
+
 def varint_signed(value):
     value, out = (value << 1) ^ (value >> 63), b""
     while value > 127:

@@ -163,6 +163,19 @@ def test_nothing_inside_a_compression_is_no_record(name, packed):
     assert read(BytesInput(PACK[packed](b"")), format=name, compression=packed) == []
 
 
+@pytest.mark.parametrize("data", [b" ", b"\r\n\t \n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"])
+@pytest.mark.parametrize("name", ["jsonl", "text", "json"])
+def test_an_object_of_whitespace_alone_has_no_record(name, data):
+    assert read(BytesInput(data), format=name) == []
+
+
+def test_numbers_of_json_beyond_every_double_keep_their_digits():
+    numbers = [b"1e9999", b"-123123e100000", b"0.4e0066999999999999999", b"123456789" * 40]
+    expected = list(enumerate(numbers, 1))
+    assert read(BytesInput(b"\n".join(numbers)), format="jsonl") == expected
+    assert read(BytesInput(b"[" + b", ".join(numbers) + b"]"), format="json") == expected
+
+
 def test_what_positions_depend_on():
     def depends(**options):
         return dict(make_transformer(InputOptions(**options)).numbering_options())

@@ -228,6 +228,8 @@ def values(array, skip=0, **options):
         (pa.array([1], pa.timestamp("ms", tz="Europe/Berlin")), ["1970-01-01T00:00:00.001Z"]),
         (pa.array([1, None], pa.time32("ms")), ["00:00:00.001", None]),
         (pa.array([86_399_999_999], pa.time64("us")), ["23:59:59.999999"]),
+        (pa.array([-13_899_000, -1], pa.time32("ms")), ["-03:51:39.000", "-00:00:00.001"]),
+        (pa.array([-1], pa.time64("ns")), ["-00:00:00.000000001"]),
         (pa.array([1], pa.time64("ns")), ["00:00:00.000000001"]),
         (pa.array([1500, None, -1], pa.duration("ms")), ["PT1.500S", None, "-PT0.001S"]),
         (pa.array(["a", "b", None, "a"]).dictionary_encode(), ["a", "b", None, "a"]),
@@ -492,6 +494,39 @@ def test_short_memory_is_never_the_objects_fault_but_a_size_that_cannot_be_is():
     assert not parquet._is_absurd(pa.ArrowMemoryError(message.format(10**9)))
     assert parquet._is_absurd(pa.ArrowMemoryError(message.format(2**62)))
     assert not parquet._is_absurd(MemoryError())
+
+
+def without_group_size(table):
+    """A file of one row group whose footer says 0 for the group's size, as some writers do."""
+    data = write(table, compression="none", use_dictionary=False)
+    size = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(0).total_byte_size
+    count, stated = size << 1, b""
+    while count > 127:
+        stated, count = stated + bytes([count & 127 | 128]), count >> 7
+    stated += bytes([count])
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    zero = b"\x80" * (len(stated) - 1) + b"\0"
+    changed = data[:footer] + data[footer:].replace(stated, zero, 1)
+    assert pq.ParquetFile(io.BytesIO(changed)).metadata.row_group(0).total_byte_size == 0
+    return changed
+
+
+@pytest.mark.parametrize("columns", [(), ("a",)])
+def test_a_row_group_without_a_size_is_read_in_small_batches(monkeypatch, columns):
+    sizes = []
+    real = parquet._Rows.saw
+
+    def saw(self, batch):
+        sizes.append(batch.nbytes)
+        real(self, batch)
+
+    monkeypatch.setattr(parquet._Rows, "saw", saw)
+    rows = [{"a": f"{n:06d}" + "x" * 20_000, "b": n} for n in range(1000)]
+    data = without_group_size(pa.Table.from_pylist(rows))
+    transformer = make_transformer(InputOptions(format="parquet", columns=columns))
+    got = [json.loads(payload)["a"] for run in transformer.read(BytesInput(data)) for payload in run.payloads]
+    assert got == [row["a"] for row in rows]
+    assert max(sizes) < 6e6
 
 
 def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch):

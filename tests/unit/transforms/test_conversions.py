@@ -49,6 +49,19 @@ def test_json_to_avro_and_back(values):
     assert [json.loads(one) for one in applied(encoded.payloads, TO_JSON).payloads] == values
 
 
+@pytest.mark.parametrize("value", [1e300, -3.5e38, 10**39])
+@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [1.5, value], lambda value: {"a": value}])
+def test_a_number_beyond_a_float_is_bad_and_not_infinite(value, wrap):
+    kinds = ["float", {"type": "array", "items": "float"}, {"type": "map", "values": "float"}]
+    schema = {"type": "record", "name": "r", "fields": [{"name": "x", "type": kinds}]}
+    good = json.dumps({"x": wrap(3.4e38)}).encode()
+    found = applied(
+        [good, json.dumps({"x": wrap(value)}).encode(), good], {"type": "avro", "schema_json": json.dumps(schema)}
+    )
+    assert found.numbers == [1, 3]
+    assert found.reasons[2] == "avro: it holds a number that is too large for Avro's float"
+
+
 @pytest.mark.parametrize("payload", [b'{"id":"x","tags":[]}', b'{"tags":[]}', b"[1]", b"no json", b'{"id":1,"tags":5}'])
 def test_json_that_does_not_fit_the_schema_is_bad(apply, payload):
     good = b'{"id":1,"who":"ann","tags":["a"]}'
