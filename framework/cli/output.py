@@ -94,7 +94,8 @@ class Output:
     def close(self) -> None:
         """Leave the bar as it is and restore logging. Idempotent."""
         if self._bar is not None:
-            self._bar.stop()
+            with contextlib.suppress(OSError):  # the terminal is gone: how the run ended counts
+                self._bar.stop()
             self._bar = None
         elif self._last is not None and _figures(self._last) != self._lined:
             self._write_line(self._last)

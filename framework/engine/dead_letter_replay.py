@@ -14,10 +14,11 @@ sends nothing: it reopens the object's position, and the next run resumes where 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -25,7 +26,14 @@ import numpy as np
 
 from framework.discovery.routing import Router
 from framework.engine.admin import reopen_objects
-from framework.errors import IggyTopicError, ObjectError, RecordError, RecordTransformError, SkippableError
+from framework.errors import (
+    AccessDeniedError,
+    IggyTopicError,
+    ObjectError,
+    RecordError,
+    RecordTransformError,
+    SkippableError,
+)
 from framework.iggy import wire
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ReplayMarker, StoredDeadLetter
 from framework.iggy.headers import REPLAY_HEADER, encode_headers, merge_headers, provenance
@@ -37,10 +45,10 @@ from framework.model.closing import close_iterator
 from framework.model.headers import HeaderValue
 from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition, length_only
-from framework.model.positions import OffsetManagerKey
+from framework.model.positions import OffsetManagerKey, numbers_alike
 from framework.model.splits import KeyPart, Split
 from framework.transform import TransformContext
-from framework.transformer import BatchLimits, PayloadBatch
+from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
 
 if TYPE_CHECKING:
     from framework.engine.session import Session
@@ -90,6 +98,55 @@ class _Remade:
     timestamp_us: int = 0
 
 
+class _Records:
+    """The records of an object, in order. Holds one run of them, however many are wanted.
+
+    Args:
+        runs: of the transformer, from the first wanted record on.
+        error: why none can be read.
+    """
+
+    def __init__(
+        self, runs: Iterator[PayloadBatch | SkippedRecord] | None = None, *, error: SkippableError | None = None
+    ) -> None:
+        self._runs = runs
+        self._run: PayloadBatch | SkippedRecord | None = None
+        self._last = 0
+        self._error = error
+
+    def find(self, number: int) -> bytes | SkippableError | None:
+        """Return a record, or why it cannot be read; None when there is none. Numbers must not fall."""
+        while number > self._last and self._runs is not None and self._error is None:
+            try:
+                self._advance(next(self._runs, None))
+            except (
+                ObjectError
+            ) as error:  # covers the remaining records: only the dead letters' own bytes are left for them
+                self._error = error
+            except AccessDeniedError as error:
+                self._error = ObjectError(str(error))
+        run = self._run
+        if run is None or number > self._last:
+            return self._error
+        if isinstance(run, SkippedRecord):
+            return run.error if number == run.record_number else None
+        return bytes(run.payloads[number - run.first_record]) if number >= run.first_record else None
+
+    def _advance(self, run: PayloadBatch | SkippedRecord | None) -> None:
+        self._run = run
+        if run is None:
+            self.close()
+        else:
+            self._last = (
+                run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
+            )
+
+    def close(self) -> None:
+        """Release the object. Idempotent."""
+        runs, self._runs = self._runs, None
+        close_iterator(runs)
+
+
 class DeadLetterReplay:
     """A replay, in the epoch of a session. Not thread-safe.
 
@@ -134,8 +191,9 @@ class DeadLetterReplay:
             if dead_letter.kind == "record" and self._has_place(dead_letter) and self._is_passed(dead_letter)
         ]
         waiting = self._found(records, notes)
-        for group in self._groups(self._remade(waiting)):
-            self._send(group)
+        with contextlib.closing(self._remade(waiting)) as remade:
+            for group in self._groups(remade):
+                self._send(group)
         self._mark(self._filtered)
         self.counts.filtered = len(self._filtered)
         self._reopen([dead_letter for dead_letter in dead_letters if dead_letter.kind == "object"])
@@ -232,25 +290,30 @@ class DeadLetterReplay:
 
     # ---- the records
 
-    def _remade(self, dead_letters: Iterable[StoredDeadLetter]) -> Iterator[_Remade]:
+    def _remade(self, dead_letters: Iterable[StoredDeadLetter]) -> Generator[_Remade, None, None]:
         """Yield the records that can be read now, object by object."""
         by_object = sorted(
             dead_letters, key=lambda dead_letter: (*_object_of(dead_letter), dead_letter.record, dead_letter.offset)
         )
         for (bucket, key, version, *_), group in itertools.groupby(by_object, key=_object_of):
             wanted = list(group)
-            native = self._as_it_was(bucket, key, version)
-            read = self._from_object(native, wanted) if native is not None else {}
-            context = self._context(wanted[0], native)
-            for dead_letter in wanted:
-                try:
-                    payload = self._payload(dead_letter, read.get(dead_letter.record))
-                    remade = self._transformed(dead_letter, payload, context)
-                except SkippableError as error:
+            try:
+                native = self._as_it_was(bucket, key, version)
+                context = self._context(wanted[0], native)
+            except (ObjectError, AccessDeniedError) as error:  # of this object alone; the others are replayed
+                for _ in wanted:
                     self._stays(error)
-                else:
-                    if remade is not None:
-                        yield remade
+                continue
+            with contextlib.closing(self._from_object(native, wanted)) as read:
+                for dead_letter in wanted:
+                    try:
+                        payload = self._payload(dead_letter, read.find(dead_letter.record))
+                        remade = self._transformed(dead_letter, payload, context)
+                    except SkippableError as error:
+                        self._stays(error)
+                    else:
+                        if remade is not None:
+                            yield remade
 
     def _context(self, dead_letter: StoredDeadLetter, native: NativeObject | None) -> TransformContext:
         """Return the object of dead letters for the transforms; without its times when it is gone."""
@@ -306,8 +369,9 @@ class DeadLetterReplay:
             int(batch.timestamps_us[0]) if batch.timestamps_us is not None else 0,
         )
 
-    def _stays(self, error: SkippableError) -> None:
-        self.counts.bad[error.message] = self.counts.bad.get(error.message, 0) + 1
+    def _stays(self, error: SkippableError | AccessDeniedError) -> None:
+        reason = error.message if isinstance(error, SkippableError) else str(error)
+        self.counts.bad[reason] = self.counts.bad.get(reason, 0) + 1
 
     def _as_it_was(self, bucket: str, key: str, version: str) -> NativeObject | None:
         """Return the dead letters' object; None when it is gone, or is another version."""
@@ -325,38 +389,48 @@ class DeadLetterReplay:
             raise RecordError(f"{reason}, and the dead letter does not hold the whole record")
         if dead_letter.error == RecordTransformError.__name__:  # the format had read it
             return raw
-        return self._iterator.transformer.decode_record(raw, key=dead_letter.key)
+        try:
+            return self._iterator.transformer.decode_record(raw, key=dead_letter.key)
+        except Exception as failure:
+            error = explained(failure, f"{dead_letter.bucket}/{dead_letter.key}", dead_letter.record)
+            if isinstance(error, RecordError) and read is not None:
+                raise RecordError(f"{read.message}, and {error.message}") from failure
+            if error is failure:
+                raise
+            raise error from failure
 
-    def _from_object(
-        self, native: NativeObject, dead_letters: Sequence[StoredDeadLetter]
-    ) -> Mapping[int, bytes | SkippableError]:
-        """Read the wanted records of an object, or of one of its splits, under the current configuration."""
-        wanted = {dead_letter.record for dead_letter in dead_letters}
-        split, skip = dead_letters[0].division, min(wanted) - 1
+    def _from_object(self, native: NativeObject | None, dead_letters: Sequence[StoredDeadLetter]) -> _Records:
+        """Return the records of an object, or of one of its splits, under the current configuration."""
+        if native is None:
+            return _Records()
+        changed = self._numbered_otherwise(native, dead_letters[0])
+        if changed is not None:
+            return _Records(error=changed)
+        split, skip = dead_letters[0].division, dead_letters[0].record - 1
         source, read = self._iterator.get_input_stream(native), self._iterator.transformer
         limits = BatchLimits(records=SCAN_RECORDS)
         if isinstance(split, Split):
             runs = read.read_split(source, split, skip=skip, limits=limits)
         else:
             runs = read.read(source, skip=skip, limits=limits)
-        found: dict[int, bytes | SkippableError] = {}
-        try:
-            for run in runs:
-                if isinstance(run, SkippedRecord):
-                    if run.record_number in wanted:
-                        found[run.record_number] = run.error
-                else:
-                    last = run.first_record + len(run.payloads) - 1
-                    for number in wanted.intersection(range(run.first_record, last + 1)):
-                        found[number] = bytes(run.payloads[number - run.first_record])
-                if len(found) == len(wanted):
-                    break
-        except ObjectError as error:  # covers the remaining records: only the dead letters' own bytes are left for them
-            for number in wanted - found.keys():
-                found[number] = error
-        finally:
-            close_iterator(runs)
-        return found
+        return _Records(guarded(runs, native.location, skip))
+
+    def _numbered_otherwise(self, native: NativeObject, dead_letter: StoredDeadLetter) -> ObjectError | None:
+        """Return an error when the current options give the object's records other numbers: another would be sent."""
+        key = OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
+        entry, then, now = (
+            self._session.offsets.get_entry(key),
+            dead_letter.numbering_options,
+            self._iterator.numbering_options,
+        )
+        if not then and entry is not None and entry.version == dead_letter.version:
+            then = entry.numbering_options
+        if numbers_alike(then, now):
+            return None
+        return ObjectError(
+            f"its records were numbered under {then}, and the configuration now says {now}: set [input] back",
+            location=native.location,
+        )
 
     # ---- sending
 

@@ -17,6 +17,9 @@ TRACE = "traceback"
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
+_PLAIN = (str, int, float, bool, type(None))
+"""Types of fields that travel as they are. Anything else travels as text: a lock, a socket or a class of a library cannot."""
+
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields that a record was given as `extra`."""
@@ -52,10 +55,19 @@ class LogForwarder(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.WARNING and record.name != OBJECTS_LOGGER:
             return
-        text = record.getMessage()
-        fields = fields_of(record)
-        if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            text = f"{text}: {type(error).__name__}: {error}"
-            fields[TRACE] = "".join(traceback.format_exception(*record.exc_info))
-        self._send(LogLine(record.name, record.levelno, text, fields))
+        try:
+            line = _line_of(record)
+        except Exception:  # noqa: BLE001 - of a line that cannot be formatted, as every handler does
+            self.handleError(record)
+        else:
+            self._send(line)
+
+
+def _line_of(record: logging.LogRecord) -> LogLine:
+    text = record.getMessage()
+    fields = {name: value if isinstance(value, _PLAIN) else str(value) for name, value in fields_of(record).items()}
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        text = f"{text}: {type(error).__name__}: {error}"
+        fields[TRACE] = "".join(traceback.format_exception(*record.exc_info))
+    return LogLine(record.name, record.levelno, text, fields)

@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -89,8 +90,8 @@ class ProcessContext(Protocol):
 class _Worker:
     process: WorkerProcess
     pipe: Connection
-    sends: threading.Lock = attrs.field(factory=threading.Lock)
-    thread: threading.Thread | None = None
+    outbox: SimpleQueue[tuple[str, object] | None] = attrs.field(factory=SimpleQueue)
+    threads: Sequence[threading.Thread] = ()
     statistics: TaskStatistics = attrs.field(factory=TaskStatistics)
     failure: SourceError | None = None
     ended: bool = False
@@ -137,7 +138,7 @@ class ProcessGroup:
     def _request_stop(self) -> None:
         self._stopping_since = min(self._stopping_since, time.monotonic())
         for worker in list(self._workers):
-            self._send(worker, ("stop", None))
+            worker.outbox.put(("stop", None))
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Work until everything is done (once), `stopping` is set, or a worker fails.
@@ -199,10 +200,12 @@ class ProcessGroup:
             finally:
                 worker_end.close()
             worker = _Worker(process=process, pipe=own_end)
-            worker.thread = threading.Thread(
-                target=self._listen, args=(worker, discovery), name=f"task-{number}", daemon=True
-            )
-            worker.thread.start()
+            worker.threads = [
+                threading.Thread(target=target, args=args, name=f"task-{number}", daemon=True)
+                for target, args in ((self._listen, (worker, discovery)), (self._write, (worker,)))
+            ]
+            for thread in worker.threads:
+                thread.start()
             self._workers.append(worker)
 
     def _listen(self, worker: _Worker, discovery: Discovery) -> None:
@@ -220,13 +223,28 @@ class ProcessGroup:
             pass
         except Exception as error:
             log.exception("a message of %s could not be taken", worker.process.name)
-            with self._changed:
-                worker.failure = worker.failure or FatalError(f"{type(error).__name__}: {error}")
+            self._fail(worker, error)
         with self._changed:
             if not worker.ended and worker.failure is None:
                 worker.failure = UnknownOutcomeError(
                     f"{worker.process.name} (process {worker.process.pid}) ended without a word"
                 )
+            self._changed.notify_all()
+
+    def _write(self, worker: _Worker) -> None:
+        """Send a worker's messages. One thread per worker: a pipe is full while its worker is frozen, and others wait for none."""
+        try:
+            while (message := worker.outbox.get()) is not None:
+                worker.pipe.send(message)
+        except OSError:
+            log.debug("%s has ended already", worker.process.name)  # its listener reports why
+        except Exception as error:
+            log.exception("a message to %s could not be sent", worker.process.name)
+            self._fail(worker, error)
+
+    def _fail(self, worker: _Worker, error: Exception) -> None:
+        with self._changed:
+            worker.failure = worker.failure or FatalError(f"{type(error).__name__}: {error}")
             self._changed.notify_all()
 
     def _take_message(self, worker: _Worker, discovery: Discovery, kind: str, value: Any) -> None:
@@ -274,22 +292,15 @@ class ProcessGroup:
                 end = start + ASSIGN_BATCH
                 while end < len(given) and given[end].native is given[end - 1].native:
                     end += 1  # one read serves all parts of an object
-                self._send(self._workers[number], ("give", given[start:end]))
+                self._workers[number].outbox.put(("give", given[start:end]))
                 start = end
         return bool(taken)
-
-    def _send(self, worker: _Worker, message: tuple[str, object]) -> None:
-        try:
-            with worker.sends:
-                worker.pipe.send(message)
-        except OSError:
-            log.debug("%s has ended already", worker.process.name)  # its listener reports why
 
     def _end_workers(self, *, orderly: bool) -> None:
         if orderly:
             deadline = time.monotonic() + 60.0
             for worker in self._workers:
-                self._send(worker, ("close", None))
+                worker.outbox.put(("close", None))
         else:
             self._request_stop()
             deadline = self._stopping_since + STOP_SECONDS
@@ -298,6 +309,7 @@ class ProcessGroup:
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join(1.0)
-            if worker.thread is not None:
-                worker.thread.join(1.0)
+            worker.outbox.put(None)
+            for thread in worker.threads:
+                thread.join(1.0)
             worker.pipe.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from framework.discovery.feed import FeedCounts
     from framework.pipeline.sender import Sender
     from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.5
 
@@ -97,7 +100,6 @@ class Reporter:
         """Keep the statistics of an epoch that is over."""
         if self._source is not None:
             epoch = self._source().without_state()
-            self._past += epoch
             feed = self._feed() if self._feed is not None else None
             if feed is not None:
                 self._past_listings += feed.listings
@@ -105,7 +107,8 @@ class Reporter:
                     self._done_before = feed.done_before
             self._idle = feed is not None and feed.listings > 0 and epoch.objects_done >= feed.total_chosen
             self._last_feed = feed
-        self._source = None
+            # at once: figures that a scrape reads in between would count the epoch twice
+            self._past, self._source = self._past + epoch, None
 
     def work_done(self) -> WorkDone:
         """Return what was done up to the end of the last epoch."""
@@ -164,8 +167,17 @@ class Reporter:
 
     def _report_regularly(self) -> None:
         while not self._ended.wait(REPORT_SECONDS):
-            if self._report is not None:
-                self._report(self.progress())
+            self._tell(self.progress())
+
+    def _tell(self, progress: Progress) -> None:
+        """Report: a failure, such as a terminal that is gone, changes nothing about the run and how it ends."""
+        if self._report is None:
+            return
+        try:
+            self._report(progress)
+        except Exception:
+            self._report = None
+            log.exception("the progress could not be shown, and is shown no more")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -174,5 +186,4 @@ class Reporter:
         if self._thread is not None:
             self._thread.join(REPORT_SECONDS * 4)
         self.last = self.progress()
-        if self._report is not None:
-            self._report(self.last)
+        self._tell(self.last)

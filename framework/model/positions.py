@@ -332,6 +332,9 @@ def canonical_options(options: Mapping[str, str]) -> str:
 PARTITION_BY = "partition_by"
 """The numbering option that names the field by which objects are divided; only with `partition_by`."""
 
+PARTITION_DIGEST = "partition_rule"
+"""The numbering option with a digest of all that chooses the partition of a record; only with `partition_by`."""
+
 
 def divides_by_key(numbering_options: str) -> bool:
     """Return whether objects are divided by key under these options."""
@@ -346,6 +349,24 @@ def is_numbered_by(entry: OffsetManagerEntry, numbering_options: str) -> bool:
     if not entry.numbering_options:
         return not divides_by_key(numbering_options)
     return entry.numbering_options == numbering_options
+
+
+def numbers_alike(options: str, others: str) -> bool:
+    """Return whether records have the same numbers under both numbering options, however they are divided.
+
+    True when one of them is empty: version 0.1 named none.
+    """
+    return not options or not others or _numbers(options) == _numbers(others)
+
+
+def _numbers(options: str) -> object:
+    try:
+        found = json.loads(options)
+    except (ValueError, RecursionError):  # a dead letter that another program wrote
+        return options
+    if not isinstance(found, dict):
+        return options
+    return {name: value for name, value in found.items() if name not in {PARTITION_BY, PARTITION_DIGEST}}
 
 
 def check_numbering(entry: OffsetManagerEntry, numbering_options: str, location: str = "") -> None:

@@ -30,6 +30,7 @@ class DeadLetter:
         native: the object version.
         division: the split or part; None when the object has one position.
         generation: generation of the position.
+        numbering_options: the options that number the object's records; see `OffsetManagerEntry`.
         record_number: the bad record; for a failed object the first missing record.
         whole_object: whether the letter covers the rest of the object from that record on.
         topic_partition: the record's destination; the first partition when its key would have chosen one.
@@ -41,6 +42,7 @@ class DeadLetter:
     native: NativeObject
     division: Split | KeyPart | None
     generation: int = 1
+    numbering_options: str = ""
     record_number: int
     whole_object: bool
     topic_partition: TopicPartition
@@ -68,6 +70,7 @@ def dead_letters_of(batch: RecordBatch) -> Iterator[DeadLetter]:
             native=batch.native,
             division=entry.division,
             generation=entry.generation,
+            numbering_options=entry.numbering_options,
             record_number=skip.record_number,
             whole_object=False,
             topic_partition=batch.topic_partition,
@@ -81,6 +84,7 @@ def dead_letters_of(batch: RecordBatch) -> Iterator[DeadLetter]:
             native=batch.native,
             division=entry.division,
             generation=entry.generation,
+            numbering_options=entry.numbering_options,
             record_number=rest.record_number,
             whole_object=True,
             topic_partition=batch.topic_partition,

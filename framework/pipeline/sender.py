@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Protocol
 
-from framework.errors import IggyUnavailableError, SourceTakenOverError, UnknownOutcomeError
+from framework.errors import IggyUnavailableError, ReaderFailedError, SourceTakenOverError, UnknownOutcomeError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerKey
@@ -207,10 +207,11 @@ class Sender:
                 self._send_waiting(all_of_them=True)
         except (IggyUnavailableError, SourceTakenOverError):
             raise  # this connection can no longer send or save, or this instance must not
-        except Exception:
+        except Exception as error:
             if not self._stopping.is_set():
                 self._send_waiting(all_of_them=True)
-            self._finish()
+            # a send that was refused may have been stored in part: only the reader's failure leaves an orderly end
+            self._finish(closing=isinstance(error, ReaderFailedError))
             raise
         self._finish()
 
@@ -226,10 +227,10 @@ class Sender:
         if self._on_turn is not None:
             self._on_turn()
 
-    def _finish(self) -> None:
+    def _finish(self, *, closing: bool = True) -> None:
         while self._in_flight:
             self._confirm_first()
-        self._flush(closing=True)
+        self._flush(closing=closing)
 
     def _patience(self) -> float:
         """Return the wait for a batch: short while sends or buffers are pending, else until positions are due."""

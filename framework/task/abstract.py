@@ -272,19 +272,9 @@ class AbstractSourceTask:
             self._queue.close()
         if self.iterator is not None:
             self.iterator.close()
-        closer = threading.Thread(target=self._close_quietly, name="close-resources", daemon=True)
-        closer.start()
-        closer.join(max(0.0, deadline - time.monotonic()))
-        if closer.is_alive():
-            log.warning("close_resources did not return within %.0f seconds; going on without it", CLOSE_SECONDS)
+        _close_resources(self, deadline)
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(max(0.0, min(READER_SECONDS, deadline - time.monotonic())))
-
-    def _close_quietly(self) -> None:
-        try:
-            self.close_resources()
-        except Exception:
-            log.exception("close_resources failed; going on without it")
 
     def __enter__(self) -> Self:
         return self
@@ -293,6 +283,22 @@ class AbstractSourceTask:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _close_resources(task: AbstractSourceTask, deadline: float) -> None:
+    """Call `close_resources`: neither its failure nor its silence may hide how the work ended, or delay what follows."""
+
+    def close() -> None:
+        try:
+            task.close_resources()
+        except Exception:
+            log.exception("close_resources failed; going on without it")
+
+    closer = threading.Thread(target=close, name="close-resources", daemon=True)
+    closer.start()
+    closer.join(max(0.0, deadline - time.monotonic()))
+    if closer.is_alive():
+        log.warning("close_resources did not return within %.0f seconds; going on without it", CLOSE_SECONDS)
 
 
 @contextlib.contextmanager
@@ -309,4 +315,4 @@ def iterator_of(task_class: type[AbstractSourceTask], context: SourceContext) ->
         finally:
             iterator.close()
     finally:
-        task.close_resources()
+        _close_resources(task, time.monotonic() + CLOSE_SECONDS)

@@ -9,7 +9,6 @@ import logging
 import multiprocessing
 import pickle
 import signal
-import threading
 from concurrent.futures import Future
 
 import attrs
@@ -687,7 +686,7 @@ def prepare():
     processes.WAIT_SECONDS = 0.1
     spark_group.WAIT_SECONDS = 0.1
     spark_group.spark_lister = lambda *_, **__: lambda _: None
-    spark_group.spark_thread = lambda target: threading.Thread(target=target, daemon=True)
+    spark_group.for_thread = lambda _, work: work
     spark_job.TaskContext = _SimTaskContext
     spark_job.limit_arenas = lambda: None
     spark_job.LogForwarder = lambda _: silent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from framework.errors import FatalError, SourceError, UnknownOutcomeError
+from framework.errors import SourceError, SparkUnavailableError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -23,7 +23,7 @@ _BARE = re.compile(r": (?:[a-z]\w*\.)+([A-Z]\w*: \S+)$")
 
 
 def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
-    """Return the error for a lost job: recover and plan again, as long as Spark is available.
+    """Return the error for a lost job: recover and plan again, as long as Spark is available, else start again.
 
     Args:
         context: context of the job.
@@ -31,7 +31,9 @@ def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
         what: the lost part, `task 3`.
     """
     if is_stopped(context):
-        return FatalError(f"Spark has ended the application {context.appName} at {context.master}: {sentence(error)}")
+        return SparkUnavailableError(
+            f"Spark has ended the application {context.appName} at {context.master}: {sentence(error)}"
+        )
     return UnknownOutcomeError(f"Spark lost {what}: {sentence(error)}")
 
 

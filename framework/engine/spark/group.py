@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -27,7 +27,7 @@ from framework.engine.spark.job import JobResult, SparkJob, run_job
 from framework.engine.spark.listing import spark_lister
 from framework.engine.spark.object_assignment import PartitionBoard
 from framework.engine.spark.stop_channel import StopChannel
-from framework.engine.spark.threads import cancel_jobs, spark_thread
+from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.task_run import WorkerPlan
 from framework.errors import SourceError
 from framework.iggy.offset_log.log import DuePolls
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
     from framework.config.sections import SourceCommonConfig
     from framework.engine.session import Session
+    from framework.iterator import AbstractSourceRecordIterator
     from framework.model.objects import TopicPartition
+    from framework.model.positions import OffsetManagerEntry
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
@@ -166,11 +168,15 @@ class SparkGroup:
                     with self._changed:
                         if not self._results and not taken:
                             self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
-            finally:
-                discovery.end()
-                iterator.close()  # before the jobs: a wave of the listing is one of them
-                self._end()
+            except BaseException:
+                self._leave(discovery, iterator)
+                with contextlib.suppress(SourceError):  # the first error tells what to do
+                    self._collect(discovery)
+                raise
+            else:
+                self._leave(discovery, iterator)
                 self._collect(discovery)
+            finally:
                 reporter.unwatch()
         if self._failure is not None and not stopping.is_set():
             raise self._failure
@@ -208,17 +214,22 @@ class SparkGroup:
             self._jobs,
             SparkJob(plan=plan, assignments=given, channel=self._stop_channel.address if self._stop_channel else None),
         )
-        thread = spark_thread(lambda: self._run_job(number, job))
+        run = for_thread(self._context, self._run_job)
+        thread = threading.Thread(target=lambda: self._wait_for(number, run, job), daemon=True)
         self._running[number] = _Running(topic_partitions=topic_partitions, thread=thread)
         thread.start()
 
-    def _run_job(self, number: int, job: SparkJob) -> None:
+    def _run_job(self, job: SparkJob) -> JobResult:
+        self._context.setJobGroup(
+            self._group, f"{self._config.source.name}: {len(job.assignments)} objects", interruptOnCancel=True
+        )
+        result: JobResult = self._context.parallelize([job], 1).map(run_job).collect()[0]
+        return result
+
+    def _wait_for(self, number: int, run: Callable[[SparkJob], JobResult], job: SparkJob) -> None:
         """Run one Spark job of one task, in its own thread."""
         try:
-            self._context.setJobGroup(
-                self._group, f"{self._config.source.name}: {len(job.assignments)} objects", interruptOnCancel=True
-            )
-            result: JobResult = self._context.parallelize([job], 1).map(run_job).collect()[0]
+            result = run(job)
         except Exception as error:  # noqa: BLE001 - Spark's errors have no common root, and each means the same here
             result = JobResult(statistics=TaskStatistics(), failure=lost_job(self._context, error, "a task"))
         with self._changed:
@@ -226,6 +237,11 @@ class SparkGroup:
             if result.failure is not None and self._failure is None:
                 self._failure = result.failure
             self._changed.notify_all()
+
+    def _leave(self, discovery: Discovery, iterator: AbstractSourceRecordIterator) -> None:
+        discovery.end()
+        iterator.close()  # before the jobs: a wave of the listing is one of them
+        self._end()
 
     def _end(self) -> None:
         """End the remaining jobs: their partitions are recovered before another sender uses them."""
@@ -243,8 +259,14 @@ class SparkGroup:
     def _collect(self, discovery: Discovery) -> None:
         with self._changed:
             results, self._results = self._results, []
-        if results or self._due.take():
-            self._follow(discovery)  # the next sender of their partitions starts from what they had saved
+        try:
+            if results or self._due.take():
+                self._follow(discovery)  # the next sender of their partitions starts from what they had saved
+        finally:
+            self._take_results(results, discovery)  # their figures are the run's, also when the connection is broken
+        self._session.save()
+
+    def _take_results(self, results: Sequence[tuple[int, JobResult]], discovery: Discovery) -> None:
         for number, result in results:
             for line in result.log_lines:
                 line.repeat()
@@ -255,7 +277,6 @@ class SparkGroup:
             running = self._running.pop(number)
             self._count(running, result.statistics)
             self._board.give_back(running.topic_partitions)
-        self._session.save()
 
     def _count(self, running: _Running, job: TaskStatistics) -> None:
         """Add the statistics that a job reports only at its end; objects and commits were counted from its positions."""
@@ -273,7 +294,7 @@ class SparkGroup:
         self._live.position_commits += bool(changed)
         for before, entry in changed:
             # a transform may have filtered them: then only a job's end tells how many were sent
-            more = max(0, entry.records_done - before.records_done) if not self._config.transforms else 0
+            more = max(0, _good_records(entry) - _good_records(before)) if not self._config.transforms else 0
             self._live.records += more
             for running in self._running.values():
                 if entry.topic_partition in running.topic_partitions:
@@ -282,6 +303,10 @@ class SparkGroup:
             if completed is not None:
                 self._live.objects += completed.entry.counts_object
                 self._live.object_bytes += completed.size_bytes
+
+
+def _good_records(entry: OffsetManagerEntry) -> int:
+    return entry.records_done - entry.skipped
 
 
 def _join(threads: Iterable[threading.Thread], deadline: float) -> None:

@@ -120,6 +120,9 @@ def _run(job: SparkJob) -> JobResult:
             if left.is_set():  # before there was anything to stop
                 run.stop()
             run.run()
+        if left.is_set():
+            # The driver may live on, and only the connection broke. What is left would be read by no job of this epoch.
+            failure = UnknownOutcomeError("the connection of a job to its driver broke")
     except SourceError as error:
         failure = portable(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it

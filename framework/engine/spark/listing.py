@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from typing_extensions import override
 
-from framework.engine.spark.listing_waves import ThreadMaker, Waves
+from framework.engine.spark.failures import is_stopped, lost_job
+from framework.engine.spark.listing_waves import Waves
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, unpacked
-from framework.engine.spark.threads import spark_thread
+from framework.engine.spark.threads import for_thread
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.pages import OutOfOrderError
@@ -47,9 +48,19 @@ def spark_lister(
         group: the job group of the waves, for cancelling them.
     """
 
-    def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
+    def list_wave(wave: Sequence[RangeBatch]) -> list[RangeListing]:
         context.setJobGroup(group, f"{config.source.name}: listing", interruptOnCancel=True)
         return context.parallelize(wave, len(wave)).flatMap(list_batch).collect()
+
+    in_thread = for_thread(context, list_wave)
+
+    def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
+        try:
+            return in_thread(wave)
+        except Exception as error:
+            if is_stopped(context):
+                raise lost_job(context, error, "a listing") from error
+            raise
 
     return wave_lister(task_class, config, run, context.defaultParallelism)
 
@@ -60,7 +71,6 @@ def wave_lister(
     run: Callable[[Sequence[RangeBatch]], list[RangeListing]],
     width: int,
     *,
-    make_thread: ThreadMaker = spark_thread,
     start_over: Callable[[], None] = lambda: None,
 ) -> ListerMaker:
     """Return a lister for any way to run a wave.
@@ -70,7 +80,6 @@ def wave_lister(
         config: its configuration.
         run: lists the batches of a wave; blocks until all are done.
         width: maximum number of concurrent batches.
-        make_thread: creates a thread that may call `run`.
         start_over: called before a store without order is listed again from the start.
     """
 
@@ -99,7 +108,7 @@ def wave_lister(
                 start_over()
                 return by_threads(attrs.evolve(request, unordered=True))
 
-            waves = Waves(iterator, request, task_class, config, run=run, width=width, make_thread=make_thread)
+            waves = Waves(iterator, request, task_class, config, run=run, width=width)
             return WaveListing(waves, serial)
 
         return open_listing

@@ -11,13 +11,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import attrs
 
 from framework.engine.spark.failures import sentence
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked
-from framework.errors import FatalError, TaskClosedError
+from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
 from framework.storage.listing.limiter import limiter_of
 from framework.storage.listing.pages import look_again
 from framework.storage.listing.planner import RangePlanner
@@ -39,8 +39,6 @@ WAVE_ATTEMPTS = 3
 
 WAVE_PAGES = 32
 """Maximum pages of a range per wave: one or two seconds of requests, against the start of a job."""
-
-ThreadMaker: TypeAlias = "Callable[[Callable[[], None]], threading.Thread]"
 
 
 class Waves:
@@ -65,10 +63,8 @@ class Waves:
         *,
         run: Callable[[Sequence[RangeBatch]], list[RangeListing]],
         width: int,
-        make_thread: ThreadMaker,
     ) -> None:
         self._iterator = iterator
-        self._make_thread = make_thread
         self._request = request
         self._bundle = RangeBatch(task_class=task_class, config=config, prefix=request.prefix, tasks=())
         self._run = run
@@ -127,12 +123,10 @@ class Waves:
         began = self._iterator.policy.clock()
         if max(self.planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
             wave = self._spread(tasks, 1)
-            work = _in_background(
-                lambda: list_ranges(self._iterator, wave[0], self._iterator.closing), self._make_thread
-            )
+            work = _in_background(lambda: list_ranges(self._iterator, wave[0], self._iterator.closing))
         else:
             wave = self._spread(tasks, self._width)
-            work = _in_background(lambda: self._on_executors(wave), self._make_thread)
+            work = _in_background(lambda: self._on_executors(wave))
 
         def end() -> list[RangeListing]:
             listed = work()
@@ -172,6 +166,8 @@ class Waves:
             except Exception as error:
                 if self._iterator.closing.is_set():
                     raise TaskClosedError("closed while listing") from error
+                if isinstance(error, SparkUnavailableError):
+                    raise
                 if attempt == WAVE_ATTEMPTS:
                     raise FatalError(f"Spark lost a listing {attempt} times: {sentence(error)}") from error
                 log.warning("Spark lost a part of the listing, which is listed again: %s", sentence(error))
@@ -199,9 +195,7 @@ class Waves:
         return policy.call(lambda: store.list_page(**call), what=f"listing {self._where}", stop=stop)  # type: ignore[arg-type]
 
 
-def _in_background(
-    work: Callable[[], list[RangeListing]], make_thread: ThreadMaker
-) -> Callable[[], list[RangeListing]]:
+def _in_background(work: Callable[[], list[RangeListing]]) -> Callable[[], list[RangeListing]]:
     """Run work in a thread; return a function that waits for its result or exception."""
     answer: Future[list[RangeListing]] = Future()
 
@@ -211,5 +205,5 @@ def _in_background(
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             answer.set_exception(error)
 
-    make_thread(do).start()
+    threading.Thread(target=do, daemon=True).start()
     return answer.result

@@ -135,7 +135,7 @@ def unpacked(page: bytes) -> list[NativeObject]:
 
 # ---- on an executor
 
-_opened: dict[bytes, StoreRecordIterator] = {}
+_opened: list[tuple[type[AbstractSourceTask], SourceCommonConfig, StoreRecordIterator]] = []
 _opening = threading.Lock()
 
 
@@ -150,22 +150,23 @@ def list_batch(batch: RangeBatch) -> list[RangeListing]:
 
 def _iterator_of(batch: RangeBatch) -> StoreRecordIterator:
     """Return the source's iterator; kept while this Python worker lists the same source, for its connections."""
-    identity = pickle.dumps((batch.task_class, batch.config))
     with _opening:
-        if identity not in _opened:
-            for kept in _opened.values():
-                kept.close()
-                kept.store.close()
-            _opened.clear()
-            task = batch.task_class()
-            with ExitStack() as if_not:
-                if_not.callback(task.close_resources)
-                iterator = task.get_iterator(SourceContext(config=batch.config))
-                if not isinstance(iterator, StoreRecordIterator):  # on the driver it was one
-                    raise FatalError(f"{batch.task_class.__name__} makes another kind of iterator on an executor")
-                _opened[identity] = iterator
-                if_not.pop_all()
-        return _opened[identity]
+        for task_class, config, kept in _opened:
+            # compared, not pickled: a class that the user's script defines has no name here
+            if task_class is batch.task_class and config == batch.config:
+                return kept
+            kept.close()
+            kept.store.close()
+        _opened.clear()
+        task = batch.task_class()
+        with ExitStack() as if_not:
+            if_not.callback(task.close_resources)
+            iterator = task.get_iterator(SourceContext(config=batch.config))
+            if not isinstance(iterator, StoreRecordIterator):  # on the driver it was one
+                raise FatalError(f"{batch.task_class.__name__} makes another kind of iterator on an executor")
+            _opened.append((batch.task_class, batch.config, iterator))
+            if_not.pop_all()
+        return iterator
 
 
 def list_ranges(

@@ -5,7 +5,8 @@ The job says through it whether its store answers: its statistics come only at i
 Spark can only kill a task: records sent until then are in no saved position, and it may still send for
 some seconds. So a job holds a connection to the driver. It carries a token at first, then a byte each time the
 store stops answering the job (`AWAY`), or answers again (`BACK`). The driver
-closes all of them when it stops; the kernel closes them when the driver dies. A client without the token
+closes all of them when it stops; the kernel closes them when the driver dies. A job whose connection broke
+fails when it has ended in order: a driver that lives on recovers. A client without the token
 is dropped. Whether executors can reach the driver's port is tested once before a run
 (`framework.engine.spark.packages`). Where they cannot, Spark kills the jobs.
 """

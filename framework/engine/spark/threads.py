@@ -1,22 +1,37 @@
-"""Threads that wait for Spark jobs, and cancelling of jobs."""
+"""Work of threads that wait for Spark jobs, and cancelling of jobs."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from framework.engine.spark.failures import is_stopped
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def spark_thread(target: Callable[[], None]) -> threading.Thread:
-    """Return a thread with its own local properties of Spark, so that job groups of threads do not mix."""
-    from pyspark import InheritableThread  # noqa: PLC0415
 
-    thread: threading.Thread = InheritableThread(target=target, daemon=True)
-    return thread
+def for_thread(context: SparkContext, work: Callable[P, R]) -> Callable[P, R]:
+    """Return work for another thread, with a copy of this thread's local properties of Spark, such as its scheduler pool.
+
+    A context that is stopped has none: then the work itself fails, where its errors are expected.
+    """
+    try:
+        properties = context._jsc.sc().getLocalProperties().clone()  # noqa: SLF001 - as pyspark.InheritableThread does
+    except Exception:
+        if is_stopped(context):
+            return work
+        raise
+
+    def inherits(*args: P.args, **kwargs: P.kwargs) -> R:
+        context._jsc.sc().setLocalProperties(properties)  # noqa: SLF001
+        return work(*args, **kwargs)
+
+    return inherits
 
 
 def cancel_jobs(context: SparkContext, group: str) -> None:

@@ -41,6 +41,8 @@ PARTITION = 0
 
 LETTER, NOTE_ID, MARK_ID = "letter", 1, 2
 
+NUMBERED_BY = "numbered_by"
+
 ERROR_TEXT = 2000
 """Maximum characters of an error's text that are kept."""
 
@@ -67,6 +69,7 @@ class StoredDeadLetter:
         version: the object's version.
         division: the split or part; None when the object has one position.
         generation: generation of the position; None in dead letters of version 0.1.
+        numbering_options: the options that numbered the object's records; empty in dead letters of earlier versions.
         record: the bad record; for an object, the first missing record.
         topic_partition: destination of the record.
         error: class of the error.
@@ -88,6 +91,7 @@ class StoredDeadLetter:
     version: str
     division: Split | KeyPart | None
     generation: int | None
+    numbering_options: str = ""
     record: int
     topic_partition: TopicPartition
     error: str
@@ -216,6 +220,7 @@ class IggyDeadLetters:
             "source": self._source,
             **position_headers(native, division),
             "generation": str(dead_letter.generation),
+            NUMBERED_BY: dead_letter.numbering_options,
             "record": str(dead_letter.record_number),
             "topic": dead_letter.topic_partition.topic,
             "partition": str(dead_letter.topic_partition.partition),
@@ -340,6 +345,7 @@ def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: st
         version=headers["version"],
         division=division,
         generation=_number(headers["generation"]) if "generation" in headers else None,
+        numbering_options=headers.get(NUMBERED_BY, ""),
         record=record,
         topic_partition=_partition(headers["topic"], headers["partition"]),
         error=headers["error"],

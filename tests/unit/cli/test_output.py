@@ -218,6 +218,27 @@ def test_on_a_terminal_lines_stand_whole_above_the_bar():
     assert text.rstrip().endswith("\x1b[?25h"), "the cursor is shown again"
 
 
+def test_a_terminal_that_is_gone_does_not_hide_how_the_run_ended():
+    class Terminal(io.StringIO):
+        gone = False
+
+        def write(self, text):
+            if self.gone:
+                raise OSError(5, "Input/output error")
+            return super().write(text)
+
+    def run():
+        with Output(stream=terminal, terminal=True) as output:
+            output.update(Progress(records=1))
+            terminal.gone = True
+            raise ConfigError("why it ended")
+
+    terminal, before = Terminal(), logging.getLogger().handlers[:]
+    with pytest.raises(ConfigError, match="why it ended"):
+        run()
+    assert logging.getLogger().handlers == before
+
+
 @pytest.mark.parametrize("format_", ["plain", "json"])
 def test_a_named_format_has_no_bar_on_a_terminal(format_):
     def act(output):

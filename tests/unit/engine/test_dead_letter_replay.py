@@ -6,15 +6,19 @@ import pytest
 
 from framework.cli.dead_letter_choice import DeadLetterChoice
 from framework.cli.dead_letters import chosen
+from framework.engine import dead_letter_replay
 from framework.engine.admin import reset_positions
 from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.session import Session
-from framework.errors import ConfigError, IggyTopicError, SourceRunningError
+from framework.errors import AccessDeniedError, ConfigError, IggyTopicError, ObjectChangedError, SourceRunningError
+from framework.iggy.dead_letters import topic as codec_of_dead_letters
 from framework.iggy.dead_letters.log import DeadLetterLog, is_current
 from framework.iggy.headers import REPLAY_HEADER
 from framework.iggy.offset_log import codec, epochs
+from framework.iterator.object_store import StoreRecordIterator
 from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import ObjectState
+from framework.model.positions import numbers_alike
 from framework.offsets.manager import OffsetManager
 from framework.offsets.reset import Reset
 from framework.offsets.watermark import CoveredRange, Watermark
@@ -23,6 +27,7 @@ from framework.testing.kit.crash import CrashError, CrashPoint
 from tests.support import transforms as own
 from tests.support.core import lines
 from tests.unit.pipeline.test_dead_letters import DEAD, Source, rest_failed, usual
+from transformers.jsonl import JsonlTransformer
 
 
 def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
@@ -510,3 +515,112 @@ def test_a_record_that_the_transforms_still_refuse_stays():
     counts, _ = replay(source)
     assert (counts.sent, counts.stayed) == (0, 1)
     assert len(open_dead_letters(source)) == 1
+
+
+# ---- options and objects that changed
+
+
+CSV = b"id,v\n1,one\n2,two\n3,%b\n4,four\n" % (b"x" * 40)
+
+
+def long_csv_rows(**options):
+    """Rows 3 and 4 are too long: row 4 as JSON."""
+    source = Source(format="csv", max_record_bytes=20, **options)
+    source.rig.store.put("a", CSV)
+    source.live()
+    assert [(letter.record, letter.raw[:1]) for letter in source.stored()] == [(3, b"3"), (4, b"{")]
+    return source
+
+
+@pytest.mark.parametrize("known", ["by the dead letter", "by the position"])
+def test_a_record_that_has_another_number_now_is_not_sent_in_place_of_the_bad_one(known, monkeypatch):
+    source = long_csv_rows()
+    if known == "by the position":  # as in dead letters of an earlier version
+        monkeypatch.setattr(codec_of_dead_letters, "NUMBERED_BY", "not-there")
+    before = source.payloads()
+    counts, _ = replay(source, csv_header=False, max_record_bytes=200)
+    assert (counts.sent, counts.stayed) == (0, 2)
+    assert all('"csv_header":"true"' in sentence for sentence in counts.bad)
+    assert source.payloads() == before
+    assert len(open_dead_letters(source)) == 2
+    counts, _ = replay(source, max_record_bytes=200)  # as the message says
+    assert (counts.sent, counts.stayed) == (2, 0)
+
+
+def test_a_record_that_has_another_number_now_is_made_from_its_own_bytes():
+    source = Source().put("a", 1, 0, 1)
+    source.live()
+    counts, _ = replay(source, format="text", validate=None)
+    assert (counts.sent, counts.stayed) == (1, 0)
+    assert source.payloads() == as_text(source)
+
+
+def test_options_that_choose_the_partition_give_records_no_other_number():
+    assert numbers_alike('{"format":"csv"}', '{"format":"csv","partition_by":"n","partition_rule":"00"}')
+    assert not numbers_alike('{"format":"csv"}', '{"format":"text","partition_by":"n","partition_rule":"00"}')
+
+
+def test_an_object_that_the_formats_code_cannot_read_leaves_the_others_to_the_replay(monkeypatch):
+    source = usual()
+    source.live()
+
+    def read(self, source, **options):
+        if source.key == "a":
+            raise IndexError
+        yield from original(self, source, **options)
+
+    original = JsonlTransformer.read
+    monkeypatch.setattr(JsonlTransformer, "read", read)
+    source.rig.store.delete("b")
+    monkeypatch.setattr(JsonlTransformer, "decode_record", lambda _, raw, *, key: [][len(raw)])
+    counts, _ = replay(source, validate=False)
+    of_d = sum(count for (name, *_), count in source.dead_letters.items() if name == "d")
+    assert (counts.sent, counts.stayed) == (of_d, len(source.dead_letters) - of_d)
+    assert all("IndexError" in sentence for sentence in counts.bad)
+
+
+def test_no_more_of_an_object_is_in_memory_than_a_run_and_a_group(monkeypatch):
+    source = Source().put("a", *[0] * 40)
+    source.live()
+    events, most = [], 0
+    monkeypatch.setattr(dead_letter_replay, "SCAN_RECORDS", 4)
+    monkeypatch.setattr(dead_letter_replay, "BATCH_SIZE", 4)
+    original = JsonlTransformer.read
+
+    def read(self, source, **options):
+        for run in original(self, source, **options):
+            events.append(len(run.payloads))
+            yield run
+
+    def send(self, group):
+        events.append(-len(group))
+        return sends(self, group)
+
+    sends = DeadLetterReplay._send
+    monkeypatch.setattr(JsonlTransformer, "read", read)
+    monkeypatch.setattr(DeadLetterReplay, "_send", send)
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (40, 0)
+    assert source.payloads() == as_text(source)
+    held = 0
+    for records in events:
+        held += records
+        most = max(most, held)
+    assert most <= 8
+
+
+@pytest.mark.parametrize("error", [AccessDeniedError("s3://b/a: no tags"), ObjectChangedError("overwritten")])
+def test_an_object_whose_metadata_cannot_be_had_leaves_the_others_to_the_replay(error, monkeypatch):
+    source = usual()
+    source.live()
+
+    def tags_of(_, native):
+        if native.key == "a":
+            raise error
+        return {}
+
+    monkeypatch.setattr(StoreRecordIterator, "tags_of", tags_of)
+    team = [{"type": "headers", "headers": [{"name": "team", "tag": "team"}]}]
+    counts, _ = replay(source, validate=False, transforms=team)
+    of_a = sum(count for (name, *_), count in source.dead_letters.items() if name == "a")
+    assert (counts.sent, counts.stayed) == (len(source.dead_letters) - of_a, of_a)

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import threading
 
 import pytest
 
@@ -59,3 +60,21 @@ def test_lines_about_objects_are_told_although_they_are_no_warnings():
     log.addHandler(LogForwarder(heard.append))
     log.info("object done", extra={"key": "a"})
     assert heard == [LogLine(OBJECTS_LOGGER, logging.INFO, "object done", {"key": "a"})]
+
+
+def test_fields_that_cannot_travel_travel_as_text(told):
+    """A library may give its lines whatever it has at hand; a pipe takes no lock, and a job with one would be lost."""
+    log, heard = told
+    log.warning("slow", extra={"seconds": 3, "lock": threading.Lock(), "keys": ["a"]})
+    (said,) = pickle.loads(pickle.dumps(heard))
+    assert said.fields["seconds"] == 3
+    assert said.fields["lock"].startswith("<unlocked _thread.lock")
+    assert said.fields["keys"] == "['a']"
+
+
+def test_a_line_that_cannot_be_formatted_disturbs_nobody(told, capsys):
+    """As with every handler of `logging`: the fault of a line is no failure of the work."""
+    log, heard = told
+    log.warning("%d objects", "many")
+    assert heard == []
+    assert "Logging error" in capsys.readouterr().err

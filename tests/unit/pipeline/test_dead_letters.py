@@ -630,3 +630,14 @@ def test_no_header_and_no_line_of_the_log_shows_what_a_record_holds(at, toleranc
     assert message.headers["text"]
     (dead_letter,) = source.stored()
     assert SECRET in dead_letter.raw or dead_letter.kind == "object"
+
+
+@pytest.mark.parametrize("headers", ["provenance", "none"])
+def test_a_key_that_fits_into_no_message_is_an_object_left_out(headers, caplog):
+    """No store has such keys; a header block that Iggy refuses would end every start."""
+    source = Source(headers=headers, tolerance="skip_record").put("k" * 10_000, 1, 0).put("z", 1)
+    source.rig.store.put("l" * 100_001, b'{"n":1}\n')
+    source.live()
+    source.check()
+    assert "its key has 100,001 characters" in caplog.text
+    assert all(len(message) < 1000 for message in caplog.messages if "its key has" in message)

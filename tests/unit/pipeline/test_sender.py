@@ -8,6 +8,7 @@ import pytest
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.errors import (
     AccessDeniedError,
+    IggyProtocolError,
     IggyUnavailableError,
     PositionError,
     ReaderFailedError,
@@ -478,6 +479,33 @@ def test_a_run_that_breaks_says_no_such_thing():
         with pytest.raises(UnknownOutcomeError):
             run.sender.run()
         assert not any(save.closed for save in run.kept.saves)
+
+
+def test_nor_does_a_run_whose_send_was_refused_since_a_part_of_it_may_be_stored():
+    """What expires behind an orderly end was counted, so nothing more would be looked for."""
+
+    class RefusesTheRest(MemoryProducer):
+        def send(self, topic_partition, batches):
+            answer = super().send(topic_partition, batches)
+            if any(batch.native.key == "b" for batch in batches):
+                answer = Future()
+                answer.set_exception(IggyProtocolError("the disk is full"))
+            return answer
+
+    with Run(store_of(a=3, b=3), producer=RefusesTheRest(), partitions=1, batch_length=3) as run:
+        with pytest.raises(IggyProtocolError):
+            run.sender.run()
+        assert run.positions() == {"a": (3, DONE)}
+        assert not any(save.closed for save in run.kept.saves)
+
+
+def test_a_run_whose_reader_fails_says_where_it_ended():
+    store = store_of(a=3, b=3)
+    store.fail("open", AccessDeniedError("not yours"), key="b")
+    with Run(store, partitions=1) as run:
+        with pytest.raises(ReaderFailedError):
+            run.sender.run()
+        assert run.kept.saves[-1].closed == {run.opened[0]: 2}
 
 
 # ---- time

@@ -12,6 +12,7 @@ from framework.discovery.feed import HandedFeed
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
+    IggyUnavailableError,
     NotAcknowledgedError,
     ReaderFailedError,
     StoreUnavailableError,
@@ -23,6 +24,7 @@ from framework.model.objects import Anchor, NativeObject
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
 from framework.storage.retry import Backoff, BackoffConfig, RetryPolicy
+from framework.task import SourceContext, iterator_of
 from framework.task.abstract import CLOSE_SECONDS
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -332,6 +334,36 @@ def test_a_close_that_fails_does_not_hide_anything(caplog):
     with started(store_of(a=1), task_class=Failing, once=True) as task:
         assert payloads(poll_all(task)) == {"a": lines("a", 1)}
     assert "close_resources failed" in caplog.text
+
+
+def test_nor_does_it_where_a_task_only_lists(caplog):
+    """For several tasks and for Spark: a broken connection is recovered, and a run that has done everything is done."""
+
+    class Failing(MemorySourceTask):
+        def close_resources(self):
+            raise RuntimeError("cannot close")
+
+    context = SourceContext(config=source_config())
+    with pytest.raises(IggyUnavailableError), iterator_of(Failing, context):
+        raise IggyUnavailableError("away")
+    with iterator_of(Failing, context):
+        pass
+    assert caplog.text.count("close_resources failed") == 2
+
+
+def test_nor_does_one_that_hangs(monkeypatch):
+    monkeypatch.setattr("framework.task.abstract.CLOSE_SECONDS", 0.3)
+    hang, closed = threading.Event(), threading.Event()
+
+    class Hanging(MemorySourceTask):
+        def close_resources(self):
+            hang.wait(60)
+            closed.set()
+
+    with iterator_of(Hanging, SourceContext(config=source_config())):
+        pass
+    assert not closed.is_set()
+    hang.set()
 
 
 @pytest.mark.parametrize("state", ["reading", "finished", "failed"])

@@ -2,10 +2,10 @@
 the waves run in this process, through the same bytes."""
 
 import pickle
-import threading
 import time
 from itertools import pairwise
 
+import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,7 +48,6 @@ def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, c
         iterator.config,
         on_executors,
         width,
-        make_thread=lambda work: threading.Thread(target=work, daemon=True),
         start_over=start_over,
     )
     iterator.list_with(maker)
@@ -91,7 +90,7 @@ def test_a_large_one_is_listed_by_executors_each_key_once():
 
 
 def test_a_wave_that_is_queued_for_busy_cores_is_no_time_of_the_listing(monkeypatch):
-    monkeypatch.setattr(listing_waves, "_in_background", lambda work, _: work)  # begun when it is waited for
+    monkeypatch.setattr(listing_waves, "_in_background", lambda work: work)  # begun when it is waited for
     clock = FakeClock()
     queued = []
 
@@ -231,9 +230,7 @@ def test_closing_ends_a_wave_that_spark_loses_meanwhile():
         iterator.close()
         raise RuntimeError("job was cancelled")
 
-    maker = wave_lister(
-        MemorySourceTask, iterator.config, on_executors, 2, make_thread=lambda work: threading.Thread(target=work)
-    )
+    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, 2)
     listing = maker(iterator)(ListingRequest(prefix="", after=""))
     with pytest.raises(TaskClosedError):
         list(listing)
@@ -254,9 +251,7 @@ def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end
             raise RuntimeError("executors are gone")
         return [one for batch in wave for one in list_ranges(iterator, batch)]
 
-    maker = wave_lister(
-        MemorySourceTask, iterator.config, on_executors, 2, make_thread=lambda work: threading.Thread(target=work)
-    )
+    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, 2)
     listing = maker(iterator)(ListingRequest(prefix="", after=""))
     if lost:
         with pytest.raises(FatalError):
@@ -283,9 +278,7 @@ def test_a_budget_is_dealt_out_with_the_ranges():
         budgets.append((sum(b.requests_per_second for b in wave), sum(b.bytes_per_second for b in wave)))
         return [one for batch in wave for one in list_ranges(iterator, batch)]
 
-    maker = wave_lister(
-        MemorySourceTask, iterator.config, on_executors, 3, make_thread=lambda work: threading.Thread(target=work)
-    )
+    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, 3)
     list(maker(iterator)(ListingRequest(prefix="", after="")))
     iterator.close()
     assert budgets
@@ -329,6 +322,29 @@ def test_an_executor_makes_its_iterator_once_for_a_source(monkeypatch):
     for _ in range(3):
         assert [(one.pages, one.failure) for one in list_batch(batch)] == [([], None)]
     assert len(made) == 1
+
+
+def test_an_executor_lists_for_a_source_that_the_users_script_defines():
+    """Its class travels by its code, and is no attribute of any module there."""
+    made = []
+
+    class ScriptTask(MemorySourceTask):
+        def get_iterator(self, context):
+            made.append(self)
+            return super().get_iterator(context)
+
+    ScriptTask.__module__ = "__main__"
+    config = iterator_over(MemoryStore()).config
+    tasks = [listing_waves.RangeTask(1, "", None, 1)]
+    for _ in range(2):
+        batch = listing_waves.RangeBatch(
+            task_class=ScriptTask, config=pickle.loads(pickle.dumps(config)), prefix="", tasks=tasks
+        )
+        assert [(one.pages, one.failure) for one in list_batch(batch)] == [([], None)]
+    assert len(made) == 1
+    with_another = attrs.evolve(config, source=attrs.evolve(config.source, name="another"))
+    list_batch(attrs.evolve(batch, config=with_another))
+    assert len(made) == 2
 
 
 def test_a_store_that_stays_away_is_reported_with_what_was_found_before():

@@ -1,0 +1,168 @@
+"""The driver's side of an epoch, over an Iggy in memory. No Spark here: a job runs in the thread that waits for it."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from framework.engine.report import Reporter
+from framework.engine.session import Session
+from framework.engine.spark import group as groups
+from framework.engine.spark import job as jobs
+from framework.engine.spark.group import SparkGroup
+from framework.engine.spark.listing import spark_lister
+from framework.errors import EXIT_TRY_AGAIN, IggyUnavailableError, SparkUnavailableError, TooManySkippedError
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
+from framework.testing.options import source_config
+from tests.support.core import iterator_over, put_lines, store_of
+from tests.support.listing import even
+from tests.unit.storage.listing.test_parallel import SortedStore
+
+SECONDS = 20
+
+
+class Spark:
+    """Runs the work of a job in this process, then calls `after`."""
+
+    defaultParallelism = 2  # noqa: N815 - the name in pyspark
+    appName, master = "test", "local"  # noqa: N815
+
+    def __init__(self):
+        self.after = lambda: None
+        self.ended = False
+        java = SimpleNamespace(
+            isStopped=lambda: self.ended,
+            getLocalProperties=lambda: SimpleNamespace(clone=dict),
+            setLocalProperties=lambda properties: None,
+        )
+        self._jsc = SimpleNamespace(sc=lambda: java)
+
+    def end(self):
+        """End the application, as a Java process that is killed does."""
+        self.ended = True
+        raise RuntimeError("An error occurred while calling o1.collect")
+
+    def setJobGroup(self, *_, **__):  # noqa: N802
+        pass
+
+    def cancelJobGroup(self, _):  # noqa: N802
+        pass
+
+    def parallelize(self, values, _):
+        def collect(work):
+            done = [work(value) for value in values]
+            self.after()
+            return done
+
+        return SimpleNamespace(map=lambda work: SimpleNamespace(collect=lambda: collect(work)))
+
+
+@pytest.fixture
+def world(monkeypatch):
+    """(server, run): `run` is an epoch over a store, which returns its reporter, and the error that ended it."""
+    server, spark = MemoryIggy(), Spark()
+    start = jobs.TaskRun.start
+    monkeypatch.setattr(
+        jobs.TaskRun, "start", lambda plan, feed: start(plan, feed, connect=lambda *_: server.connect())
+    )
+    monkeypatch.setattr(jobs, "limit_arenas", lambda: None)
+
+    def run(store, **options):
+        config = source_config(engine="spark", **options)
+        session = Session.begin(server.connect(), config, several_writers=True)
+        reporter = Reporter(None, skipped_per_hour=1000)
+        group = SparkGroup(lambda: MemorySourceTask(store), config, session, spark, once=True, use_stop_channel=False)
+        ended = None
+        try:
+            group.run(threading.Event(), reporter)
+        except Exception as error:  # noqa: BLE001 - the tests look at it
+            ended = error
+        return reporter, ended
+
+    return server, spark, run
+
+
+def test_everything_is_sent_and_counted(world):
+    server, _, run = world
+    reporter, ended = run(store_of(a=2, b=3))
+    assert ended is None
+    assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
+    assert (reporter.progress().records, reporter.progress().objects) == (5, 2)
+
+
+@pytest.mark.parametrize("good", [0, 2])
+def test_records_that_are_skipped_were_not_sent(world, good):
+    store = MemoryStore()
+    store.put("bad", b"no\njson\nat all\n")
+    put_lines(store, "good", good)
+    reporter, ended = world[2](store, tolerance="skip_record")
+    assert ended is None
+    assert (reporter.progress().records, reporter.progress().skipped) == (good, 3)
+
+
+def test_the_number_of_sent_records_never_falls(world, monkeypatch):
+    """A counter that falls has begun again at zero, to Prometheus: its rate would show all records a second time."""
+    seen, follow = [], SparkGroup._follow
+
+    def watched(group, discovery):
+        follow(group, discovery)
+        seen.append(group._live.records)
+
+    monkeypatch.setattr(SparkGroup, "_follow", watched)
+    store = MemoryStore()
+    store.put("some", b"".join(b"no json\n" if number % 2 else b"1\n" for number in range(10)))
+    reporter, _ = world[2](store, tolerance="skip_record")
+    seen.append(reporter.progress().records)
+    assert seen == sorted(seen)
+    assert seen[-1] == 5
+
+
+def test_a_broken_connection_of_the_driver_takes_no_figures_with_it(world):
+    """The counters of a run must not fall, and what was sent is progress: the run may recover as often as it breaks."""
+    server, spark, run = world
+    spark.after = server.break_connections
+    reporter, ended = run(store_of(a=2))
+    assert isinstance(ended, IggyUnavailableError)
+    assert reporter.work_done().count >= 2
+    assert reporter.progress().records == 2
+
+
+def test_why_it_ended_is_not_hidden_by_a_connection_that_breaks_then(world, monkeypatch):
+    server, spark, run = world
+    ran, end = threading.Event(), SparkGroup._end
+    spark.after = ran.set
+
+    def check(_):
+        if ran.is_set():
+            raise TooManySkippedError("a wrong format")
+
+    def broken_end(group):
+        end(group)
+        server.break_connections()
+
+    monkeypatch.setattr(Reporter, "check_skipped", check)
+    monkeypatch.setattr(groups.Discovery, "finished", False)
+    monkeypatch.setattr(SparkGroup, "_end", broken_end)
+    monkeypatch.setattr(groups, "DuePolls", lambda _: SimpleNamespace(take=lambda: True))
+    _, ended = run(store_of(a=2))
+    assert isinstance(ended, TooManySkippedError)
+
+
+def test_an_application_that_ended_can_be_started_again(world):
+    _, spark, run = world
+    spark.after = spark.end
+    _, ended = run(store_of(a=2))
+    assert isinstance(ended, SparkUnavailableError)
+    assert ended.exit_code == EXIT_TRY_AGAIN
+
+
+def test_nor_is_it_a_listing_that_is_lost_for_ever():
+    store = SortedStore(even(3000))
+    iterator = iterator_over(store, task=MemorySourceTask(store, page_size=7))
+    spark = Spark()
+    spark.parallelize = lambda *_: spark.end()
+    iterator.list_with(spark_lister(spark, MemorySourceTask, iterator.config, group="g"))
+    with pytest.raises(SparkUnavailableError, match="Spark has ended the application"):
+        list(iterator.get_native_item_stream(None))

@@ -1,0 +1,96 @@
+"""The leader of several processes, over an Iggy in memory; pipes and processes are made up."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from framework.engine import processes
+from framework.engine.processes import ProcessGroup
+from framework.engine.report import Reporter
+from framework.engine.session import Session
+from framework.errors import FatalError, UnknownOutcomeError
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.options import source_config
+from tests.support.core import store_of
+
+SECONDS = 20
+
+
+class Frozen:
+    """Starts processes that read nothing from their pipes, whose buffers are full, until they are killed."""
+
+    def __init__(self, refusal=None):
+        self.sends, self.killed, self.refusal = threading.Event(), threading.Event(), refusal
+
+    def Pipe(self):  # noqa: N802 - the name in `multiprocessing`
+        return SimpleNamespace(send=self.send, recv=self.recv, close=lambda: None), SimpleNamespace(close=lambda: None)
+
+    def Process(self, **_):  # noqa: N802
+        return SimpleNamespace(
+            name="task",
+            pid=1,
+            start=lambda: None,
+            join=self.killed.wait,
+            is_alive=lambda: not self.killed.is_set(),
+            kill=self.killed.set,
+        )
+
+    def send(self, _):
+        self.sends.set()
+        if self.refusal is not None:
+            raise self.refusal
+        self.killed.wait(SECONDS)
+        raise BrokenPipeError
+
+    def recv(self):
+        self.killed.wait(SECONDS)
+        raise EOFError
+
+
+@pytest.fixture
+def leading(monkeypatch):
+    """Start a leader of such processes: (its thread, its errors, what stops it)."""
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.2)
+
+    def lead(context):
+        store, config = store_of(a=1, b=1, c=1), source_config(tasks_max=2)
+        session = Session.begin(MemoryIggy().connect(), config, several_writers=True)
+        group = ProcessGroup(lambda: MemorySourceTask(store), config, session, once=True, context=context)
+        stopping, errors = threading.Event(), []
+
+        def run():
+            try:
+                group.run(stopping, Reporter(None, skipped_per_hour=1000))
+            except Exception as error:  # noqa: BLE001 - the tests look at it
+                errors.append(error)
+
+        def stop():
+            stopping.set()
+            group.stop()
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread, errors, stop
+
+    return lead
+
+
+def test_a_stop_does_not_wait_for_a_frozen_worker(leading):
+    context = Frozen()
+    thread, errors, stop = leading(context)
+    assert context.sends.wait(SECONDS)
+    stop()
+    thread.join(SECONDS / 2)
+    assert not thread.is_alive()
+    assert context.killed.is_set()
+    assert [type(error) for error in errors] == [UnknownOutcomeError]
+
+
+def test_an_object_that_cannot_be_handed_out_ends_the_run(leading):
+    thread, errors, _ = leading(Frozen(TypeError("cannot pickle it")))
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [FatalError]
+    assert "cannot pickle it" in str(errors[0])

@@ -1,0 +1,38 @@
+"""The figures of a run, and their report."""
+
+import pytest
+
+from framework.discovery.feed import FeedCounts
+from framework.engine.report import Reporter
+from framework.errors import PositionError
+from framework.pipeline.statistics import TaskStatistics
+
+
+def test_a_report_that_fails_changes_nothing_about_how_a_run_ends(caplog):
+    """Its terminal may be gone: a run that has done everything is done, and an error keeps its exit code."""
+    asked = []
+
+    def report(progress):
+        asked.append(progress)
+        raise OSError("Input/output error")
+
+    with pytest.raises(PositionError), Reporter(report, skipped_per_hour=1):
+        raise PositionError("purged")
+    assert len(asked) == 1
+    assert "the progress could not be shown" in caplog.text
+
+
+def test_the_end_of_an_epoch_counts_nothing_twice():
+    """A scrape may come at any moment of it, and a counter that falls has begun again at zero."""
+    reporter, seen = Reporter(None, skipped_per_hour=1), []
+
+    def counts():
+        if reporter._source is not None and not seen:
+            seen.append(None)  # the scrape asks for them, too
+            seen.append(reporter.progress().records)
+        return FeedCounts()
+
+    reporter.watch_statistics(lambda: TaskStatistics(records=5), counts)
+    reporter.unwatch()
+    assert seen == [None, 5]
+    assert reporter.progress().records == 5
