@@ -128,7 +128,7 @@ def ours(props: dict[str, Any]) -> Run:
     ended = time.perf_counter()
     (started, cpu_before), (stopped, cpu_after) = marks
     return Run(
-        records=progress.records,
+        records=progress.records + progress.records_filtered,
         objects=progress.objects_done,
         wall_seconds=stopped - started,
         cpu_seconds=cpu_after - cpu_before,

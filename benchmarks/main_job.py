@@ -28,11 +28,13 @@ from benchmarks.rows_memory import memory_rows
 from benchmarks.rows_positions import position_rows
 from benchmarks.rows_spark import cluster_rows, driver_memory_row, spark_listing_rows, spark_rows, spark_split_rows
 from benchmarks.rows_speed import (
+    RESTORES,
+    TRANSFORMS,
     Bench,
     Server,
+    change_rows,
     format_row,
     jsonl_rows,
-    restore_rows,
     small_memory_rows,
     small_rows,
 )
@@ -43,7 +45,8 @@ ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "avro": partial(format_row, kind="avro"),
     "csv": partial(format_row, kind="csv"),
     "parquet": partial(format_row, kind="parquet"),
-    "restore": restore_rows,
+    "restore": partial(change_rows, changes=RESTORES),
+    "transforms": partial(change_rows, changes=TRANSFORMS),
     "small": small_rows,
     "small-memory": small_memory_rows,
     "gcs-jsonl": gcs_jsonl_rows,

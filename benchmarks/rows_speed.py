@@ -174,42 +174,74 @@ def format_row(bench: Bench, kind: str) -> Iterator[Row]:
         )
 
 
-RESTORED_RECORDS = 500_000
+@attrs.frozen(kw_only=True)
+class Change:
+    """What a source does with records on their way, and what it may cost.
+
+    Attributes:
+        name: of the row.
+        kind: of the objects (`benchmarks.data.encode`).
+        sections: of the configuration.
+        share: of the rate of the same messages as plain lines that is left.
+    """
+
+    name: str
+    kind: str = "jsonl"
+    sections: dict[str, Any]
+    share: float
 
 
-def restore_rows(bench: Bench) -> Iterator[Row]:
-    """Archives of Iggy's S3 sink, against the same messages as plain JSON lines."""
+_ARCHIVE = {"input": {"envelope": "iggy-s3-sink"}}
+RESTORES = (
+    Change(name="restore", kind="archive", sections=_ARCHIVE, share=0.75),
+    Change(name="restore with two headers each", kind="archive-headers", sections=_ARCHIVE, share=0.75),
+)
+_ADD = {"type": "add_fields", "fields": [{"key": "source", "value": {"static": "archive"}}]}
+_DELETE = {"type": "delete_fields", "fields": ["pad", "ok"]}
+_FILTER = {"type": "filter", "field": "ok", "value_pattern": {"equals": True}}
+_UNWRAP = {"type": "unwrap_envelope", "field": "payload"}
+TRANSFORMS = (
+    Change(name="add_fields and delete_fields", sections={"transforms": [_ADD, _DELETE]}, share=0.6),
+    Change(name="filter that keeps two of three", sections={"transforms": [_FILTER]}, share=0.9),
+    Change(name="unwrap_envelope", kind="archive", sections={"transforms": [_UNWRAP]}, share=0.75),
+)
+
+
+def change_rows(bench: Bench, changes: tuple[Change, ...]) -> Iterator[Row]:
+    """Records that are changed on their way, against the same messages as plain lines, without provenance headers."""
     objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
     plain = ensure_many(bench.store, "jsonl", objects, lines)
     server = bench.servers[-1]
-    for kind, text in (("archive", "without headers"), ("archive-headers", "with two headers")):
-        prefix = ensure_many(bench.store, kind, objects, lines)
-        mine: list[Run] = []
-        other: list[Run] = []
-        with contestant() as we, contestant() as bare:
+    with contestant() as we, contestant() as bare:
+        for change in changes:
+            prefix = ensure_many(bench.store, change.kind, objects, lines)
+            mine: list[Run] = []
+            other: list[Run] = []
             for number in range(bench.rounds + 1):
                 with new_stream(bare, server) as stream:
                     place = (bench.store, server.url, stream)
-                    envelope = {"format": "jsonl", "envelope": "iggy-s3-sink"}
+                    changed = config(*place, "changed", prefix, "jsonl", iggy={"headers": "none"})
+                    for name, options in change.sections.items():
+                        changed[name] = {**changed[name], **options} if isinstance(options, dict) else options
                     made = [
-                        we(ours, config(*place, "restored", prefix, "jsonl", input=envelope, iggy={"headers": "none"})),
+                        we(ours, changed),
                         bare(ours, config(*place, "plain", plain, "jsonl", iggy={"headers": "none"})),
                     ]
                 if {run.records for run in made} != {objects * lines}:
-                    raise RuntimeError(f"not everything was sent: {made}")
+                    raise RuntimeError(f"not everything was read: {made}")
                 if number:
                     mine.append(made[0])
                     other.append(made[1])
-        rates = [run.records_per_second for run in mine]
-        micros = statistics.median(run.cpu_seconds / run.records * 1e6 for run in mine)
-        yield Row(
-            what=f"restore, {objects} x {lines:,} x 200 B {text}, S3 to {server.name}, records/s",
-            target=f">= {RESTORED_RECORDS:,}",
-            measured=spread(rates, "{:,.0f}"),
-            reached=statistics.median(rates) >= RESTORED_RECORDS,
-            note=f"CPU {micros:.2f} us/record; the same messages as plain lines: {_median(other):,.0f}/s, "
-            f"{statistics.median(run.cpu_seconds / run.records * 1e6 for run in other):.2f} us/record",
-        )
+            cpu, plain_cpu = (
+                statistics.median(run.cpu_seconds / run.records * 1e6 for run in runs) for runs in (mine, other)
+            )
+            yield at_least(
+                f"{change.name}, {objects} x {lines:,} x 200 B, S3 to {server.name}, records/s against plain lines",
+                [a.records_per_second / b.records_per_second for a, b in zip(mine, other, strict=True)],
+                change.share,
+                f"{_median(mine):,.0f}/s against {_median(other):,.0f}/s; "
+                f"CPU {cpu:.2f} us/record against {plain_cpu:.2f}",
+            )
 
 
 def small_rows(bench: Bench) -> Iterator[Row]:

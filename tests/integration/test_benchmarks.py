@@ -22,18 +22,31 @@ from s3_source.config import S3Config
 ROOT = Path(__file__).parents[2]
 
 
-def test_one_row_of_the_benchmark_runs_on_tiny_data(seaweedfs_server):
+def test_some_rows_of_the_benchmark_run_on_tiny_data(seaweedfs_server):
     parts = urlsplit(seaweedfs_server.endpoint)
     store = f"{parts.scheme}://{seaweedfs_server.access_key}:{seaweedfs_server.secret_key}@{parts.netloc}"
     ended = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "--quick", "--rounds", "1", "--rows", "jsonl", "--s3", store],
+        [
+            sys.executable,
+            "-m",
+            "benchmarks",
+            "--quick",
+            "--rounds",
+            "1",
+            "--rows",
+            "jsonl,restore,transforms",
+            "--s3",
+            store,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "| JSONL, 4 x 500 x 200 B, S3 to embedded Iggy" in ended.stdout
+    names = ("JSONL", "restore", "restore with two headers each", "add_fields and delete_fields", "unwrap_envelope")
+    for name in (*names, "filter that keeps two of three"):
+        assert f"| {name}, 4 x 500 x 200 B, S3 to embedded Iggy" in ended.stdout, name
     assert parts.netloc not in ended.stdout
     assert seaweedfs_server.secret_key not in ended.stdout + ended.stderr
 
@@ -58,7 +71,8 @@ def test_the_rows_of_small_objects_run_on_few(tmp_path, iggy_url):
 
 def test_every_promised_row_has_a_name():
     assert list(ROWS) == [
-        *("jsonl", "avro", "csv", "parquet", "restore", "small", "small-memory", "gcs-jsonl", "gcs-small"),
+        *("jsonl", "avro", "csv", "parquet", "restore", "transforms"),
+        *("small", "small-memory", "gcs-jsonl", "gcs-small"),
         *("memory", "idle", "start"),
         *("spark", "spark-split", "cluster", "spark-listing", "driver-memory", "positions"),
     ]
