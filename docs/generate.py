@@ -546,13 +546,11 @@ def _item(text: str) -> str:
 
 _HTTP_HEAD = """\
 The API of a [worker](../guides/run-many-sources.md), and of a single source with
-`[http]`. Paths, fields and metrics of the first table are those of Iggy's connector
-runtime; those of the second are Kafka Connect's. The same description for programs is at
-`/openapi.json`.
+`[http]`. Paths, fields and metrics are those of Iggy's connector runtime, verbs Kafka
+Connect's. Programs find them at `/openapi.json`.
 
 Each request except `/` and `/health` sends the key in the header `api-key`, if one is
-configured. Bodies are JSON, at most 1 MiB. Secrets are shown as `***`. An unknown field
-is an error that names it.
+configured. Bodies are JSON. Secrets are shown as `***`.
 """
 
 _HTTP_STATES = """\
@@ -568,9 +566,8 @@ _HTTP_STATES = """\
 | stop | stops, then none | `stopping`, `stopped` | `RUNNING`, then `STOPPED` |
 | `enabled = false` | none | `stopped` | `STOPPED` |
 
-A paused source has no process: its positions are saved, and it resumes where it stopped.
-Kafka Connect would keep an idle process. Only a stopped source lets you change its
-offsets.
+A paused source has no process, and resumes where it stopped. Only a stopped source lets you
+change its offsets.
 """
 
 

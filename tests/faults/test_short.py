@@ -1,6 +1,7 @@
 """The short form of `make faults`: a few rounds of each row. The long form has hundreds, on a real server as well."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -53,8 +54,6 @@ def test_nothing_is_lost_repeated_or_mixed(name, rig):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", REAL_ROWS)
 def test_nor_on_a_real_server_that_is_killed(name, rig, monkeypatch):
-    import os
-
     if not os.environ.get(REAL):
         assert f"set {REAL}" in why_not(BY_NAME[name])
         return
@@ -65,7 +64,8 @@ def test_all_rows_are_tests_that_exist():
     asked = [row.tests for row in BY_NAME.values() if row.tests]
     files = {part for tests in asked for part in tests if part.endswith(".py")}
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *sorted(files)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)  # one process for all: it imports a lot
+    plain = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}  # -v prints otherwise
+    done = subprocess.run(command, cwd=ROOT, env=plain, capture_output=True, text=True)  # one: it imports a lot
     assert done.returncode == 0, done.stdout
     for tests in asked:
         named = [part for part in tests if part.endswith(".py")]
