@@ -314,11 +314,6 @@ def _variable(path: OptionPath) -> str:
     return ENVIRONMENT_PREFIX + "__".join(path).upper()
 
 
-def variable_of(section: str, option: str) -> str:
-    """Return the environment variable that overrides an option: `IGGY_SOURCE__S3__BUCKET`."""
-    return _variable((*section.split("."), option))
-
-
 def _nested(path: OptionPath, value: object) -> dict[str, object]:
     first, *rest = path
     return {first: _nested(tuple(rest), value) if rest else value}

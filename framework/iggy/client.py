@@ -120,11 +120,6 @@ class IggyConnection:
             self._requests.stop("it was closed")
         self._closed = True
 
-    @property
-    def alive(self) -> bool:
-        """Whether it can be used, as far as is known."""
-        return self._requests is not None and self._requests.failure is None and not self._closed
-
     def __enter__(self) -> Self:
         return self if self._requests is not None else self.connect()
 
@@ -142,17 +137,6 @@ class IggyConnection:
             return stats.iggy_server_version
 
         return self._call("ask for the server's version", lambda client: client.get_stats(), version)
-
-    def server_started_us(self) -> int:
-        """When the server began, microseconds since 1970 by its clock; a real one may tell up to two seconds too early.
-
-        Needs the same permission as `server_version`.
-        """
-
-        def started(stats: apache_iggy.Stats) -> int:
-            return int(stats.start_time)
-
-        return self._call("ask for the server's start", lambda client: client.get_stats(), started)
 
     def own_client(self) -> ConnectedClient:
         """Return this connection as the server lists it."""

@@ -100,10 +100,6 @@ class SimConnection(IggyConnection):
             if self._link is not None:
                 self._link.close()
 
-    @property
-    def alive(self):
-        return self._link is not None and self._link.over is None and not self._over
-
     def __enter__(self):
         return self
 
@@ -135,9 +131,6 @@ class SimConnection(IggyConnection):
 
     def server_version(self):
         return self._call("version", lambda: "0.9.0")
-
-    def server_started_us(self):
-        return self._call("started", lambda: self._server.started_us)
 
     def own_client(self):
         link = self._link

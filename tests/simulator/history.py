@@ -207,7 +207,7 @@ class World(Scheduler):
             self.fail("NOT REFUSED", f"{link.process.name} sends after {self.must_refuse}")
         if kind == "stored" and " snapshot " in what and link.process.name.startswith(("reset", "accept")):
             self.must_refuse = ""  # done, whatever becomes of the command
-        if self.verbose and not what.startswith(("clients", "version", "own", "started")):
+        if self.verbose and not what.startswith(("clients", "version", "own")):
             self.say("   ", kind, what, link.process.name)
         if self.calm or not self.plan.fault_rate or self.now < self.no_faults_until:
             return

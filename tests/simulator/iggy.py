@@ -191,7 +191,6 @@ class Server:
         self.client_numbers = 0
         self.ports = 40_000
         self.up = True
-        self.started_us = self.now_us()
         self.time_limit = 3.0
         self.slow = 0.0  # how often an answer takes long
         self.slowest = 0.5
@@ -280,7 +279,6 @@ class Server:
 
     def _start(self):
         self.up = True
-        self.started_us = self.now_us()
 
     def forget(self):
         self.streams, self.clients, self.record_of_all = {}, {}, []

@@ -79,7 +79,6 @@ class MemoryIggy:
         self._clients: dict[int, MemoryConnection] = {}
         self._numbers = itertools.count(1)
         self._ticks = itertools.count(_FIRST_TIME_US, _TICK_US)
-        self.started_us = next(self._ticks)
         self._lock = threading.RLock()
 
     def connect(self) -> MemoryConnection:
@@ -108,13 +107,13 @@ class MemoryIggy:
             part = self._partition(stream, topic, partition)
             part.end -= min(count, len(part.messages))  # also where everything before them has expired
             del part.messages[len(part.messages) - count :]
-            self.started_us = next(self._ticks)
+            next(self._ticks)
 
     def restart(self) -> None:
         """Restart the server without loss."""
         with self._lock:
             self.break_connections()
-            self.started_us = next(self._ticks)
+            next(self._ticks)
 
     def purge_topic(self, stream: str, topic: str) -> None:
         """Delete every message of a topic; offsets begin at 0 again."""
@@ -307,11 +306,6 @@ class MemoryConnection(IggyConnection):
         self._over = True
         self._server.leave(self.number)
 
-    @property
-    @override
-    def alive(self) -> bool:
-        return not (self._over or self.broken)
-
     @override
     def __enter__(self) -> Self:
         return self
@@ -329,11 +323,6 @@ class MemoryConnection(IggyConnection):
     def server_version(self) -> str:
         self._check()
         return "0.9.0"
-
-    @override
-    def server_started_us(self) -> int:
-        self._check()
-        return self._server.started_us
 
     @override
     def own_client(self) -> ConnectedClient:
