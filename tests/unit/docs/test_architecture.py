@@ -1,4 +1,4 @@
-"""Every place that the architecture page names exists: the file, and the function in it."""
+"""Every place that the architecture page and its notes on changes name exists: the file, and the function in it."""
 
 import ast
 import re
@@ -7,7 +7,9 @@ import pytest
 
 from tests.support.docs import ROOT
 
-PAGE = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8")
+NOTES = (ROOT / "docs" / "development" / "architecture.md").read_text(encoding="utf-8")
+CHANGES = NOTES.partition("## Where to change something\n")[2].partition("\n## ")[0]
+PAGE = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8") + CHANGES
 STEPS = re.findall(r"^\d+\. +(.*(?:\n +.*)*)", PAGE, re.MULTILINE)
 ROWS = [line for line in PAGE.splitlines() if re.match(r"\| (?!---|question |task )", line)]
 PLACE = re.compile(r"`(\w+(?:/\w+)+\.py)(?::\s+([\w.]+))?`")
@@ -32,6 +34,7 @@ def test_one_records_way_has_at_most_25_steps_and_each_names_a_place():
 
 def test_every_row_names_a_place():
     assert len(ROWS) >= 30
+    assert CHANGES.count("\n| ") >= 10
     assert [row for row in ROWS if not PLACE.findall(row.rpartition(" | ")[2])] == []
 
 

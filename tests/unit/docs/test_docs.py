@@ -1,4 +1,7 @@
-"""The documentation says what the code says: pages written from it, links, examples. How they are marked: docs/README.md."""
+"""The documentation says what the code says: pages written from it, links, examples.
+
+How they are marked: docs/development/architecture.md.
+"""
 
 import importlib.util
 import inspect
