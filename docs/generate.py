@@ -76,7 +76,7 @@ ADVICE: Mapping[str, str] = {
     "ObjectNotFoundError": "Nothing: the object is counted as deleted.",
     "ObjectChangedError": "Nothing: the next listing shows the new version.",
     "ObjectArchivedError": "Nothing: the object is skipped and counted. To read it once it is restored, set "
-    '`[discovery] archived = "wait"`.',
+    '`[discovery] archived = "wait"` and delete its position (`offsets reset --key`).',
     "ObjectDeniedError": "Allow reading it (`s3:GetObject`, `kms:Decrypt`, its tags or owner), or set a tolerance: then it is "
     "skipped and counted. After more than ten in a row the source stops: it lacks permissions itself.",
     "FatalError": "Do what the message says, then start again.",

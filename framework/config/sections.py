@@ -644,7 +644,8 @@ class DiscoverySection:
         choices=("skip", "wait"),
         doc="How to handle objects in an archive class, which must be restored before they can be read (S3 "
         "Glacier Flexible Retrieval and Deep Archive, and the archive tiers of Intelligent-Tiering). "
-        '`"skip"`: filter them, and count them by class. `"wait"`: try them again after each listing, '
+        '`"skip"`: filter and count them by class; one whose listing does not tell, as with Intelligent-Tiering, becomes a '
+        'failed object, which is read after `offsets reset --key`. `"wait"`: try them again after each listing, '
         "with one request each, until they are restored; other objects do not wait for them.",
     )
     allowed_lateness: SecondsOrForever = option(
