@@ -492,7 +492,7 @@ class ListingFeed(ObjectFeed):
             f" ({native.storage_class})" if native.storage_class else "",
         )
         if len(self._logged_archived) == MAX_LOGGED:
-            log.warning("more objects are archived; they are waited for without a word")
+            log.warning("more objects are archived and waited for; no line names them")
 
     @property
     @override

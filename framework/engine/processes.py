@@ -227,7 +227,7 @@ class ProcessGroup:
         with self._changed:
             if not worker.ended and worker.failure is None:
                 worker.failure = UnknownOutcomeError(
-                    f"{worker.process.name} (process {worker.process.pid}) ended without a word"
+                    f"{worker.process.name} (process {worker.process.pid}) ended and said nothing"
                 )
             self._changed.notify_all()
 

@@ -420,7 +420,7 @@ def test_workers_that_die_for_ever_end_the_run(bucket, iggy_url, stream_name, en
         request.getfixturevalue("spark")
         running, said = SparkEngine(DyingTask, config, once=True), "Spark lost a task: .*exited unexpectedly"
     else:
-        running, said = LocalEngine(DyingTask, config, once=True), "ended without a word"
+        running, said = LocalEngine(DyingTask, config, once=True), "ended and said nothing"
     with pytest.raises(FatalError, match=rf"gave up after 2 recoveries in a row .*{said}"):
         running.run()
     assert running.progress().recoveries == 2

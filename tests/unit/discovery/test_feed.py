@@ -354,7 +354,7 @@ def test_each_archived_object_is_told_once_up_to_a_maximum(caplog, monkeypatch):
         f"{native('a').location} is archived {rest}",
         f"{cold.location} is archived (GLACIER) {rest}",
         f"{native('c').location} is archived {rest}",
-        "more objects are archived; they are waited for without a word",
+        "more objects are archived and waited for; no line names them",
     ]
 
 
