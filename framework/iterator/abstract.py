@@ -495,7 +495,13 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     def left_at(self, entry: OffsetManagerEntry) -> None:
         """Record how far an object was handed out before its release to the feed, possibly beyond its commits."""
+        # An object that is gone never comes again: what its commits have reached by now is no longer needed here.
+        self._left = {key: left for key, left in self._left.items() if self._is_beyond_commits(key, left)}
         self._left[entry.get_manager_key()] = entry
+
+    def _is_beyond_commits(self, key: OffsetManagerKey, left: OffsetManagerEntry) -> bool:
+        known = self.offsets.get_entry(key)
+        return known is not None and known.is_of(left) and known.records_done < left.records_done
 
     def _as_left(self, assignment: Assignment) -> Assignment:
         """Return the assignment with the position to resume from, for a released object that reappears unchanged.

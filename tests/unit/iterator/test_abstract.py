@@ -482,6 +482,22 @@ def test_what_was_handed_out_does_not_come_again_when_a_store_was_mistaken_about
     assert not iterator._left
 
 
+def test_objects_that_vanish_while_they_are_read_leave_nothing_behind_once_they_are_committed(over):
+    store, offsets = store_of(**{f"{number:02}": 40 for number in range(20)}), OffsetManager()
+    store.largest_read = 100
+    for number in range(20):
+        store.fail(
+            "read", ObjectNotFoundError("no", location=f"memory://bucket/{number:02}"), key=f"{number:02}", skip=4
+        )
+    iterator = over(store, offsets, batch_length=2)
+    kept = []
+    while (batch := iterator.next_batch()) is not None:
+        commit(offsets, [batch])
+        kept.append(len(iterator._left))
+    assert iterator.statistics.vanished == 20
+    assert max(kept) == 1
+
+
 def test_an_object_overwritten_while_it_is_read_starts_again_in_its_new_version(over):
     store = store_of(b=40)
     store.largest_read = 100
