@@ -366,15 +366,20 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         counts = self.feed_counts
         return counts.listings if counts is not None else 0
 
-    def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError) -> None:
+    def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError, location: str = "") -> None:
         """Handle a store failure beyond the retry budget of a single call: return when a continuous run should wait.
+
+        Args:
+            doing: `listing` or `reading`.
+            error: the failure.
+            location: the object that could not be read.
 
         Raises:
             RetriableError: the error itself, when the run does not wait, or has waited long enough.
         """
         if self._once:
             raise error
-        self._outage.failed(doing, error)
+        self._outage.failed(doing, error, location)
         self.statistics.store_away = 1
 
     def store_works(self, doing: str) -> None:

@@ -83,7 +83,7 @@ class ObjectOwner(Protocol):
     def tags_of(self, native: NativeObject) -> Mapping[str, str]:
         """Return the tags of an object: one request."""
 
-    def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError) -> None:
+    def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError, location: str = "") -> None:
         """Return when a continuous run should wait for the store; else raise the error."""
 
     def left_at(self, entry: OffsetManagerEntry) -> None:
@@ -276,7 +276,7 @@ class ObjectRead:
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
         statistics = self._owner.statistics
         if isinstance(error, (StoreUnavailableError, ThrottledError)):
-            self._owner.wait_for_store("reading", error)
+            self._owner.wait_for_store("reading", error, self._native.location)
             log.warning("given back, and read on in a later listing: %s", error)
             self._give_back(self._assignment)
             return

@@ -1,5 +1,7 @@
 """Store outages: how long a continuous run waits for its store before it fails. Only the listing ends meanwhile.
 
+A few objects that cannot be read while nothing else fails are no outage: they are tried again at each listing.
+
 The wait is the same as for Iggy (`framework.engine.restart_policy`): five minutes, once the store has answered. A store
 that has never answered in this run is most often misspelt, and the user is waiting: the run fails at once.
 """
@@ -21,6 +23,9 @@ log = logging.getLogger(__name__)
 OUTAGE_SECONDS = 300.0
 """How long a source waits for its store to recover before it fails."""
 
+MAX_BROKEN_OBJECTS = 10
+"""Up to this many objects that fail to be read are broken themselves; beyond it, reading as a whole fails."""
+
 PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses between tries; each try has all the retries of a single call."""
 
@@ -30,6 +35,15 @@ class _Trouble:
     began: float
     tries: int = 0
     until: float = 0.0
+    objects: set[str] = attrs.field(factory=set)
+
+    def add(self, location: str) -> None:
+        if location and len(self.objects) <= MAX_BROKEN_OBJECTS:
+            self.objects.add(location)
+
+    @property
+    def is_outage(self) -> bool:
+        return not 0 < len(self.objects) <= MAX_BROKEN_OBJECTS
 
 
 class StoreOutage:
@@ -61,12 +75,13 @@ class StoreOutage:
             return 0.0
         return max(0.0, max(trouble.until for trouble in self._troubles.values()) - self._clock())
 
-    def failed(self, doing: str, error: RetriableError) -> None:
+    def failed(self, doing: str, error: RetriableError, location: str = "") -> None:
         """Record that all tries of a call failed. Returns if it should be retried later: see `seconds_left`.
 
         Args:
             doing: `listing` or `reading`.
             error: the error of the last try.
+            location: the object that could not be read.
 
         Raises:
             RetriableError: the error itself: the store has never answered, or the outage has lasted too long.
@@ -78,13 +93,15 @@ class StoreOutage:
         if trouble is None:
             trouble = self._troubles[doing] = _Trouble(now)
             log.warning(
-                "%s: the store is away; %s waits for it, for %.0f seconds at most: %s",
+                "%s: the store is away; %s waits for it, for %.0f seconds at most%s: %s",
                 self._where,
                 doing,
                 OUTAGE_SECONDS,
+                " unless it is only this object" if location else "",
                 error,
             )
-        elif now - trouble.began > OUTAGE_SECONDS:
+        trouble.add(location)
+        if trouble.is_outage and now - trouble.began > OUTAGE_SECONDS:
             raise error
         trouble.until = now + PAUSES[min(trouble.tries, len(PAUSES) - 1)]
         trouble.tries += 1

@@ -16,7 +16,7 @@ from framework.errors import (
 )
 from framework.model.objects import ObjectState
 from framework.pipeline.object_reader import MAX_DENIED_IN_A_ROW
-from framework.storage.outage import OUTAGE_SECONDS, PAUSES, StoreOutage
+from framework.storage.outage import MAX_BROKEN_OBJECTS, OUTAGE_SECONDS, PAUSES, StoreOutage
 from framework.testing.fakes.memory_store import MemoryStore
 from tests.support.core import commit, drain, iterator_over, lines, next_pass, payloads, put_lines, store_of
 
@@ -148,8 +148,40 @@ def test_an_object_that_cannot_be_read_is_read_on_later_and_others_meanwhile(ove
     assert iterator.statistics.failed == 0
 
 
+def test_a_few_objects_that_alone_cannot_be_read_never_end_the_run(over, caplog):
+    """As of a replica that is broken, in a bucket where nothing else happens."""
+    broken = [f"k{number:02}" for number in range(MAX_BROKEN_OBJECTS)]
+    store, clock = store_of(**dict.fromkeys(broken, 3)), Clock()
+    faults = [store.fail("open", StoreUnavailableError("500"), key=name, times=None) for name in broken]
+    iterator = over(store, clock)
+    began = clock.now
+    while clock.now - began < 3 * OUTAGE_SECONDS:
+        assert drain(iterator) == []
+        next_pass(iterator)
+        clock.now += 60.0
+    warnings = [record.message for record in caplog.records if "read on in a later listing" in record.message]
+    for name in broken:
+        assert sum(f"gave up opening memory://bucket/{name} " in warning for warning in warnings) > 1
+    assert (iterator.statistics.store_away, iterator.statistics.failed, iterator.statistics.vanished) == (1, 0, 0)
+    put_lines(store, "z", 2)
+
+    def read():
+        found = []
+        next_pass(iterator)
+        for _ in range(len(broken)):
+            clock.now += PAUSES[-1]
+            found += drain(iterator)
+        return payloads(found)
+
+    assert read() == {"z": lines("z", 2)}
+    for fault in faults:
+        fault.times = 0
+    assert read() == {name: lines(name, 3) for name in broken}
+    assert iterator.statistics.store_away == 0
+
+
 def test_reading_that_never_works_ends_the_run(over):
-    store, clock = store_of(a=1), Clock()
+    store, clock = store_of(**{f"k{number:02}": 1 for number in range(MAX_BROKEN_OBJECTS + 1)}), Clock()
     iterator = over(store, clock)
     store.fail("open", AWAY[0], times=None)
     began = clock.now
