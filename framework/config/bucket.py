@@ -46,7 +46,7 @@ class BucketConfig:
         30.0,
         minimum=0.1,
         maximum=3600,
-        doc="Maximum wait for bytes.",
+        doc="Maximum wait for bytes. A body that brings fewer than 100 bytes a second, over twice this time, is requested again.",
         former_names={"read_timeout_seconds": ""},
     )
     max_attempts: int = option(

@@ -49,6 +49,9 @@ MAX_DOCUMENT_BYTES = 64_000_000
 """Limit of an answer that is a document, before and after unpacking: a page of a thousand keys has a few megabytes."""
 
 MAX_REFUSAL_BYTES = 65_536
+MIN_BYTES_PER_SECOND = 100
+"""A body that brings fewer, over twice the limit of silence, is broken off; not while its reader has no room."""
+
 CLOSE_SECONDS = 1.0
 _SLOWEST_SWEEP_SECONDS = 1.0
 _THROTTLED = (429, 503)
@@ -66,7 +69,7 @@ class HttpOptions:
 
     Attributes:
         connect_seconds: limit of a connection attempt, with TLS.
-        read_seconds: limit of silence.
+        read_seconds: limit of silence; over twice this time a body must bring `MIN_BYTES_PER_SECOND`.
         max_connections: connections kept, and requests made ahead at once.
         proxy: address of the proxy; empty = none, whatever the environment says.
         ca_file: the certificate authorities to trust; a file, or a folder of hashed names.
@@ -104,6 +107,8 @@ class HttpAnswer:
         "ended",
         "failure",
         "lines",
+        "measured_at",
+        "measured_bytes",
         "paused",
         "permitted",
         "request_headers",
@@ -124,7 +129,8 @@ class HttpAnswer:
         self.room = room
         self.retry = retry
         self.transfer: _Transfer | None = None
-        self.sent_at = self.active_at = 0.0
+        self.sent_at = self.active_at = self.measured_at = 0.0
+        self.measured_bytes = 0
         self.paused = self.permitted = self._whole = False
         self._waiter: LockType | None = None
         self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
@@ -596,7 +602,7 @@ class HttpLoop:
             for answer in paused:
                 if answer.transfer is not None:
                     answer.paused = False
-                    answer.active_at = self.now
+                    answer.active_at = answer.measured_at = self.now
                     answer.transfer.curl.pause(pycurl.PAUSE_CONT)
         if self._due is not None and self._due <= self.now:
             self._due = None
@@ -618,6 +624,7 @@ class HttpLoop:
         transfer = self._free.pop() if self._free else _Transfer(self, self.options)
         answer.transfer = transfer
         answer.sent_at = answer.active_at = self.now
+        answer.measured_bytes = 0
         try:
             transfer.prepare(answer)
         except (pycurl.error, TypeError, ValueError) as error:
@@ -710,11 +717,25 @@ class HttpLoop:
         limit = self.now - self.options.read_seconds
         for transfer in list(self._transfers.values()):
             answer = transfer.answer
-            if answer is None or answer.paused or answer.active_at > limit:
+            if answer is None or answer.paused:
+                continue
+            if answer.active_at > limit:
+                self._end_slow(transfer, answer)
                 continue
             before = transfer.curl.getinfo(pycurl.PRETRANSFER_TIME)
             if before and max(answer.active_at, answer.sent_at + before) <= limit:
                 self._end(transfer, HttpReadTimeoutError(f"nothing came for {self.options.read_seconds:g} seconds"))
+
+    def _end_slow(self, transfer: _Transfer, answer: HttpAnswer) -> None:
+        """End a transfer whose body comes too slowly. It is measured from its first byte, and from its last pause."""
+        came, window = transfer.curl.getinfo(pycurl.SIZE_DOWNLOAD_T), 2 * self.options.read_seconds
+        if answer.measured_bytes and self.now < answer.measured_at + window:
+            return
+        if answer.measured_bytes and came - answer.measured_bytes < window * MIN_BYTES_PER_SECOND:
+            slow = f"only {came - answer.measured_bytes:,} bytes came within {window:g} seconds"
+            self._end(transfer, HttpReadTimeoutError(slow))
+            return
+        answer.measured_at, answer.measured_bytes = self.now, came
 
     def _watch(self, event: int, fd: int, _multi: Any, _data: Any) -> None:
         """Called by libcurl: which events of a socket it waits for."""

@@ -396,6 +396,55 @@ def test_silence_is_an_error_and_other_transfers_go_on(serving):
     gate.set()
 
 
+def paced(content, size, over):
+    """Yield a body in pieces, a twentieth of a second apart; the rest at once when `over` is set."""
+    yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content)
+    while content and not over.wait(0.05):
+        yield content[:size]
+        content = content[size:]
+    yield content
+
+
+def test_a_body_that_trickles_is_broken_off_and_read_on_over_another_connection(serving):
+    content, over = bytes(range(200)) * 5, threading.Event()
+    tried = []
+
+    def answer(path, _):
+        start = int(path.partition("=")[2])
+        tried.append(start)
+        return paced(content, 1, over) if not start else [ok(content[start:])]
+
+    server, loop = serving(answer, read_seconds=0.3)
+    source = StoreInput(store := Store(server, loop), native("/k", len(content)), RetryPolicy(base_seconds=0.001))
+    assert drain(source.open()) == content
+    over.set()
+    assert len(tried) == 2
+    assert 0 < tried[1] < 60
+    assert [str(error) for error in store.failures] == [
+        f"only {int(str(error).split()[1])} bytes came within 0.6 seconds" for error in store.failures
+    ]
+
+
+def test_a_body_that_comes_slowly_but_fast_enough_is_not_broken_off(serving):
+    content, never = bytes(30_000), threading.Event()
+    server, loop = serving(lambda *_: paced(content, 1000, never), read_seconds=0.2)
+    assert drain(loop.get(f"{server.endpoint}/k", [])) == content
+    assert sum(server.asked.values()) == 1
+
+
+@pytest.mark.parametrize("rests", [1, 6])
+def test_a_transfer_that_its_reader_holds_up_is_not_broken_off(serving, rests):
+    content, never = bytes(4 * WINDOW_BYTES), threading.Event()
+    server, loop = serving(lambda *_: [ok(content)], read_seconds=0.1)
+    answer, got = loop.get(f"{server.endpoint}/k", []), 0
+    for _ in range(rests):
+        settled(lambda: answer.paused, least=1)
+        never.wait(1.0 / rests)  # as long as several measurements
+        got += len(answer.read(1000))
+    got += len(drain(answer))
+    assert got == len(content)
+
+
 def test_nobody_listens(serving):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
