@@ -216,8 +216,7 @@ class LocalEngine:
             session.open_partitions()
         if policy.began:
             self._reporter.recovered()
-        else:
-            self._reporter.expect_skipped(session.skipped_lately())
+        self._reporter.expect_skipped(session.skipped_lately())
         policy.connected(session.stored_records)
         self._run_epoch(session)
 

@@ -53,6 +53,7 @@ class Reporter:
 
     def __init__(self, report: Callable[[Progress], None] | None, *, skipped_per_hour: int) -> None:
         self._report = report
+        self._skipped_per_hour = skipped_per_hour
         self._skips = SkipWatch(per_hour=skipped_per_hour)
         self._state = "starting"
         self.waiting_for = ""
@@ -114,12 +115,10 @@ class Reporter:
         """Return what was done up to the end of the last epoch."""
         return WorkDone(count=self._past.records + self._past.objects_done, idle=self._idle)
 
-    def _total(self) -> TaskStatistics:
-        source = self._source
-        return self._past + source() if source is not None else self._past
-
     def expect_skipped(self, before: Iterable[SkippedCount]) -> None:
-        """Add what earlier runs skipped within the last hour; call once, before the first task begins."""
+        """Start an epoch's count with what the offsets log says was skipped within the last hour."""
+        # What a broken epoch read and did not save is read again: only the saved part of it counts.
+        self._skips = SkipWatch(per_hour=self._skipped_per_hour)
         self._skips.expect(before)
 
     def check_skipped(self) -> None:
@@ -128,8 +127,9 @@ class Reporter:
         Raises:
             TooManySkippedError: the limit is exceeded.
         """
-        total = self._total()
-        self._skips.observe(total.skipped + total.failed - total.kinds.get(ObjectArchivedError.__name__, 0))
+        if (source := self._source) is not None:
+            epoch = source()
+            self._skips.observe(epoch.skipped + epoch.failed - epoch.kinds.get(ObjectArchivedError.__name__, 0))
 
     def progress(self) -> Progress:
         """Return the current figures."""

@@ -79,7 +79,7 @@ class SkipLimits:
 
 
 class SkipWatch:
-    """Enforce the hourly limit over all tasks of a run, by their sums. Single-threaded.
+    """Enforce the hourly limit over all tasks of an epoch, by their sums. Single-threaded.
 
     Args:
         per_hour: allowed bad records and failed objects within an hour.
@@ -93,7 +93,7 @@ class SkipWatch:
         self._sums: deque[tuple[float, int]] = deque([(clock(), 0)])
 
     def expect(self, before: Iterable[SkippedCount]) -> None:
-        """Include the skips and failures of earlier runs. Call it once, before the first `see`."""
+        """Include the skips and failures before this epoch. Call it once, before the first `observe`."""
         now, sums = self._clock(), self._sums
         sums[0] = now - HOUR_SECONDS, 0
         for skipped in sorted(before, key=lambda skipped: -skipped.seconds_ago):
@@ -101,7 +101,7 @@ class SkipWatch:
             sums.append((now - skipped.seconds_ago, self._before))
 
     def observe(self, total: int) -> None:
-        """Update the total of skips and failures since the run began.
+        """Update the total of skips and failures since the epoch began.
 
         Raises:
             TooManySkippedError: the last hour exceeds the limit.

@@ -4,7 +4,8 @@ import pytest
 
 from framework.discovery.feed import FeedCounts
 from framework.engine.report import Reporter
-from framework.errors import PositionError
+from framework.errors import PositionError, TooManySkippedError
+from framework.offsets.skipped import SkippedCount
 from framework.pipeline.statistics import TaskStatistics
 
 
@@ -36,3 +37,23 @@ def test_the_end_of_an_epoch_counts_nothing_twice():
     reporter.unwatch()
     assert seen == [None, 5]
     assert reporter.progress().records == 5
+
+
+def test_what_a_broken_epoch_skipped_counts_once_towards_the_hourly_limit():
+    """Seven were skipped by a reader that was ahead, four of them saved; the next epoch reads the other three again."""
+    reporter = Reporter(None, skipped_per_hour=9)
+    reporter.expect_skipped([SkippedCount(60, 1)])
+    reporter.watch_statistics(lambda: TaskStatistics(skipped=6, failed=1), lambda: None)
+    reporter.check_skipped()
+    reporter.unwatch()
+    reporter.recovered()
+    reporter.expect_skipped([SkippedCount(70, 1), SkippedCount(5, 4)])
+    reporter.check_skipped()
+    figures = TaskStatistics(skipped=2)
+    reporter.watch_statistics(lambda: figures, lambda: None)
+    for failed in (0, 1, 2):
+        figures.failed = failed
+        reporter.check_skipped()
+    figures.failed = 3
+    with pytest.raises(TooManySkippedError, match="10 bad records and objects within an hour"):
+        reporter.check_skipped()
