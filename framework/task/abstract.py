@@ -270,9 +270,7 @@ class AbstractSourceTask:
         self._stopping.set()
         if self._queue is not None:
             self._queue.close()
-        if self.iterator is not None:
-            self.iterator.close()
-        _close_resources(self, deadline)
+        _close(self, self.iterator, deadline)
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(max(0.0, min(READER_SECONDS, deadline - time.monotonic())))
 
@@ -285,20 +283,29 @@ class AbstractSourceTask:
         self.stop()
 
 
-def _close_resources(task: AbstractSourceTask, deadline: float) -> None:
-    """Call `close_resources`: neither its failure nor its silence may hide how the work ended, or delay what follows."""
+def _close(task: AbstractSourceTask, iterator: AbstractSourceRecordIterator | None, deadline: float) -> None:
+    """Close the iterator, then call `close_resources`.
+
+    Neither a failure nor a silence of these may hide how the work ended, or delay what follows.
+    """
+    steps = {"close_resources": task.close_resources}
+    if iterator is not None:
+        steps = {"close of the iterator": iterator.close, **steps}
+    closing = ""
 
     def close() -> None:
-        try:
-            task.close_resources()
-        except Exception:
-            log.exception("close_resources failed; going on without it")
+        nonlocal closing
+        for closing, step in steps.items():
+            try:
+                step()
+            except Exception:
+                log.exception("%s failed; going on without it", closing)
 
-    closer = threading.Thread(target=close, name="close-resources", daemon=True)
+    closer = threading.Thread(target=close, name="close", daemon=True)
     closer.start()
     closer.join(max(0.0, deadline - time.monotonic()))
     if closer.is_alive():
-        log.warning("close_resources did not return within %.0f seconds; going on without it", CLOSE_SECONDS)
+        log.warning("%s did not return within %.0f seconds; going on without it", closing, CLOSE_SECONDS)
 
 
 @contextlib.contextmanager
@@ -307,12 +314,9 @@ def iterator_of(task_class: type[AbstractSourceTask], context: SourceContext) ->
 
     Closes everything at the end, also after a failure midway.
     """
-    task = task_class()
+    task, iterator = task_class(), None
     try:
         iterator = task.get_iterator(context)
-        try:
-            yield iterator
-        finally:
-            iterator.close()
+        yield iterator
     finally:
-        _close_resources(task, time.monotonic() + CLOSE_SECONDS)
+        _close(task, iterator, time.monotonic() + CLOSE_SECONDS)

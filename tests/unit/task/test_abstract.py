@@ -15,6 +15,7 @@ from framework.errors import (
     IggyUnavailableError,
     NotAcknowledgedError,
     ReaderFailedError,
+    RecordError,
     StoreUnavailableError,
     TaskClosedError,
 )
@@ -29,6 +30,7 @@ from framework.task.abstract import CLOSE_SECONDS
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import DEFAULTS, source_config, source_props
+from framework.transformer import guarded
 from tests.support.core import lines, payloads, poll_all, put_lines, started, store_of
 from tests.support.stopwatch import Stopwatch
 from transformers import BytesInput
@@ -280,7 +282,7 @@ def test_a_listing_that_cannot_be_given_back_does_not_hide_why_the_reader_died(c
         with pytest.raises(ReaderFailedError):
             poll_on(task, [])
         assert isinstance(task.iterator.ended_in, threading.Thread)
-    assert "was not given back" in caplog.text
+    assert "the close of generator failed" in caplog.text
 
 
 @pytest.mark.parametrize("page", [1, 2])
@@ -326,29 +328,53 @@ def test_stop_while_close_resources_hangs_keeps_its_limit(monkeypatch):
         hang.set()
 
 
-def test_a_close_that_fails_does_not_hide_anything(caplog):
-    class Failing(MemorySourceTask):
-        def close_resources(self):
-            raise RuntimeError("cannot close")
+def fail_to_close():
+    raise RuntimeError("cannot close")
 
-    with started(store_of(a=1), task_class=Failing, once=True) as task:
+
+class FailingToClose(MemorySourceTask):
+    """Neither its iterator nor its resources can be closed."""
+
+    def get_iterator(self, context):
+        iterator = super().get_iterator(context)
+        iterator.close = fail_to_close
+        return iterator
+
+    def close_resources(self):
+        fail_to_close()
+
+
+def test_a_close_that_fails_does_not_hide_anything(caplog):
+    with started(store_of(a=1), task_class=FailingToClose, once=True) as task:
         assert payloads(poll_all(task)) == {"a": lines("a", 1)}
+    assert "close of the iterator failed" in caplog.text
     assert "close_resources failed" in caplog.text
 
 
 def test_nor_does_it_where_a_task_only_lists(caplog):
     """For several tasks and for Spark: a broken connection is recovered, and a run that has done everything is done."""
 
-    class Failing(MemorySourceTask):
-        def close_resources(self):
-            raise RuntimeError("cannot close")
-
     context = SourceContext(config=source_config())
-    with pytest.raises(IggyUnavailableError), iterator_of(Failing, context):
+    with pytest.raises(IggyUnavailableError), iterator_of(FailingToClose, context):
         raise IggyUnavailableError("away")
-    with iterator_of(Failing, context):
+    with iterator_of(FailingToClose, context):
         pass
+    assert caplog.text.count("close of the iterator failed") == 2
     assert caplog.text.count("close_resources failed") == 2
+
+
+def test_an_iterator_of_a_format_whose_close_fails_hides_no_bad_record():
+    class Rows:
+        close = staticmethod(fail_to_close)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            raise RecordError("bad", location="memory://bucket/a", record_number=1)
+
+    with pytest.raises(RecordError, match="record 1"):
+        next(guarded(Rows(), "memory://bucket/a", 0))
 
 
 def test_nor_does_one_that_hangs(monkeypatch):
