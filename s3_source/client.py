@@ -48,6 +48,7 @@ from s3_source.pages import (
     check_version,
     checksum_in,
     condition_of,
+    etag_of,
     parse_page,
     version_of,
 )
@@ -232,7 +233,7 @@ class S3Store(HttpStore):
     def metadata(self, native: NativeObject) -> Mapping[str, str]:
         """One HEAD of the listed ETag."""
         self._check_open()
-        etag = native.version.rpartition("@")[0]
+        etag = etag_of(native)
         pinned = {"IfMatch": f'"{etag}"'} if etag else {}
         try:
             answer: dict[str, Any] = self._client.head_object(
@@ -294,7 +295,7 @@ class S3Store(HttpStore):
                 "for. Read it without s3.proxy, or over https",
                 location=native.location,
             )
-        etag = native.version.rpartition("@")[0]
+        etag = etag_of(native)
         headers = {"If-Match": f'"{etag}"', **more} if etag else {**self._pins.of(native), **more}
         if wanted is not None:
             headers["Range"] = wanted
@@ -381,7 +382,7 @@ class S3Store(HttpStore):
         if self._accepts_gzip is None and not announces_length(headers):
             answer.close()
             return self._find_encoding(get)
-        etag = native.version.rpartition("@")[0]
+        etag = etag_of(native)
         check_version(native, etag, headers)
         expected = expected_bytes(native, get.start, get.stop, status=answer.status, headers=headers)
         if not etag:

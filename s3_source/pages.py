@@ -17,7 +17,7 @@ from urllib.parse import unquote_plus
 # The standard library's parser refuses what makes XML dangerous (external entities, expansion bombs since expat 2.4).
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
-from framework.errors import ListingError, ObjectChangedError, StoreUnavailableError
+from framework.errors import ListingError, ObjectChangedError, ObjectError, StoreUnavailableError
 from framework.model.objects import MAX_SIZE, NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.http_body import announces_length, other_bytes
@@ -187,6 +187,26 @@ def bare_etag(etag: str) -> str:
     return etag.removeprefix("W/").strip('"')
 
 
+def etag_of(native: NativeObject) -> str:
+    """Return the listed ETag; empty without one.
+
+    Raises:
+        ObjectError: no request can name it.
+    """
+    etag = native.version.rpartition("@")[0]
+    if not _may_be_sent(etag):
+        raise ObjectError(
+            f"its ETag {etag!a} has characters other than printable ASCII, so that no request can ask for this version; "
+            f"check s3.endpoint, or write it again",
+            location=native.location,
+        )
+    return etag
+
+
+def _may_be_sent(etag: str) -> bool:
+    return etag.isascii() and etag.isprintable()
+
+
 def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -> None:
     """Compare an answer with the listed object, for stores that ignore conditions, and objects listed without an ETag.
 
@@ -227,7 +247,7 @@ def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
 def condition_of(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the condition that restricts the next request to the version of this answer; empty without a version."""
     etag = headers.get("etag") or ""
-    if etag and not etag.startswith("W/"):  # a weak one never matches
+    if etag and not etag.startswith("W/") and _may_be_sent(etag):  # a weak one never matches
         return {"If-Match": f'"{bare_etag(etag)}"'}
     modified = headers.get("last-modified")
     return {"If-Unmodified-Since": modified} if modified else {}

@@ -7,9 +7,10 @@ import attrs
 import pytest
 from botocore.exceptions import ClientError
 
-from framework.errors import ObjectChangedError, ObjectNotFoundError, StoreUnavailableError
+from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from s3_source.client import S3Store
 from s3_source.config import S3Config
+from s3_source.pages import condition_of
 from tests.support.listing import native
 
 
@@ -54,3 +55,19 @@ def test_gone_says_a_request_for_metadata_or_tags_only_when_a_look_confirms_it(a
     with pytest.raises(kind):
         getattr(store, ask)(native("k"))
     store.close()
+
+
+@pytest.mark.parametrize("etag", ["\u00e9t\u00e9", "\U0001f600", "a\r\nX-Other: b", "\x7f"])
+@pytest.mark.parametrize("ask", ["open", "metadata"])
+def test_an_etag_that_no_header_can_hold_is_an_error_of_its_object_at_once(etag, ask):
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    listed = attrs.evolve(native("k"), version=f"{etag}@1")
+    with pytest.raises(ObjectError, match=r"b/k: its ETag '[ -~]+' has characters other than printable ASCII"):
+        getattr(store, ask)(listed)
+    store.close()
+
+
+@pytest.mark.parametrize(("etag", "condition"), [('"a"', "If-Match"), ('"\u00e9"', "If-Unmodified-Since")])
+def test_an_answers_etag_becomes_a_condition_only_when_a_header_can_hold_it(etag, condition):
+    headers = {"etag": etag, "last-modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
+    assert list(condition_of(headers)) == [condition]
