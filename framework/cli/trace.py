@@ -35,7 +35,7 @@ _SECRETS = re.compile(
     r"(?i)((?:x-amz-(?:signature|credential|security-token)|signature|access_?token|password|passwd|secret\w*|authorization)"
     r"[\"']?\s*[=:]\s*)[\"']?(?:(?:Bearer|Basic|AWS4-HMAC-SHA256)\s+)?[\"']?[^\s&\"',;)}]+"
 )
-_LOGIN = re.compile(r"://[^/\s@]+@")
+_LOGIN = re.compile(r"://[^/\s]+@")
 
 
 def scrub(text: str) -> str:

@@ -72,16 +72,21 @@ def innermost(error: BaseException) -> str:
     return f"{name}: {message}" if message else name
 
 
-_QUERY = re.compile(r"(https?://)(?:[^\s/@'\"]*@)?([^\s?'\"]*)\?[^\s'\"]*")
-_USER = re.compile(r"(https?://)[^\s/@'\"]+@")
+# Each looks at a character a bounded number of times, whatever a server writes: the first takes an address whole.
+_ADDRESS = re.compile(r"https?://[^\s'\"]*")
+_USER = re.compile(r"(https?://)[^\s/'\"]*@")
 # Unconfigured secrets come from roles and metadata services: AWS access key ids, Google's tokens, and long base64.
 _TOKENS = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b|\bya29\.[\w.-]+|[A-Za-z0-9+/=_-]{100,}")
 
 
 def redact(text: str) -> str:
     """Remove users and queries of addresses, keys and tokens; return one line of at most 300 characters."""
-    text = _TOKENS.sub(MASK, _USER.sub(r"\1", _QUERY.sub(r"\1\2", " ".join(text.split()))))
+    text = _TOKENS.sub(MASK, _ADDRESS.sub(_bare_address, " ".join(text.split())))
     return text if len(text) <= _MAX_DETAIL else f"{text[:_MAX_DETAIL]}..."
+
+
+def _bare_address(address: re.Match[str]) -> str:
+    return _USER.sub(r"\1", address[0]).partition("?")[0]
 
 
 def is_loopback(host: str) -> bool:

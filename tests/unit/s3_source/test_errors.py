@@ -27,6 +27,7 @@ from framework.errors import (
 from framework.storage.error_messages import redact, retry_after_seconds
 from s3_source.errors_map import CLASSES, CODES, MAKING, Failed, from_code, translate
 from s3_source.signing import error_fields
+from tests.support.stopwatch import Stopwatch
 
 READ = Failed(operation="GetObject", bucket="lake", key="a/b c.jsonl", endpoint="http://store:9000")
 LIST = Failed(operation="ListObjectsV2", bucket="lake", endpoint="http://store:9000")
@@ -335,6 +336,30 @@ def test_no_query_and_no_user_of_an_address_stays():
     text = "GET https://user:SECRET@host/b/k?X-Amz-Credential=SECRET&X-Amz-Signature=SECRET failed\nthere"
     assert redact(text) == "GET https://host/b/k failed there"
     assert len(redact("x" * 9999)) < 400
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://us?er:SECRET@host/b?x=SECRET", "http://host/b"),
+        ("http://user:SEC@RET@host/b", "http://host/b"),
+        ("'https://a/http://user:SECRET@b/c?d=SECRET' (https://c/d)", "'https://a/http://b/c' (https://c/d)"),
+        ("no address: a?b=c d@e", "no address: a?b=c d@e"),
+        ("https://host:9000/b is silent", "https://host:9000/b is silent"),
+    ],
+)
+def test_an_address_keeps_host_and_path(text, shown):
+    assert redact(text) == shown
+
+
+@pytest.mark.parametrize(
+    "part", ["http://", "https://x", "http://a/", "https://a:@", "http://?", "ya29.", "-AKIA", "@"]
+)
+def test_a_long_text_of_a_server_costs_no_more_than_its_length(part):
+    """Ten seconds for 64 KB, when each address in it was looked through to the end of the text."""
+    watch = Stopwatch()
+    redact(part * (262_144 // len(part)))
+    assert watch.seconds < 2
 
 
 def test_a_message_of_a_connection_error_shows_the_reason_and_no_object():
