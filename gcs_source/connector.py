@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.config.connector import ConnectorOption, milliseconds, whole_number
+from framework.config.connector import NO_LOGIN, ConnectorOption, address, milliseconds, whole_number
 
 OPTIONS: Mapping[str, ConnectorOption] = {
     "gcs.bucket.name": ConnectorOption(to="gcs.bucket"),
-    "gcs.endpoint": ConnectorOption(to="gcs.endpoint"),
+    "gcs.endpoint": ConnectorOption(to="gcs.endpoint", read=address, note=NO_LOGIN),
     "gcs.credentials.path": ConnectorOption(to="gcs.credentials_file"),
     "gcs.credentials.json": ConnectorOption(
         note="not copied: write the JSON to a file, and name it in [gcs] credentials_file"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.config.connector import ConnectorOption, milliseconds, seconds, whole_number
+from framework.config.connector import NO_LOGIN, ConnectorOption, address, milliseconds, seconds, whole_number
 
 
 def _attempts(text: str) -> int:
@@ -18,7 +18,7 @@ _BUFFER = "every object has a position, so late keys are found: [discovery] allo
 OPTIONS: Mapping[str, ConnectorOption] = {
     "aws.s3.bucket.name": ConnectorOption(to="s3.bucket"),
     "aws.s3.region": ConnectorOption(to="s3.region"),
-    "aws.s3.endpoint": ConnectorOption(to="s3.endpoint"),
+    "aws.s3.endpoint": ConnectorOption(to="s3.endpoint", read=address, note=NO_LOGIN),
     "aws.s3.prefix": ConnectorOption(to="s3.prefix"),
     "aws.access.key.id": ConnectorOption(to="s3.access_key_id", variable="AWS_ACCESS_KEY_ID"),
     "aws.secret.access.key": ConnectorOption(to="s3.secret_access_key", variable="AWS_SECRET_ACCESS_KEY"),
@@ -27,7 +27,7 @@ OPTIONS: Mapping[str, ConnectorOption] = {
     "aws.sts.role.external.id": ConnectorOption(to="s3.role_external_id"),
     "aws.sts.role.session.name": ConnectorOption(to="s3.role_session_name"),
     "aws.sts.role.session.duration": ConnectorOption(to="s3.role_duration", read=seconds),
-    "aws.sts.config.endpoint": ConnectorOption(to="s3.sts_endpoint"),
+    "aws.sts.config.endpoint": ConnectorOption(to="s3.sts_endpoint", read=address, note=NO_LOGIN),
     "aws.s3.backoff.delay.ms": ConnectorOption(to="s3.retry_base", read=milliseconds),
     "aws.s3.backoff.max.delay.ms": ConnectorOption(to="s3.retry_cap", read=milliseconds),
     "aws.s3.backoff.max.retries": ConnectorOption(
@@ -39,7 +39,9 @@ OPTIONS: Mapping[str, ConnectorOption] = {
     "aws.s3.part.size.bytes": ConnectorOption(note=_UPLOADS),
     "aws_s3_bucket": ConnectorOption(to="s3.bucket", note="the former name of aws.s3.bucket.name"),
     "aws_s3_region": ConnectorOption(to="s3.region", note="the former name of aws.s3.region"),
-    "aws_s3_endpoint": ConnectorOption(to="s3.endpoint", note="the former name of aws.s3.endpoint"),
+    "aws_s3_endpoint": ConnectorOption(
+        to="s3.endpoint", read=address, note=f"the former name of aws.s3.endpoint; {NO_LOGIN}"
+    ),
     "aws_s3_prefix": ConnectorOption(to="s3.prefix", note="the former name of aws.s3.prefix"),
     "aws_access_key_id": ConnectorOption(to="s3.access_key_id", variable="AWS_ACCESS_KEY_ID"),
     "aws_secret_access_key": ConnectorOption(to="s3.secret_access_key", variable="AWS_SECRET_ACCESS_KEY"),

@@ -19,6 +19,7 @@ _CONVERTER = "a record's payload is the bytes of the line, or JSON for Avro, Par
 _SINK = "an option of sinks, which write objects"
 _SMT = "single message transforms are classes of Kafka Connect; see [[transforms]]"
 _NOT_COPIED = "the value is not copied: set this variable"
+NO_LOGIN = "a login or a query in it is not copied: keys go into their own options"
 _NUMBER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
 _KAFKA_REFERENCE = re.compile(r"\$\{(?P<provider>[^}:]+):(?P<rest>[^}]*)\}")
 
@@ -78,6 +79,12 @@ def milliseconds(text: str) -> str:
 def seconds(text: str) -> str:
     """Return a number of seconds as a duration."""
     return f"{whole_number(text)}s"
+
+
+def address(text: str) -> str:
+    """Return an address without login, query and fragment, which may be secrets."""
+    scheme, mark, rest = text.strip().rpartition("://")
+    return scheme + mark + re.split(r"[?#]", rest.rpartition("@")[2])[0]
 
 
 def _lower(text: str) -> str:

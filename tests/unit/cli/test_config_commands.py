@@ -410,6 +410,27 @@ def test_a_reference_inside_of_a_value_that_is_computed_is_not_guessed(convert):
     assert tomllib.loads(out)["s3"]["secret_access_key"] == "${env:AWS_SECRET_ACCESS_KEY}"
 
 
+@pytest.mark.parametrize("name", ["aws.s3.endpoint", "aws_s3_endpoint", "aws.sts.config.endpoint", "gcs.endpoint"])
+@pytest.mark.parametrize(
+    ("text", "copied"),
+    [
+        ("https://user:hunter22@store:9000/s3", "https://store:9000/s3"),
+        ("https://hunter22@store:9000", "https://store:9000"),
+        ("https://us/er:hun@ter22@store:9000", "https://store:9000"),
+        ("user:hunter22@store:9000", "store:9000"),
+        ("https://store:9000/s3?X-Amz-Signature=hunter22#hunter22", "https://store:9000/s3"),
+        (" https://store:9000/s3 ", "https://store:9000/s3"),
+    ],
+)
+def test_a_login_inside_of_an_address_is_not_copied(convert, name, text, copied):
+    program = "gcs_source" if name.startswith("gcs") else "s3_source"
+    _, out, err = convert(f"connector.class=C\n{name}={text}\n", program=program)
+    (section,) = [tomllib.loads(out)[section] for section in ("s3", "gcs") if section in tomllib.loads(out)]
+    assert copied in section.values()
+    assert not any(secret in out + err for secret in ("hunter22", "ter22", "Signature"))
+    assert "a login or a query in it is not copied" in out
+
+
 def test_a_value_that_looks_like_a_reference_stays_text(convert):
     out = convert("aws.s3.bucket.name=lake\naws.s3.prefix=a${b}/\n")[1]
     assert tomllib.loads(out)["s3"]["prefix"] == "a$${b}/"
