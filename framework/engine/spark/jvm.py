@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_VERSION = re.compile(r'^\w+ version "(?:1\.)?(\d+)', re.MULTILINE)  # other lines may be before it
+
 OLDEST_JAVA = 17
 """Spark 4 runs on Java 17 and 21."""
 
@@ -63,10 +65,12 @@ def require_java() -> str:
     try:
         # the fixed flag of a program found on the PATH
         version_text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
-        first = version_text.split('"')[1].split(".")
-        version = int(first[1] if first[0] == "1" else first[0].split("-")[0])
-    except (OSError, subprocess.SubprocessError, IndexError, ValueError) as exc:
+    except (OSError, subprocess.SubprocessError, ValueError) as exc:
         raise FatalError(f"{java} does not say its version. {NO_JAVA}") from exc
+    found = _VERSION.search(version_text)
+    if found is None:
+        raise FatalError(f"{java} does not say its version. {NO_JAVA}")
+    version = int(found[1])
     if version < OLDEST_JAVA:
         raise FatalError(f"{java} is Java {version}. {NO_JAVA}")
     return f"{java} is Java {version}"

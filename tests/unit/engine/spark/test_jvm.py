@@ -44,3 +44,43 @@ def test_a_local_master_without_a_number_of_threads_is_refused(master):
 )
 def test_a_master_is_accepted(master):
     assert not list(SparkSection(master=master).validate_options())
+
+
+@pytest.fixture
+def java(monkeypatch, tmp_path):
+    """A Java that answers with these lines."""
+
+    def make(*lines):
+        program = tmp_path / "bin" / "java"
+        program.parent.mkdir()
+        program.write_text("".join(["#!/bin/sh\n", "cat >&2 <<'END'\n", *(f"{line}\n" for line in lines), "END\n"]))
+        program.chmod(0o755)
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ('openjdk version "17.0.12" 2024-07-16', 17),
+        ('openjdk version "21" 2023-09-19 LTS', 21),
+        ('java version "24-ea" 2025-03-18', 24),
+    ],
+)
+@pytest.mark.parametrize("before", [(), ('Picked up JAVA_TOOL_OPTIONS: -Dname="1.8 x" -Da=\'version "11"\'',)])
+def test_the_version_of_java_is_read(java, line, version, before):
+    java(*before, line, "OpenJDK Runtime Environment (build 1)")
+    assert require_java().endswith(f"/bin/java is Java {version}")
+
+
+def test_an_old_java_is_refused(java):
+    java('Picked up _JAVA_OPTIONS: "17.0"', 'java version "1.8.0_202"')
+    with pytest.raises(FatalError, match="is Java 8"):
+        require_java()
+
+
+def test_a_java_that_does_not_say_its_version_is_refused(java):
+    java('Picked up JAVA_TOOL_OPTIONS: "17.0"', "no version")
+    with pytest.raises(FatalError, match="does not say its version"):
+        require_java()
