@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 
 from framework.config.option import Option, nearest, options_of, sections_of
-from framework.config.values import LiteralText, is_table, union_members, unit_of
+from framework.config.values import LiteralText, is_table, is_unicode, union_members, unit_of
 from framework.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -223,7 +223,7 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
     Args:
         environment: all variables.
         cls: the root class.
-        report: receives a sentence for each variable that names no option.
+        report: receives a sentence for each variable that names no option, or whose value is not UTF-8.
     """
     names = {_variable(path): (path, option) for path, option in _options(cls).items()}
     layers: list[Layer] = []
@@ -238,6 +238,9 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
             )
             report(f"{variable}: this environment variable names no option; {advice}")
             continue
+        if not is_unicode(environment[variable]):
+            report(f"{variable}: the value of this environment variable is not UTF-8 text")
+            continue
         path, option = names[variable]
         value = _literal(override_value(environment[variable], option))
         layers.append(Layer(origin=variable, values=_nested(path, value)))
@@ -250,7 +253,7 @@ def setting_layers(settings: Sequence[str], cls: type, report: Callable[[str], N
     Args:
         settings: the values of `--set`.
         cls: the root class.
-        report: receives a sentence for each that names no option. No sentence contains a value.
+        report: receives a sentence for each that names no option, or is not UTF-8. No sentence contains a value.
     """
     names = {".".join(path): (path, option) for path, option in _options(cls).items()}
     layers: list[Layer] = []
@@ -261,6 +264,9 @@ def setting_layers(settings: Sequence[str], cls: type, report: Callable[[str], N
             report(f"--set {name}: the value is missing: --set section.option=value")
             continue
         origin = f"--set {name}"
+        if not is_unicode(setting):
+            report(f"{origin}: not UTF-8 text; section, option and value must be")
+            continue
         if name in names:
             path, option = names[name]
             layers.append(Layer(origin=origin, values=_nested(path, override_value(text, option))))

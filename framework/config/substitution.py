@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from framework.config.values import SubstitutedText
+from framework.config.values import SubstitutedText, is_unicode
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _MAX_FILE_BYTES = 1 << 20
@@ -71,6 +71,8 @@ class Substitution:
         if scheme == "env" and name:
             if name not in self._environment:
                 raise _ReferenceError(f"the environment variable {name} is not set")
+            if not is_unicode(self._environment[name]):
+                raise _ReferenceError(f"the environment variable {name} is not UTF-8 text")
             return self._environment[name]
         if scheme == "file" and name:
             return _content(name)

@@ -31,6 +31,11 @@ class LiteralText(str):
     __slots__ = ()
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text of the command line or the environment was UTF-8; Python keeps other bytes as surrogates."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
 class InvalidValueError(ValueError):
     """The error of one value, as the end of a sentence: `must be a whole number`."""
 

@@ -261,6 +261,29 @@ def test_a_setting_that_names_no_option_is_an_error(folder, setting, said):
     assert "hunter22" not in only
 
 
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("store.bucket=hunter22\udcff", "store.bucket"),
+        ("store.globs=['hunter22\udcff']", "store.globs"),
+        ("store.conf.\udcff=hunter22", "store.conf.\udcff"),
+        ("store.b\udcff=hunter22", "store.b\udcff"),
+    ],
+)
+def test_what_is_not_utf_8_is_one_mistake(folder, setting, name):
+    """As Python takes such bytes from the command line, and from the environment."""
+    assert mistakes(folder(main=MAIN), {}, setting) == [
+        f"--set {name}: not UTF-8 text; section, option and value must be"
+    ]
+    variable = "IGGY_SOURCE__STORE__PASSWORD"
+    assert mistakes(folder(main=MAIN), {variable: "hunter22\udcff"}) == [
+        f"{variable}: the value of this environment variable is not UTF-8 text"
+    ]
+    (by_reference,) = mistakes(folder(main='[store]\nbucket = "${env:B}"\n'), {"B": "hunter22\udcff"})
+    assert "the environment variable B is not UTF-8 text" in by_reference
+    assert "hunter22" not in by_reference
+
+
 def test_mistakes_of_every_layer_come_at_once_and_no_secret_with_them(folder):
     path = folder(main='include = ["one.toml"]\n[store]\nbucket = 5\n', one="[stroe]\nx = 1\n[store]\npags = 7\n")
     found = mistakes(
