@@ -446,6 +446,21 @@ def test_lines_that_end_with_a_cr_alone_are_one_bad_record_that_says_so():
     assert "a CR alone" not in str(run.error)
 
 
+@pytest.mark.parametrize("name", ["jsonl", "json"])
+def test_500_levels_can_be_read_from_any_place_of_a_program(name):
+    """The parser's limit shares the recursion limit of Python up to 3.11: its callers take a part of it."""
+    deep = b'{"a":[' * 250 + b"]}" * 250
+    data = deep + b"\n" if name == "jsonl" else b"[%b]" % deep
+    transformer = make_transformer(InputOptions(format=name))
+
+    def read_below(frames):
+        if frames:
+            return read_below(frames - 1)
+        return [payload for run in transformer.read(BytesInput(data)) for payload in run.payloads]
+
+    assert read_below(300) == [deep]
+
+
 def test_nesting_beyond_the_parser_is_a_bad_record_and_no_crash():
     deep = b"[" * 200_000 + b"]" * 200_000
     assert read(b"1\n" + deep + b"\n2\n") == [(1, b"1"), (2, RecordError), (3, b"2")]
