@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from framework.cli.output import printable
 from framework.config.connector import Converted, convert_properties, shown
+from framework.config.files import read_file
 from framework.config.loading import structure
 from framework.config.properties import parse_properties
 from framework.config.sections import ordered_sections
@@ -65,8 +66,7 @@ class _EveryVariable(dict[str, str]):
 
 def _read(path: Path) -> tuple[dict[str, str], list[str]]:
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+        data = read_file(path, _MAX_BYTES)
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror or type(exc).__name__}", origin=str(path)) from None
     if len(data) > _MAX_BYTES or b"\0" in data:

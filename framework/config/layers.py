@@ -17,6 +17,7 @@ from typing import Any
 
 import attrs
 
+from framework.config.files import read_file
 from framework.config.option import Option, nearest, options_of, sections_of
 from framework.config.values import LiteralText, is_table, is_unicode, union_members, unit_of
 from framework.errors import ConfigError
@@ -115,7 +116,7 @@ def _file_layers(path: Path, chain: tuple[Path, ...], count: list[int]) -> Itera
     count[0] += 1
     if count[0] > _MAX_FILES:
         raise ConfigError(f"include: more than {_MAX_FILES} files are included", origin=str(chain[0]))
-    values = read_toml(path)
+    values = read_toml(path, may_wait=not chain)
     for name in _included(values.pop(INCLUDE, []), path):
         target = path.parent / name
         if target.resolve() in [known.resolve() for known in (*chain, path)]:
@@ -137,7 +138,7 @@ def included_files(path: Path) -> tuple[Path, ...]:
     while waiting and len(found) < _MAX_FILES:
         current = waiting.pop()
         try:
-            names = _included(read_toml(current).get(INCLUDE, []), current)
+            names = _included(read_toml(current, may_wait=not found).get(INCLUDE, []), current)
         except (ConfigError, RecursionError):
             continue
         new = [current.parent / name for name in names if current.parent / name not in found]
@@ -155,16 +156,19 @@ def _included(value: object, path: Path) -> list[str]:
     return value
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, *, may_wait: bool = True) -> dict[str, Any]:
     """Return the content of a TOML file.
+
+    Args:
+        path: the file.
+        may_wait: whether it may be a pipe, which is waited for.
 
     Raises:
         ConfigError: it cannot be read, is longer than 1 MiB, or is not TOML (with line and column).
     """
     origin = str(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_file(path, MAX_BYTES, may_wait=may_wait)
     except OSError as exc:
         reason = exc.strerror or type(exc).__name__
         raise ConfigError(f"the configuration file cannot be read: {reason}", origin=origin) from None

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from framework.config.files import read_file
 from framework.config.values import SubstitutedText, is_unicode
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
@@ -85,8 +86,7 @@ class _ReferenceError(ValueError):
 
 def _content(path: str) -> str:
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+        data = read_file(Path(path), _MAX_FILE_BYTES)
     except OSError as exc:
         raise _ReferenceError(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
     except ValueError:

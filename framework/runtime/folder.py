@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from framework.config.files import read_file
 from framework.config.layers import MAX_BYTES
 from framework.runtime.configuration import Configuration, unicode_text
 
@@ -128,7 +129,6 @@ def _free(key: str, taken: Mapping[str, object]) -> str:
 def _bytes(path: Path) -> bytes:
     """Return the content; of a file that cannot be read, nothing: reading it again then says why."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return read_file(path, MAX_BYTES, may_wait=False)
     except OSError:
         return b""

@@ -1,0 +1,45 @@
+"""Reading of small files: whole, up to a limit, and without a wait that never ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from pathlib import Path
+
+PIPE_SECONDS = 30.0
+"""How long a pipe is waited for, such as that of `--config <(sops -d s3.toml)`."""
+
+_PIECE_BYTES = 1 << 16
+
+
+def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
+    """Return the content of a file or a pipe; of a longer one, its first `max_bytes + 1` bytes.
+
+    Args:
+        path: the file.
+        max_bytes: the longest content that makes sense.
+        may_wait: whether it may be a pipe.
+
+    Raises:
+        OSError: it cannot be read, or is a pipe into which nobody writes.
+    """
+    if not path.is_fifo():
+        with path.open("rb") as file:
+            return file.read(max_bytes + 1)
+    if not may_wait:
+        raise OSError(errno.EINVAL, "it is a pipe, not a file")
+    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it waits for a writer, without end
+    try:
+        poll, data = select.poll(), bytearray()
+        poll.register(pipe, select.POLLIN)
+        while len(data) <= max_bytes:
+            if not poll.poll(PIPE_SECONDS * 1000):
+                raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe, and nothing came within {PIPE_SECONDS:g} seconds")
+            piece = os.read(pipe, _PIECE_BYTES)
+            if not piece:
+                break
+            data += piece
+        return bytes(data[: max_bytes + 1])
+    finally:
+        os.close(pipe)

@@ -1,0 +1,68 @@
+"""Files and pipes are read whole, up to a limit, and none is waited for without end."""
+
+import os
+import threading
+
+import pytest
+
+from framework.config import files
+from framework.config.files import read_file
+from framework.config.layers import file_layers, included_files
+from framework.config.substitution import Substitution
+from framework.errors import ConfigError
+
+
+@pytest.fixture
+def pipe(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PIPE_SECONDS", 0.05)
+    path = tmp_path / "pipe.toml"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture
+def written(pipe, monkeypatch):
+    """A pipe into which something is written."""
+    threads = []
+
+    def write(content):
+        monkeypatch.setattr(files, "PIPE_SECONDS", 60.0)
+        threads.append(threading.Thread(target=pipe.write_bytes, args=(content,)))
+        threads[-1].start()
+        return pipe
+
+    yield write
+    for thread in threads:
+        thread.join(60)
+
+
+def test_a_pipe_is_read_to_its_end(written):
+    content = bytes(range(256)) * 1000
+    assert read_file(written(content), 1 << 20) == content
+
+
+def test_a_configuration_may_come_through_a_pipe(written):
+    (layer,) = file_layers(written(b'[store]\nbucket = "lake"\n'))
+    assert layer.values == {"store": {"bucket": "lake"}}
+
+
+def test_of_a_long_file_its_beginning_is_read(tmp_path):
+    (tmp_path / "long").write_bytes(b"abcdef")
+    assert read_file(tmp_path / "long", 3) == b"abcd"
+
+
+def test_a_pipe_without_a_writer_is_an_error(pipe):
+    with pytest.raises(ConfigError, match=r"cannot be read: it is a pipe, and nothing came within 0\.05 seconds"):
+        file_layers(pipe)
+    told = []
+    assert Substitution({}).apply(f"${{file:{pipe}}}", told.append) is None
+    assert told == [f"the file {pipe} cannot be read: it is a pipe, and nothing came within 0.05 seconds"]
+
+
+def test_a_pipe_is_not_included(pipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PIPE_SECONDS", 600.0)
+    main = tmp_path / "main.toml"
+    main.write_text('include = ["pipe.toml"]\n')
+    with pytest.raises(ConfigError, match=r"cannot be read: it is a pipe, not a file \(included by"):
+        file_layers(main)
+    assert included_files(main) == (pipe,)
