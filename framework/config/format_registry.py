@@ -18,6 +18,9 @@ from typing import cast
 from framework.errors import ConfigError
 from framework.transformer import InputOptions, Transformer
 
+DISTRIBUTION = "iggy-cloud-sources"
+"""The name under which the framework is installed."""
+
 ENTRY_POINT_GROUP = "iggy_cloud_sources.transformers"
 
 NO_COLUMNS = (
@@ -102,7 +105,7 @@ def _shipped() -> Mapping[str, str]:
     if formats is None:
         where = getattr(package, "__file__", None) or "a folder"
         raise ConfigError(
-            f"the package `transformers` that Python finds ({where}) is not that of iggy-cloud-sources, but probably "
+            f"the package `transformers` that Python finds ({where}) is not that of {DISTRIBUTION}, but probably "
             "the machine-learning library of the same name: the two cannot share one environment, so make a new one"
         )
     return cast("Mapping[str, str]", formats)

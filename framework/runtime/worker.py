@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from framework.config.format_registry import DISTRIBUTION
 from framework.config.loading import CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
 from framework.config.toml_text import toml_name, toml_value
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from framework.runtime.children import Child
     from framework.runtime.kinds import Kind, Kinds
 
-DISTRIBUTION = "iggy-cloud-sources"
 MAX_OFFSETS = 1000
 """Maximum number of positions in an answer."""
 

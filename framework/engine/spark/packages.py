@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from framework.config.format_registry import make_transformer
+from framework.config.format_registry import DISTRIBUTION, make_transformer
 from framework.config.transforms import transform_class
 from framework.engine.spark.failures import is_stopped, sentence
 from framework.engine.spark.session import is_local, wait_for
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 """Packages to ship, as far as they are installed here."""
-
-DISTRIBUTION = "iggy-cloud-sources"
 
 NEEDED = (
     "apache_iggy",

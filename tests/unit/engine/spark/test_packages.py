@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from framework.config.format_registry import ENTRY_POINT_GROUP
-from framework.engine.spark.packages import DISTRIBUTION, NEEDED, needed_modules, ship_packages, write_archive
+from framework.config.format_registry import DISTRIBUTION, ENTRY_POINT_GROUP
+from framework.engine.spark.packages import NEEDED, needed_modules, ship_packages, write_archive
 from framework.errors import SparkUnavailableError
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
