@@ -419,15 +419,15 @@ def test_a_body_that_trickles_is_broken_off_and_read_on_over_another_connection(
     assert drain(source.open()) == content
     over.set()
     assert len(tried) == 2
-    assert 0 < tried[1] < 60
+    assert 0 < tried[1] < len(content)
     assert [str(error) for error in store.failures] == [
         f"only {int(str(error).split()[1])} bytes came within 0.6 seconds" for error in store.failures
     ]
 
 
 def test_a_body_that_comes_slowly_but_fast_enough_is_not_broken_off(serving):
-    content, never = bytes(30_000), threading.Event()
-    server, loop = serving(lambda *_: paced(content, 1000, never), read_seconds=0.2)
+    content, never = bytes(60_000), threading.Event()
+    server, loop = serving(lambda *_: paced(content, 1000, never), read_seconds=1.0)
     assert drain(loop.get(f"{server.endpoint}/k", [])) == content
     assert sum(server.asked.values()) == 1
 
@@ -435,11 +435,11 @@ def test_a_body_that_comes_slowly_but_fast_enough_is_not_broken_off(serving):
 @pytest.mark.parametrize("rests", [1, 6])
 def test_a_transfer_that_its_reader_holds_up_is_not_broken_off(serving, rests):
     content, never = bytes(4 * WINDOW_BYTES), threading.Event()
-    server, loop = serving(lambda *_: [ok(content)], read_seconds=0.1)
+    server, loop = serving(lambda *_: [ok(content)], read_seconds=0.5)
     answer, got = loop.get(f"{server.endpoint}/k", []), 0
     for _ in range(rests):
         settled(lambda: answer.paused, least=1)
-        never.wait(1.0 / rests)  # as long as several measurements
+        never.wait(2.5 / rests)  # as long as several measurements
         got += len(answer.read(1000))
     got += len(drain(answer))
     assert got == len(content)
