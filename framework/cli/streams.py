@@ -36,16 +36,20 @@ def standard_streams() -> Iterator[None]:
         yield  # of a test or a notebook
         return
     stdout.flush()
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(_Stdout(stdout.fileno(), "w", closefd=False), _BUFFER_BYTES),
+    file = _Stdout(stdout.fileno(), "w", closefd=False)
+    sys.stdout = text = io.TextIOWrapper(
+        io.BufferedWriter(file, _BUFFER_BYTES),
         encoding=stdout.encoding,
         errors="backslashreplace",  # as stderr: on a terminal of another encoding, an escape is better than no answer
         line_buffering=stdout.line_buffering or stdout.write_through,
     )
     try:
         yield
-        sys.stdout.flush()
+        text.flush()
     finally:
+        with contextlib.suppress(OutputError):  # after another error: what was printed before it
+            text.flush()
+        file.over = True
         sys.stdout = stdout
 
 
@@ -62,10 +66,18 @@ def _open_closed() -> None:
 
 
 class _Stdout(io.FileIO):
-    """The file below stdout."""
+    """The file below stdout.
+
+    Attributes:
+        over: whether further data is dropped. From Python 3.13 on, a buffer that cannot be written at its end prints a traceback.
+    """
+
+    over = False
 
     @override
     def write(self, data: Buffer, /) -> int | None:  # type: ignore[override]
+        if self.over:
+            return memoryview(data).nbytes
         try:
             return super().write(data)
         except BrokenPipeError as error:

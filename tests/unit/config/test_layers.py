@@ -389,14 +389,13 @@ def test_an_included_file_that_cannot_be_read_is_named_with_the_file_that_includ
 
 def test_every_option_has_a_variable_and_a_setting(tmp_path):
     """A wrong value comes back with the name that gave it, for every option of the S3 source."""
-    from framework.config.layers import variable_of
     from framework.config.option import options_of, sections_of
 
     path = tmp_path / "s3.toml"
     path.write_text("")
     names = [(section, one.name) for section, cls in sections_of(S3SourceConfig).items() for one in options_of(cls)]
     assert len(names) > 100
-    environment = {variable_of(*name): "\0" for name in names}
+    environment = {"__".join(("IGGY_SOURCE", *section.split("."), name)).upper(): "\0" for section, name in names}
     settings = [f"{section}.{name}=\0" for section, name in names]
     for overrides in ({"environment": environment}, {"environment": {}, "settings": settings}):
         with pytest.raises(ConfigError) as caught:

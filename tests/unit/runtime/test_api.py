@@ -463,9 +463,18 @@ def test_a_key_with_a_null_byte_or_too_long_is_refused(orders):
     assert orders.commands == []
 
 
-def test_names_of_files_and_variables_may_be_no_unicode(rig, monkeypatch):
-    """One such file does not keep the others out of the answers."""
+def test_a_variable_that_is_no_unicode_is_named_and_answered(rig, monkeypatch):
     monkeypatch.setenv("IGGY_SOURCE__S3__PREFIX", os.fsdecode(b"caf\xe9/"))
+    rig.write("orders").tick()
+    (source,) = rig.ask("GET", "/sources")[1]
+    assert source["status"] == "error"
+    assert "IGGY_SOURCE__S3__PREFIX: the value of this environment variable is not UTF-8" in str(source["last_error"])
+    for path in ("/stats", "/metrics", "/connectors", "/connectors/orders/status", "/sources/orders/configs/active"):
+        assert rig.ask("GET", path)[0] == 200, path
+
+
+def test_names_of_files_may_be_no_unicode(rig):
+    """One such file does not keep the others out of the answers."""
     rig.write("orders")
     for name, content in ((b"caf\xe9.toml", "[sour"), (b"clicks\xe9.toml", text("clicks")), (b"x\xe9.toml", text())):
         (rig.conf / os.fsdecode(name)).write_text(content)
