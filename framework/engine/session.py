@@ -635,6 +635,7 @@ def make_producer(connection: IggyConnection, config: SourceCommonConfig, offset
         stream=config.iggy.stream,
         source=config.source.name,
         headers="provenance" if config.iggy.headers == "provenance" else "none",
+        hold_back=offsets.partitions.hold_back,
     )
     for topic_partition, last in offsets.partitions.ends().items():
         producer.expect_above(topic_partition, last.offset)

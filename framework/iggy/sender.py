@@ -59,6 +59,7 @@ class IggyProducer(Producer):
         source: the source's name, part of every message id.
         headers: `"provenance"` (bucket, key, version, split) or `"none"`.
         max_in_flight: requests under way or waiting; one more makes `send` block.
+        hold_back: partition -> number of last messages that a killed server may lose; 0 when it loses none.
         native: whether to encode requests ourselves; None asks the server for its version and decides.
     """
 
@@ -70,12 +71,14 @@ class IggyProducer(Producer):
         source: str,
         headers: Literal["provenance", "none"] = "provenance",
         max_in_flight: int = 2,
+        hold_back: Callable[[TopicPartition], int] = lambda _: 0,
         native: bool | None = None,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._source = source
         self._headers = headers
+        self._hold_back = hold_back
         self._native = native
         self._slots = threading.BoundedSemaphore(max_in_flight)
         self._slot_limit_seconds = connection.call_timeout_seconds * (max_in_flight + 1)
@@ -145,7 +148,10 @@ class IggyProducer(Producer):
 
     @override
     def check_delivered(self) -> None:
-        """Read back the first message that the server confirmed in each partition, once in this producer's life.
+        """Read back the first message that the server confirmed in each partition in this producer's life.
+
+        Until that message is on disk, this is done each time: before that, a damaged partition may return it from memory.
+        No position behind it is saved before it is on disk.
 
         Raises:
             PartitionDamagedError: the server does not return it.
@@ -153,8 +159,10 @@ class IggyProducer(Producer):
         """
         for topic_partition, offset in list(self._to_read_back.items()):
             topic, partition = topic_partition.topic, topic_partition.partition
+            is_on_disk = self._ends[topic_partition] - offset >= self._hold_back(topic_partition)
             check_delivered(self._connection, self._stream, topic, partition, offset)
-            del self._to_read_back[topic_partition]  # not before: a flush at the end must not save what is damaged
+            if is_on_disk:
+                del self._to_read_back[topic_partition]  # not before: a flush at the end must not save what is damaged
 
     @override
     def close(self) -> None:

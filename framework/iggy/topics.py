@@ -19,10 +19,10 @@ class PartitionDamagedError(PositionError):
     """The server confirms messages of a partition but does not return them."""
 
     @classmethod
-    def found(cls, place: str, end: int, *, returned: int) -> Self:
-        """Return the error for a partition that ends at `end` according to the server, and returns none after `returned`."""
+    def found(cls, place: str, end: int, *, missing: int) -> Self:
+        """Return the error for a partition that ends at `end` according to the server, and does not return `missing`."""
         return cls(
-            f"{place}: Iggy reports {end} as its last message but returns none after {returned}. The partition is "
+            f"{place}: Iggy reports {end} as its last message but does not return message {missing}. The partition is "
             f"damaged; a killed server can leave it so. **Messages sent to it could not be read.** Repair or restore it "
             f"on the server, or purge the topic and start again: the start then names the ways out"
         )
@@ -48,28 +48,33 @@ def check_readable(
     end = partition.current_offset
     wanted = end if offset is None else offset
     for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
-        if connection.poll(stream, topic, partition.id, offset=wanted, count=1):
+        found = connection.poll(stream, topic, partition.id, offset=wanted, count=1)
+        if found and found[0].offset == wanted:
             return
         if pause_seconds is None:
             place = f'topic "{topic}", partition {partition.id}, of stream "{stream}"'
-            raise PartitionDamagedError.found(place, end, returned=wanted - 1)
+            raise PartitionDamagedError.found(place, end, missing=wanted)
         time.sleep(pause_seconds)
 
 
 def check_delivered(connection: IggyConnection, stream: str, topic: str, partition: int, offset: int) -> None:
     """Check that a partition returns a confirmed message, unless the topic was purged, deleted or expired since.
 
-    A killed server can restart with a torn index: it then confirms new messages that no consumer ever receives.
+    A killed server can restart with a torn segment or index. It then confirms new messages that no consumer ever receives,
+    or only until they are on disk.
 
     Raises:
         PartitionDamagedError: it does not.
     """
-    if connection.poll(stream, topic, partition, offset=offset, count=1):
+    found = connection.poll(stream, topic, partition, offset=offset, count=1)
+    if found and found[0].offset == offset:
         return
+    if found and all(first.offset > offset for first in connection.poll(stream, topic, partition, offset=0, count=1)):
+        return  # expired
     info = connection.get_topic(stream, topic)
-    for found in info.partitions if info is not None else ():
-        if found.id == partition and found.current_offset >= offset:
-            check_readable(connection, stream, topic, found, offset=offset)
+    for details in info.partitions if info is not None else ():
+        if details.id == partition and details.current_offset >= offset:
+            check_readable(connection, stream, topic, details, offset=offset)
 
 
 def ensure_topic(

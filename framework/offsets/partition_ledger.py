@@ -106,6 +106,12 @@ class PartitionLedger:
         with self._table.lock:
             return {name: state.last for name, state in self._partitions.items() if state.last is not None}
 
+    def hold_back(self, topic_partition: TopicPartition) -> int:
+        """Return the number of last messages that a killed server may lose of a partition; 0 when it loses none."""
+        with self._table.lock:
+            partition = self._partitions.get(topic_partition)
+            return partition.hold_back if partition is not None else 0
+
     def counted(self) -> dict[TopicPartition, Anchor]:
         """Return the last message that counts account for, of each open partition that can lose messages."""
         with self._table.lock:

@@ -154,7 +154,7 @@ class PartitionReader:
             if not end.messages_count or last >= end.current_offset:
                 break
             if pause_seconds is None:
-                raise PartitionDamagedError.found(self._place(topic_partition), end.current_offset, returned=last)
+                raise PartitionDamagedError.found(self._place(topic_partition), end.current_offset, missing=last + 1)
             time.sleep(pause_seconds)
         return found
 
@@ -309,7 +309,7 @@ class PartitionReader:
             now = f"ends at {end - 1}" if end else "is empty"
             raise PartitionGoneError(
                 f'{place}: source "{self._state.source}" had saved positions up to offset {at}, and the partition {now}: it was '
-                f"purged, or restored from an old backup; no crash of the server does that. {WAYS_OUT}",
+                f"purged, restored from an old backup, or damaged by a killed server. {WAYS_OUT}",
                 topic_partition,
             )
         if first == at + 1:

@@ -9,6 +9,18 @@ from framework.testing.fakes.memory_iggy import MemoryIggy
 from tests.support.positions import kinds, loaded, position, session_of
 
 
+def records(entry, first, count):
+    """A batch of an object's records, of which `entry` is the position behind them."""
+    return RecordBatch(
+        native=NativeObject(scheme="memory", bucket="bucket", key="a", size=4, version="v1", modified_ms=1000),
+        topic_partition=entry.topic_partition,
+        first_record=first,
+        payloads=[b"1"] * count,
+        size_bytes=count,
+        entry=entry,
+    )
+
+
 def test_a_snapshot_holds_no_position_of_records_that_are_confirmed_and_not_delivered(monkeypatch):
     """It may be due before the first flush, which looks for such damage."""
 
@@ -19,21 +31,33 @@ def test_a_snapshot_holds_no_position_of_records_that_are_confirmed_and_not_deli
     session = session_of(server)
     session.open_partitions()
     entry = position("a", 2, records_saved=0)
-    native = NativeObject(scheme="memory", bucket="bucket", key="a", size=4, version="v1", modified_ms=1000)
     session.offsets.add_entry(entry.changed(records_done=0))
     session.offsets.store_begun()
-    batch = RecordBatch(
-        native=native,
-        topic_partition=entry.topic_partition,
-        first_record=1,
-        payloads=[b"1", b"2"],
-        size_bytes=2,
-        entry=entry,
-    )
-    session.offsets.commit(session.producer().send(entry.topic_partition, [batch]).result(60))
+    session.offsets.commit(session.producer().send(entry.topic_partition, [records(entry, 1, 2)]).result(60))
     monkeypatch.setattr("framework.iggy.sender.check_delivered", torn)
     with pytest.raises(PositionError, match="does not deliver"):
         session.write_snapshot()
     assert "snapshot" not in kinds(server)
     assert loaded(server).anchors == {}
+    session.close()
+
+
+def test_what_was_sent_first_is_read_back_until_the_server_cannot_hold_it_in_memory_alone(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr("framework.iggy.sender.check_delivered", lambda *place: looked_at.append(place[-1]))
+    server = MemoryIggy()
+    with server.connect() as connection:
+        connection.ensure_stream("kit")
+        connection.create_topic("kit", "records", 3)
+    server.set_option("kit", "records", "messages_required_to_save", 4)
+    session = session_of(server)
+    session.open_partitions()
+    producer, entry = session.producer(), position("a", 2, records_saved=0)
+    producer.send(entry.topic_partition, [records(entry, 1, 2)]).result(60)
+    for _ in range(2):
+        producer.check_delivered()
+    producer.send(entry.topic_partition, [records(entry.changed(records_done=5), 3, 3)]).result(60)
+    for _ in range(2):
+        producer.check_delivered()
+    assert looked_at == [0, 0, 0]
     session.close()

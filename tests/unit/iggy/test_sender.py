@@ -42,7 +42,7 @@ class Connection:
         self.sent = []
         self.closed = 0
         self.polls = []
-        self.lost_from = None
+        self.lost_from = self.lost_until = None
         self.topic = None
 
     def server_version(self):
@@ -59,7 +59,9 @@ class Connection:
 
     def poll(self, stream, topic, partition, *, offset, count):
         self.polls.append((stream, topic, partition, offset, count))
-        return [] if self.lost_from is not None and offset >= self.lost_from else ["a message"]
+        if self.lost_from is None or offset < self.lost_from:
+            return [SimpleNamespace(offset=offset)]
+        return [SimpleNamespace(offset=max(offset, self.lost_until))] if self.lost_until is not None else []
 
     def get_topic(self, stream, topic):
         return self.topic
@@ -227,10 +229,34 @@ def test_a_server_that_confirms_and_does_not_deliver_is_noticed(producer, connec
     monkeypatch.setattr(topics, "DAMAGE_PAUSES_SECONDS", (0.0,))
     confirmed_twice(producer, connection)
     connection.lost_from, connection.topic = 7, details(10)
-    said = 'topic "orders", partition 2, of stream "lake": Iggy reports 10 as its last message but returns none after 6'
+    said = 'topic "orders", partition 2, of stream "lake": Iggy reports 10 as its last message but does not return message 7'
     for _ in range(2):  # at the flush, and at the last one: neither saves
         with pytest.raises(PartitionDamagedError, match=said):
             producer.check_delivered()
+
+
+def test_a_hole_is_no_answer_but_the_end_of_what_has_expired_is(producer, connection, monkeypatch):
+    """A real server was seen so after two kills: on the way to its disk it dropped messages that it had confirmed."""
+    monkeypatch.setattr(topics, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    confirmed_twice(producer, connection)
+    connection.lost_from, connection.lost_until, connection.topic = 7, 9, details(10)
+    with pytest.raises(PartitionDamagedError, match="does not return message 7"):
+        producer.check_delivered()
+    connection.lost_from = 0
+    producer.check_delivered()
+
+
+def test_what_a_server_may_hold_in_memory_is_read_back_again_until_it_is_on_disk(connection):
+    producer = IggyProducer(connection, stream="lake", source="orders", hold_back=lambda _: 3)
+    producer.send(PARTITION, [batch(1, [b"1", b"2"])])
+    connection.confirm(0, 7)
+    for _ in range(2):
+        producer.check_delivered()
+    producer.send(PARTITION, [batch(3, [b"1", b"2"])])
+    connection.confirm(1, 9)
+    for _ in range(2):
+        producer.check_delivered()
+    assert connection.polls == [("lake", "orders", 2, 7, 1)] * 3
 
 
 @pytest.mark.parametrize(

@@ -537,7 +537,7 @@ def test_messages_that_the_server_has_and_does_not_give_are_told(known, monkeypa
     if known:
         rig.known()
     blind_behind(rig, monkeypatch, 12)
-    said = r'topic "records", partition 0, .* reports 19 as its last message but returns none after 12.* damaged'
+    said = r'topic "records", partition 0, .* reports 19 as its last message but does not return message 13.* damaged'
     with pytest.raises(PartitionDamagedError, match=said):
         rig.read()
 
