@@ -466,7 +466,7 @@ def test_what_was_handed_out_does_not_come_again_when_a_store_was_mistaken_about
     store.largest_read = 100
     store.fail("read", mistaken("no", location="memory://bucket/b"), key="b", skip=4, times=1)
     offsets = OffsetManager()
-    iterator = over(store, offsets, batch_length=2)
+    iterator = over(store, offsets, batch_length=2, poll_interval=3600)
     found = [iterator.next_batch()]
     if committed:
         commit(offsets, found)
