@@ -22,7 +22,7 @@ def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
         may_wait: whether it may be a pipe.
 
     Raises:
-        OSError: it cannot be read, or is a pipe into which nobody writes.
+        OSError: it cannot be read, or is a pipe into which no process writes.
     """
     if not path.is_fifo():
         with path.open("rb") as file:
