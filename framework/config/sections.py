@@ -644,9 +644,9 @@ class DiscoverySection:
         choices=("skip", "wait"),
         doc="How to handle objects in an archive class, which must be restored before they can be read (S3 "
         "Glacier Flexible Retrieval and Deep Archive, and the archive tiers of Intelligent-Tiering). "
-        '`"skip"`: filter and count them by class; one whose listing does not tell, as with Intelligent-Tiering, becomes a '
-        'failed object, which is read after `offsets reset --key`. `"wait"`: try them again after each listing, '
-        "with one request each, until they are restored; other objects do not wait for them.",
+        '`"skip"`: filter them, and count them by class. An object whose listing does not show its archive tier '
+        '(Intelligent-Tiering) becomes a failed object; `offsets reset --key` reads it again. `"wait"`: try them again '
+        "after each listing, with one request each, until they are restored; other objects do not wait for them.",
     )
     allowed_lateness: SecondsOrForever = option(
         86400.0,

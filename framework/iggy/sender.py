@@ -150,8 +150,8 @@ class IggyProducer(Producer):
     def check_delivered(self) -> None:
         """Read back the first message that the server confirmed in each partition in this producer's life.
 
-        Until that message is on disk, this is done each time: before that, a damaged partition may return it from memory.
-        No position behind it is saved before it is on disk.
+        Each call reads it again until it is on disk, because a damaged partition may still return it from memory. No position
+        beyond it is saved before that.
 
         Raises:
             PartitionDamagedError: the server does not return it.

@@ -107,13 +107,13 @@ class MemoryIggy:
             part = self._partition(stream, topic, partition)
             part.end -= min(count, len(part.messages))  # also where everything before them has expired
             del part.messages[len(part.messages) - count :]
-            next(self._ticks)
+            next(self._ticks)  # a restart takes time
 
     def restart(self) -> None:
         """Restart the server without loss."""
         with self._lock:
             self.break_connections()
-            next(self._ticks)
+            next(self._ticks)  # it takes time
 
     def purge_topic(self, stream: str, topic: str) -> None:
         """Delete every message of a topic; offsets begin at 0 again."""

@@ -511,16 +511,22 @@ def without_group_size(table):
     return changed
 
 
-@pytest.mark.parametrize("columns", [(), ("a",)])
-def test_a_row_group_without_a_size_is_read_in_small_batches(monkeypatch, columns):
-    sizes = []
+@pytest.fixture
+def sizes(monkeypatch):
+    """The size in memory of each batch of rows that was read."""
+    found = []
     real = parquet._Rows.saw
 
     def saw(self, batch):
-        sizes.append(batch.nbytes)
+        found.append(batch.nbytes)
         real(self, batch)
 
     monkeypatch.setattr(parquet._Rows, "saw", saw)
+    return found
+
+
+@pytest.mark.parametrize("columns", [(), ("a",)])
+def test_a_row_group_without_a_size_is_read_in_small_batches(sizes, columns):
     rows = [{"a": f"{n:06d}" + "x" * 20_000, "b": n} for n in range(1000)]
     data = without_group_size(pa.Table.from_pylist(rows))
     transformer = make_transformer(InputOptions(format="parquet", columns=columns))
@@ -529,16 +535,8 @@ def test_a_row_group_without_a_size_is_read_in_small_batches(monkeypatch, column
     assert max(sizes) < 6e6
 
 
-def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch):
+def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch, sizes):
     """A string of a dictionary counts once in the footer and may be in every row."""
-    sizes = []
-    real = parquet._Rows.saw
-
-    def saw(self, batch):
-        sizes.append(batch.nbytes)
-        real(self, batch)
-
-    monkeypatch.setattr(parquet._Rows, "saw", saw)
     monkeypatch.setattr(parquet, "_FIRST_BYTES", 1 << 20)
     long = "x" * 20_000
     rows = [*map(str, range(600)), *[long] * 100]
