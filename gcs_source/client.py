@@ -30,6 +30,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 import attrs
 from typing_extensions import override
 
+from framework.config.files import read_file
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
@@ -73,6 +74,7 @@ _AUTHORIZATION = "authorization: "
 _CRC32C = re.compile(r"\bcrc32c=([A-Za-z0-9+/=]+)")
 
 CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
+_MAX_CREDENTIALS_BYTES = 1 << 20
 
 
 class GcsStore(HttpStore):
@@ -487,7 +489,7 @@ def _application_default() -> str:
 def _from_file(file: str, scope: str, option: str) -> Any:
     """Return the file's content: a service account key, a user's login, or a workload identity configuration."""
     try:
-        info = json.loads(Path(file).read_bytes())
+        info = json.loads(read_file(Path(file), _MAX_CREDENTIALS_BYTES, may_wait=False))  # google.auth may read again
         kind = str(info["type"])
     except OSError as error:
         raise CredentialsError(f"{option}: {file} cannot be read ({error.strerror})") from error

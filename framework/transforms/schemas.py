@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import io
 import json
 import math
@@ -15,6 +16,7 @@ import attrs
 import orjson
 from typing_extensions import override
 
+from framework.config.files import read_file
 from framework.config.option import option
 from framework.errors import RecordError
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
@@ -22,6 +24,9 @@ from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walke
 from framework.transform import Transform, TransformBatch, TransformContext
 
 Convert = Callable[[bytes], bytes]
+
+MAX_SCHEMA_BYTES = 16 << 20
+"""Limit of the file of a schema or of a descriptor set."""
 
 _WHOLE = "whole"
 """The field of the record in which a datum comes that is none."""
@@ -110,11 +115,19 @@ def _schema_errors(schema_json: str | None, schema_path: str | None) -> Iterator
         yield f"{name}: is no Avro schema ({type(error).__name__})"
 
 
+def _read(path: str) -> bytes:
+    """Return the content of a schema's file, which is read more than once: it may be no pipe."""
+    data = read_file(Path(path), MAX_SCHEMA_BYTES, may_wait=False)
+    if len(data) > MAX_SCHEMA_BYTES:
+        raise OSError(errno.EFBIG, f"it is longer than {MAX_SCHEMA_BYTES >> 20} MiB")
+    return data
+
+
 def _avro_schema(schema_json: str | None, schema_path: str | None) -> Any:
     """Return the schema as it stands, after a check."""
     import fastavro  # noqa: PLC0415  loaded when used
 
-    text = schema_json if schema_json is not None else Path(str(schema_path)).read_text(encoding="utf-8")
+    text = schema_json if schema_json is not None else _read(str(schema_path)).decode()
     schema = json.loads(text)
     fastavro.parse_schema(copy.deepcopy(schema))
     weigh(schema)
@@ -255,7 +268,7 @@ class ProtoConvertOptions:
 def _message_class(path: str, name: str) -> Any:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # noqa: PLC0415  loaded when used
 
-    files = descriptor_pb2.FileDescriptorSet.FromString(Path(path).read_bytes())
+    files = descriptor_pb2.FileDescriptorSet.FromString(_read(path))
     pool = descriptor_pool.DescriptorPool()
     for file in files.file:
         pool.Add(file)

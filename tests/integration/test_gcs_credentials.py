@@ -1,6 +1,7 @@
 """Every way to an identity on GCS, against a token service of a test's own: what is asked of it, and what requests then carry."""
 
 import json
+import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs
@@ -240,3 +241,14 @@ def test_tokens_are_asked_for_through_the_configured_proxy(gcs_bucket, key_file,
         store.close()
         (request,) = proxy.requests
         assert request.path == f"{tokens.endpoint}/token"
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_a_file_of_credentials_is_no_pipe(how, gcs_bucket, tmp_path, monkeypatch):
+    file = tmp_path / "key.json"
+    os.mkfifo(file)
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file) if how == "environment" else "")
+    chosen = {"credentials_file": str(file)} if how == "option" else {}
+    with pytest.raises(CredentialsError, match=r"key\.json cannot be read \(it is a pipe, not a file\)"):
+        GcsStore(gcs_bucket.config(anonymous=False, **chosen)).identity()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import errno
 import io
 import re
 import tempfile
@@ -100,6 +101,8 @@ class FilePlace(ListPlace):
 
     @override
     def open(self) -> BinaryIO:
+        if self._path.is_fifo():  # its open would wait without end, and each listing reads it again
+            raise self._unreadable(OSError(errno.EINVAL, "it is a pipe, not a file"))
         try:
             return self._path.open("rb")
         except OSError as error:

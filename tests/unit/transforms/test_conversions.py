@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+from pathlib import Path
 
 import fastavro
 import pytest
@@ -245,6 +247,24 @@ def test_mistakes_of_conversions(transforms, mistake):
     with pytest.raises(ConfigError) as caught:
         applied([b"{}"], *transforms)
     assert mistake in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        {"type": "avro", "schema_path": "schema"},
+        {"type": "proto_convert", "message_type": "x", "descriptor_set_path": "schema"},
+    ],
+)
+def test_a_schema_is_a_file_that_ends(transform, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("schema")
+    with pytest.raises(ConfigError, match="_path: cannot be read: it is a pipe, not a file"):
+        applied([b"{}"], transform)
+    Path("schema").unlink()
+    Path("schema").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="_path: cannot be read: it is longer than 16 MiB"):
+        applied([b"{}"], transform)
 
 
 def test_no_message_of_that_name(descriptors):

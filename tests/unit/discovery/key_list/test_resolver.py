@@ -405,6 +405,9 @@ def test_no_list_is_an_error_that_names_the_place(rig, tmp_path):
     assert "nothing.txt: the list of keys cannot be read (No such file" in failure_of(rig)
     rig.options["keys"] = str(tmp_path)
     assert "Is a directory" in failure_of(rig)
+    os.mkfifo(tmp_path / "pipe.txt")
+    rig.options["keys"] = str(tmp_path / "pipe.txt")
+    assert "pipe.txt: the list of keys cannot be read (it is a pipe, not a file)" in failure_of(rig)
 
 
 def test_another_bucket_is_an_error_that_names_both_and_the_row(rig, store):
