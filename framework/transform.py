@@ -11,7 +11,8 @@ ids and recovery do not depend on the transforms.
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
@@ -20,7 +21,7 @@ from framework.errors import RecordError
 from framework.model.batches import SkippedRecord
 from framework.model.headers import HeaderValue
 from framework.model.objects import NativeObject, TopicPartition, length_only
-from framework.model.payloads import PayloadColumn
+from framework.model.payloads import PayloadColumn, join_payloads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,6 +63,44 @@ class TransformBatch:
         """Return the batch with other bytes for the same records."""
         return attrs.evolve(self, payloads=payloads)
 
+    def slices(self, most_records: int) -> Iterator[TransformBatch]:
+        """Yield the records in batches of at most so many. The bad ones stay with this batch: see `join`."""
+        for at in range(0, len(self), most_records):
+            part = slice(at, at + most_records)
+            yield TransformBatch(
+                payloads=self.payloads[part],
+                numbers=self.numbers[part],
+                headers=None if self.headers is None else self.headers[part],
+                timestamps_us=None if self.timestamps_us is None else self.timestamps_us[part],
+                key_hashes=None if self.key_hashes is None else self.key_hashes[part],
+            )
+
+    def join(self, parts: Sequence[TransformBatch]) -> TransformBatch:
+        """Return the results for all `slices` of this batch as one batch."""
+        import numpy as np  # noqa: PLC0415 - loaded when used
+
+        headers = timestamps = key_hashes = None
+        if any(part.headers is not None for part in parts):
+            headers = list(chain.from_iterable(part.headers or [None] * len(part) for part in parts))
+        if any(part.timestamps_us is not None for part in parts):
+            timestamps = np.concatenate(
+                [np.zeros(len(part), np.int64) if part.timestamps_us is None else part.timestamps_us for part in parts]
+            )
+        hashes = [part.key_hashes for part in parts if len(part)]
+        if hashes and all(column is not None for column in hashes):
+            key_hashes = np.concatenate([column for column in hashes if column is not None])
+        complete = sum(map(len, parts)) == len(self)
+        return TransformBatch(
+            payloads=join_payloads([part.payloads for part in parts]),
+            numbers=self.numbers
+            if complete
+            else np.concatenate([np.asarray(part.numbers, np.int64) for part in parts]),
+            headers=headers,
+            timestamps_us=timestamps,
+            key_hashes=key_hashes,
+            bad=(*self.bad, *chain.from_iterable(part.bad for part in parts)),
+        )
+
     def keep(self, places: Sequence[int] | NDArray[np.intp], payloads: Sequence[bytes] | None = None) -> TransformBatch:
         """Return the batch with some of its records; the others are filtered: counted, and not sent.
 
@@ -79,7 +118,7 @@ class TransformBatch:
             whole = list(self.payloads)
             payloads = [whole[row] for row in rows]
             if isinstance(self.payloads, PayloadColumn):
-                payloads = PayloadColumn(b"\n".join((*payloads, b"")))
+                payloads = PayloadColumn(b"\n".join((*payloads, b"")), (self.payloads.sizes[index] + 1).cumsum() - 1)
         return attrs.evolve(
             self,
             payloads=payloads,

@@ -192,14 +192,14 @@ def _raw_and_kind(value: HeaderValue) -> tuple[bytes, int]:
             return value.encode(), _STRING
         except UnicodeEncodeError:
             return value.encode("utf-8", "surrogatepass"), _RAW
-    if isinstance(value, bytes):
-        return value, _RAW
-    if isinstance(value, HeaderNumber):
-        return value.data, value.kind
     if isinstance(value, bool):
         return (b"\x01" if value else b"\x00"), _BOOL
-    kind = _FLOAT64 if isinstance(value, float) else _INT64 if value < 1 << 63 else _UINT64
-    return _NUMBERS[kind].pack(value), kind
+    if isinstance(value, int):
+        kind = _INT64 if value < 1 << 63 else _UINT64
+        return _NUMBERS[kind].pack(value), kind
+    if isinstance(value, float):
+        return _NUMBERS[_FLOAT64].pack(value), _FLOAT64
+    return (value.data, value.kind) if isinstance(value, HeaderNumber) else (value, _RAW)
 
 
 def _cut(raw: bytes, *, whole_characters: bool) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ applies the transforms again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -154,23 +154,7 @@ class TransformChain:
     def _one_by_one(
         self, transform: Transform, place: str, batch: TransformBatch, context: TransformContext
     ) -> TransformBatch:
-        parts = [self._step(transform, place, single, context) for single in _singles(batch)]
-        return _joined(parts, batch.bad)
-
-
-def _singles(batch: TransformBatch) -> Iterator[TransformBatch]:
-    """Yield the records one by one, without the bad ones that are known."""
-    import numpy as np  # noqa: PLC0415 - loaded when used
-
-    numbers = np.asarray(batch.numbers, dtype=np.int64)
-    for row, payload in enumerate(batch.payloads):
-        yield TransformBatch(
-            payloads=[payload],
-            numbers=numbers[row : row + 1],
-            headers=None if batch.headers is None else batch.headers[row : row + 1],
-            timestamps_us=None if batch.timestamps_us is None else batch.timestamps_us[row : row + 1],
-            key_hashes=None if batch.key_hashes is None else batch.key_hashes[row : row + 1],
-        )
+        return batch.join([self._step(transform, place, single, context) for single in batch.slices(1)])
 
 
 def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[tuple[Transform, str]]:
@@ -254,30 +238,6 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
         raise TransformContractError(f"{place} returned a bad record twice, or among the good ones too")
 
 
-def _joined(parts: Sequence[TransformBatch], bad: tuple[SkippedRecord, ...]) -> TransformBatch:
-    """Return single records, or what is left of them, as one batch."""
-    import numpy as np  # noqa: PLC0415 - loaded when used
-
-    headers = timestamps = key_hashes = None
-    if any(part.headers is not None for part in parts):
-        headers = [row for part in parts for row in (part.headers if part.headers is not None else [None] * len(part))]
-    if any(part.timestamps_us is not None for part in parts):
-        timestamps = np.concatenate(
-            [part.timestamps_us if part.timestamps_us is not None else np.zeros(len(part), np.int64) for part in parts]
-        )
-    hashes = [part.key_hashes for part in parts if len(part)]
-    if hashes and all(column is not None for column in hashes):
-        key_hashes = np.concatenate([column for column in hashes if column is not None])
-    return TransformBatch(
-        payloads=[payload for part in parts for payload in part.payloads],
-        numbers=np.concatenate([np.asarray(part.numbers, dtype=np.int64) for part in parts]),
-        headers=headers,
-        timestamps_us=timestamps,
-        key_hashes=key_hashes,
-        bad=(*bad, *(skipped for part in parts for skipped in part.bad)),
-    )
-
-
 def _sizes_fit(payloads: Sequence[bytes]) -> bool:
     if isinstance(payloads, PayloadColumn):
         sizes = payloads.sizes
@@ -297,13 +257,12 @@ def _within_limits(batch: TransformBatch, *, changed: bool) -> TransformBatch:
                     else "it is empty after the transforms, and Iggy stores no empty messages"
                 )
     if batch.headers is not None:
-        # records often share a mapping, so each mapping is checked once
-        shared = dict(zip(map(id, batch.headers), batch.headers, strict=True))
-        wrong = {key: reason for key, headers in shared.items() if headers and (reason := headers_error(headers))}
-        if wrong:
-            for place, headers in enumerate(batch.headers):
-                if id(headers) in wrong:
-                    reasons.setdefault(place, wrong[id(headers)])
+        before, reason = None, None
+        for place, headers in enumerate(batch.headers):
+            if headers is not before:  # records often share a mapping
+                before, reason = headers, headers_error(headers) if headers else None
+            if reason is not None:
+                reasons.setdefault(place, reason)
     if batch.timestamps_us is not None:
         for place in (batch.timestamps_us < 0).nonzero()[0].tolist():
             reasons.setdefault(place, "its origin timestamp is before 1970")

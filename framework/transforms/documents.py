@@ -20,7 +20,7 @@ from msgspec import UNSET, Raw
 from typing_extensions import override
 
 from framework.errors import RecordError
-from framework.model.payloads import PayloadColumn, all_braced
+from framework.model.payloads import PayloadColumn, all_braced, size_of
 from framework.transform import RecordHeaders, Transform, TransformBatch, TransformContext
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ _ENCODER = msgspec.json.Encoder()
 _decode = msgspec.json.Decoder().decode
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+DOCUMENT_BYTES = 64 * 1024
+"""About so many bytes of payloads are whole documents at a time: they take ten times that, and fit into a core's cache."""
 
 MISSING = UNSET
 """The value of a field that a document does not have."""
@@ -140,7 +143,16 @@ class DocumentTransform(Transform):
 
     @override
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
-        documents = Documents(batch, self.fields)
+        fields = self.fields
+        most = max(1, DOCUMENT_BYTES * len(batch) // (size_of(batch.payloads) + 1))
+        if fields is None and len(batch) > most:
+            return batch.join([self._applied(part, fields, context) for part in batch.slices(most)])
+        return self._applied(batch, fields, context)
+
+    def _applied(
+        self, batch: TransformBatch, fields: Sequence[str] | None, context: TransformContext
+    ) -> TransformBatch:
+        documents = Documents(batch, fields)
         self.change(documents, context)
         return documents.result()
 

@@ -106,10 +106,12 @@ def _copies(shared: Mapping[str, HeaderValue], documents: Documents) -> list[Map
     return [dict(shared) for _ in range(len(documents))]
 
 
+_SCALARS = frozenset((str, bool, int, float))
+
+
 def _header_value(value: Any) -> HeaderValue:
-    if isinstance(value, str | bool | int | float):
-        return value
-    return msgspec.json.encode(value).decode()
+    scalar: HeaderValue = value if type(value) in _SCALARS else msgspec.json.encode(value).decode()
+    return scalar
 
 
 def _object_value(header: HeaderOptions, context: TransformContext) -> HeaderValue:

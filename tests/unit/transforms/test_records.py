@@ -1,12 +1,15 @@
 """Envelopes and filters: whole records."""
 
 import json
+from unittest.mock import patch
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError
+from framework.transforms import documents
+from framework.transforms.fields import DeleteFields
 from tests.unit.transforms.conftest import applied
 
 UNWRAP = {"type": "unwrap_envelope", "field": "payload"}
@@ -151,6 +154,13 @@ ALL = [
         {"type": "filter", "field": "w", "value_pattern": "is_null"},
     ],
     [{"type": "filter_fields", "patterns": [{"value_pattern": "is_number"}]}],
+    [
+        {"type": "filter", "field": "v", "value_pattern": {"less_than": 4}},
+        {"type": "timestamp", "field": "v", "format": "millis"},
+        {"type": "headers", "headers": [{"name": "v", "field": "v"}]},
+        {"type": "partition_by", "field": "v", "missing": "spread"},
+        {"type": "delete_fields", "fields": ["v"]},
+    ],
 ]
 
 
@@ -163,16 +173,38 @@ def outcome(found):
 
 @pytest.mark.parametrize("transforms", ALL, ids=lambda transforms: transforms[0]["type"])
 @settings(deadline=None, max_examples=25)
-@example([b'{"v":1,', b'"w":2}', b'{"v":3}{"v":4}', b'{"v":5}'])
-@given(st.lists(st.lists(fragments, min_size=1, max_size=3).map(b"".join), min_size=1, max_size=6))
-def test_no_record_depends_on_its_neighbours_or_on_the_form_of_its_batch(transforms, lines):
-    together = outcome(applied(lines, *transforms, column=True))
-    assert together == outcome(applied(lines, *transforms))
+@example([b'{"v":1,', b'"w":2}', b'{"v":3}{"v":4}', b'{"v":5}'], 64 * 1024)
+@given(
+    st.lists(st.lists(fragments, min_size=1, max_size=3).map(b"".join), min_size=1, max_size=6),
+    st.sampled_from([1, 20, 64 * 1024]),
+)
+def test_no_record_depends_on_its_neighbours_or_on_the_form_of_its_batch(transforms, lines, document_bytes):
+    with patch.object(documents, "DOCUMENT_BYTES", document_bytes):
+        together = outcome(applied(lines, *transforms, column=True))
+        assert together == outcome(applied(lines, *transforms))
     alone = [outcome(applied([line], *transforms, first=number)) for number, line in enumerate(lines, 1)]
     assert together == (
         {k: v for good, _ in alone for k, v in good.items()},
         {k: v for _, bad in alone for k, v in bad.items()},
     )
+
+
+@pytest.mark.parametrize("column", [True, False])
+def test_whole_documents_are_few_at_a_time(column, monkeypatch):
+    """Thousands of them at once fall out of a core's cache, and their memory is given back each time."""
+    seen = []
+    change = DeleteFields.change
+    monkeypatch.setattr(
+        DeleteFields,
+        "change",
+        lambda self, documents, context: (seen.append(len(documents)), change(self, documents, context)),
+    )
+    lines = [b'{"id":%d,"note":"%s"}' % (number, b"x" * 200) for number in range(1000)]
+    found = applied(lines, {"type": "delete_fields", "fields": ["note"]}, column=column)
+    assert found.payloads == [b'{"id":%d}' % number for number in range(1000)]
+    assert found.run.complete
+    assert sum(seen) == 1000
+    assert 200 < max(seen) < 400
 
 
 def test_large_numbers_are_compared_exactly(apply):
