@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from heapq import nsmallest
 
 MAX_DEFERRED = 1000
-"""Maximum of keys kept, the lowest: keys after them are listed with them anyway."""
+"""Maximum of keys kept, over all prefixes; with more prefixes, one of each.
+
+The lowest of each prefix are kept: the keys of the prefix after them are listed with them anyway.
+"""
 
 
 class DeferredKeys:
@@ -20,11 +25,14 @@ class DeferredKeys:
     Args:
         patience_seconds: how long a key holds listings back.
         clock: returns seconds.
+        prefixes: listed prefixes; none begins with another.
     """
 
-    def __init__(self, patience_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, patience_seconds: float, clock: Callable[[], float], prefixes: Sequence[str] = ("",)) -> None:
         self._patience = patience_seconds
         self._clock = clock
+        self._prefixes = sorted(prefixes)
+        self._limit = max(MAX_DEFERRED, len(prefixes))
         self._since: dict[str, float] = {}
         self._waiting: set[str] = set()
         self._fresh: set[str] = set()  # deferred since the current listing began
@@ -36,14 +44,18 @@ class DeferredKeys:
             self._since.setdefault(key, self._clock())
             self._waiting.add(key)
             self._fresh.add(key)
-            if len(self._since) >= 2 * MAX_DEFERRED:
+            if len(self._since) >= 2 * self._limit:
                 self._prune()
 
     def _prune(self) -> None:
-        """Keep the lowest keys: first of those that hold listings back, then of those that wait, then of the others."""
-        kept: set[str] = set()
-        for keys in (set(self._patient()), self._waiting, set(self._since)):
-            kept.update(nsmallest(MAX_DEFERRED - len(kept), keys - kept))
+        """Keep the lowest keys of each prefix: first of those that hold listings back, then of those that wait, then others."""
+        patient = set(self._patient())
+        of_prefix: dict[str, list[tuple[int, str]]] = defaultdict(list)
+        for key in self._since:
+            rank = 0 if key in patient else 1 if key in self._waiting else 2
+            of_prefix[self._prefixes[bisect_right(self._prefixes, key) - 1]].append((rank, key))
+        room = self._limit // len(self._prefixes)
+        kept = {key for keys in of_prefix.values() for _, key in nsmallest(room, keys)}
         self._since = {key: since for key, since in self._since.items() if key in kept}
         self._waiting &= kept
         self._fresh &= kept

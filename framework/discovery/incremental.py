@@ -104,7 +104,7 @@ class IncrementalListing:
         self._base = base
         self._kept_keys = lookback_keys + 1  # listings start after the first of them
         self._interval = full_listing_interval
-        self.deferred = DeferredKeys(min_age + HOLD_SECONDS, clock)
+        self.deferred = DeferredKeys(min_age + HOLD_SECONDS, clock, [prefix.name for prefix in self._prefixes])
         self._selection = selection
         self._table = table
         self._hints = hints

@@ -489,6 +489,29 @@ def test_more_young_objects_than_are_known_come_when_they_are_old_enough_also_af
         source.finish()
 
 
+def test_more_young_objects_than_are_known_under_one_prefix_drive_out_none_of_another():
+    source = Source(["a/0", "b/0"], lookback=3, prefixes=("a/", "b/"), min_age=10.0)
+    source.go()
+    source.finish()
+    young = [f"{prefix}{number}" for prefix in ("a/", "b/") for number in numbered_long(2 * MAX_DEFERRED)]
+    source.versions |= dict.fromkeys(young, 1)
+    source.chosen.young = set(young)
+    source.go()
+    source.chosen.young = set()
+    source.go()
+    assert list(source.hands) == young
+
+
+def test_deferred_keys_are_few_however_many_prefixes_there_are():
+    prefixes = [f"{number}/" for number in range(3 * MAX_DEFERRED)]
+    deferred = DeferredKeys(60, FakeClock(), prefixes)
+    for number in range(3):
+        for prefix in reversed(prefixes):
+            deferred.add(f"{prefix}{number}")
+    assert {f"{prefix}0" for prefix in prefixes} <= set(deferred.waited_for())
+    assert len(deferred.waiting()) < 2 * len(prefixes)
+
+
 def test_of_many_objects_deferred_the_lowest_are_known():
     deferred = DeferredKeys(60, FakeClock())
     for number in range(5 * MAX_DEFERRED):
