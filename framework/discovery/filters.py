@@ -127,7 +127,7 @@ class Selector:
         self._now = now
         self._min_age_ms = discovery.min_age * 1000
         self._oldest_ms = _milliseconds(discovery.modified_after, now)
-        self._youngest_ms = float("inf")
+        self._youngest_ms: float | None = None
         self._archived = _ARCHIVED if discovery.archived == "skip" else {}
         self._ignore_hidden = discovery.ignore_hidden
         self._prefixes = tuple(sorted(filter(None, prefixes), key=len, reverse=True))
@@ -145,13 +145,15 @@ class Selector:
         self.begin_listing()
 
     def begin_listing(self) -> None:
-        """Start a listing: reset the counts, and measure ages from now."""
+        """Start a listing: reset the counts, and measure ages from its first object whose age matters.
+
+        Not from now: the store tells its clock with the first page.
+        """
         self.counts.update(dict.fromkeys(FilterReason, 0))
         self._tables = dict(self._known_logs)
         self._roots = tuple(self._tables)
         self._folders: dict[str, NativeObject] = {}  # folder -> a chosen Parquet file in it
-        if self._min_age_ms:
-            self._youngest_ms = self._now() * 1000 - self._min_age_ms
+        self._youngest_ms = None
 
     def decide(  # noqa: C901, PLR0911  a list of reasons, in order
         self, native: NativeObject, *, started: bool = False
@@ -185,7 +187,7 @@ class Selector:
         modified = native.modified_ms
         if modified < self._oldest_ms and not started:
             return self._filter(FilterReason.TOO_OLD)
-        if modified > self._youngest_ms and not started:
+        if self._min_age_ms and not started and modified > self._youngest():
             return self._filter(FilterReason.TOO_YOUNG)
         if native.storage_class in self._archived and not started:
             return self._filter(self._archived[native.storage_class])
@@ -194,6 +196,12 @@ class Selector:
             if self._roots and key.startswith(self._roots):
                 self._refuse(native)
         return match
+
+    def _youngest(self) -> float:
+        """Return the last-modified time of the youngest objects to read, in this listing."""
+        if self._youngest_ms is None:
+            self._youngest_ms = self._now() * 1000 - self._min_age_ms
+        return self._youngest_ms
 
     def _filter(self, reason: FilterReason) -> FilterReason:
         self.counts[reason] += 1

@@ -16,6 +16,7 @@ from framework.storage.listing.limiter import CallLimiter, limiter_of, set_limit
 from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
+from tests.support.compaction import ClockStore
 from tests.support.core import iterator_over
 from tests.support.listing import native
 
@@ -179,6 +180,18 @@ def test_the_stores_clock_is_taken_over_and_a_listing_began_no_later_than_it_did
     keys_of(iterator)
     assert iterator.store_clock() == pytest.approx(4e9, abs=5)
     assert len(began) == 1 and 4_000_000_000_000 - 5000 < began[0] < 4_000_000_000_000  # noqa: PT018
+
+
+@pytest.mark.parametrize("now_ms", [1_000_000_000_000, 4_000_000_000_000])
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_ages_are_by_the_stores_clock_in_the_first_listing_too(over, now_ms, concurrency):
+    store = ClockStore()
+    store.now_ms = now_ms
+    for number in range(2 * PAGE):
+        store.put_now(f"{number:02}", late_ms=60_000 * (number % 2))
+    iterator = over(store, min_age=30, list_concurrency=concurrency)
+    taken = [assignment.native.key for assignment in iter(iterator.feed.take, None)]
+    assert taken == [f"{number:02}" for number in range(1, 2 * PAGE, 2)]
 
 
 # ---- keys and changes
