@@ -276,8 +276,11 @@ class LocalEngine:
 
 
 def with_moment(config: SourceCommonConfig) -> SourceCommonConfig:
-    """Replace `modified_after = "now"` by the time of this start, so that a later recovery means the same moment."""
+    """Replace `modified_after = "now"` by the time of this start, so that a later recovery means the same moment.
+
+    In whole seconds, as stores round last-modified down to them: what appears in the same second is read.
+    """
     if config.discovery.modified_after != "now":
         return config
-    moment = datetime.now(timezone.utc).isoformat()
+    moment = datetime.now(timezone.utc).replace(microsecond=0).isoformat()
     return attrs.evolve(config, discovery=attrs.evolve(config.discovery, modified_after=moment))
