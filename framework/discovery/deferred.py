@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
 
 MAX_DEFERRED = 1000
-"""Maximum of keys kept, over all prefixes; with more prefixes, one of each.
+"""Number of keys kept, the lowest: keys after them are listed with them anyway. Many prefixes keep more, some of each."""
 
-The lowest of each prefix are kept: the keys of the prefix after them are listed with them anyway.
-"""
+KINDS = 5
+"""Maximum number of kinds of keys; see `DeferredKeys._prune`."""
 
 
 class DeferredKeys:
@@ -32,7 +31,7 @@ class DeferredKeys:
         self._patience = patience_seconds
         self._clock = clock
         self._prefixes = sorted(prefixes)
-        self._limit = max(MAX_DEFERRED, len(prefixes))
+        self._limit = max(MAX_DEFERRED, 2 * KINDS * len(prefixes))
         self._since: dict[str, float] = {}
         self._waiting: set[str] = set()
         self._fresh: set[str] = set()  # deferred since the current listing began
@@ -48,14 +47,19 @@ class DeferredKeys:
                 self._prune()
 
     def _prune(self) -> None:
-        """Keep the lowest keys of each prefix: first of those that hold listings back, then of those that wait, then others."""
+        """Keep the lowest keys: first of those that hold listings back, then of those that wait, then of the others.
+
+        Each prefix keeps the lowest of each kind, too. The listing in progress may settle all keys that were deferred before
+        it, and none that were deferred since.
+        """
         patient = set(self._patient())
-        of_prefix: dict[str, list[tuple[int, str]]] = defaultdict(list)
-        for key in self._since:
-            rank = 0 if key in patient else 1 if key in self._waiting else 2
-            of_prefix[self._prefixes[bisect_right(self._prefixes, key) - 1]].append((rank, key))
-        room = self._limit // len(self._prefixes)
-        kept = {key for keys in of_prefix.values() for _, key in nsmallest(room, keys)}
+        lowest: dict[tuple[str, bool, bool, bool], str] = {}
+        for key in sorted(self._since, reverse=True):
+            prefix = self._prefixes[bisect_right(self._prefixes, key) - 1]
+            lowest[prefix, key in patient, key in self._waiting, key in self._fresh] = key
+        kept = set(lowest.values())
+        for keys in (patient, self._waiting, set(self._since)):
+            kept.update(nsmallest(self._limit - len(kept), keys - kept))
         self._since = {key: since for key, since in self._since.items() if key in kept}
         self._waiting &= kept
         self._fresh &= kept

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.discovery.deferred import MAX_DEFERRED, DeferredKeys
+from framework.discovery.deferred import KINDS, MAX_DEFERRED, DeferredKeys
 from framework.discovery.incremental import HOLD_SECONDS, IncrementalFeed, IncrementalListing, just_before
 from framework.errors import ListingError
 from framework.model.objects import ObjectState, TopicPartition
@@ -502,14 +502,27 @@ def test_more_young_objects_than_are_known_under_one_prefix_drive_out_none_of_an
     assert list(source.hands) == young
 
 
+def test_young_objects_are_waited_for_also_while_the_listing_shows_as_many_that_are_old_enough_by_now():
+    source = Source(min_age=10.0)
+    before = []
+    for letter in "abcd":
+        young = [f"{letter}{number}" for number in numbered_long(MAX_DEFERRED + 500)]
+        source.versions |= dict.fromkeys(young, 1)
+        source.chosen.young = set(young)
+        source.go()
+        assert sorted(source.hands) == before
+        source.finish()
+        before = young
+
+
 def test_deferred_keys_are_few_however_many_prefixes_there_are():
-    prefixes = [f"{number}/" for number in range(3 * MAX_DEFERRED)]
+    prefixes = [f"{number}/" for number in range(300)]
     deferred = DeferredKeys(60, FakeClock(), prefixes)
-    for number in range(3):
+    for number in range(20 * KINDS):
         for prefix in reversed(prefixes):
-            deferred.add(f"{prefix}{number}")
-    assert {f"{prefix}0" for prefix in prefixes} <= set(deferred.waited_for())
-    assert len(deferred.waiting()) < 2 * len(prefixes)
+            deferred.add(f"{prefix}{number:02}")
+    assert {f"{prefix}00" for prefix in prefixes} <= set(deferred.waited_for())
+    assert len(deferred.waiting()) < 4 * KINDS * len(prefixes)
 
 
 def test_of_many_objects_deferred_the_lowest_are_known():
