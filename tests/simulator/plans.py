@@ -717,7 +717,7 @@ def waiting(rng):
     """Objects that must wait until they are older than others may be that appear late; overwrites in mid-read."""
     return plain(
         rng,
-        settings={"window": 6.0, "min_age": rng.choice((0.0, 8.0)), "poll_interval": 0.3},
+        settings={"window": 6.0, "min_age": rng.choice((0.0, 10.0)), "poll_interval": 0.3},
         acts={"put": 2, "old_put": 4, "stop": 1, "lie": 1},
         tuning={**SMALL, "old_first": True, "lies": ("503",)},
         bucket_options={"largest_read": WIDTH, "read_seconds": rng.choice((0.02, 0.2))},
