@@ -227,6 +227,9 @@ def replay_dead_letters(
         lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
     if counts.filtered:
         lines.append(f"filtered by the transforms: {counted(counts.filtered, 'record')}")
+    if counts.superseded:
+        earlier = counted(counts.superseded, "dead letter")
+        lines.append(f"not sent, because the object was overwritten and read since: {earlier}")
     if counts.reopened:
         objects = counted(counts.reopened, "object")
         lines.append(f"the next run resumes {objects}, each from its first missing record")

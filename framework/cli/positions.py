@@ -17,6 +17,7 @@ from framework.cli.run import reached, read_config
 from framework.engine.admin import accept_changes, reset_positions
 from framework.engine.inspection import inspect
 from framework.errors import ConfigError
+from framework.iggy.dead_letters.log import dead_letters_of
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ def reset_offsets(
         if opened and not choice.everything:
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         _write(what)
-        if not objects and not opened and not choice.everything:
+        # a reset that was killed may have left dead letters, without positions: the same command finishes it
+        known = objects or opened or choice.everything or dead_letters_of(connection, config, choice)
+        if not known:
             _write(f"nothing to reset: {unknown_text(choice)}")
             return 0
         if dry_run:

@@ -73,6 +73,7 @@ class ReplayCounts:
         sent: records sent.
         filtered: records that a transform filtered: there is nothing to send.
         found: records that an earlier, killed replay had already sent.
+        superseded: dead letters of earlier versions of objects; the present version was read.
         reopened: objects that the next start resumes.
         bad: dead letters that remain: error message -> count.
     """
@@ -80,6 +81,7 @@ class ReplayCounts:
     sent: int = 0
     filtered: int = 0
     found: int = 0
+    superseded: int = 0
     reopened: int = 0
     bad: dict[str, int] = attrs.field(factory=dict)
 
@@ -298,7 +300,12 @@ class DeadLetterReplay:
         for (bucket, key, version, *_), group in itertools.groupby(by_object, key=_object_of):
             wanted = list(group)
             try:
-                native = self._as_it_was(bucket, key, version)
+                native = self._iterator.look_up(NativeObject(bucket=bucket, key=key, size=0, version=version))
+                if native is not None and native.version != version:
+                    if self._is_read(native):
+                        self.counts.superseded += len(wanted)
+                        continue
+                    native = None
                 context = self._context(wanted[0], native)
             except (ObjectError, AccessDeniedError) as error:  # of this object alone; the others are replayed
                 for _ in wanted:
@@ -373,10 +380,13 @@ class DeadLetterReplay:
         reason = error.message if isinstance(error, SkippableError) else str(error)
         self.counts.bad[reason] = self.counts.bad.get(reason, 0) + 1
 
-    def _as_it_was(self, bucket: str, key: str, version: str) -> NativeObject | None:
-        """Return the dead letters' object; None when it is gone, or is another version."""
-        native = self._iterator.look_up(NativeObject(bucket=bucket, key=key, size=0, version=version))
-        return native if native is not None and native.version == version else None
+    def _is_read(self, native: NativeObject) -> bool:
+        """Return whether an object was read in its present version, and its position was compacted since.
+
+        With a position, its generation tells which dead letters are those of the present version.
+        """
+        key = OffsetManagerKey.of_object(native.bucket, native.key)
+        return self._session.offsets.table.is_compacted(key, native.key, native.modified_ms)
 
     def _payload(self, dead_letter: StoredDeadLetter, read: bytes | SkippableError | None) -> bytes:
         if isinstance(read, bytes):

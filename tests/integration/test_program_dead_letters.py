@@ -258,6 +258,20 @@ def test_an_object_put_whole_again_is_read_on_from_where_it_was_given_up(program
     assert [one.record for one in program.messages()] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("choice", [("--key", "in/a.jsonl"), ("--prefix", "in/"), ("--all",)])
+def test_a_reset_that_was_killed_behind_its_snapshot_is_finished_by_the_same_command(
+    program, moto_bucket, monkeypatch, choice
+):
+    moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b"bad", b'{"n":3}']))
+    program.once()
+    with monkeypatch.context() as killed:
+        killed.setattr("framework.engine.admin.void_dead_letters", lambda *_: 0)
+        assert program.run("offsets", "reset", *choice, "--yes").code == 0
+    assert program.run("dead-letter", "show").out.endswith("1 dead letter\n")
+    assert "sends again: 0 objects" in program.run("offsets", "reset", *choice, "--yes").out
+    assert program.run("dead-letter", "show").out.endswith("0 dead letters\n")
+
+
 def test_without_a_topic_or_dead_letters_one_sentence_says_so(program, moto_bucket):
     assert "nothing was skipped yet" in program.run("dead-letter", "show").err
     program.configure(errors={"dead_letter_topic": None})

@@ -109,15 +109,22 @@ def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, re
     These objects are read again from their first record, and records that are still bad get new dead
     letters. If an old dead letter could be replayed as well, its record would be sent twice.
     """
-    box, topic = IggyDeadLetters.of(connection, config), config.errors.dead_letter_topic
-    if box is None or topic is None or connection.get_topic(config.iggy.stream, topic) is None:
+    box, void = IggyDeadLetters.of(connection, config), dead_letters_of(connection, config, reset)
+    if box is None:
         return 0
+    for at in range(0, len(void), BATCH_SIZE):
+        box.replayed(void[at : at + BATCH_SIZE])
+    return len(void)
+
+
+def dead_letters_of(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> list[StoredDeadLetter]:
+    """Return the unreplayed dead letters that a reset voids."""
+    topic = config.errors.dead_letter_topic
+    if topic is None or connection.get_topic(config.iggy.stream, topic) is None:
+        return []
     dead_letters = DeadLetterLog.read(connection, config)
-    void = [
+    return [
         dead_letter
         for dead_letter in dead_letters.stored
         if dead_letter.offset not in dead_letters.replayed and reset.takes(dead_letter.key)
     ]
-    for at in range(0, len(void), BATCH_SIZE):
-        box.replayed(void[at : at + BATCH_SIZE])
-    return len(void)

@@ -75,6 +75,19 @@ def waiting_dead_letters(source):
     return list({one.message_id: one for one in open_dead_letters(source) if is_current(one, offsets)}.values())
 
 
+def compact(source):
+    """Drop the positions of everything that is done."""
+    connection = source.server.connect()
+    session = Session.begin(connection, source.config)
+    table = session.offsets.table
+    youngest = max(entry.modified_ms for entry in table.entries())
+    (bucket,) = {entry.bucket for entry in table.entries()}
+    table.watermark = Watermark(bucket=bucket).raised("", [CoveredRange("", None, youngest + 1)])
+    session.write_snapshot()
+    connection.close()
+    assert len(table) == 0
+
+
 def as_text(source):
     """What the topic holds once the bad lines are taken as they are."""
     return source.records + collections.Counter(line for _, _, line in source.dead_letters)
@@ -475,6 +488,31 @@ def test_the_dead_letter_of_an_object_whose_position_the_watermark_stands_for_is
     assert not is_current(dead_letter, offsets)  # it is read again
     offsets.table.watermark = Watermark(bucket=dead_letter.bucket).raised("", [CoveredRange("", None, 5)])
     assert is_current(dead_letter, offsets)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_dead_letter_of_an_earlier_version_is_not_replayed_also_once_the_new_one_has_no_position(compacted):
+    """The corrected object was sent whole: the replay would repeat what it corrected."""
+    source = Source().put("a", 1, 0, 1)
+    source.live()
+    source.put("a", 1, 1, 1)
+    source.live()
+    if compacted:
+        compact(source)
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed, counts.superseded) == (0, 0, int(compacted))
+    assert source.payloads() == source.records
+
+
+def test_a_dead_letter_of_a_compacted_object_is_replayed_before_its_new_version_is_read():
+    source = Source().put("a", 1, 0, 1)
+    source.live()
+    compact(source)
+    source.put("a", 1, 1)
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.superseded) == (1, 0)
+    source.live()
+    assert source.payloads() == as_text(source)
 
 
 # ---- transforms
