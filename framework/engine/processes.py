@@ -7,13 +7,16 @@ not survive a fork.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import multiprocessing
+import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,7 +28,7 @@ from framework.discovery.routing import task_of
 from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
 from framework.engine.task_run import WorkerPlan
-from framework.engine.worker import work
+from framework.engine.worker import STOP_SIGNALS, work
 from framework.errors import FatalError, SourceError, TooManySkippedError, UnknownOutcomeError
 from framework.iggy.offset_log.log import DuePolls
 from framework.pipeline.statistics import TaskStatistics
@@ -193,7 +196,8 @@ class ProcessGroup:
             plan = WorkerPlan.of(self._session, self._task_class, owned, once=self._once)
             process = context.Process(target=work, args=(plan, worker_end), name=f"task-{number}", daemon=True)
             try:
-                process.start()  # fails for a class that cannot be pickled
+                with _signals_blocked():
+                    process.start()  # fails for a class that cannot be pickled
             except BaseException:
                 own_end.close()
                 raise
@@ -313,3 +317,14 @@ class ProcessGroup:
             for thread in worker.threads:
                 thread.join(1.0)
             worker.pipe.close()
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Let a process that starts here inherit blocked signals: Ctrl-C reaches it also while its modules load."""
+    resource_tracker.ensure_running()  # it unblocks them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

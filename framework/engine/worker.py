@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 
 FIGURES_SECONDS = 0.5
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals of a terminal or a supervisor to all processes: the leader stops the workers in its own order."""
+
 
 class LeaderPipe:
     """The pipe to the leader, shared by the worker's threads. If the leader is gone, messages are dropped.
@@ -52,8 +55,9 @@ class LeaderPipe:
 def work(plan: WorkerPlan, pipe: Connection) -> None:
     """Run one task over the assigned objects until the leader closes the feed or stops it."""
     limit_arenas()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the leader stops the workers in its own order
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # blocked while the modules were loaded
     leader = LeaderPipe(pipe)
     # The leader writes the worker's log, too: with the leader's log options, and above its progress bar.
     logging.getLogger().addHandler(LogForwarder(lambda line: leader.send("log", line)))

@@ -312,6 +312,18 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost_or_repeated(tmp_path, b
         program.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_worker_process_ignores_a_signal_from_its_first_instruction_on(program, bucket, number):
+    """Ctrl-C reaches the whole group of processes; also workers whose modules are loading."""
+    expected = fill(bucket, 4)
+    running = program.configure(input={"format": "auto"}, runner={"tasks_max": 2}).start("--once")
+    for worker in wait_until(lambda: children(running.pid), pause=0):
+        os.kill(worker, number)
+    ended = running.wait().no_secrets()
+    assert (ended.code, "WARNING" in ended.err) == (0, False), ended.err
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
 @pytest.mark.parametrize("tasks", TASKS)
 def test_iggy_is_killed_and_comes_back_while_the_source_runs_on(tmp_path, bucket, own_server, tasks):
     expected = fill(bucket, 18, least=600)
