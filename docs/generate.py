@@ -376,7 +376,7 @@ _COMMAND_NOTES = {
     "plan": [
         "Lists once, and decides about each object as a run does. It counts at least one GET request per object or split;",
         "Parquet takes more. The default prices are those of Amazon S3 Standard in us-east-1, read in the same region. If a run",
-        "could not start (no bucket, no permission, positions of other options), the exit code is that of the run.",
+        "could not start (no bucket, no permission, a purged topic, positions of other options), the exit code is that of a run.",
         "",
     ],
     "status": [

@@ -247,8 +247,27 @@ def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[
     elif missing:
         detail = f"{connection.address.login} may not: {', '.join(missing)}; grant that, or use another user"
         yield CheckResult("permissions", ok=False, detail=detail)
+        return  # without them the positions cannot be read
     else:
         yield CheckResult("permissions", ok=True, detail=f"{connection.address.login} may do all that a run does")
+    yield _positions(connection, config)
+
+
+def _positions(connection: IggyConnection, config: SourceCommonConfig) -> CheckResult:
+    """Check that the topics hold what the positions count on; a running instance checks that itself."""
+    from framework.cli.positions import moment  # noqa: PLC0415
+    from framework.engine.inspection import inspect  # noqa: PLC0415
+
+    try:
+        found = inspect(connection, config, check=True)
+    except SourceError as error:
+        return CheckResult.failed("positions", error)
+    saved = f"last saved at {moment(found.last_saved_us // 1000)}" if found.last_saved_us else "none yet"
+    if found.running:
+        detail = f"{saved}; the instance on {found.running[0].who} runs"
+    else:
+        detail = f"{saved}; the topics hold what they count" if found.last_saved_us else saved
+    return CheckResult("positions", ok=True, detail=detail)
 
 
 def _records(config: SourceCommonConfig) -> tuple[str | None, int]:
@@ -266,6 +285,7 @@ def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
 
 
 def _topic(config: SourceCommonConfig, topic: str, partitions: int, info: TopicInfo | None) -> CheckResult:
+    from framework.engine.session import offsets_topic_refusal  # noqa: PLC0415
     from framework.iggy.dead_letters.topic import keeps_dead_letters  # noqa: PLC0415
     from framework.iggy.topics import topic_warnings  # noqa: PLC0415
 
@@ -275,12 +295,16 @@ def _topic(config: SourceCommonConfig, topic: str, partitions: int, info: TopicI
         detail = f"{place} is missing, " + ("it will be made" if iggy.create_topics else "make it first")
         return CheckResult("topic", ok=iggy.create_topics, detail=detail)
     if len(info.partitions) != partitions:
-        detail = f"{place} has {counted(len(info.partitions), 'partition')}, the configuration says {partitions:,}: "
-        count = (
-            f"set [iggy] partitions = {len(info.partitions)}, or " if (topic, partitions) == _records(config) else ""
-        )
-        detail += f"{count}name another topic"
+        detail = f"{place} has {counted(len(info.partitions), 'partition')}"
+        if (topic, partitions) == _records(config):
+            detail += f", the configuration says {partitions:,}: set [iggy] partitions = {len(info.partitions)}, or "
+        else:
+            detail += ", and needs exactly 1: delete the others, or "
+        detail += "name another topic"
         return CheckResult("topic", ok=False, detail=detail)
+    refusal = offsets_topic_refusal(info) if topic == config.offsets_topic else None
+    if refusal is not None:
+        return CheckResult("topic", ok=False, detail=refusal)
     if topic == config.errors.dead_letter_topic and not keeps_dead_letters(info):
         detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
         return CheckResult("topic", ok=False, detail=detail)

@@ -39,7 +39,7 @@ def show_plan(
     found = None
     if not ignore_offsets and not is_new(config):
         with reached(config) as connection:
-            found = inspect(connection, config)
+            found = inspect(connection, config, check=True)
     plan = dry_run(task_class, config, found)
     cost = prices.cost(plan)
     if as_json:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from framework.engine.session import check_topics
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.partition_replay import PartitionReader, data_topics
+from framework.iggy.offset_log.state import LogState
 from framework.model.objects import Anchor, TopicPartition, length_only
 from framework.offsets.position_map import position_map
 from framework.offsets.watermark import Watermark
@@ -58,20 +61,27 @@ class Inspection:
     running: tuple[Claim, ...] = ()
 
 
-def inspect(connection: IggyConnection, config: SourceCommonConfig) -> Inspection:
-    """Read the log of a source. Unlike a start, this does not check the log against the data topics.
+def inspect(connection: IggyConnection, config: SourceCommonConfig, *, check: bool = False) -> Inspection:
+    """Read the log of a source.
+
+    Args:
+        connection: an open connection.
+        config: configuration of the source.
+        check: also check, as a start does, that the topics hold what the log counts on; not beside a running
+            instance, which moves on meanwhile.
 
     Raises:
-        PositionError: the log cannot be read.
+        PositionError: the log cannot be read; or a topic was deleted, purged or recreated.
     """
     source, topic = config.source.name, config.offsets_topic
     as_of_ms = int(time.time() * 1000)
-    if connection.get_topic(config.iggy.stream, topic) is None:
-        return Inspection(source=source, topic=topic, as_of_ms=as_of_ms)
     offset_log = OffsetLog(connection, stream=config.iggy.stream, topic=topic, source=source)
-    state = load(offset_log)
-    listed = {(client.client_id, client.address) for client in connection.clients()}
+    found = connection.get_topic(config.iggy.stream, topic) is not None
+    state = load(offset_log) if found else LogState(source=source)
+    listed = {(client.client_id, client.address) for client in connection.clients()} if found else set()
     claims = [claim for claim in state.claims.values() if claim.client in listed]
+    if check and not claims:
+        _check(connection, config, state)
     return Inspection(
         source=source,
         topic=topic,
@@ -87,3 +97,19 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig) -> Inspectio
         log_bytes=offset_log.sizes.total,
         running=tuple(sorted(claims, key=lambda claim: not claim.leader)),
     )
+
+
+def _check(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
+    """Check the topics against the log. Reads a message of each partition.
+
+    Raises:
+        PositionError: they do not match; the message names the ways out.
+    """
+    check_topics(connection, config, state)
+    stream = config.iggy.stream
+    reader = PartitionReader(connection, stream, state)
+    topics = data_topics(connection, stream, state)
+    for topic_partition in sorted(state.partitions):
+        info = topics[topic_partition.topic]
+        if info is not None:
+            reader.check(topic_partition, info)

@@ -263,16 +263,24 @@ def ensure_offsets_topic(connection: IggyConnection, config: SourceCommonConfig)
         1,
         create=iggy.create_topics,
         segment_bytes=OFFSETS_SEGMENT_BYTES,
-        advice="positions need a topic with exactly that; name another one with [offsets] topic",
+        advice="positions need exactly 1; delete the others, or name another topic with [offsets] topic",
     )
-    if info.messages_required_to_save not in {None, 1}:
-        raise IggyTopicError(
-            f'topic "{topic}" of stream "{iggy.stream}" saves only every {info.messages_required_to_save} messages, and positions '
-            f"must not be lost: name another one with [offsets] topic, and let the source make it, or make it with "
-            f"messages_required_to_save=1"
-        )
+    refusal = offsets_topic_refusal(info)
+    if refusal is not None:
+        raise IggyTopicError(refusal)
     for warning in warnings:
         log.warning("%s", warning)
+
+
+def offsets_topic_refusal(info: TopicInfo) -> str | None:
+    """Return why a topic cannot keep positions, and the ways out; None if it can."""
+    if info.messages_required_to_save in {None, 1}:
+        return None
+    return (
+        f'topic "{info.name}" of stream "{info.stream}" saves only every {info.messages_required_to_save} messages, and positions '
+        f"must not be lost: name another one with [offsets] topic, and let the source make it, or make it with "
+        f"messages_required_to_save=1"
+    )
 
 
 def ensure_data_topic(connection: IggyConnection, config: SourceCommonConfig, topic: str) -> TopicInfo:
@@ -314,7 +322,8 @@ def check_log(connection: IggyConnection, config: SourceCommonConfig, state: Log
         PartitionReader(connection, stream, state).check_log(others)
     except PartitionGoneError:
         # a mark is made after a begin: if the log knows one now, another instance began since it was read
-        if load(OffsetLog(connection, stream=stream, topic=topic, source=config.source.name)).knows_nothing:
+        offset_log = OffsetLog(connection, stream=stream, topic=topic, source=config.source.name)
+        if connection.get_topic(stream, topic) is None or load(offset_log).knows_nothing:
             raise
 
 

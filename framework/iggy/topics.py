@@ -98,7 +98,7 @@ def ensure_topic(
         partitions: its number of partitions; an offsets topic has 1.
         create: whether a missing topic is created.
         segment_bytes: file size of a new topic; None means the server's default.
-        advice: advice for another number of partitions; the default is to change the configured number.
+        advice: advice for another number of partitions; by default, to change the configured number.
 
     Raises:
         IggyTopicError: it is missing and `create` is off, or it has another number of partitions.
@@ -118,10 +118,11 @@ def ensure_topic(
                 f'topic "{topic}" of stream "{stream}" was made and is gone again: is someone deleting it?'
             )
     if len(info.partitions) != partitions:
-        ways_out = advice or f"set the number to {len(info.partitions)}, name another topic"
+        has = f'topic "{topic}" of stream "{stream}" has {counted(len(info.partitions), "partition")}'
+        if advice is not None:
+            raise IggyTopicError(f"{has}: {advice}")
         raise IggyTopicError(
-            f'topic "{topic}" of stream "{stream}" has {counted(len(info.partitions), "partition")}, the configuration says '
-            f"{partitions}: {ways_out}, or delete this one with everything in it"
+            f"{has}, the configuration says {partitions}: set [iggy] partitions = {len(info.partitions)}, or name another topic"
         )
     return info, topic_warnings(info)
 

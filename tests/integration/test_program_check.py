@@ -11,7 +11,7 @@ from apache_iggy import GlobalPermissions, Permissions, StreamPermissions, Topic
 from framework.cli import check
 from framework.iggy.rights import Right, missing_rights
 from framework.testing.servers.ports import free_port
-from tests.integration.program_rig import NO_JAVA, OwnServer, Program, with_client
+from tests.integration.program_rig import NO_JAVA, OwnServer, Program, wait_for_count, with_client
 
 LINE = b'{"n": 1}\n'
 
@@ -273,6 +273,69 @@ def test_without_the_stream_it_must_be_created():
     assert missing_rights(Permissions(GlobalPermissions(manage_topics=True)), None, RIGHTS) == [
         "create the stream (manage_streams)"
     ]
+
+
+# ---- the positions
+
+
+async def purge(client, stream):
+    await client.purge_topic(stream, "records")
+
+
+async def delete(client, stream):
+    await client.delete_topic(stream, "records")
+
+
+async def recreate(client, stream):
+    await delete(client, stream)
+    await client.create_topic(stream, "records", 3)
+
+
+async def lose_the_log(client, stream):
+    await client.delete_topic(stream, "orders-offsets")
+
+
+async def purge_the_log(client, stream):
+    await client.purge_topic(stream, "orders-offsets")
+
+
+async def weaken_the_log(client, stream):
+    await lose_the_log(client, stream)
+    await client.create_topic(stream, "orders-offsets", 1, messages_required_to_save=100)
+
+
+DAMAGES = [purge, delete, recreate, lose_the_log, purge_the_log]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, weaken_the_log], ids=lambda damage: damage.__name__)
+def test_topics_that_do_not_hold_what_positions_count_fail_as_a_run_does(program, moto_bucket, damage):
+    for number in range(6):
+        moto_bucket.put(f"{number}.jsonl", LINE)
+    program.once()
+    saved = only(program.run("check"), "positions")
+    assert saved[0] == "ok"
+    assert "; the topics hold what they count" in saved[1]
+    with_client(program.url, lambda client: damage(client, program.stream))
+    failed = {
+        (code, detail)
+        for ended in [program.run("check")]
+        for step, results in steps(ended).items()
+        for mark, detail in results
+        for code in [ended.code]
+        if mark == "FAIL" and step in {"topic", "positions"}
+    }
+    if damage in DAMAGES:
+        assert failed == {(3, program.run("plan").said.removeprefix("error: "))}
+    run = program.run("--once")
+    assert (run.code, run.said.removeprefix("error: ")) in failed
+
+
+def test_beside_a_running_instance_the_positions_are_its_own_business(program, moto_bucket):
+    moto_bucket.put("a.jsonl", LINE)
+    running = program.start()
+    wait_for_count(program, 1, running)
+    (mark, detail) = only(program.run("check"), "positions")
+    assert (mark, "; the instance on " in detail, f"(process {running.pid}" in detail) == ("ok", True, True)
 
 
 def test_nothing_is_left_behind(program, moto_bucket):

@@ -45,6 +45,7 @@ def test_check_says_a_line_for_each_thing_and_makes_nothing(program, moto_bucket
         ("ok", "topic"),
         ("ok", "topic"),
         ("ok", "permissions"),
+        ("ok", "positions"),
     ]
     assert f"s3://{moto_bucket.name}" in ended.out
     assert "will be made" in ended.out

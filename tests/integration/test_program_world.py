@@ -148,14 +148,16 @@ def make_topic(program, topic, partitions):
 def test_the_topic_has_other_partitions(program):
     make_topic(program, "records", 2)
     said = failed(program, '"records"', f'"{program.stream}"', "2 partitions", within=10)
-    assert "set the number to 2" in said
+    assert "set [iggy] partitions = 2" in said
+    assert "delete" not in said, "positions count on what is in it"
 
 
 def test_the_offsets_topic_has_two_partitions(program):
     make_topic(program, "orders-offsets", 2)
     said = failed(program, '"orders-offsets"', f'"{program.stream}"', "2 partitions", within=10)
-    assert "set the number" not in said, "there is no such option for the offsets topic"
-    assert "[offsets] topic" in said
+    assert "[iggy] partitions" not in said, "there is no such option for the offsets topic"
+    assert "delete the others, or name another topic with [offsets] topic" in said
+    assert "delete this one" not in said
 
 
 def test_the_topic_is_missing_and_may_not_be_made(program):

@@ -278,7 +278,7 @@ def ensure_dead_letter_topic(
         topic,
         1,
         create=create,
-        advice="dead letters need a topic with exactly that; name another one",
+        advice="dead letters need exactly 1; delete the others, or name another topic with [errors] dead_letter_topic",
     )
     if not keeps_dead_letters(info):
         raise IggyTopicError(

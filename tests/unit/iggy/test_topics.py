@@ -75,7 +75,7 @@ def test_a_missing_topic_is_an_error_when_it_must_exist():
 
 
 def test_another_number_of_partitions_names_both_and_the_ways_out():
-    with pytest.raises(IggyTopicError, match="has 3 partitions, the configuration says 2: set the number to 3, name"):
+    with pytest.raises(IggyTopicError, match=r"the configuration says 2: set \[iggy\] partitions = 3, or name"):
         ensure_topic(Connection(topic(3)), "lake", "orders", 2)
 
 
