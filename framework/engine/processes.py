@@ -7,7 +7,6 @@ not survive a fork.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import multiprocessing
@@ -15,13 +14,15 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
+from typing_extensions import override
 
 from framework.discovery.feed import Assignment
 from framework.discovery.routing import task_of
@@ -78,7 +79,7 @@ class WorkerProcess(Protocol):
 
 
 class ProcessContext(Protocol):
-    """Start processes and connect them; `multiprocessing.get_context` returns one. The conformance kit uses threads."""
+    """Start processes and connect them. The conformance kit uses threads."""
 
     @property
     def Pipe(self) -> Callable[[], tuple[Any, Any]]:  # noqa: N802
@@ -87,6 +88,26 @@ class ProcessContext(Protocol):
     @property
     def Process(self) -> Callable[..., WorkerProcess]:  # noqa: N802
         """Make a process from `target`, `args`, `name` and `daemon`."""
+
+
+class _SpawnedProcess(SpawnProcess):
+    """A process that is born with blocked signals: Ctrl-C reaches it also while its modules load."""
+
+    @override
+    def start(self) -> None:
+        resource_tracker.ensure_running()  # its start unblocks them
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class SpawnContext:
+    """The usual context: spawned processes."""
+
+    Pipe = staticmethod(multiprocessing.Pipe)
+    Process = _SpawnedProcess
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -184,7 +205,7 @@ class ProcessGroup:
     # ---- workers
 
     def _start_workers(self, discovery: Discovery) -> None:
-        context: ProcessContext = self._context or multiprocessing.get_context("spawn")
+        context: ProcessContext = self._context or SpawnContext()
         tasks = self._config.runner.tasks_max or 1
         for number in range(tasks):
             own_end, worker_end = context.Pipe()
@@ -196,8 +217,7 @@ class ProcessGroup:
             plan = WorkerPlan.of(self._session, self._task_class, owned, once=self._once)
             process = context.Process(target=work, args=(plan, worker_end), name=f"task-{number}", daemon=True)
             try:
-                with _signals_blocked():
-                    process.start()  # fails for a class that cannot be pickled
+                process.start()  # fails for a class that cannot be pickled
             except BaseException:
                 own_end.close()
                 raise
@@ -317,14 +337,3 @@ class ProcessGroup:
             for thread in worker.threads:
                 thread.join(1.0)
             worker.pipe.close()
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Let a process that starts here inherit blocked signals: Ctrl-C reaches it also while its modules load."""
-    resource_tracker.ensure_running()  # it unblocks them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

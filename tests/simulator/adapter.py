@@ -6,7 +6,6 @@ line calls. What is put in their place: the connection to Iggy, the store, and p
 
 import functools
 import logging
-import multiprocessing
 import pickle
 import signal
 from concurrent.futures import Future
@@ -673,7 +672,7 @@ def begin_history(tuning):
 def prepare():
     """Once in a process, after `runtime.install` and before the first history."""
     session.IggyConnection = SimConnection
-    multiprocessing.get_context = lambda _=None: _SimContext()
+    processes.SpawnContext = _SimContext
     worker.leave = lambda _: None
     worker.limit_arenas = lambda: None
     silent = logging.NullHandler()  # the same one each time: the root logger keeps what it was given
@@ -693,8 +692,12 @@ def prepare():
 
 
 class signal_stub:  # noqa: N801
-    SIGINT, SIGTERM, SIG_IGN = signal.SIGINT, signal.SIGTERM, signal.SIG_IGN
+    SIGINT, SIGTERM, SIG_IGN, SIG_UNBLOCK = signal.SIGINT, signal.SIGTERM, signal.SIG_IGN, signal.SIG_UNBLOCK
 
     @staticmethod
     def signal(*_):
+        return None
+
+    @staticmethod
+    def pthread_sigmask(*_):
         return None

@@ -131,7 +131,7 @@ def test_a_process_that_cannot_be_started_leaves_no_pipe(monkeypatch):
 
             return SimpleNamespace(start=start)
 
-    monkeypatch.setattr("framework.engine.processes.multiprocessing.get_context", lambda _: Context)
+    monkeypatch.setattr("framework.engine.processes.SpawnContext", lambda: Context)
     with pytest.raises(TypeError, match="cannot pickle"):
         run(ProcessGroup(MemorySourceTask, source_config(tasks_max=2), SESSION, once=True))
     assert [one.closed for one in ends] == [1, 1]
