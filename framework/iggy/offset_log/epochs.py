@@ -45,6 +45,10 @@ LEASE_SECONDS = 61.0
 
 FENCE_SECONDS = LEASE_SECONDS + 4.0
 
+_OWN_TOKENS: set[str] = set()
+"""Tokens of the claims of this process, and after a fork of its parent. Host and process number alone do not tell: two
+containers may have the same."""
+
 PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.5
 
@@ -151,13 +155,15 @@ def make_claim(
     epoch: int, client: tuple[int, str], *, leader: bool, partitions: Iterable[TopicPartition] = ()
 ) -> Claim:
     """Return a claim for this process's connection."""
+    token = secrets.token_hex(8)
+    _OWN_TOKENS.add(token)
     return Claim(
         epoch=epoch,
         host=socket.gethostname(),
         process=os.getpid(),
         leader=leader,
         client=client,
-        token=secrets.token_hex(8),
+        token=token,
         partitions=tuple(partitions),
     )
 
@@ -280,7 +286,7 @@ def _check_first(source: str, state: LogState, claim: Claim, claimed_at: int) ->
 
 
 def _at_work(source: str, claim: Claim, own_epochs: Collection[int]) -> IggyUnavailableError | SourceRunningError:
-    if (claim.host, claim.process) == (socket.gethostname(), os.getpid()):
+    if claim.token in _OWN_TOKENS and (claim.host, claim.process) == (socket.gethostname(), os.getpid()):
         return IggyUnavailableError(f'Iggy still holds an earlier connection of this process; source "{source}" waits')
     if not claim.leader and claim.epoch in own_epochs:
         return IggyUnavailableError(

@@ -239,13 +239,19 @@ def test_of_several_the_one_with_the_lowest_number_is_named_and_all_are_waited_f
 
 def test_an_earlier_connection_of_this_process_is_worth_another_try():
     server = server_with_log()
-    at_work(server, host=socket.gethostname(), process=os.getpid())
+    epoch_of(server)
     with pytest.raises(IggyUnavailableError, match=r'earlier connection of this process; source "kit" waits'):
         begin_epoch(log_over(server.connect()), waiting=waiting())
 
 
 @pytest.mark.parametrize(
-    ("host", "process"), [("elsewhere", os.getpid()), (socket.gethostname(), os.getpid() + 1)], ids=["host", "process"]
+    ("host", "process"),
+    [
+        ("elsewhere", os.getpid()),
+        (socket.gethostname(), os.getpid() + 1),
+        (socket.gethostname(), os.getpid()),  # process 1 of another container, on the network of the same host
+    ],
+    ids=["host", "process", "token"],
 )
 def test_another_process_is_not_taken_for_this_one(host, process):
     server = server_with_log()
