@@ -158,6 +158,7 @@ class Output:
             )
             self._task = self._bar.add_task("", total=None, text="")
             self._bar.start()
+            self._bar.console.show_cursor()  # a second Ctrl-C ends the process without a word
         done, total = progress.bytes_done, progress.bytes_total
         text = progress_text(progress, self._rate)
         if progress.standby:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
-    """Stop the run in order on SIGINT and SIGTERM; a second signal ends the process as usual."""
+    """Stop the run in order on SIGINT and SIGTERM; a second signal ends the process at once, whatever it waits for."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,8 +29,8 @@ def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
 
     def note(number: int, _frame: FrameType | None) -> None:
         # Runs between any two lines of the main thread, whatever locks that holds: a thread of its own does the rest.
-        for former, handler in before.items():
-            signal.signal(former, handler)
+        for either in before:
+            signal.signal(either, signal.SIG_DFL)
         came.put(number)
 
     def stop() -> None:

@@ -1,11 +1,17 @@
 """Starting, stopping, being killed, starting again: nothing is lost, nothing is there twice."""
 
+import fcntl
 import json
 import os
 import re
 import signal
+import struct
+import subprocess
+import sys
+import termios
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -240,6 +246,34 @@ def test_a_second_signal_ends_it_at_once(program, bucket):
         running.send(signal.SIGTERM)
         assert running.wait().code in (0, -signal.SIGTERM)
         assert began.seconds < 5
+
+
+def catches(pid, number):
+    """Whether a process has a handler for that signal."""
+    (mask,) = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(mask, 16) >> number - 1 & 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_it_while_its_log_waits_for_a_reader(program, bucket, number):
+    """`2>&1 | less`: the reader of the log has paused, and the pipe is full."""
+    bucket.put("a.jsonl", b"bad\n" * 900)
+    program.configure(errors={"tolerance": "skip_record"}, input={"format": "jsonl"})
+    reader, writer = os.pipe()
+    size = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    running = subprocess.Popen([sys.executable, "-m", program.module, "--config", str(program.path)], stderr=writer)
+    os.close(writer)
+    try:
+        held = struct.Struct("i")
+        wait_until(lambda: held.unpack(fcntl.ioctl(reader, termios.FIONREAD, bytes(held.size)))[0] > size - 500)
+        running.send_signal(number)
+        wait_until(lambda: not catches(running.pid, signal.SIGTERM))  # the first one was taken
+        running.send_signal(number)
+        assert running.wait(30) == -number
+    finally:
+        running.kill()
+        running.wait()
+        os.close(reader)
 
 
 # ---- killed
