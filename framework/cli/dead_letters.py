@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from framework.cli.config_file import ConfigFile
 from framework.cli.output import json_text, printable
 from framework.cli.run import reached, read_config
+from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
 from framework.iggy.dead_letters.log import DeadLetterLog, is_current, topic_of
 from framework.iggy.dead_letters.topic import StoredDeadLetter, raw_of
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
+from framework.offsets.manager import OffsetManager
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
@@ -205,21 +207,13 @@ def replay_dead_letters(
     topic_of(config)
     with reached(config) as connection:
         if dry_run:
-            dead_letters = DeadLetterLog.read(connection, config)
-            found = [
-                dead_letter
-                for dead_letter in chosen(dead_letters.stored, choice)
-                if dead_letter.offset not in dead_letters.replayed
-            ]
-            _write_table(found, frozenset())
+            log = inspect(connection, config)
+            offsets = OffsetManager(positions=log.entries, watermark=log.watermark)
+            _write_table(_waiting(DeadLetterLog.read(connection, config), choice, offsets), frozenset())
             return 0
         session = Session.begin(connection, config)
         dead_letters = DeadLetterLog.read(connection, config)  # after the fence: no process adds to them now
-        found = [
-            dead_letter
-            for dead_letter in chosen(dead_letters.stored, choice)
-            if dead_letter.offset not in dead_letters.replayed and is_current(dead_letter, session.offsets)
-        ]
+        found = _waiting(dead_letters, choice, session.offsets)
         with iterator_of(task_class, SourceContext(config=config, offsets=session.offsets)) as iterator:
             counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, dead_letters.notes)
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
@@ -235,9 +229,21 @@ def replay_dead_letters(
         lines.append(f"the next run resumes {objects}, each from its first missing record")
     lines += [f"{count:,} still failing: {sentence}" for sentence, count in counts.bad.items()]
     if not found:
-        lines.append("no dead letter was selected: replayed ones, and those of objects that were reset, do not count")
+        lines.append(
+            "no dead letter was selected: replayed ones do not count, nor those of objects that were reset or overwritten "
+            "and read since"
+        )
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return EXIT_PERSON if counts.stayed else EXIT_DONE
+
+
+def _waiting(dead_letters: DeadLetterLog, choice: DeadLetterChoice, offsets: OffsetManager) -> list[StoredDeadLetter]:
+    """Return the selected dead letters that a replay takes."""
+    return [
+        dead_letter
+        for dead_letter in chosen(dead_letters.stored, choice)
+        if dead_letter.offset not in dead_letters.replayed and is_current(dead_letter, offsets)
+    ]
 
 
 __all__ = ["as_line", "chosen", "replay_dead_letters", "show_dead_letters"]

@@ -277,3 +277,16 @@ def test_without_a_topic_or_dead_letters_one_sentence_says_so(program, moto_buck
     program.configure(errors={"dead_letter_topic": None})
     ended = program.run("dead-letter", "replay")
     assert (ended.code, "set [errors] dead_letter_topic" in ended.err) == (2, True)
+
+
+def test_what_a_replay_leaves_is_not_in_its_preview(program, moto_bucket):
+    moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b"bad"]))
+    program.once()
+    assert program.run("dead-letter", "replay", "--dry-run").out.endswith("1 dead letter\n")
+    moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b'{"n":2}']))
+    program.once()
+    assert program.run("dead-letter", "replay", "--dry-run").out.endswith("0 dead letters\n")
+    ended = program.configure(input={"validate": False}).run("dead-letter", "replay")
+    assert ended.code == 0
+    assert "of objects that were reset or overwritten and read since" in ended.out
+    assert program.count() == 3
