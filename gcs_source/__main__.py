@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from pathlib import Path
@@ -10,8 +11,9 @@ if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback; `run` takes it over
 
 # `python -m` puts the working directory first: a folder there that is called like one of our packages would hide it.
-if sys.path and sys.path[0] == str(Path.cwd()) and Path(__file__).resolve().parents[1] != Path.cwd():
-    sys.path.append(sys.path.pop(0))
+with contextlib.suppress(FileNotFoundError):  # it was removed
+    if sys.path and sys.path[0] == str(Path.cwd()) and Path(__file__).resolve().parents[1] != Path.cwd():
+        sys.path.append(sys.path.pop(0))
 
 from framework.cli import leave, run
 from gcs_source.demo import demo

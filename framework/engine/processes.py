@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -95,6 +97,10 @@ class _SpawnedProcess(SpawnProcess):
 
     @override
     def start(self) -> None:
+        try:
+            Path.cwd()
+        except FileNotFoundError:  # it was removed, and a process cannot start in it
+            os.chdir("/")
         resource_tracker.ensure_running()  # its start unblocks them
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:

@@ -405,6 +405,37 @@ def test_a_folder_of_the_working_directory_hides_no_package(tmp_path, source):
     assert "none.toml: the configuration file cannot be read" in ended.stderr
 
 
+@pytest.mark.parametrize("source", ["s3_source", "gcs_source"])
+def test_a_working_directory_that_was_removed_is_no_traceback(tmp_path, source):
+    """That of a deployment before; the shell still stands in it."""
+    there = tmp_path / "deployed"
+    there.mkdir()
+    command = 'rmdir "$PWD" && exec "$@"'
+    for arguments, code in (("--version",), 0), (("check", "--config", "none.toml"), 2), (("config", "init"), 2):
+        there.mkdir(exist_ok=True)
+        ended = subprocess.run(
+            ["sh", "-c", command, "sh", sys.executable, "-m", source, *arguments],
+            cwd=there, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ended.returncode == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert "unexpected" not in ended.stderr
+
+
+def test_several_tasks_start_in_a_working_directory_that_was_removed(program, moto_bucket, tmp_path):
+    """As after a broken connection, long after the deployment."""
+    moto_bucket.put("a.jsonl", lines(3))
+    program.configure(runner={"tasks_max": 2})
+    there = tmp_path / "deployed"
+    there.mkdir()
+    ended = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", sys.executable, "-m", program.module, *program.command(["--once"])],
+        cwd=there, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert program.count() == 3
+
+
 def test_a_package_that_is_missing_is_named_wherever_it_is_needed(program, moto_bucket, monkeypatch):
     moto_bucket.put("a.jsonl", lines(1))
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
