@@ -23,7 +23,12 @@ def write_starting_file(program: str, root: type, path: Path, *, command: str) -
     text = starting_file(program, root, path, command=command)
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+            try:
+                file.write(text)
+                file.flush()
+            except OSError:
+                path.unlink()  # a part of a file would be in the way of the next try
+                raise
     except FileExistsError:
         raise ConfigError("exists already, and config init overwrites nothing", origin=str(path)) from None
     except OSError as exc:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import sys
 from pathlib import Path
 
@@ -91,6 +92,19 @@ def test_init_where_nothing_can_be_written(told, tmp_path, place):
     code, out, err = told("config", "init", tmp_path / place)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
+
+
+def test_init_on_a_full_disk_leaves_nothing_in_the_way(told, tmp_path):
+    path = tmp_path / "x.toml"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        code, _, err = told("config", "init", path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, err) == (2, f"error: {path}: cannot be written: File too large\n")
+    assert not path.exists()
+    assert told("config", "init", path)[0] == 0
 
 
 # ---- show
