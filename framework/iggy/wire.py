@@ -341,9 +341,12 @@ def encode_name(name: str) -> bytes:
     """A stream's or topic's name as the commands name it.
 
     Raises:
-        ConfigError: no bytes or more than 255; digits alone, which the official client takes for a number.
+        ConfigError: no bytes or more than 255; no valid Unicode; digits alone, which the official client takes for a number.
     """
-    raw = name.encode()
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"the name {name!r} of a stream or topic is not valid Unicode") from None
     if not 1 <= len(raw) <= MAX_NAME_BYTES:
         raise ConfigError(f"the name of a stream or topic holds 1 to {MAX_NAME_BYTES} bytes, not {len(raw)}")
     if name.isascii() and name.removeprefix("+").isdigit():  # the client's parser takes a sign, too

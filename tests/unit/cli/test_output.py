@@ -215,7 +215,9 @@ def test_on_a_terminal_lines_stand_whole_above_the_bar():
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert "4/40 objects" in plain
     assert "[red]odd" in plain
-    assert text.index("\x1b[?25l") < text.index("\x1b[?25h") < text.index("a line"), "a killed process leaves the cursor"
+    assert text.index("\x1b[?25l") < text.index("\x1b[?25h") < text.index("a line"), (
+        "a killed process leaves the cursor"
+    )
     assert text.count("\x1b[?25l") == 1
 
 

@@ -179,6 +179,8 @@ def test_cutting_keeps_messages_and_order_and_fills_requests(many, limit):
 
 def test_names_at_the_limit():
     assert wire.encode_name("\u00fc" * 127 + "x")[:2] == b"\x02\xff"
+    with pytest.raises(ConfigError, match="is not valid Unicode"):
+        wire.encode_name("\udcff")  # an argument of the command line that is no UTF-8
     for name in ("", "\u00fc" * 128, "123"):
         with pytest.raises(ConfigError):
             wire.encode_name(name)
