@@ -275,8 +275,9 @@ def place_of(config: SourceCommonConfig) -> str:
     for field in attrs.fields(type(config)):
         section = getattr(config, field.name)
         if isinstance(section, BucketConfig):
-            bucket = getattr(section, "bucket", "")
-            return ", ".join(f"{section.scheme}://{bucket}/{prefix}" for prefix in section.all_prefixes)
+            scheme, bucket = getattr(section, "scheme", ""), getattr(section, "bucket", "")
+            bucket = f"{scheme}://{bucket}/" if scheme else f"[{field.name}] "  # a source of others may have no address
+            return ", ".join(f"{bucket}{prefix}".rstrip() for prefix in section.all_prefixes)
     return "the source"
 
 

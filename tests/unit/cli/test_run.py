@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import attrs
 import pytest
 
-from framework.cli.run import EmptyWatch, empty_advice, require_pyspark
+from framework import BucketConfig, SourceCommonConfig
+from framework.cli.run import EmptyWatch, empty_advice, place_of, require_pyspark
 from framework.config.loading import structure
 from framework.engine.progress import Progress
 from framework.errors import FatalError
@@ -63,3 +65,22 @@ def test_a_pyspark_of_an_earlier_version_is_named_with_its_place(monkeypatch, tm
     monkeypatch.delitem(sys.modules, "pyspark", raising=False)
     with pytest.raises(FatalError, match=rf"needs pyspark 4 or newer, and the one in {folder} is 3\.5\.1: take it out"):
         require_pyspark()
+
+
+@attrs.frozen(kw_only=True)
+class ShelfConfig(SourceCommonConfig):
+    shelf: BucketConfig
+
+
+@pytest.mark.parametrize(
+    ("shelf", "place"),
+    [({}, "[shelf]"), ({"prefixes": ["a/", "b/"]}, "[shelf] a/, [shelf] b/")],
+    ids=["all", "prefixes"],
+)
+def test_the_place_of_a_source_without_addresses_is_its_section(shelf, place):
+    common = {
+        "source": {"name": "orders"},
+        "input": {"format": "text"},
+        "iggy": {"url": "embedded:x", "stream": "lake", "topic": "orders"},
+    }
+    assert place_of(structure({**common, "shelf": shelf}, ShelfConfig)) == place
