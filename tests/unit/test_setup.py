@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 SETUP = Path(__file__).resolve().parents[2] / "scripts" / "setup"
-TOOLS = ("cat", "cmp", "dirname", "env", "grep", "id", "rm", "sh", "tail", "cp")
+TOOLS = ("cat", "cmp", "dirname", "env", "grep", "id", "readlink", "rm", "sh", "tail", "cp")
 TOO_OLD = "#!/bin/sh\nexit 1\n"
 WITHOUT_VENV = """#!/bin/sh
 case "$*" in
@@ -45,7 +45,7 @@ def machine(tmp_path):
             timeout=30,
         )
 
-    return SimpleNamespace(put=put, run=run)
+    return SimpleNamespace(put=put, run=run, project=project)
 
 
 def test_without_a_python_that_fits(machine):
@@ -100,3 +100,15 @@ def test_what_apt_get_said_is_kept_when_it_fails(machine, tmp_path):
     assert done.stderr.startswith("error: apt-get could not install python3.")
     assert done.stderr.count("\n") == 1
     assert (tmp_path / "a project" / ".setup.log").read_text() == "no network\n"
+
+
+def test_a_linked_environment_is_not_cleared(machine, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept").touch()
+    (machine.project / ".venv").symlink_to(other)
+    machine.put("python3", '#!/bin/sh\nexec "{python}" "$@"\n')
+    done = machine.run()
+    assert done.returncode == 1
+    assert f".venv is a link to {other}, which is not made for this folder; remove the link" in done.stderr
+    assert [file.name for file in other.iterdir()] == ["kept"]
