@@ -101,6 +101,10 @@ ADVICE: Mapping[str, str] = {
         "Nothing if you started the other instance on purpose. Otherwise stop it: the message names its host and process."
     ),
     "SourceRunningError": "Stop the other instance. If its machine is dead, try again in a minute.",
+    "StoreContractError": "Correct the code of the source where the message points; map each vendor error to a class of this "
+    "page. A source that is not yours: report it. The failing call may work at the next start.",
+    "FormatContractError": "Correct the code of the format, as [write a format](../guides/write-a-format.md) "
+    "describes it, then start again: nothing wrong was sent.",
     "TransformContractError": "Correct the transform that the message names: it may change and drop records, and nothing else.",
     "TooManySkippedError": "Look at the object that it names. If `[input] format` is wrong, correct it. If it is right, raise "
     "the limit that the message names, or filter the object with `[discovery] exclude`.",

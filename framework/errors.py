@@ -32,6 +32,8 @@
         |   |-- PositionMismatchError  a position made with other options (format, chunk size ...)
         |   |-- SourceRunningError     another instance of this source is running
         |   `-- SourceTakenOverError   another instance of this source took over from this one
+        |-- StoreContractError         a store's code raised an error that is none of these, or returned what it may not
+        |-- FormatContractError        a format returned records with other numbers, or no records at all
         |-- TransformContractError     a transform returned what cannot come from its records
         |-- TooManySkippedError        more bad data than `[errors]` allows: most likely a wrong format
         |-- ReaderFailedError          the reader thread failed; its cause is in `__cause__`
@@ -276,6 +278,16 @@ class SourceTakenOverError(PositionError):
     """Another instance of this source was started with `--take-over`; this instance ends."""
 
 
+class StoreContractError(FatalError):
+    """A store or an iterator raised an error that is not one of these, or returned what its contract does not allow."""
+
+    exit_code = EXIT_TRY_AGAIN
+
+
+class FormatContractError(FatalError):
+    """A transformer yielded something that is not a batch, or records with other numbers than the next ones."""
+
+
 class TransformContractError(FatalError):
     """A transform returned more records than it was given, others, or in another order."""
 
@@ -317,6 +329,23 @@ class TaskClosedError(FatalError, ValueError):
 
 class NotAcknowledgedError(FatalError, ValueError):
     """A commit of batches that were not polled, not confirmed, or out of order."""
+
+
+_OWN_CODE = ("framework", "transformers")
+
+
+def raised_at(error: BaseException) -> str:
+    """Return where the code of an author failed: `my_package.store, line 12, in read`.
+
+    That is the first place of the traceback outside of the framework; the last one if there is none.
+    """
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", "?"))
+        place = f"{module}, line {line}, in {frame.f_code.co_name}"
+        if module.partition(".")[0] not in _OWN_CODE:
+            break
+    return place
 
 
 def exit_code_of(error: BaseException) -> int:

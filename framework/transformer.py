@@ -8,15 +8,23 @@ group `iggy_cloud_sources.transformers`.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import attrs
 
-from framework.errors import CorruptObjectError, RecordError, SourceError
+from framework.errors import (
+    CorruptObjectError,
+    FormatContractError,
+    RecordError,
+    SkippableError,
+    SourceError,
+    raised_at,
+)
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
 from framework.model.objects import ResumePoint, length_only
+from framework.model.payloads import PayloadColumn
 from framework.model.splits import Split
 
 MAX_MESSAGE_BYTES = 64_000_000
@@ -202,26 +210,33 @@ def explained(failure: Exception, location: str, record: int) -> Exception:
         return failure
     return CorruptObjectError(
         f"it cannot be read further: its format failed with {type(failure).__name__}, which is either damage of the object or "
-        "a defect of the format's code",
+        f"a defect of the format's code ({raised_at(failure)})",
         location=location,
         record_number=record,
     )
 
 
 def guarded(
-    runs: Iterator[PayloadBatch | SkippedRecord], location: str, done: int
+    read: Callable[[], Iterator[PayloadBatch | SkippedRecord]], location: str, done: int, *, of: object
 ) -> Iterator[PayloadBatch | SkippedRecord]:
-    """Yield a transformer's batches, and map every exception to an error that the framework knows; see `explained`.
+    """Yield a transformer's batches, checked, and map every exception to an error that the framework knows.
 
     Args:
-        runs: the transformer's batches; closed with this iterator.
+        read: begins the reading; its iterator is closed with this one.
         location: the object's address.
         done: number of records before the first batch.
+        of: the transformer, for messages.
+
+    Raises:
+        FormatContractError: the transformer yields something else than the next records.
+        Exception: see `explained`.
     """
+    runs: Iterator[PayloadBatch | SkippedRecord] | None = None
     try:
-        for run in runs:
+        runs = read()
+        for run in _iterated(runs, of, location):
+            done = _checked(run, done + 1, of, location)
             yield run
-            done = run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
     except Exception as failure:
         error = explained(failure, location, done + 1)
         if error is failure:
@@ -229,6 +244,75 @@ def guarded(
         raise error from failure
     finally:
         close_iterator(runs)
+
+
+def _iterated(
+    runs: Iterator[PayloadBatch | SkippedRecord], of: object, location: str
+) -> Iterator[PayloadBatch | SkippedRecord]:
+    if not hasattr(runs, "__iter__"):
+        raise _broken(of, location, f"read returned {type(runs).__name__}, which is no iterator of batches")
+    return runs
+
+
+def _checked(run: object, number: int, of: object, location: str) -> int:
+    """Return the number of a run's last record. Constant time: of its payloads only the first is looked at.
+
+    Args:
+        run: what the transformer yielded.
+        number: the number that its first record must have.
+        of: the transformer, for messages.
+        location: the object's address.
+
+    Raises:
+        FormatContractError: it is not the next record, or nothing that can be sent.
+    """
+    if isinstance(run, PayloadBatch):
+        payloads: object = run.payloads
+        count = len(payloads) if isinstance(payloads, Sequence) else 0
+        first, last, mistake = run.first_record, number + count - 1, _batch_mistake(run, number + count - 1)
+    elif isinstance(run, SkippedRecord):
+        first, last, mistake = run.record_number, number, _skip_mistake(run)
+    else:
+        first, last, mistake = number, number, f"read yielded {type(run).__name__}, not a PayloadBatch or SkippedRecord"
+    if type(first) is not int or first != number:
+        mistake = (
+            f"read yielded record {first!r} where record {number} comes next: numbers begin at skip + 1 and increase by "
+            "one over good and bad records alike"
+        )
+    if mistake:
+        raise _broken(of, location, f"record {number}: {mistake}")
+    return last
+
+
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def _batch_mistake(run: PayloadBatch, last: int) -> str:
+    """Return what is wrong with a batch that ends with that record; empty if nothing is."""
+    payloads: object = run.payloads
+    if not isinstance(payloads, Sequence):
+        return f"its payloads are {type(payloads).__name__}, not a list"
+    if payloads and not isinstance(payloads, PayloadColumn) and not isinstance(payloads[0], _BYTES):
+        return f"its payload is {type(payloads[0]).__name__}, not bytes"
+    if type(run.size_bytes) is not int or run.size_bytes < len(payloads):
+        return f"size_bytes of its batch is {run.size_bytes!r}, not the sum of the payloads' lengths"
+    if run.mark is not None and (type(run.mark) is not ResumePoint or run.mark.record > last):
+        return f"the mark of its batch is {run.mark!r}, and the batch ends with record {last}"
+    return ""
+
+
+def _skip_mistake(run: SkippedRecord) -> str:
+    """Return what is wrong with a bad record; empty if nothing is."""
+    error: object = run.error
+    if not isinstance(error, SkippableError):
+        return f"its error is {type(error).__name__}, not a RecordError"
+    raw: object = run.raw
+    return "" if isinstance(raw, _BYTES) else f"its bytes are {type(raw).__name__}, not bytes"
+
+
+def _broken(of: object, location: str, mistake: str) -> FormatContractError:
+    kind = type(of)
+    return FormatContractError(f"{location}: the format {kind.__module__}.{kind.__qualname__} is defective: {mistake}")
 
 
 class Transformer(abc.ABC):

@@ -15,7 +15,7 @@ import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from framework.errors import ConfigError
+from framework.errors import ConfigError, SourceError, raised_at
 from framework.transformer import InputOptions, Transformer
 
 DISTRIBUTION = "iggy-cloud-sources"
@@ -52,10 +52,38 @@ def make_transformer(options: InputOptions) -> Transformer:
         raise ConfigError([*exc.mistakes, *mistakes]) from exc
     if mistakes:
         raise ConfigError(mistakes)
-    transformer = factory(options)
+    transformer = _made(factory, options)
     if options.columns and not transformer.reads_columns:
         raise ConfigError(NO_COLUMNS.format(format=options.format))
     return transformer
+
+
+def _made(factory: TransformerFactory, options: InputOptions) -> Transformer:
+    """Return the transformer; that of an author is checked.
+
+    Raises:
+        ConfigError: it cannot be made, or has no usable numbering options.
+    """
+    if options.format in _shipped():
+        return factory(options)
+    name = f"input.format: the format {options.format!r}"
+    numbering: list[object] = []
+    try:
+        made: object = factory(options)
+        if isinstance(made, Transformer):
+            numbering = [made.numbering_options(), made.numbering_options()]
+    except (SourceError, ImportError):
+        raise
+    except Exception as exc:
+        raise ConfigError(f"{name} failed with {type(exc).__name__}: {exc} ({raised_at(exc)})") from exc
+    if not isinstance(made, Transformer):
+        raise ConfigError(f"{name} is registered with something that made {type(made).__name__}, not a Transformer")
+    first, second = numbering
+    if not isinstance(first, Mapping) or not all(isinstance(item, str) for pair in first.items() for item in pair):
+        raise ConfigError(f"{name}: numbering_options returned {first!r}, not a mapping of text to text")
+    if first != second:
+        raise ConfigError(f"{name}: numbering_options returned {first!r} and then {second!r}: it must never change")
+    return made
 
 
 def is_format(name: str) -> bool:
@@ -89,13 +117,17 @@ def _find_factory(name: str) -> TransformerFactory:
 def _load(entry: importlib.metadata.EntryPoint) -> TransformerFactory:
     try:
         factory = entry.load()
-    except (ImportError, AttributeError) as exc:
+    except Exception as exc:  # a module runs when it is imported, and may raise anything
         raise ConfigError(
-            f"input.format: {entry.name!r} is registered as {entry.value} and cannot be loaded: {exc}"
+            f"input.format: {entry.name!r} is registered as {entry.value} and cannot be loaded: {_text(exc)}"
         ) from exc
     if not callable(factory):
         raise ConfigError(f"input.format: {entry.name!r} is registered as {entry.value}, which cannot be called")
     return cast("TransformerFactory", factory)
+
+
+def _text(error: Exception) -> str:
+    return str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
 
 
 def _shipped() -> Mapping[str, str]:

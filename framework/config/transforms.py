@@ -18,7 +18,7 @@ from typing import Any, cast
 import attrs
 import xxhash
 
-from framework.errors import ConfigError
+from framework.errors import ConfigError, SourceError, raised_at
 from framework.model.positions import PARTITION_BY, PARTITION_DIGEST
 from framework.transform import Transform
 
@@ -88,7 +88,19 @@ def transform_class(name: str) -> type[Transform]:
 
 def make_transforms(configs: Iterable[TransformConfig]) -> Sequence[tuple[Transform, str]]:
     """Return the enabled transforms in order, each with its place in the configuration."""
-    return [(transform_class(config.type)(config.options), config.place) for config in configs if config.enabled]
+    return [(_made(config), config.place) for config in configs if config.enabled]
+
+
+def _made(config: TransformConfig) -> Transform:
+    kind = transform_class(config.type)
+    try:
+        return kind(config.options)
+    except (SourceError, ImportError):
+        raise
+    except Exception as exc:
+        raise ConfigError(
+            f"{config.place}: {kind.__module__}.{kind.__qualname__} failed with {type(exc).__name__}: {exc} ({raised_at(exc)})"
+        ) from exc
 
 
 def partition_transform(configs: Iterable[TransformConfig]) -> TransformConfig | None:
@@ -162,8 +174,9 @@ def _chooses_partition(config: TransformConfig) -> bool:
 def _load(entry: importlib.metadata.EntryPoint) -> type[Transform]:
     try:
         found = entry.load()
-    except (ImportError, AttributeError) as exc:
-        raise ConfigError(f'"{entry.name}" is registered as {entry.value} and cannot be loaded: {exc}') from exc
+    except Exception as exc:  # a module runs when it is imported, and may raise anything
+        text = str(exc) if isinstance(exc, ImportError | AttributeError) else f"{type(exc).__name__}: {exc}"
+        raise ConfigError(f'"{entry.name}" is registered as {entry.value} and cannot be loaded: {text}') from exc
     if not (isinstance(found, type) and issubclass(found, Transform)):
         raise ConfigError(f'"{entry.name}" is registered as {entry.value}, which is no subclass of Transform')
     return found

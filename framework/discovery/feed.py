@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from framework.discovery.splitting import InFlight, SplitPolicy
 from framework.discovery.stale_listing import NOT_GIVEN, StaleListingGuard
-from framework.errors import ObjectChangedError, ObjectError
+from framework.errors import ListingError, ObjectChangedError, ObjectError
 from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, check_numbering, is_numbered_by
@@ -165,6 +165,24 @@ def _object_key(native: NativeObject) -> OffsetManagerKey:
 
 def _rest_seconds(listing_seconds: float) -> float:
     return REST_FACTOR * listing_seconds
+
+
+def check_listed(native: NativeObject) -> None:
+    """Check an object of a listing that is to be read.
+
+    Raises:
+        ListingError: names the attribute that is not as `NativeObject` says.
+    """
+    if not isinstance(native, NativeObject):
+        raise ListingError(f"the listing shows {type(native).__name__}, not a NativeObject")
+    for name, kind in (("key", str), ("bucket", str), ("version", str), ("size", int), ("modified_ms", int)):
+        value = getattr(native, name)
+        if type(value) is not kind:
+            raise ListingError(
+                f"{native.location}: the listing shows the {name} {value!r}, which must be {kind.__name__}"
+            )
+    if native.size < 0:
+        raise ListingError(f"{native.location}: the listing shows the size {native.size}, which must not be below 0")
 
 
 class ListingFeed(ObjectFeed):
@@ -316,8 +334,16 @@ class ListingFeed(ObjectFeed):
 
     def _decide(self, native: NativeObject) -> Iterator[Assignment]:
         """Return the assignments of a listed object: none if it is filtered, done, refused or waits."""
+        try:
+            return self._decided_as_listed(native)
+        except (TypeError, AttributeError):
+            check_listed(native)
+            raise
+
+    def _decided_as_listed(self, native: NativeObject) -> Iterator[Assignment]:
         key = self._key_of(native)
-        final = self._table.final_version(key) == native.version
+        known = self._table.final_version(key)
+        final = known is not None and known == native.version
         entry = self._offsets.get_entry(key) if not final else None
         if entry is not None:
             self._tracker.show(key)
@@ -358,6 +384,7 @@ class ListingFeed(ObjectFeed):
     ) -> Iterator[Assignment]:
         """Return the assignments of a version that is new or unfinished, without those in flight."""
         tracker = self._tracker
+        check_listed(native)
         if len(native.key) > MAX_KEY_CHARACTERS:
             raise ObjectError(
                 f"its key has {len(native.key):,} characters; with more than {MAX_KEY_CHARACTERS:,} it fits into no message",

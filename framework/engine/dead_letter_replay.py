@@ -19,6 +19,7 @@ import itertools
 import logging
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -47,6 +48,7 @@ from framework.model.message_ids import dead_letter_hash64, message_id, object_h
 from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerKey, numbers_alike
 from framework.model.splits import KeyPart, Split
+from framework.storage.prefetch import FetchedInput
 from framework.transform import TransformContext
 from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
 
@@ -417,13 +419,12 @@ class DeadLetterReplay:
         if changed is not None:
             return _Records(error=changed)
         split, skip = dead_letters[0].division, dead_letters[0].record - 1
-        source, read = self._iterator.get_input_stream(native), self._iterator.transformer
-        limits = BatchLimits(records=SCAN_RECORDS)
+        source, transformer = FetchedInput(self._iterator.get_input_stream(native), 0, None), self._iterator.transformer
+        read = transformer.read
         if isinstance(split, Split):
-            runs = read.read_split(source, split, skip=skip, limits=limits)
-        else:
-            runs = read.read(source, skip=skip, limits=limits)
-        return _Records(guarded(runs, native.location, skip))
+            read = partial(transformer.read_split, split=split)
+        runs = partial(read, source, skip=skip, limits=BatchLimits(records=SCAN_RECORDS))
+        return _Records(guarded(runs, native.location, skip, of=transformer))
 
     def _numbered_otherwise(self, native: NativeObject, dead_letter: StoredDeadLetter) -> ObjectError | None:
         """Return an error when the current options give the object's records other numbers: another would be sent."""

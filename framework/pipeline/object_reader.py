@@ -129,13 +129,15 @@ class ObjectRead:
         """Yield the batches of the object. It holds back a batch, so that the last batch carries the object's end."""
         entry = self._entry
         held: PayloadBatch | NumberedRun | None = None
-        read = self._owner.transformer.read
+        transformer = self._owner.transformer
+        read = transformer.read
         if entry.split is not None:
-            read = functools.partial(self._owner.transformer.read_split, split=entry.split)
+            read = functools.partial(transformer.read_split, split=entry.split)
         runs: Iterator[PayloadBatch | NumberedRun | SkippedRecord] = guarded(
-            read(self._source, skip=entry.records_done, mark=entry.mark, limits=limits),
+            functools.partial(read, self._source, skip=entry.records_done, mark=entry.mark, limits=limits),
             self._native.location,
             entry.records_done,
+            of=transformer,
         )
         if self._transforms is not None:
             runs = self._transformed(self._transforms, runs)

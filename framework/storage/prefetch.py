@@ -11,8 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from framework.errors import TaskClosedError
+from typing_extensions import override
+
+from framework.errors import SourceError, StoreContractError, TaskClosedError, raised_at
 from framework.storage.daemon_threads import DaemonThreads
+from framework.storage.error_messages import redact
 from framework.transformer import ObjectInput, ReadStream
 
 if TYPE_CHECKING:
@@ -23,6 +26,59 @@ MAX_THREADS = 32
 
 CHUNK_BYTES = 1 << 19
 """Size of one read: large, because every read releases and reacquires the interpreter's lock."""
+
+
+class CheckedStream(ReadStream):
+    """A stream of an author's store or iterator: whatever else than an error of the framework it raises is the source's.
+
+    Without it a transformer's reader would take it for damage of the object, or for a defect of the format.
+    """
+
+    __slots__ = ("_location", "_stream")
+
+    def __init__(self, source: ObjectInput, start: int, end: int | None) -> None:
+        self._location = source.location
+        try:
+            self._stream = source.open(start, end)
+        except (SourceError, MemoryError, ImportError):
+            raise
+        except Exception as failure:
+            raise _unmapped(failure, self._location) from failure
+        if not hasattr(self._stream, "read"):
+            raise StoreContractError(
+                f"{self._location}: {type(source).__name__}.open returned {type(self._stream).__name__}, not a ReadStream"
+            )
+
+    @override
+    def read(self, size: int, /) -> bytes:
+        try:
+            data = self._stream.read(size)
+        except (SourceError, MemoryError, ImportError):
+            raise
+        except Exception as failure:
+            raise _unmapped(failure, self._location) from failure
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise StoreContractError(
+                f"{self._location}: {type(self._stream).__name__}.read returned {type(data).__name__}, not bytes"
+            )
+        return data
+
+    @override
+    def close(self) -> None:
+        try:
+            self._stream.close()
+        except (SourceError, MemoryError, ImportError):
+            raise
+        except Exception as failure:
+            raise _unmapped(failure, self._location) from failure
+
+
+def _unmapped(failure: Exception, location: str) -> StoreContractError:
+    text = redact(str(failure))
+    return StoreContractError(
+        f"{location}: reading it failed with {type(failure).__name__}{text and f': {text}'} ({raised_at(failure)}); "
+        "the source must raise an error of framework.errors in its place, such as StoreUnavailableError"
+    )
 
 
 class FetchBudget:
@@ -266,7 +322,7 @@ class FetchedInput:
             self._stream, self._taken = None, stream
             return stream.taken()
         self._drop()
-        return self._inner.open(start, end)
+        return CheckedStream(self._inner, start, end)
 
     def close(self) -> None:
         """Drop the prefetched stream, and end a read that waits in a stream already taken. Idempotent."""
@@ -300,7 +356,7 @@ class Prefetcher:
             if begun is not None:
                 return FetchedInput(source, start, BegunStream(begun, room), end)
         expected = (source.size if end is None else end) - start
-        stream = FetchedStream(lambda: source.open(start, end), expected, self._budget)
+        stream = FetchedStream(lambda: CheckedStream(source, start, end), expected, self._budget)
         self._pool.submit(stream.fill)
         return FetchedInput(source, start, stream, end)
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.errors import CorruptObjectError, RetriableError, TaskClosedError, TruncatedObjectError
+from framework.errors import (
+    CorruptObjectError,
+    RetriableError,
+    StoreContractError,
+    TaskClosedError,
+    TruncatedObjectError,
+)
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.transformer import ObjectInput, ReadStream
 
@@ -97,9 +103,17 @@ class StoreInput(ObjectInput):
         def attempt() -> ReadStream:
             if failures:
                 raise failures.pop()
-            return self._store.open(self.native, start, None if end == self.native.size else end)
+            return self._open(start, end)
 
         return self._policy.call(attempt, what=f"opening {self.location}", on_retry=self._on_retry, stop=self._stop)
+
+    def _open(self, start: int, end: int) -> ReadStream:
+        stream = self._store.open(self.native, start, None if end == self.native.size else end)
+        if not hasattr(stream, "read"):
+            raise StoreContractError(
+                f"{self.location}: {type(self._store).__name__}.open returned {type(stream).__name__}, not a ReadStream"
+            )
+        return stream
 
     def retry_delay(self, error: RetriableError, failures: int, elapsed_seconds: float) -> float | None:
         """Return the seconds before the next try of a request made ahead; None when its tries are used up."""
@@ -130,7 +144,7 @@ class StoreInput(ObjectInput):
         def attempt() -> tuple[ReadStream, bytes]:
             if failures:
                 raise failures.pop()
-            stream = self._store.open(self.native, start, None if end == self.native.size else end)
+            stream = self._open(start, end)
             try:
                 return stream, stream.read(size)
             except BaseException:
@@ -230,6 +244,10 @@ class ResumingStream(ReadStream):
             data = stream.read(size)
         except RetriableError as failed:
             data = self._go_on(failed, size)
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise StoreContractError(
+                f"{self._source.location}: {type(stream).__name__}.read returned {type(data).__name__}, not bytes"
+            )
         if not data:
             raise _short(self._source.native, self._position, self._end)
         self._position += len(data)

@@ -20,7 +20,7 @@ from framework.config.bucket import BucketConfig
 from framework.config.connector import ConnectorOption
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
-from framework.errors import ConfigError
+from framework.errors import ConfigError, StoreContractError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.storage.preflight import CheckResult, check_store
 from framework.store import ObjectStore
@@ -93,9 +93,11 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
         for known, store in self._stores:
             if known == config:
                 return store
-        store = self.make_store(config)
-        self._stores.append((config, store))
-        return store
+        made: object = self.make_store(config)
+        if not isinstance(made, ObjectStore):
+            raise StoreContractError(f"{type(self).__name__}.make_store returned {made!r}, not an ObjectStore")
+        self._stores.append((config, made))
+        return made
 
     @override
     def get_iterator(self, context: SourceContext) -> StoreRecordIterator:

@@ -4,8 +4,15 @@ import errno
 
 import pytest
 
-from framework.errors import CorruptObjectError, ObjectChangedError, TruncatedObjectError
+from framework.errors import (
+    CorruptObjectError,
+    FormatContractError,
+    ObjectChangedError,
+    RecordError,
+    TruncatedObjectError,
+)
 from framework.model.batches import SkippedRecord
+from framework.model.objects import ResumePoint
 from framework.transformer import InputOptions, PayloadBatch, guarded
 from transformers import BytesInput, make_transformer
 from transformers import batches as runs
@@ -15,13 +22,13 @@ def failing(error, closed=None):
     def records():
         try:
             yield PayloadBatch(first_record=4, payloads=[b"a", b"b"], size_bytes=2)
-            yield SkippedRecord(record_number=6, error=error)
+            yield SkippedRecord(record_number=6, error=RecordError("bad"))
             raise error
         finally:
             if closed is not None:
                 closed.append(True)
 
-    return records()
+    return records
 
 
 @pytest.mark.parametrize(
@@ -30,7 +37,7 @@ def failing(error, closed=None):
 def test_an_exception_of_the_formats_code_is_one_of_the_object(error):
     got = []
     with pytest.raises(CorruptObjectError, match=type(error).__name__) as caught:
-        got.extend(guarded(failing(error), "s3://b/k", 3))
+        got.extend(guarded(failing(error), "s3://b/k", 3, of=None))
     assert len(got) == 2
     assert (caught.value.location, caught.value.record_number, caught.value.__cause__) == ("s3://b/k", 7, error)
 
@@ -43,21 +50,87 @@ def test_an_exception_of_the_formats_code_is_one_of_the_object(error):
 ])  # fmt: skip
 def test_what_says_nothing_about_the_format_stays_what_it_is(error):
     with pytest.raises(type(error)) as caught:
-        list(guarded(failing(error), "s3://b/k", 3))
+        list(guarded(failing(error), "s3://b/k", 3, of=None))
     assert caught.value is error
 
 
 def test_short_memory_is_not_damage_and_names_the_object():
     with pytest.raises(MemoryError, match=r"s3://b/k, record 7: there is not enough memory"):
-        list(guarded(failing(MemoryError()), "s3://b/k", 3))
+        list(guarded(failing(MemoryError()), "s3://b/k", 3, of=None))
 
 
 def test_it_closes_what_it_reads():
     closed = []
-    iterator = guarded(failing(KeyError(), closed), "s3://b/k", 3)
+    iterator = guarded(failing(KeyError(), closed), "s3://b/k", 3, of=None)
     next(iterator)
     iterator.close()
     assert closed == [True]
+
+
+def test_an_exception_of_the_call_itself_is_one_of_the_object_too():
+    def read():
+        raise KeyError("secret")
+
+    with pytest.raises(CorruptObjectError, match=rf"KeyError.*\({__name__}, line \d+, in read\)") as caught:
+        list(guarded(read, "s3://b/k", 3, of=None))
+    assert caught.value.record_number == 4
+    assert "secret" not in str(caught.value)
+
+
+class Format:
+    """What the message names."""
+
+
+def batch(first=4, payloads=(b"a", b"b"), size_bytes=2, mark=None):
+    return PayloadBatch(first_record=first, payloads=payloads, size_bytes=size_bytes, mark=mark)
+
+
+def skipped(number=4, error=None, raw=b""):
+    return SkippedRecord(record_number=number, error=error or RecordError("bad"), raw=raw)
+
+
+@pytest.mark.parametrize(
+    ("runs", "mistake"),
+    [
+        (None, "read returned NoneType"),
+        ([b"a"], "record 4: read yielded bytes, not a PayloadBatch"),
+        ([RecordError("bad")], "record 4: read yielded RecordError"),
+        ([batch(1)], "record 4: read yielded record 1 where record 4 comes next"),
+        ([batch(), batch()], "record 6: read yielded record 4 where record 6 comes next"),
+        ([batch(), batch(7)], "record 6: read yielded record 7 where"),
+        ([batch(4.0)], "record 4: read yielded record 4.0 where"),
+        ([skipped(3)], "record 4: read yielded record 3 where"),
+        ([skipped(), batch(4)], "record 5: read yielded record 4 where"),
+        ([skipped(), skipped()], "record 5: read yielded record 4 where"),
+        ([batch(payloads=["a", "b"])], "its payload is str, not bytes"),
+        ([batch(payloads=(b"a" for _ in "a"))], "its payloads are generator, not a list"),
+        ([batch(payloads="ab")], "its payload is str, not bytes"),
+        ([batch(size_bytes=0)], "size_bytes of its batch is 0"),
+        ([batch(size_bytes=None)], "size_bytes of its batch is None"),
+        ([batch(mark=ResumePoint(6, 9))], "ends with record 5"),
+        ([batch(mark=9)], "the mark of its batch is 9"),
+        ([skipped(error=ValueError("bad"))], "record 4: its error is ValueError, not a RecordError"),
+        ([skipped(raw="bad")], "its bytes are str, not bytes"),
+    ],
+)
+def test_a_format_that_breaks_its_contract_is_named_and_nothing_wrong_goes_on(runs, mistake):
+    got = []
+    with pytest.raises(FormatContractError) as caught:
+        got.extend(guarded(lambda: runs, "s3://b/k", 3, of=Format()))
+    assert mistake in str(caught.value)
+    assert f"s3://b/k: the format {__name__}.Format is defective" in str(caught.value)
+    assert got == (runs or [])[: len(got)]
+    assert len(got) < len(runs or [0])
+
+
+def test_what_the_contract_allows_goes_on():
+    runs = [
+        batch(mark=ResumePoint(3, 9)),
+        skipped(6),
+        batch(7, payloads=[bytearray(b"a"), memoryview(b"b")]),
+        batch(9, [], 0),
+    ]
+    assert list(guarded(lambda: iter(runs), "s3://b/k", 3, of=Format())) == runs
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 
-from framework.errors import StoreUnavailableError, TaskClosedError
+from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError
+from framework.model.objects import NativeObject
 from framework.storage.listing.pages import check_prefix
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -90,8 +92,22 @@ class SinglePages:
             on_retry=self._on_retry,
             stop=self._ending,
         )
+        self._check(where, page)
         check_prefix(where, page, prefix)
         return page
+
+    def _check(self, where: str, page: object) -> None:
+        if not isinstance(page, ListPage):
+            found = type(page).__name__
+        elif not isinstance(page.objects, Sequence):
+            found = f"a page whose objects are {type(page.objects).__name__}"
+        elif page.objects and not isinstance(page.objects[0], NativeObject):
+            found = f"a page of {type(page.objects[0]).__name__}"
+        else:
+            return
+        raise StoreContractError(
+            f"{where}: {type(self._store).__name__}.list_page returned {found}, not a ListPage with a list of NativeObject"
+        )
 
     def close(self) -> None:
         """End every wait. Idempotent."""

@@ -8,7 +8,7 @@ import pytest
 from framework.discovery.feed import REST_FACTOR, Assignment, HandedFeed, ListingFeed, ObjectFeed
 from framework.discovery.splitting import SplitPolicy
 from framework.discovery.stale_listing import MAX_LISTINGS, NOT_GIVEN
-from framework.errors import ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
+from framework.errors import ListingError, ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
@@ -936,3 +936,27 @@ def test_with_an_order_what_ends_while_its_listing_goes_on_is_not_handed_out_aga
 
     rig.objects = [native("t-2"), end, native("t-10")]
     assert rig.next_pass() == ["t-10"]
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"version": None}, "version None, which must be str"),
+        ({"version": 7}, "version 7, which must be str"),
+        ({"size": -1}, "size -1, which must not be below 0"),
+        ({"size": None}, "size None, which must be int"),
+        ({"size": "10"}, "size '10', which must be int"),
+        ({"modified_ms": None}, "modified_ms None, which must be int"),
+        ({"modified_ms": 1.5}, "modified_ms 1.5, which must be int"),
+    ],
+)
+def test_an_object_that_is_listed_wrongly_ends_the_run_and_is_not_done(given, shown):
+    rig = Rig(attrs.evolve(native("a"), **given))
+    with pytest.raises(ListingError, match=f"^b/a: the listing shows the {shown}"):
+        rig.feed.take()
+    assert rig.feed.counts.done_before == 0
+
+
+def test_something_else_than_an_object_in_a_listing_is_named():
+    with pytest.raises(ListingError, match="the listing shows tuple, not a NativeObject"):
+        Rig(("a", 10)).feed.take()

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from framework.errors import CorruptObjectError, TaskClosedError
+from framework.errors import CorruptObjectError, StoreContractError, TaskClosedError
 from framework.storage.prefetch import CHUNK_BYTES, FetchBudget, FetchedInput, FetchedStream, Prefetcher
 from transformers import BytesInput
 
@@ -212,7 +212,7 @@ def test_a_stream_that_cannot_be_closed_is_an_error_and_no_wait_for_ever(ahead):
     source.open = lambda *_: Unclosable()
     stream = ahead().fetch(source, 0).open(0)
     assert stream.read(10) == b"x"
-    with pytest.raises(OSError, match="cannot be closed"):
+    with pytest.raises(StoreContractError, match="OSError: it cannot be closed"):
         stream.read(10)
 
 
@@ -225,3 +225,65 @@ class Unclosable:
 
     def close(self):
         raise OSError("it cannot be closed")
+
+
+class VendorError(Exception):
+    """An error that the source should have mapped."""
+
+
+class Failing:
+    """An input whose stream does in each read what it is given, or else ends."""
+
+    key, location, size = "k", "memory://k", 9
+
+    def __init__(self, read=None, opened=None):
+        self.read_with, self.opened = read, opened
+
+    def open(self, start=0, end=None):
+        if isinstance(self.opened, Exception):
+            raise self.opened
+        return self if self.opened is None else self.opened
+
+    def read(self, size, /):
+        if isinstance(self.read_with, Exception):
+            raise self.read_with
+        return self.read_with
+
+    def close(self):
+        pass
+
+
+def prefetched(ahead, source):
+    return ahead().fetch(source, 0).open(0).read(9)
+
+
+def on_demand(ahead, source):
+    return FetchedInput(source, 0, None).open(0).read(9)
+
+
+@pytest.mark.parametrize("read", [prefetched, on_demand])
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            Failing(VendorError("slow down")),
+            rf"reading it failed with VendorError: slow down \({__name__}, line \d+, in read",
+        ),
+        (Failing(ConnectionResetError()), r"failed with ConnectionResetError \("),
+        (Failing(opened=TimeoutError("of http://u:p@h/b?Signature=s")), r"TimeoutError: of http://h/b \(.* in open\)"),
+        (Failing(StopIteration()), "failed with StopIteration"),
+        (Failing("text"), "Failing.read returned str, not bytes"),
+        (Failing(opened=b"bytes"), "Failing.open returned bytes, not a ReadStream"),
+    ],
+)
+def test_what_a_source_may_not_raise_or_return_is_no_damage_of_the_object(ahead, read, source, message):
+    with pytest.raises(StoreContractError, match=rf"^memory://k: .*{message}"):
+        read(ahead, source)
+
+
+@pytest.mark.parametrize("read", [prefetched, on_demand])
+@pytest.mark.parametrize("error", [CorruptObjectError("cut"), MemoryError(), ModuleNotFoundError("boto3")])
+def test_what_a_source_may_raise_stays_what_it_is(ahead, read, error):
+    with pytest.raises(type(error)) as caught:
+        read(ahead, Failing(error))
+    assert caught.value is error

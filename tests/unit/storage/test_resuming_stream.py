@@ -11,6 +11,7 @@ from framework.errors import (
     CorruptObjectError,
     ObjectChangedError,
     ObjectNotFoundError,
+    StoreContractError,
     StoreUnavailableError,
     TaskClosedError,
     TruncatedObjectError,
@@ -273,3 +274,22 @@ def test_it_is_what_a_transformer_reads_from():
     given = source(BreakingStore())
     assert (given.location, given.key, given.size) == ("test://b/k", "k", len(DATA))
     assert repr(given) == "StoreInput(test://b/k, 1004 bytes)"
+
+
+def test_a_store_that_opens_nothing_or_reads_nothing_is_named():
+    class Opens(BreakingStore):
+        def open(self, native, start=0, end=None):
+            return None
+
+    class Reads(BreakingStore):
+        def open(self, native, start=0, end=None):
+            stream = super().open(native, start, end)
+            stream.read = lambda size: None
+            return stream
+
+    store = Opens()
+    with pytest.raises(StoreContractError, match=r"test://b/k: Opens.open returned NoneType, not a ReadStream"):
+        StoreInput(store, store.native()).open()
+    store = Reads()
+    with pytest.raises(StoreContractError, match=r"test://b/k: Stream.read returned NoneType, not bytes"):
+        StoreInput(store, store.native()).open().read(10)

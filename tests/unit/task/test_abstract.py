@@ -374,7 +374,7 @@ def test_an_iterator_of_a_format_whose_close_fails_hides_no_bad_record():
             raise RecordError("bad", location="memory://bucket/a", record_number=1)
 
     with pytest.raises(RecordError, match="record 1"):
-        next(guarded(Rows(), "memory://bucket/a", 0))
+        next(guarded(Rows, "memory://bucket/a", 0, of=None))
 
 
 def test_nor_does_one_that_hangs(monkeypatch):

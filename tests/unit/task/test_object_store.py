@@ -7,7 +7,7 @@ import pytest
 
 from framework import BucketConfig, SourceCommonConfig, StoreSourceTask, option
 from framework.config.option import sections_of
-from framework.errors import ConfigError
+from framework.errors import ConfigError, StoreContractError
 
 COMMON = {
     "source": {"name": "orders"},
@@ -64,3 +64,12 @@ def test_the_configuration_pickles(task_class):
 
 def test_a_written_configuration_class_stays():
     assert WrittenTask.config_class is WrittenConfig
+
+
+def test_a_task_that_makes_no_store_is_named():
+    class Forgetful(DrawerTask):
+        def make_store(self, config):
+            DrawerConfig(path=config.path)
+
+    with pytest.raises(StoreContractError, match=r"^Forgetful.make_store returned None, not an ObjectStore$"):
+        Forgetful().open_store(DrawerConfig(path="x"))

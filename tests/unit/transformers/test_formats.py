@@ -22,6 +22,7 @@ from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK, Dribble
 from transformers import SHIPPED_FORMATS, BytesInput, LocalFileInput
 from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
+from transformers.text import TextTransformer
 
 RECORDS = [{"id": f"{n}", "name": f"näme {n}" * (n % 5)} for n in range(103)]
 PAYLOADS = [json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() for record in RECORDS]
@@ -209,9 +210,8 @@ def test_all_mistakes_come_at_once():
 
 
 def test_a_registered_format_is_found(monkeypatch):
-    class Made:
-        def __init__(self, options):
-            self.options = options
+    class Made(TextTransformer):
+        pass
 
     module = types.ModuleType("formats_of_a_test")
     module.Made = Made
@@ -228,6 +228,55 @@ def test_a_registered_format_is_found(monkeypatch):
             make_transformer(InputOptions(format=name))
     assert "mine" in known_formats()
     assert make_transformer(InputOptions(format="jsonl")).name == "jsonl"
+
+
+class Defective(TextTransformer):
+    """A format of an author; each test gives it a mistake."""
+
+    def __init__(self, options):
+        super().__init__(options)
+        options_of = next(MISTAKES)
+        if callable(options_of):
+            options_of()
+        self.numbering_options = lambda: next(options_of)
+
+
+MISTAKES = iter(())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda: {}["text"], r"failed with KeyError: 'text' \(.*, line \d+, in __init__\)"),
+        (iter([None] * 2), "numbering_options returned None, not a mapping of text to text"),
+        (iter([{"n": 3}] * 2), "returned {'n': 3}, not a mapping of text to text"),
+        (iter([{"n": "1"}, {"n": "2"}]), "returned {'n': '1'} and then {'n': '2'}: it must never change"),
+    ],
+)
+def test_a_registered_format_that_is_defective_is_named_before_the_run(monkeypatch, mistake, message):
+    monkeypatch.setattr(f"{__name__}.MISTAKES", iter([mistake]))
+    register(monkeypatch, "mine", "Defective")
+    with pytest.raises(ConfigError, match=f"input.format: the format 'mine'.*{message}"):
+        make_transformer(InputOptions(format="mine"))
+
+
+def test_what_is_registered_must_make_a_transformer_and_its_module_may_fail(monkeypatch, tmp_path):
+    register(monkeypatch, "mine", "register")
+    monkeypatch.setattr(f"{__name__}.register", lambda options: options)
+    with pytest.raises(ConfigError, match="'mine' is registered with something that made InputOptions"):
+        make_transformer(InputOptions(format="mine"))
+    (tmp_path / "format_with_a_slip.py").write_text("limit = int('many')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = importlib.metadata.EntryPoint("mine", "format_with_a_slip:Any", "iggy_cloud_sources.transformers")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
+    with pytest.raises(ConfigError, match="format_with_a_slip:Any and cannot be loaded: ValueError: invalid literal"):
+        make_transformer(InputOptions(format="mine"))
+
+
+def register(monkeypatch, name, attribute):
+    """Make a format of this module the only registered one."""
+    entry = importlib.metadata.EntryPoint(name, f"{__name__}:{attribute}", "iggy_cloud_sources.transformers")
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
 
 
 def test_a_shipped_format_is_known_without_a_look_at_what_is_installed(monkeypatch):

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.errors import AccessDeniedError, ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.errors import (
+    AccessDeniedError,
+    ListingError,
+    StoreContractError,
+    StoreUnavailableError,
+    TaskClosedError,
+    ThrottledError,
+)
 from framework.storage.listing import engine as listing_engine
 from framework.storage.listing.first_contact import SinglePages
 from framework.storage.listing.limiter import CallLimiter
@@ -351,6 +358,24 @@ def test_keys_of_another_prefix_are_an_error(concurrency, ordered, after):
         SinglePages(store, POLICY, 7, lambda *_: None).ask("b/", "")
     with pytest.raises(ListingError, match="does not begin with the prefix"):
         list(list_range(store, RangeTask(1, "b/05", None, 9), prefix="b/", page_size=7))
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        (None, "NoneType"),
+        ([], "list"),
+        (ListPage(objects=iter(())), "a page whose objects are tuple_iterator"),
+        (ListPage(objects=["a"]), "a page of str"),
+    ],
+)
+def test_a_store_whose_first_page_is_none_is_named(page, found):
+    store = MemoryStore()
+    store.list_page = lambda **_: page
+    with pytest.raises(
+        StoreContractError, match=f"^memory://.*: MemoryStore.list_page returned {found}, not a ListPage"
+    ):
+        SinglePages(store, POLICY, 7, lambda *_: None).ask("", "")
 
 
 def test_pages_of_a_range_are_refused_when_out_of_order():
