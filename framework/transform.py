@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 
-from framework.errors import RecordError
+from framework.errors import RecordError, TransformContractError
 from framework.model.batches import SkippedRecord
 from framework.model.headers import HeaderValue
 from framework.model.objects import NativeObject, TopicPartition, length_only
@@ -107,10 +107,19 @@ class TransformBatch:
         Args:
             places: places in this batch, counted from 0 and rising, of the records to keep.
             payloads: the kept records' bytes, where the caller has them already.
+
+        Raises:
+            TransformContractError: these are no such places, but for example truth values.
         """
         import numpy as np  # noqa: PLC0415 - loaded when used
 
-        index = np.asarray(places, dtype=np.intp)
+        given = np.asarray(places)
+        if len(given) and given.dtype.kind not in "iu":
+            advice = ": numpy.flatnonzero makes places of truth values" if given.dtype.kind == "b" else ""
+            raise TransformContractError(f"keep takes the places of records, and was given {given.dtype}{advice}")
+        index = given.astype(np.intp, copy=False)
+        if len(index) and (index[0] < 0 or index[-1] >= len(self) or (index[1:] <= index[:-1]).any()):
+            raise TransformContractError(f"keep takes rising places from 0 to {len(self) - 1}, each once")
         if len(index) == len(self):
             return self if payloads is None else self.with_payloads(payloads)
         rows = index.tolist()
@@ -134,9 +143,14 @@ class TransformBatch:
         Args:
             reasons: place in this batch, counted from 0, to the reason, as the end of a sentence about the record. It
                 never holds the record's content.
+
+        Raises:
+            TransformContractError: the batch has no such place.
         """
         if not reasons:
             return self
+        if any(not 0 <= place < len(self) for place in reasons):
+            raise TransformContractError(f"reject takes places from 0 to {len(self) - 1}, each with its reason")
         numbers = self.numbers
         bad = [
             SkippedRecord(

@@ -292,7 +292,9 @@ def _batch_mistake(run: PayloadBatch, last: int) -> str:
     payloads: object = run.payloads
     if not isinstance(payloads, Sequence):
         return f"its payloads are {type(payloads).__name__}, not a list"
-    if payloads and not isinstance(payloads, PayloadColumn) and not isinstance(payloads[0], _BYTES):
+    if not payloads:
+        return "its batch has no payloads"
+    if not isinstance(payloads, PayloadColumn) and not isinstance(payloads[0], _BYTES):
         return f"its payload is {type(payloads[0]).__name__}, not bytes"
     if type(run.size_bytes) is not int or run.size_bytes < len(payloads):
         return f"size_bytes of its batch is {run.size_bytes!r}, not the sum of the payloads' lengths"

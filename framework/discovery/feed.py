@@ -167,6 +167,10 @@ def _rest_seconds(listing_seconds: float) -> float:
     return REST_FACTOR * listing_seconds
 
 
+_SECONDS = range(10**9, 10**10)
+"""Seconds since 1970 from 2001 to 2286. Taken for milliseconds they are in the spring of 1970."""
+
+
 def check_listed(native: NativeObject) -> None:
     """Check an object of a listing that is to be read.
 
@@ -181,6 +185,11 @@ def check_listed(native: NativeObject) -> None:
             raise ListingError(
                 f"{native.location}: the listing shows the {name} {value!r}, which must be {kind.__name__}"
             )
+    if native.modified_ms in _SECONDS:
+        raise ListingError(
+            f"{native.location}: the listing shows the modified_ms {native.modified_ms}, which are seconds: milliseconds since "
+            "1970 are needed, or later objects are taken for old ones and not read"
+        )
     if native.size < 0:
         raise ListingError(f"{native.location}: the listing shows the size {native.size}, which must not be below 0")
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.errors import RecordTransformError, SkippableError, SourceError, TransformContractError
+from framework.errors import RecordTransformError, SkippableError, SourceError, TransformContractError, raised_at
 from framework.model.batches import SkippedRecord
 from framework.model.headers import headers_error
 from framework.model.message_ids import entry_hash64
@@ -142,6 +142,8 @@ class TransformChain:
             result = transform.apply(batch, context)
         except (MemoryError, ImportError):
             raise
+        except TransformContractError as failure:
+            raise TransformContractError(f"{place}: {failure} ({raised_at(failure)})") from failure
         except Exception as failure:
             if isinstance(failure, SourceError) and not isinstance(failure, SkippableError):
                 raise
@@ -212,6 +214,7 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
 
     if not isinstance(after, TransformBatch):
         raise TransformContractError(f"{place} returned {type(after).__name__}, not a TransformBatch")
+    _check_values(place, before, after)
     count = len(after.payloads)
     lengths = {len(after.numbers)}
     columns = (after.headers, after.timestamps_us, after.key_hashes)
@@ -236,6 +239,25 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
         raise TransformContractError(f"{place} returned a record number that was not given to it")
     if len(np.unique(bad)) < len(bad) or np.isin(bad, numbers).any():
         raise TransformContractError(f"{place} returned a bad record twice, or among the good ones too")
+
+
+def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> None:
+    """Reject payloads and times of other types. Constant time: of the payloads only the first is looked at.
+
+    Raises:
+        TransformContractError: names the transform.
+    """
+    payloads: object = after.payloads
+    if payloads is not before.payloads and not isinstance(payloads, PayloadColumn):
+        if not isinstance(payloads, Sequence):
+            raise TransformContractError(f"{place} returned payloads that are {type(payloads).__name__}, not a list")
+        if payloads and not isinstance(payloads[0], bytes | bytearray | memoryview):
+            raise TransformContractError(f"{place} returned a payload that is {type(payloads[0]).__name__}, not bytes")
+    times: object = after.timestamps_us
+    if times is not None and getattr(getattr(times, "dtype", None), "kind", "") != "i":
+        raise TransformContractError(
+            f"{place} returned timestamps_us that are {type(times).__name__}, not an array of int64"
+        )
 
 
 def _sizes_fit(payloads: Sequence[bytes]) -> bool:

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from framework.errors import (
     CorruptObjectError,
+    ObjectChangedError,
     RetriableError,
     StoreContractError,
     TaskClosedError,
@@ -251,6 +252,8 @@ class ResumingStream(ReadStream):
         if not data:
             raise _short(self._source.native, self._position, self._end)
         self._position += len(data)
+        if self._position > self._end:
+            raise _long(self._source.native, self._end)
         if self._checksum is not None:
             self._checksum.add(data)
             if self._position == self._end and not self._checksum.holds:
@@ -291,6 +294,17 @@ def _changed_on_the_way(native: NativeObject, checksum: Checksum) -> CorruptObje
         f"its bytes have the {checksum.name} {checksum.value:0{digits}x}, the store says {checksum.expected:0{digits}x}: "
         f"they were changed on the way, or in the store. Read it again; when that stays so, write it again",
         location=native.location,
+    )
+
+
+def _long(native: NativeObject, end: int) -> ObjectChangedError | StoreContractError:
+    if end == native.size:
+        return ObjectChangedError(
+            f"more bytes came than the {native.size} listed: it was overwritten, or is listed with a wrong size",
+            location=native.location,
+        )
+    return StoreContractError(
+        f"{native.location}: the bytes up to {end} were requested, and more came: `end` is exclusive"
     )
 
 

@@ -249,4 +249,5 @@ class SourceRig(abc.ABC):
             yield iterator
         finally:
             iterator.close()
+            iterator.leave()  # as a reader's thread does: a format may keep a stream between two batches
             task.close_resources()

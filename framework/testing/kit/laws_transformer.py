@@ -31,6 +31,11 @@ def round_trip(rig: SourceRig, comparing: Comparing) -> None:
         read: dict[str, list[bytes]] = {}
         for batch in drain(iterator):
             read.setdefault(batch.native.key, []).extend(batch.payloads)
+            lengths = sum(map(len, batch.payloads))
+            comparing.that(
+                batch.size_bytes == lengths,
+                f"a batch of {batch.native.key} says size_bytes={batch.size_bytes}, its payloads have {lengths}",
+            )
     comparing.same(read.pop("nothing", []), [], "an object without records")
     for key, records in written.items():
         comparing.same(read.get(key, []), records, f"the records of {key}")

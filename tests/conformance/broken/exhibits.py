@@ -32,6 +32,7 @@ EXHIBITS: dict[type[SourceRig], str] = {
     reading.PositionsOutliveVersions: "I6",
     reading.ForgetsWhatFailed: "I6",
     reading.LossyText: "T1",
+    reading.CountsRecordsForBytes: "T1",
     reading.SwallowsTheEnd: "T2",
     reading.FinishedOnAReadError: "T2",
     reading.SkipCountsBlankLines: "T3",

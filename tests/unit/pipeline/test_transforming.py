@@ -2,6 +2,7 @@
 
 import contextlib
 
+import attrs
 import pytest
 
 from framework.errors import ConfigError, ReaderFailedError, RecordTransformError, TransformContractError
@@ -210,6 +211,42 @@ def test_a_broken_contract_ends_the_run_and_names_the_transform(name, reason):
     assert isinstance(failure, TransformContractError)
     assert f"transforms[1] ({name})" in str(failure)
     assert reason in str(failure)
+
+
+CAREFREE = {
+    "mask": (
+        lambda batch: batch.keep([True] * len(batch)),
+        "keep takes the places of records, and was given bool: numpy.flat",
+    ),
+    "text": (lambda batch: batch.keep(["0"]), "keep takes the places of records, and was given <U1"),
+    "behind": (lambda batch: batch.keep([len(batch)]), "keep takes rising places from 0 to"),
+    "below": (lambda batch: batch.keep([-1]), "keep takes rising places from 0 to"),
+    "again": (lambda batch: batch.keep([0] * len(batch)), "keep takes rising places from 0 to"),
+    "falling": (lambda batch: batch.keep(range(len(batch))[::-1]), "keep takes rising places from 0 to"),
+    "stranger": (lambda batch: batch.reject({len(batch): "bad"}), "reject takes places from 0 to"),
+    "str": (lambda batch: batch.with_payloads(["a"] * len(batch)), "returned a payload that is str, not bytes"),
+    "none": (lambda batch: batch.with_payloads([None] * len(batch)), "returned a payload that is NoneType, not bytes"),
+    "lazy": (lambda batch: batch.with_payloads(iter(batch.payloads)), "payloads that are list_iterator, not a list"),
+    "times": (
+        lambda batch: attrs.evolve(batch, timestamps_us=[1] * len(batch)),
+        "timestamps_us that are list, not an array",
+    ),
+}
+"""Mistakes of an author, each with what the error says."""
+
+
+@pytest.mark.parametrize(
+    ("mistake", "records"),
+    [*((mistake, ".....") for mistake in CAREFREE), ("mask", "."), ("text", "."), ("behind", ".")],
+)
+def test_a_wrong_use_of_a_batch_ends_the_run_and_names_the_transform(monkeypatch, mistake, records):
+    wrong, message = CAREFREE[mistake]
+    monkeypatch.setattr(own.Shout, "apply", lambda self, batch, context: wrong(batch))
+    batches, _, failure = read(lines(records), "shout", tolerance="skip_record")
+    assert isinstance(failure, TransformContractError)
+    assert str(failure).startswith(f"transforms[0] (shout){':' if 'takes' in message else ''} ")
+    assert message in str(failure)
+    assert not batches
 
 
 def test_batches_with_gaps_are_sent_and_committed():

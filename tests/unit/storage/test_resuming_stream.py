@@ -293,3 +293,20 @@ def test_a_store_that_opens_nothing_or_reads_nothing_is_named():
     store = Reads()
     with pytest.raises(StoreContractError, match=r"test://b/k: Stream.read returned NoneType, not bytes"):
         StoreInput(store, store.native()).open().read(10)
+
+
+@pytest.mark.parametrize(
+    ("listed", "end", "error", "message"),
+    [
+        (1000, None, ObjectChangedError, "test://b/k: more bytes came than the 1000 listed"),
+        (1004, 900, StoreContractError, "the bytes up to 900 were requested, and more came: `end` is exclusive"),
+    ],
+)
+def test_more_bytes_than_requested_are_no_bytes_of_the_object(listed, end, error, message):
+    class Longer(BreakingStore):
+        def open(self, native, start=0, end=None):
+            return super().open(self.native(1004), start)
+
+    store = Longer()
+    with pytest.raises(error, match=message):
+        StoreInput(store, store.native(listed)).open(0, end).read(4096)
