@@ -167,6 +167,12 @@ def _rest_seconds(listing_seconds: float) -> float:
     return REST_FACTOR * listing_seconds
 
 
+class _End:
+    """The end of a listing. A listing that shows None is mistaken, and not at its end."""
+
+
+_END = _End()
+
 _SECONDS = range(10**9, 10**10)
 """Seconds since 1970 from 2001 to 2286. Taken for milliseconds they are in the spring of 1970."""
 
@@ -271,15 +277,15 @@ class ListingFeed(ObjectFeed):
                 return assignment
             began = self._clock()
             try:
-                native = next(self._current, None)
+                native = next(self._current, _END)
             except BaseException:
                 self._current = None  # incomplete: the next `take` starts another
                 raise
             self._listing_seconds += self._clock() - began
-            if native is None and self._ordered:
-                self._decided = self._in_order()
-                continue
-            if native is None:
+            if isinstance(native, _End):
+                if self._ordered:
+                    self._decided = self._in_order()
+                    continue
                 self._end_listing()
                 return None
             self.counts.listed += 1
@@ -315,7 +321,12 @@ class ListingFeed(ObjectFeed):
         self._selection.begin_listing()
         self._unfit = {}
         self._ordered = {}
-        self._current = iter(self._listing())
+        listing = self._listing()
+        if not hasattr(listing, "__iter__"):
+            raise ListingError(
+                f"get_native_item_stream returned {type(listing).__name__}, not an iterator of NativeObject"
+            )
+        self._current = iter(listing)
         return True
 
     def _end_listing(self) -> None:

@@ -29,7 +29,7 @@ from framework.discovery.key_list.feed import KeyListFeed
 from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.routing import Router
 from framework.discovery.splitting import SplitPolicy
-from framework.errors import StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.model.batches import RecordBatch, SourceRecord
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -535,6 +535,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 assignments = self._with_parts(assignments[0])
             native, entry = assignment.native, min(assignments, key=_records_done).entry
             source = self.get_input_stream(native)
+            if not hasattr(source, "open"):
+                raise StoreContractError(
+                    f"{native.location}: {type(self).__name__}.get_input_stream returned {type(source).__name__}, "
+                    "not an ObjectInput"
+                )
             ahead = self.transformer.prefetch_range(native.key, native.size, entry.split, entry.mark)
             fetched = FetchedInput(source, 0, None) if ahead is None else self._ahead.fetch(source, *ahead)
             self.statistics.objects_opened += 1

@@ -13,13 +13,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from typing_extensions import Self
 
 from framework.config.format_registry import make_transformer
 from framework.config.loading import structure
-from framework.errors import NotAcknowledgedError, ReaderFailedError, TaskClosedError
+from framework.errors import NotAcknowledgedError, ReaderFailedError, StoreContractError, TaskClosedError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
@@ -153,8 +153,9 @@ class AbstractSourceTask:
         self.config = self.configure(props) if isinstance(props, Mapping) else props
         self.offsets = offsets if offsets is not None else self.offsets
         self._queue = BoundedQueue(max_records=self.config.input.queue_records, max_bytes=self.config.input.queue_bytes)
-        self.iterator = self.get_iterator(
-            SourceContext(config=self.config, offsets=self.offsets, feed=feed, once=once, backoff=self.backoff_config)
+        self.iterator = _iterator_of(
+            self,
+            SourceContext(config=self.config, offsets=self.offsets, feed=feed, once=once, backoff=self.backoff_config),
         )
         self._reader = threading.Thread(target=self._read, name="reader", daemon=True)
         self._reader.start()
@@ -283,6 +284,16 @@ class AbstractSourceTask:
         self.stop()
 
 
+def _iterator_of(task: AbstractSourceTask, context: SourceContext) -> AbstractSourceRecordIterator:
+    """Return a task's iterator; without this check a task that returns none would read nothing, without end."""
+    iterator: object = task.get_iterator(context)
+    if not hasattr(iterator, "next_batch"):
+        raise StoreContractError(
+            f"{type(task).__name__}.get_iterator returned {type(iterator).__name__}, not an AbstractSourceRecordIterator"
+        )
+    return cast("AbstractSourceRecordIterator", iterator)
+
+
 def _close(task: AbstractSourceTask, iterator: AbstractSourceRecordIterator | None, deadline: float) -> None:
     """Close the iterator, then call `close_resources`.
 
@@ -316,7 +327,7 @@ def iterator_of(task_class: type[AbstractSourceTask], context: SourceContext) ->
     """
     task, iterator = task_class(), None
     try:
-        iterator = task.get_iterator(context)
+        iterator = _iterator_of(task, context)
         yield iterator
     finally:
         _close(task, iterator, time.monotonic() + CLOSE_SECONDS)

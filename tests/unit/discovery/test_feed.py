@@ -964,3 +964,18 @@ def test_an_object_that_is_listed_wrongly_ends_the_run_and_is_not_done(given, sh
 def test_something_else_than_an_object_in_a_listing_is_named():
     with pytest.raises(ListingError, match="the listing shows tuple, not a NativeObject"):
         Rig(("a", 10)).feed.take()
+
+
+@pytest.mark.parametrize("order", [None, lambda native: native.key])
+def test_none_in_a_listing_is_not_its_end(order):
+    rig = Rig(native("a"), None, native("b"), order=order, once=True)
+    with pytest.raises(ListingError, match="the listing shows NoneType, not a NativeObject"):
+        list(iter(rig.feed.take, None))
+    assert rig.feed.counts.listings == 0
+
+
+def test_a_listing_that_is_none_is_named():
+    rig = Rig(native("a"))
+    rig.feed._listing = lambda: None
+    with pytest.raises(ListingError, match="get_native_item_stream returned NoneType, not an iterator"):
+        rig.feed.take()

@@ -16,6 +16,7 @@ from framework.errors import (
     NotAcknowledgedError,
     ReaderFailedError,
     RecordError,
+    StoreContractError,
     StoreUnavailableError,
     TaskClosedError,
 )
@@ -326,6 +327,43 @@ def test_stop_while_close_resources_hangs_keeps_its_limit(monkeypatch):
     with started(store_of(a=1), task_class=Hanging) as task:
         assert stop_in(task) < 2
         hang.set()
+
+
+class Forgetful(MemorySourceTask):
+    """It forgets to return its iterator."""
+
+    def get_iterator(self, context):
+        super().get_iterator(context)
+
+
+class Inputless(MemorySourceTask):
+    """Its iterator forgets to return the input."""
+
+    def get_iterator(self, context):
+        iterator = super().get_iterator(context)
+        iterator.get_input_stream = lambda native: None
+        return iterator
+
+
+def test_a_task_without_an_iterator_is_an_error_and_no_wait_without_end():
+    message = r"^Forgetful.get_iterator returned NoneType, not an AbstractSourceRecordIterator$"
+    with pytest.raises(StoreContractError, match=message):
+        Forgetful(store_of(a=1)).start(source_config())
+    with (
+        pytest.raises(StoreContractError, match=message),
+        iterator_of(Forgetful, SourceContext(config=source_config())),
+    ):
+        pass
+
+
+def test_an_iterator_without_an_input_is_named():
+    with (
+        started(store_of(a=1), task_class=Inputless, once=True) as task,
+        pytest.raises(
+            ReaderFailedError, match=r"^memory://.*/a: .*Iterator.get_input_stream returned NoneType, not an Obj"
+        ),
+    ):
+        poll_all(task)
 
 
 def fail_to_close():
