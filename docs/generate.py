@@ -31,6 +31,8 @@ from framework.cli.config import schema_text  # noqa: E402
 from framework.cli.reference import reference_page, transforms_page  # noqa: E402
 from framework.discovery.feed import ObjectFeed  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
+from framework.model.batches import SkippedRecord  # noqa: E402
+from framework.model.objects import NativeObject, ResumePoint  # noqa: E402
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey  # noqa: E402
 from framework.offsets.manager import OffsetManager  # noqa: E402
 from framework.offsets.store import OffsetStore  # noqa: E402
@@ -43,7 +45,7 @@ from framework.testing import kit  # noqa: E402, F401  # it knows every law
 from framework.testing.kit.law import LAWS  # noqa: E402
 from framework.testing.rig import SourceRig  # noqa: E402
 from framework.transform import Transform, TransformBatch, TransformContext  # noqa: E402
-from framework.transformer import ObjectInput, ReadStream, Transformer  # noqa: E402
+from framework.transformer import ObjectInput, PayloadBatch, ReadStream, Transformer  # noqa: E402
 from gcs_source.task import GcsSourceConfig  # noqa: E402
 from s3_source.demo import demo  # noqa: E402
 from s3_source.task import S3SourceConfig, S3SourceTask  # noqa: E402
@@ -160,7 +162,11 @@ CONTRACTS: tuple[type, ...] = (
     StoreSourceTask,
     ObjectStore,
     ListPage,
+    NativeObject,
     Transformer,
+    PayloadBatch,
+    SkippedRecord,
+    ResumePoint,
     ObjectInput,
     ReadStream,
     Transform,

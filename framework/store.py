@@ -184,7 +184,7 @@ class ObjectStore(abc.ABC):
         Raises:
             CredentialsError: no credentials were found.
         """
-        return "not told"
+        return "not described by this source"
 
     def stat(self, key: str) -> NativeObject:
         """Return the object of that key exactly as a listing would show it now, including its version.

@@ -56,13 +56,20 @@ def _depth(section: tuple[str, object]) -> int:
     return section[0].count(".")
 
 
-def source_config(root: type[C] = SourceCommonConfig, **options: Any) -> C:  # type: ignore[assignment]
+def source_config(root: type[C] | None = SourceCommonConfig, **options: Any) -> C:  # type: ignore[assignment]
     """Return a checked configuration: these options over `DEFAULTS`.
 
+    Args:
+        root: the class of the configuration, `MyTask.config_class`.
+        **options: see `source_props`.
+
     Raises:
+        TypeError: the task names no `config_class`.
         KeyError: no section has an option of that name.
         ConfigError: mistakes.
     """
+    if root is None:
+        raise TypeError("the task names no config_class")
     given = {**DEFAULTS, **options}
     try:
         known = _made.get((root, tuple(given.items())))
