@@ -296,7 +296,7 @@ def _batch_mistake(run: PayloadBatch, last: int) -> str:
         return "its batch has no payloads"
     if not isinstance(payloads, PayloadColumn) and not isinstance(payloads[0], _BYTES):
         return f"its payload is {type(payloads[0]).__name__}, not bytes"
-    if type(run.size_bytes) is not int or run.size_bytes < len(payloads):
+    if type(run.size_bytes) is not int or (run.size_bytes < len(payloads) and all(payloads)):
         return f"size_bytes of its batch is {run.size_bytes!r}, not the sum of the payloads' lengths"
     if run.mark is not None and (type(run.mark) is not ResumePoint or run.mark.record > last):
         return f"the mark of its batch is {run.mark!r}, and the batch ends with record {last}"

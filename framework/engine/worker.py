@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.engine.log_forwarding import LogForwarder
-from framework.engine.memory import limit_arenas
+from framework.engine.memory import tune_memory
 from framework.engine.process_exit import leave
 from framework.engine.session import open_connection
 from framework.engine.task_run import Connect, TaskRun, WorkerPlan, portable
@@ -54,7 +54,7 @@ class LeaderPipe:
 
 def work(plan: WorkerPlan, pipe: Connection) -> None:
     """Run one task over the assigned objects until the leader closes the feed or stops it."""
-    limit_arenas()
+    tune_memory()
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # blocked while the modules were loaded

@@ -674,7 +674,7 @@ def prepare():
     session.IggyConnection = SimConnection
     processes.SpawnContext = _SimContext
     worker.leave = lambda _: None
-    worker.limit_arenas = lambda: None
+    worker.tune_memory = lambda: None
     silent = logging.NullHandler()  # the same one each time: the root logger keeps what it was given
     worker.LogForwarder = lambda tell: silent
     worker.signal = signal_stub
@@ -684,7 +684,7 @@ def prepare():
     spark_group.spark_lister = lambda *_, **__: lambda _: None
     spark_group.for_thread = lambda _, work: work
     spark_job.TaskContext = _SimTaskContext
-    spark_job.limit_arenas = lambda: None
+    spark_job.tune_memory = lambda: None
     spark_job.LogForwarder = lambda _: silent
     discovery.WAIT_SECONDS = 0.1
     session.FOLLOW_SECONDS = 0.5

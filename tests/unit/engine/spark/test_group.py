@@ -67,7 +67,7 @@ def world(monkeypatch):
     monkeypatch.setattr(
         jobs.TaskRun, "start", lambda plan, feed: start(plan, feed, connect=lambda *_: server.connect())
     )
-    monkeypatch.setattr(jobs, "limit_arenas", lambda: None)
+    monkeypatch.setattr(jobs, "tune_memory", lambda: None)
 
     def run(store, **options):
         config = source_config(engine="spark", **options)
