@@ -780,8 +780,11 @@ class World(Scheduler):
 
     def by_hand(self, way, cause, then):
         begun = self.now_us()
+        accepts = way == "accept" and cause != "others behind 0.1"  # nothing is lost by that
         if way == "reset":
             self.resets.append((begun, None, lambda _: True))  # it may come to its end and be killed before it says so
+        elif accepts:
+            self.accept_losses()  # so may this
 
         def done(life):
             if life.outcome.kind == "done":
@@ -791,8 +794,8 @@ class World(Scheduler):
                 if way == "reset":
                     self.resets = [one for one in self.resets if one[0] != begun]
                     self.resets.append((begun, self.now_us(), lambda _: True))
-                elif cause != "others behind 0.1":  # nothing is lost by that
-                    self.free |= {version.tag for bucket in self.buckets for _, _, version in bucket.became if version}
+                elif accepts:
+                    self.accept_losses()
                 then()
             elif life.outcome.kind in {"refused", "topic"}:
                 self.fail("NO WAY OUT", f"{way} after {cause}: {life.outcome.text}")
@@ -802,6 +805,10 @@ class World(Scheduler):
         if way == "accept" and cause == "expired":
             self.forget_records(self.causes.get("expired", ()))
         self.helper = self.start(way, then=done)
+
+    def accept_losses(self):
+        """From here on nothing is demanded of what was in the bucket so far."""
+        self.free |= {version.tag for bucket in self.buckets for _, _, version in bucket.became if version}
 
     # ---- what people do
 
