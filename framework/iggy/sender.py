@@ -249,13 +249,10 @@ class IggyProducer(Producer):
         """The header block of each record that has headers of its own; they replace the object's of the same name."""
         assert batch.headers is not None
         names = provenance(batch.native, split=batch.entry.split) if of_object else {}
-        blocks: list[bytes] = []
-        before, block = None, of_object
-        for own in batch.headers:
-            if own is not before:  # the records of an object often share a mapping
-                before, block = own, self._own_block(own, of_object, names) if own else of_object
-            blocks.append(block)
-        return blocks
+        # records of one object often share a mapping, not only neighbours: each mapping is encoded once
+        shared = dict(zip(map(id, batch.headers), batch.headers, strict=True))
+        blocks = {key: self._own_block(own, of_object, names) if own else of_object for key, own in shared.items()}
+        return list(map(blocks.__getitem__, map(id, batch.headers)))
 
     @staticmethod
     def _own_block(own: Mapping[str, HeaderValue], of_object: bytes, names: Mapping[str, str]) -> bytes:

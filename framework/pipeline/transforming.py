@@ -279,12 +279,13 @@ def _within_limits(batch: TransformBatch, *, changed: bool) -> TransformBatch:
                     else "it is empty after the transforms, and Iggy stores no empty messages"
                 )
     if batch.headers is not None:
-        before, reason = None, None
-        for place, headers in enumerate(batch.headers):
-            if headers is not before:  # records often share a mapping
-                before, reason = headers, headers_error(headers) if headers else None
-            if reason is not None:
-                reasons.setdefault(place, reason)
+        # records often share a mapping, so each mapping is checked once
+        shared = dict(zip(map(id, batch.headers), batch.headers, strict=True))
+        wrong = {key: reason for key, headers in shared.items() if headers and (reason := headers_error(headers))}
+        if wrong:
+            for place, headers in enumerate(batch.headers):
+                if id(headers) in wrong:
+                    reasons.setdefault(place, wrong[id(headers)])
     if batch.timestamps_us is not None:
         for place in (batch.timestamps_us < 0).nonzero()[0].tolist():
             reasons.setdefault(place, "its origin timestamp is before 1970")
