@@ -20,7 +20,7 @@ from framework.errors import (
     UnknownOutcomeError,
 )
 from framework.iggy import sender, topics, wire
-from framework.iggy.headers import decode_headers
+from framework.iggy.headers import decode_headers, encode_headers
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import PartitionDamagedError
 from framework.iggy.values import Confirmation, PartitionInfo
@@ -467,6 +467,14 @@ def test_own_times_need_a_server_whose_layout_is_known(connection):
     producer = IggyProducer(connection, stream="lake", source="orders")
     with pytest.raises(IggyProtocolError, match="origin timestamps"):
         producer.send(PARTITION, [far_apart(2)])
+
+
+def test_headers_that_records_share_in_turn_are_encoded_once_each(producer, monkeypatch):
+    encoded = []
+    monkeypatch.setattr(sender, "encode_headers", lambda headers: encoded.append(headers) or encode_headers(headers))
+    one, other = {"x": "1"}, {"x": "2"}
+    producer.send(PARTITION, [attrs.evolve(batch(1, [b"a", b"b", b"c", b"d"]), headers=[one, other, one, other])])
+    assert [headers for headers in encoded if "x" in headers] == [one, other]
 
 
 def test_own_headers_replace_those_that_name_the_object(producer, connection):
