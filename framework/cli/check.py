@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import empty_advice, place_of, read_config, require_pyspark
 from framework.discovery.filters import FilterReason
-from framework.engine.local import with_moment
 from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN, ObjectError, SourceError
 from framework.model.text import counted
 from framework.storage.preflight import CheckResult
@@ -54,7 +53,7 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
     Raises:
         ConfigError: mistakes in the file.
     """
-    config = with_moment(read_config(task_class, file))
+    config = read_config(task_class, file)
     _write(CheckResult("configuration", ok=True, detail=f"{file.path} is right"))
     code = EXIT_DONE
     for results in (_engine(task_class, config), _ports(config), _store(task_class, config), _iggy(config)):

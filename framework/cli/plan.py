@@ -14,7 +14,6 @@ from framework.cli.positions import moment, summary, summary_lines
 from framework.cli.run import is_new, reached, read_config
 from framework.engine.dry_run import DryRun, ObjectTotals, dry_run
 from framework.engine.inspection import inspect
-from framework.engine.local import with_moment
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def show_plan(
         ConfigError: mistakes in the file.
         SourceError: the bucket's error, or positions made with other options.
     """
-    config = with_moment(read_config(task_class, file))
+    config = read_config(task_class, file)
     found = None
     if not ignore_offsets and not is_new(config):
         with reached(config) as connection:
@@ -58,7 +57,7 @@ def show_status(task_class: type[AbstractSourceTask], file: ConfigFile, *, no_li
         ConfigError: mistakes in the file.
         SourceError: as `show_plan`.
     """
-    config = with_moment(read_config(task_class, file))
+    config = read_config(task_class, file)
     with reached(config) as connection:
         found = inspect(connection, config)
     figures = {**summary(found), **_log_json(found)}

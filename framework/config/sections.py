@@ -632,7 +632,7 @@ class DiscoverySection:
     modified_after: Moment | None = option(
         None,
         doc='Read only objects last modified at this time or later: a date with or without a time, UTC, or `"now"`, '
-        "the time of each start: **objects that appear while the source is stopped are then not read**.",
+        "the time of the source's first start with that value, which the offsets log keeps.",
     )
     min_age: Seconds = option(
         0.0,

@@ -22,7 +22,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import attrs
@@ -243,6 +243,15 @@ class Selector:
         )
 
 
+def with_start(config: SourceCommonConfig, start_ms: float) -> SourceCommonConfig:
+    """Replace `modified_after = "now"` by the time of the source's first start, in milliseconds since 1970.
+
+    In whole seconds, as stores round last-modified down to them: what appears in the same second is read.
+    """
+    moment = datetime.fromtimestamp(start_ms // 1000, timezone.utc).isoformat()
+    return attrs.evolve(config, discovery=attrs.evolve(config.discovery, modified_after=moment))
+
+
 def selection_digest(config: SourceCommonConfig, start_key: str | None) -> str:
     """Return a short digest of the options that decide which listed objects are read: equal digests, equal options."""
     discovery = {
@@ -262,7 +271,12 @@ def selection_digest(config: SourceCommonConfig, start_key: str | None) -> str:
 
 
 def selected_objects(
-    config: SourceCommonConfig, bucket: str, prefixes: Sequence[str], *, address: str | None = None
+    config: SourceCommonConfig,
+    bucket: str,
+    prefixes: Sequence[str],
+    *,
+    address: str | None = None,
+    since_start: bool = False,
 ) -> SelectionScope:
     """Return the scope that positions are bound to: the bucket, and the options that decide which objects are read.
 
@@ -287,6 +301,7 @@ def selected_objects(
             for name, value in values.items()
         },
         oldest_ms=int(oldest_ms) if discovery.modified_after is not None else None,
+        since_start=since_start,
     )
 
 

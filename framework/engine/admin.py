@@ -139,7 +139,6 @@ def _reset(state: LogState, reset: Reset) -> None:
     state.skipped = []
     if reset.everything:
         # old messages are of older generations; changes to the topics no longer matter
-        state.selected = None
         abandon_partitions(state, state.partitions)
         state.has_abandoned_partitions = True
 

@@ -9,11 +9,8 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
-
-import attrs
 
 from framework.engine.progress import Progress
 from framework.engine.report import Reporter
@@ -77,7 +74,7 @@ class LocalEngine:
         self._take_over = take_over
         self._standby = standby
         self._task_class = task_class
-        self._config = with_moment(config)
+        self._config = config
         self._once = once
         self._stopping = threading.Event()
         # `run` waits on this. A waiting thread may hold an event's lock, and a signal handler runs in that thread.
@@ -273,14 +270,3 @@ class LocalEngine:
             self._reporter.unwatch()
             task.stop()
             producer.close()
-
-
-def with_moment(config: SourceCommonConfig) -> SourceCommonConfig:
-    """Replace `modified_after = "now"` by the time of this start, so that a later recovery means the same moment.
-
-    In whole seconds, as stores round last-modified down to them: what appears in the same second is read.
-    """
-    if config.discovery.modified_after != "now":
-        return config
-    moment = datetime.now(timezone.utc).replace(microsecond=0).isoformat()
-    return attrs.evolve(config, discovery=attrs.evolve(config.discovery, modified_after=moment))

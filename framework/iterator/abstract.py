@@ -23,7 +23,7 @@ from framework.config.envelope import make_envelope
 from framework.config.key_template import NOTHING_NAMED
 from framework.config.transforms import make_transforms
 from framework.discovery.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed, SortKey
-from framework.discovery.filters import RoutedSelection, Selector, selected_objects, selection_digest
+from framework.discovery.filters import RoutedSelection, Selector, selected_objects, selection_digest, with_start
 from framework.discovery.incremental import IncrementalFeed, IncrementalListing
 from framework.discovery.key_list.feed import KeyListFeed
 from framework.discovery.key_list.resolver import KeyListResolver
@@ -165,7 +165,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """Make the feed of repeated listings with the configuration's filters and routes."""
         start_key = self.start_key
         incremental = self._create_incremental()
-        selector = Selector(self.config, self.store_clock, prefixes=self.prefixes)
+        config = self._since_first_start()
+        selector = Selector(config, self.store_clock, prefixes=self.prefixes)
         selector.remember_logs(self.get_table_log_keys())
         named = self.named_objects
         make_feed: Callable[..., ListingFeed] = ListingFeed
@@ -202,9 +203,26 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             ),
         )
         window = self.config.discovery.allowed_lateness
-        self.offsets.selection.bind(selected_objects(self.config, self.bucket, self.prefixes, address=self.address))
+        since_start = config is not self.config
+        self.offsets.selection.bind(
+            selected_objects(config, self.bucket, self.prefixes, address=self.address, since_start=since_start)
+        )
+        if since_start and self.offsets.selection.dirty:
+            self.offsets.flush()  # a start that is killed now is the first one nevertheless
         self.offsets.tracker.open(None if math.isinf(window) or named is not None else int(window * 1000))
         return feed
+
+    def _since_first_start(self) -> SourceCommonConfig:
+        """Return the configuration with `modified_after = "now"` replaced by the time of the source's first start."""
+        if self.config.discovery.modified_after != "now":
+            return self.config
+        start_ms = self.offsets.selection.first_start_ms
+        config = with_start(self.config, start_ms if start_ms is not None else self.ask_clock() * 1000)
+        log.info(
+            '[discovery] modified_after = "now": objects last modified at %s or later are read',
+            (config.discovery.modified_after or "").replace("+00:00", "Z"),
+        )
+        return config
 
     def _listing_order(self) -> Callable[[NativeObject], SortKey] | None:
         """Return the place of an object by the start offset in its key; None to keep the order of the listing."""
@@ -271,6 +289,10 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def store_clock(self) -> float:
         """Return seconds since 1970 by the store's clock, for rules on object age; by default this machine's clock."""
         return time.time()
+
+    def ask_clock(self) -> float:
+        """Return `store_clock`, after a request if the store has not told its time yet; by default makes no request."""
+        return self.store_clock()
 
     def get_table_log_keys(self) -> Iterable[str]:
         """Return keys that show whether the listed folder is itself a table; called once.

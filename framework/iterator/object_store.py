@@ -312,6 +312,12 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     def store_clock(self) -> float:
         return time.time() if self._clock_offset is None else time.monotonic() + self._clock_offset
 
+    @override
+    def ask_clock(self) -> float:
+        if self._clock_offset is None and self._named is None:
+            self._ask_page(self._prefixes[0])
+        return self.store_clock()
+
     @property
     @override
     def listing_idle_seconds(self) -> float:
@@ -324,12 +330,16 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         tables = self.config.input.format in {"parquet", "auto"} and not self.config.discovery.allow_table_folders
         keys: list[str] = []
         for prefix in log_prefixes(self._prefixes) if tables else ():
-            self.statistics.list_requests += 1
-            page = self._pages.ask(prefix, "")
-            if page.server_time_ms is not None:
-                self._set_clock(page.server_time_ms)
-            keys.extend(native.key for native in page.objects)
+            keys.extend(native.key for native in self._ask_page(prefix).objects)
         return keys
+
+    def _ask_page(self, prefix: str) -> ListPage:
+        """Return the first page of a prefix, and take over the store's clock."""
+        self.statistics.list_requests += 1
+        page = self._pages.ask(prefix, "")
+        if page.server_time_ms is not None:
+            self._set_clock(page.server_time_ms)
+        return page
 
     def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
         self.statistics.retries += 1

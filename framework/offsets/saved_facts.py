@@ -130,6 +130,11 @@ class BoundSelection:
                 self.scope = self._changed = scope
 
     @property
+    def first_start_ms(self) -> int | None:
+        """The source's first start with `modified_after = "now"`, in milliseconds since 1970; None before it."""
+        return self.scope.oldest_ms if self.scope is not None and self.scope.since_start is not False else None
+
+    @property
     def dirty(self) -> bool:
         """Whether the selection changed since the last save."""
         return self._changed is not None
