@@ -607,11 +607,20 @@ class World(Scheduler):
 
     def nothing_runs(self):
         """Whether no life goes on, also none of a worker that outlives its leader."""
-        return not any(life.ended is None for life in self.lives) and not self.server.clients
+        workers = (worker for life in self.lives for worker in life.process.extra.get("children", ()))
+        return (
+            not any(life.ended is None for life in self.lives)
+            and not any(worker.alive for worker in workers)  # also without a connection: it may be about to connect again
+            and not self.server.clients
+        )
 
     def is_marked(self):
         """Whether a data topic says that this source has written it, or must, since a run over its records ended well."""
         return any(MARK in topic.groups for topic in self.data_topics()) or self.ended_with_records()
+
+    def may_be_marked_later(self):
+        """Whether a worker that outlives its leader may mark a topic yet, and a start be refused for it, or not."""
+        return not self.is_marked() and not self.nothing_runs()
 
     def ended_with_records(self):
         """Whether a run of this log ended well, with all saved, and records that it sent are still in a topic."""
@@ -650,7 +659,7 @@ class World(Scheduler):
         before, name = self.settings, OFFSETS_TOPICS[self.settings.offsets == OFFSETS_TOPICS[0]]
         found, left = self.server.find("lake", name), self.left_logs.get(name)
         known = found is not None and left is not None and bool(found.partitions[0].messages)
-        if known and left["numbering"] != self.numbering():
+        if (known and left["numbering"] != self.numbering()) or (not known and self.may_be_marked_later()):
             return
         self.leave_log()
         self.settings = attrs.evolve(before, offsets=name)
@@ -1017,6 +1026,7 @@ class World(Scheduler):
             self.causes
             or any(life.ended is None for life in self.lives)
             or self.server.find("lake", self.settings.offsets) is None
+            or self.may_be_marked_later()
         ):
             return
         self.lose_log()
