@@ -610,7 +610,7 @@ class World(Scheduler):
         workers = (worker for life in self.lives for worker in life.process.extra.get("children", ()))
         return (
             not any(life.ended is None for life in self.lives)
-            and not any(worker.alive for worker in workers)  # also without a connection: it may be about to connect again
+            and not any(worker.alive for worker in workers)  # also one that is about to connect again
             and not self.server.clients
         )
 
