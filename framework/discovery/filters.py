@@ -243,7 +243,7 @@ class Selector:
         )
 
 
-def with_start(config: SourceCommonConfig, start_ms: float) -> SourceCommonConfig:
+def with_start(config: SourceCommonConfig, start_ms: int) -> SourceCommonConfig:
     """Replace `modified_after = "now"` by the time of the source's first start, in milliseconds since 1970.
 
     In whole seconds, as stores round last-modified down to them: what appears in the same second is read.

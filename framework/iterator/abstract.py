@@ -217,7 +217,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         if self.config.discovery.modified_after != "now":
             return self.config
         start_ms = self.offsets.selection.first_start_ms
-        config = with_start(self.config, start_ms if start_ms is not None else self.ask_clock() * 1000)
+        if start_ms is None:  # the earlier clock: a wrong one makes objects too old only if both are ahead
+            start_ms = int(min(self.ask_clock(), time.time()) * 1000)
+        config = with_start(self.config, start_ms)
         log.info(
             '[discovery] modified_after = "now": objects last modified at %s or later are read',
             (config.discovery.modified_after or "").replace("+00:00", "Z"),

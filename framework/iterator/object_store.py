@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+CLOCKS_APART_MS = 3_600_000
+"""Difference between the store's clock and this machine's above which a warning is logged."""
+
 
 class StoreRecordIterator(AbstractSourceRecordIterator):
     """Records of the objects of a bucket. Closing the iterator does not close the store, which may be shared.
@@ -88,6 +91,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._listing: Listing | None = None
         self._listing_idle_seconds = 0.0
         self._began_monotonic = time.monotonic()
+        self._clocks_compared = False
         self._clock_offset: float | None = None  # offset from this machine's monotonic clock to the store's time
         discovery = config.discovery
         if discovery.list_requests_per_second is not None or discovery.list_bytes_per_second is not None:
@@ -284,9 +288,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 if listing.server_time_ms is not None and not clock_is_set:
                     clock_is_set = True
                     self._set_clock(listing.server_time_ms)
-                    # the listing began before this request, so this is never later than its true start
-                    passed = time.monotonic() - self._began_monotonic
-                    self.offsets.tracker.began(listing.server_time_ms - int(passed * 1000) - 1)
+                    self.offsets.tracker.began(self._begin_ms(listing.server_time_ms))
                 self.statistics.list_requests += listing.counts.calls - calls
                 self.statistics.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
@@ -304,6 +306,31 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             self.statistics.list_requests += listing.counts.calls - calls
             self.statistics.retries += listing.counts.retries - retries
             listing.close()
+
+    def _begin_ms(self, server_time_ms: int) -> int:
+        """Return a time that is not after the start of the listing, in milliseconds since 1970 by the store's clock.
+
+        The store's clock or this machine's, whichever is earlier: an answer dated in the future, of a proxy or of a store
+        whose clock is set back later, must not hide objects that come after it. A time that is too early hides nothing.
+
+        Args:
+            server_time_ms: the time of the listing's first answer.
+        """
+        here_ms = int(time.time() * 1000)
+        ahead_ms = server_time_ms - here_ms
+        if abs(ahead_ms) > CLOCKS_APART_MS and not self._clocks_compared:
+            self._clocks_compared = True
+            log.warning(
+                "%s://%s: the store's clock is %.1f hours %s this machine's clock: one of them is wrong. Positions are "
+                "compacted by the earlier one, so they may be kept for longer",
+                self._store.scheme,
+                self._store.bucket,
+                abs(ahead_ms) / 3_600_000,
+                "ahead of" if ahead_ms > 0 else "behind",
+            )
+        # the listing began before this request, so this is never later than its true start
+        passed = time.monotonic() - self._began_monotonic
+        return min(server_time_ms, here_ms) - int(passed * 1000) - 1
 
     def _set_clock(self, server_time_ms: int) -> None:
         self._clock_offset = server_time_ms / 1000 - time.monotonic()

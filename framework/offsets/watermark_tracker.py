@@ -2,11 +2,11 @@
 
     listing -> pages with their key ranges -> everything in them has a position, or is done -> the watermark advances
 
-A range advances to the time its listing began, by the store's own clock, minus `allowed_lateness`. It never passes the
-last-modified of a listed object without a position: too young, overwritten during its read, or refused. The watermark
-never hides an object with a position, read or not, so nothing waits for the readers. In a store whose order is
-documented a range advances page by page. In other stores it advances after the whole listing, because a key out of
-order may lie in a range listed before.
+A range advances to the time its listing began, by the store's clock or this machine's if that is earlier, minus
+`allowed_lateness`. It never passes the last-modified of a listed object without a position: too young, overwritten
+during its read, or refused. The watermark never hides an object with a position, read or not, so nothing waits for the
+readers. In a store whose order is documented a range advances page by page. In other stores it advances after the whole
+listing, because a key out of order may lie in a range listed before.
 """
 
 from __future__ import annotations

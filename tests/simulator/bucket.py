@@ -77,7 +77,8 @@ class Bucket:
         self.break_rate = 0.0
         self.largest_read = 1 << 20
         self.read_seconds = 0.02  # at most, between two reads of a stream that gives little at once
-        self.first_listed = None  # when
+        self.first_listed = None
+        self.told_ahead_ms = 0  # when
         self.archived = {}  # key -> until when it must be restored before it can be read
         self.lies_in_lookups = False
         self.pages = []  # (when, who) of each page of a listing
@@ -124,7 +125,7 @@ class Bucket:
         chosen = [self.objects[key] for key in keys[:page_size]]
         if self.first_listed is None:
             self.first_listed = self.world.now
-        return chosen, len(keys) > page_size, self.now_ms() // 1000 * 1000
+        return chosen, len(keys) > page_size, self.now_ms() // 1000 * 1000 + self.told_ahead_ms
 
     def listings(self, most_seconds):
         """(first page, last page) of each listing: pages for the same process with less than so much time between them."""

@@ -7,6 +7,7 @@ EXHIBITS = {
     "no_fence": ("late_requests", 3000),
     "no_floor": ("resets", 1800),
     "risen_over_what_waits": ("waiting", 100),
+    "stores_clock_alone": ("dates", 100),
     "stale_counts": ("forgetting", 400),
     "any_part": ("snapshots", 800),
     "from_the_snapshots_end": ("snapshots", 300),

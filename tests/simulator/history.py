@@ -927,6 +927,11 @@ class World(Scheduler):
         host.clock_ahead = self.rng.choice((0.0, -120.0, 120.0, self.rng.uniform(-30, 30)))
         self.say("clock of", host.name, host.clock_ahead)
 
+    def act_date(self):
+        """What answers for the store, a proxy or one of its hosts, has another clock than what dates its objects."""
+        self.bucket.told_ahead_ms = self.rng.choice((0, 0, -3_600_000, 10_000, 3_600_000))
+        self.say("answers are dated", self.bucket.told_ahead_ms)
+
     def act_reset(self):
         """Stop, forget, go on."""
         rng = self.rng

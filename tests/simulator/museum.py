@@ -4,6 +4,7 @@ import attrs
 import numpy as np
 
 from framework.iggy.offset_log import epochs, loading, partition_replay, state, store
+from framework.iterator import object_store
 from framework.offsets import position_map, watermark_tracker
 from framework.offsets.partition_ledger import PartitionLedger
 
@@ -46,6 +47,11 @@ def no_floor():
 def risen_over_what_waits():
     """The watermark rises over objects that were put off."""
     watermark_tracker.WatermarkTracker.defer = lambda self, native: None
+
+
+def stores_clock_alone():
+    """A listing began when the store says, also when that is in the future."""
+    object_store.StoreRecordIterator._begin_ms = lambda self, told_ms: told_ms - 1
 
 
 def stale_counts():

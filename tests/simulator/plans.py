@@ -603,6 +603,10 @@ def clocks(rng):
     )
 
 
+def dates(rng):
+    return plain(rng, settings={"window": 6.0}, acts={"put": 4, "date": 3}, tuning=dict(SMALL), fault_rate=0.01)
+
+
 def take_overs(rng):
     return plain(
         rng,
@@ -812,6 +816,7 @@ THEMES = {
         resets,
         splits,
         clocks,
+        dates,
         take_overs,
         standbys,
         dead_letters,

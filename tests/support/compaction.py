@@ -12,7 +12,7 @@ from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 
-BEGIN_MS = 1_800_000_000_000
+BEGIN_MS = 1_700_000_000_000
 RECORDS = 2
 
 

@@ -73,9 +73,12 @@ def test_also_when_positions_were_compacted_and_snapshots_written(store):
     assert read(one) == ["later 0", "later 1"]
 
 
-@pytest.mark.parametrize("ahead", [-3600, 3600])
-def test_the_clock_of_this_machine_decides_nothing(store, monkeypatch, ahead):
-    monkeypatch.setattr("time.time", lambda: store.now_ms / 1000 + ahead)
+@pytest.mark.parametrize(("here_ahead", "answers_ahead"), [(0, 0), (3600, 0), (0, 3600)])
+def test_the_earlier_one_of_two_clocks_decides(store, monkeypatch, here_ahead, answers_ahead):
+    monkeypatch.setattr("time.time", lambda: store.now_ms / 1000 + here_ahead)
+    tell = store.list_page
+    ahead_ms = 1000 * answers_ahead
+    store.list_page = lambda **call: attrs.evolve(tell(**call), server_time_ms=store.now_ms // 1000 * 1000 + ahead_ms)
     one = source(store)
     store.put_now("in the second of the start")
     assert read(one) == ["in the second of the start"]
@@ -140,6 +143,6 @@ def test_the_log_names_the_moment(store, caplog):
         one.quiet()
         second = [record.getMessage() for record in caplog.records if "modified_after" in record.getMessage()]
     assert first == [
-        '[discovery] modified_after = "now": objects last modified at 2027-01-15T08:01:00Z or later are read'
+        '[discovery] modified_after = "now": objects last modified at 2023-11-14T22:14:20Z or later are read'
     ]
     assert second == first * 2

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from bisect import bisect_right
 
 import pytest
@@ -174,12 +175,30 @@ def test_an_empty_listing_tells_the_stores_clock_too(over):
 
 def test_the_stores_clock_is_taken_over_and_a_listing_began_no_later_than_it_did(over, monkeypatch):
     store = SortedStore(numbered(10))
-    store.server_time_ms = 4_000_000_000_000
+    store.server_time_ms = 1_000_000_000_000
     iterator, began = over(store), []
     monkeypatch.setattr(iterator.offsets.tracker, "began", began.append)
     keys_of(iterator)
-    assert iterator.store_clock() == pytest.approx(4e9, abs=5)
-    assert len(began) == 1 and 4_000_000_000_000 - 5000 < began[0] < 4_000_000_000_000  # noqa: PT018
+    assert iterator.store_clock() == pytest.approx(1e9, abs=5)
+    assert len(began) == 1 and 1_000_000_000_000 - 5000 < began[0] < 1_000_000_000_000  # noqa: PT018
+
+
+@pytest.mark.parametrize("apart_hours", [-30, -0.5, 0.5, 30])
+def test_a_listing_began_by_the_earlier_of_two_clocks_and_clocks_far_apart_are_named(
+    over, monkeypatch, caplog, apart_hours
+):
+    store = SortedStore(numbered(10))
+    here_ms = int(time.time() * 1000)
+    store.server_time_ms = here_ms + int(apart_hours * 3_600_000)
+    iterator, began = over(store), []
+    monkeypatch.setattr(iterator.offsets.tracker, "began", began.append)
+    for _ in range(2):
+        keys_of(iterator)
+    assert min(here_ms, store.server_time_ms) - 5000 < began[0] < min(int(time.time() * 1000), store.server_time_ms)
+    said = [record.getMessage() for record in caplog.records if "clock" in record.getMessage()]
+    assert len(said) == (abs(apart_hours) > 1)
+    for text in said:
+        assert f"the store's clock is 30.0 hours {'ahead of' if apart_hours > 0 else 'behind'} this machine's" in text
 
 
 @pytest.mark.parametrize("now_ms", [1_000_000_000_000, 4_000_000_000_000])
