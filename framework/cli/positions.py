@@ -73,12 +73,14 @@ def reset_offsets(
     config = read_config(task_class, file)
     with reached(config) as connection:
         found = inspect(connection, config)
-        objects, records = _count(_chosen(found, choice))
+        objects, records, unfinished = count_entries(_chosen(found, choice))
         watermark = found.watermark
         opened = choice.opened(watermark) != watermark
         if choice.everything:
             objects, records = objects + watermark.objects, records + watermark.records
-        what = f"the next run sends again: {counted(objects, 'object')}, {counted(records, 'record')}"
+        # an end by kill -9 leaves records that were sent and not saved: only a start finds them in the topic
+        least = "at least " if unfinished else ""
+        what = f"the next run sends again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
         if opened and not choice.everything:
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         _write(what)
@@ -136,13 +138,14 @@ def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:
     return entry.bucket, entry.key, entry.split_number
 
 
-def _count(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int]:
-    """Count objects (all splits and parts of an object count once) and records."""
-    objects = records = 0
+def count_entries(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int, int]:
+    """Count objects (all splits and parts of an object count once), records, and positions that are not final."""
+    objects = records = unfinished = 0
     for entry in entries:
         objects += entry.split_number <= 1
         records += entry.records_done if entry.counts_object else 0
-    return objects, records
+        unfinished += not entry.final
+    return objects, records, unfinished
 
 
 def as_row(entry: OffsetManagerEntry) -> dict[str, Any]:

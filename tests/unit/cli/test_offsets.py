@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from framework.cli.app import run
-from framework.cli.positions import unknown_text
+from framework.cli.positions import count_entries, unknown_text
+from framework.model.objects import NativeObject, ObjectState, TopicPartition
+from framework.model.positions import OffsetManagerEntry
 from framework.offsets.reset import Reset
 from s3_source.task import S3SourceTask
 
@@ -42,3 +44,13 @@ def test_an_empty_key_or_prefix_chooses_nothing_rather_than_everything(command, 
 )
 def test_an_unknown_key_is_named(choice, text):
     assert unknown_text(choice) == text
+
+
+def test_records_of_an_unfinished_object_are_counted_as_the_least_there_is():
+    """Killed by `kill -9`, a source may have sent more than it saved."""
+    native = NativeObject(bucket="b", key="k", size=9, version="v", modified_ms=1)
+    begun = OffsetManagerEntry.start(native, TopicPartition("records", 0))
+    reading = begun.advanced(5, state=ObjectState.READING)
+    done = begun.advanced(7, state=ObjectState.DONE).changed(records_saved=7)
+    assert count_entries([done]) == (1, 7, 0)
+    assert count_entries([done, reading]) == (2, 12, 1)
