@@ -176,6 +176,8 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckRes
         return CheckResult("selection", ok=True, detail=detail, warning=True)
     first = counted(listed, "object") if whole else f"the first {counted(listed, 'object')}"
     why = f" ({', '.join(reasons)})" if reasons else ""
+    if config.discovery.modified_after == "now":
+        why += ', with this moment for modified_after = "now"; a run takes that of the first start'
     if chosen:
         return CheckResult("selection", ok=True, detail=f"{chosen:,} of {first} chosen{why}")
     passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)

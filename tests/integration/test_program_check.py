@@ -65,7 +65,9 @@ def test_what_is_only_too_old_or_too_young_is_a_warning(program, moto_bucket, ag
     time.sleep(1.1)  # the store's clock has whole seconds
     ended = program.configure(discovery=age).run("check")
     assert ended.code == 0, ended.out
-    assert only(ended, "selection")[0] == "warn"
+    mark, detail = only(ended, "selection")
+    assert mark == "warn"
+    assert ("a run takes that of the first start" in detail) == ("modified_after" in age)
 
 
 def test_a_prefix_that_shows_nothing_is_a_warning(program, moto_bucket):
