@@ -49,6 +49,7 @@ from s3_source.pages import (
     checksum_in,
     condition_of,
     etag_of,
+    may_be_unpacked,
     parse_page,
     version_of,
 )
@@ -105,6 +106,19 @@ class Pins:
     def of(self, native: NativeObject) -> dict[str, str]:
         """Return the conditions of the next request; empty before the first answer."""
         return self._conditions.get((native.key, native.version), {})
+
+    def check(self, native: NativeObject, headers: Mapping[str, str]) -> None:
+        """Compare an answer with the first one, for stores that ignore conditions.
+
+        Raises:
+            ObjectChangedError: they differ.
+        """
+        now = condition_of(headers)
+        for name, pinned in self.of(native).items():
+            if now.get(name, pinned) != pinned:
+                raise ObjectChangedError(
+                    f"it was overwritten while it was read ({now[name]}, {pinned} at first)", location=native.location
+                )
 
     def pin(self, native: NativeObject, headers: Mapping[str, str]) -> None:
         """Keep the conditions of an answer, unless an earlier answer gave some."""
@@ -302,7 +316,8 @@ class S3Store(HttpStore):
         elif self.config.verify_checksums:
             headers[_CHECKSUM_MODE] = "ENABLED"
         if self._accepts_gzip:
-            headers[_ACCEPT_ENCODING] = "gzip"
+            headers.setdefault(_ACCEPT_ENCODING, "gzip")
+        get.accepts_gzip = headers.get(_ACCEPT_ENCODING) == "gzip"
         signer = self._signer
         if signer is None:
             url, made = self._as_boto3(native.key, headers)
@@ -363,9 +378,10 @@ class S3Store(HttpStore):
         """Return the stream of an answer that is sure to have the stored bytes.
 
         Cloudflare R2 and Google's S3 interface unpack objects with `Content-Encoding: gzip` for who does not accept gzip,
-        and then announce no length. So the first answer without a length is asked for again, accepting it, and whichever
-        of the two announces one is how it is done from then on. It is not the first choice: what compresses on the way,
-        such as a network of caches, does so for who accepts it.
+        and then announce no length. So an answer without a length is asked for again the other way, once, unless it was
+        found out that this store announces none; whichever of the two announces one is how the next requests are made.
+        Accepting it is not the first choice: what compresses on the way, such as a network of caches, does so for who
+        accepts it.
         """
         native = get.native
         if answer.status not in OK:
@@ -379,28 +395,41 @@ class S3Store(HttpStore):
             answer.close()
             return self._send_get(native, get.start, get.stop).result()
         headers = answer.headers
-        if self._accepts_gzip is None and not announces_length(headers):
-            answer.close()
-            return self._find_encoding(get)
+        if not announces_length(headers) and not get.repeats:
+            other = self._in_other_form(get, headers)
+            if other is not None:
+                answer.close()
+                return other
         etag = etag_of(native)
         check_version(native, etag, headers)
         expected = expected_bytes(native, get.start, get.stop, status=answer.status, headers=headers)
         if not etag:
+            self._pins.check(native, headers)
             self._pins.pin(native, headers)
         checksum = checksum_in(headers) if get.wanted is None and self.config.verify_checksums else None
         return self._stream(get, answer, expected, checksum)
 
-    def _find_encoding(self, get: ObjectGet) -> ReadStream:
-        """Ask again accepting gzip, and remember whether that announces a length."""
-        packed = self._send_get(get.native, get.start, get.stop, {_ACCEPT_ENCODING: "gzip"})
-        announced = packed.announces_length()
+    def _in_other_form(self, get: ObjectGet, headers: Mapping[str, str]) -> ReadStream | None:
+        """Ask again, accepting gzip or not as the first request did not; return None when its answer is the one to take.
+
+        Each request decides for itself: those made ahead were sent before the first answer came, and a store may send
+        one object without a length and unpack another.
+        """
+        if get.accepts_gzip == self._accepts_gzip and not may_be_unpacked(headers):
+            return None
+        encoding = "identity" if get.accepts_gzip else "gzip"
+        other = self._send_get(get.native, get.start, get.stop, {_ACCEPT_ENCODING: encoding})
+        other.repeats = True
+        announced = other.announces_length()
         if announced is None:  # a refusal, which says nothing about it
-            return packed.result()
-        self._accepts_gzip = announced
+            return other.result()
         if announced:
-            return packed.result()
-        packed.close()
-        return self._send_get(get.native, get.start, get.stop).result()
+            self._accepts_gzip = other.accepts_gzip
+            return other.result()
+        other.close()
+        if self._accepts_gzip is None:
+            self._accepts_gzip = False
+        return None
 
     def _find_bucket(self, native: NativeObject, refused: SourceError) -> None:
         """Have boto3 follow a redirect to the bucket's region, and learn how it asks there.

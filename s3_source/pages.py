@@ -207,6 +207,14 @@ def _may_be_sent(etag: str) -> bool:
     return etag.isascii() and etag.isprintable()
 
 
+def may_be_unpacked(headers: Mapping[str, str]) -> bool:
+    """Return whether an answer without a length tells that it has another form than the stored object."""
+    encodings = headers.get("content-encoding"), headers.get("x-goog-stored-content-encoding")
+    return (headers.get("etag") or "").startswith("W/") or any(
+        encoding not in {None, "", "identity", "aws-chunked"} for encoding in encodings
+    )
+
+
 def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -> None:
     """Compare an answer with the listed object, for stores that ignore conditions, and objects listed without an ETag.
 

@@ -46,9 +46,22 @@ class ObjectGet:
         stop: the byte after the last.
         ahead: whether the request was made ahead: it may have waited for long before it was sent.
         problem: why the request could not be made; `result` raises it.
+        accepts_gzip: whether the request says so.
+        repeats: whether another request of this read was answered in a form that may not be the stored one.
     """
 
-    __slots__ = ("_answer", "_judge", "_retry", "ahead", "native", "problem", "start", "stop")
+    __slots__ = (
+        "_answer",
+        "_judge",
+        "_retry",
+        "accepts_gzip",
+        "ahead",
+        "native",
+        "problem",
+        "repeats",
+        "start",
+        "stop",
+    )
 
     def __init__(self, judge: GetJudge, native: NativeObject, start: int, stop: int) -> None:
         self._judge = judge
@@ -59,6 +72,8 @@ class ObjectGet:
         self.stop = stop
         self.ahead = False
         self.problem: Exception | None = None
+        self.accepts_gzip = False
+        self.repeats = False
 
     @property
     def wanted(self) -> str | None:

@@ -12,6 +12,7 @@ import heapq
 import itertools
 import logging
 import os
+import re
 import select
 import threading
 import time
@@ -336,12 +337,15 @@ class HttpAnswer:
             waiter.release()
 
 
+_STATUS = re.compile(rb"[0-9]{3}")
+
+
 def status_in(lines: Sequence[bytes]) -> int:
     """The status in the lines of a head; 0 without one. A proxy's answer to CONNECT and informational ones come before."""
     for line in reversed(lines):
         if line.startswith(b"HTTP/"):
             words = line.split(None, 2)
-            return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
+            return int(words[1]) if len(words) > 1 and _STATUS.fullmatch(words[1]) else 0
     return 0
 
 

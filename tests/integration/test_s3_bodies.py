@@ -179,6 +179,68 @@ def test_a_refusal_while_the_encoding_is_found_out_decides_nothing(serving, code
         assert read_all(store, listed(len(PACKED))) == PACKED
 
 
+def fetched_ahead(store, *natives):
+    """What a reader gets of objects that are all requested before the first answer is read."""
+    ahead = Prefetcher(objects=len(natives), max_bytes=1 << 20)
+    sources = [StoreInput(store, native, RetryPolicy().without_waiting()) for native in natives]
+    try:
+        return [drain(one.open(), 700) for one in [ahead.fetch(source, 0, None) for source in sources]]
+    finally:
+        ahead.close()
+
+
+def test_objects_requested_ahead_are_asked_for_again_too_when_they_come_unpacked(serving):
+    def answer(headers, _number):
+        if "gzip" in headers.get("accept-encoding", ""):
+            return 200, {"ETag": ETAG, "Content-Encoding": "gzip"}, PACKED, "length"
+        return 200, {"ETag": f"W/{ETAG}"}, LINES, "chunked"
+
+    server, store = serving(answer)
+    assert fetched_ahead(store, *[listed(len(PACKED))] * 6) == [PACKED] * 6
+    assert len(server.seen) <= 12
+
+
+@WARM
+@pytest.mark.parametrize(
+    "sign", [{"ETag": f"W/{ETAG}"}, {"ETag": ETAG, "x-goog-stored-content-encoding": "gzip"}], ids=["weak", "stored"]
+)
+def test_an_object_without_a_length_decides_nothing_for_those_that_come_unpacked(serving, reads, sign):
+    plain = "plain"
+
+    def answer(headers, _number):
+        if headers.get("if-match") == f'"{plain}"':
+            return 200, {"ETag": plain}, LINES, "chunked"
+        if "gzip" in headers.get("accept-encoding", ""):
+            return 200, {"ETag": ETAG, "Content-Encoding": "gzip"}, PACKED, "length"
+        return 200, sign, LINES, "chunked"
+
+    _, store = serving(answer)
+    for _ in range(reads):
+        assert read_all(store, listed(len(LINES), plain)) == LINES
+        assert read_all(store, listed(len(PACKED))) == PACKED
+        assert read_all(store, listed(len(LINES), plain)) == LINES
+
+
+@pytest.mark.parametrize("names", [("ETag",), ("ETag", "Last-Modified"), ("Last-Modified",)], ids="+".join)
+def test_a_store_that_ignores_conditions_does_not_mix_versions_that_were_listed_without_an_etag(serving, names):
+    forms = [
+        {"ETag": '"old"', "Last-Modified": "Tue, 14 Nov 2023 22:13:20 GMT"},
+        {"ETag": '"new"', "Last-Modified": "Tue, 14 Nov 2023 22:13:21 GMT"},
+    ]
+
+    def answer(headers, number):
+        first = number == 1
+        start = int(headers["range"][6:].split("-")[0]) if "range" in headers else 0
+        said = {name: forms[not first][name] for name in names}
+        if not first:
+            said["Content-Range"] = f"bytes {start}-{len(LINES) - 1}/{len(LINES)}"
+        return (200, said, LINES, "broken") if first else (206, said, LINES[start:], "length")
+
+    _, store = serving(answer)
+    with pytest.raises(ObjectChangedError):
+        read_all(store, listed(len(LINES), ""))
+
+
 STALE = ["RequestTimeTooSkewed", "RequestExpired", "ExpiredToken"]
 
 
