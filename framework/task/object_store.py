@@ -10,6 +10,7 @@ class ShelfTask(StoreSourceTask):
 from __future__ import annotations
 
 import abc
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
@@ -20,12 +21,15 @@ from framework.config.bucket import BucketConfig
 from framework.config.connector import ConnectorOption
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
-from framework.errors import ConfigError, StoreContractError
+from framework.errors import ConfigError, RetriableError, StoreContractError
 from framework.iterator.object_store import StoreRecordIterator
+from framework.storage.listing.first_contact import FIRST_CONTACT_SECONDS
 from framework.storage.preflight import CheckResult, check_store
 from framework.store import ObjectStore
 from framework.task.abstract import AbstractSourceTask
 from framework.task.context import SourceContext
+
+log = logging.getLogger(__name__)
 
 
 class StoreSourceTask(AbstractSourceTask, abc.ABC):
@@ -89,11 +93,15 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
         return found
 
     def open_store(self, config: BucketConfig) -> ObjectStore:
-        """Return the store of a bucket; made on first use, closed by `close_resources`."""
+        """Return the store of a bucket; made on first use, closed by `close_resources`.
+
+        Making it may ask for credentials: that is tried again for some seconds.
+        """
         for known, store in self._stores:
             if known == config:
                 return store
-        made: object = self.make_store(config)
+        policy = config.retry_policy.within(FIRST_CONTACT_SECONDS)
+        made: object = policy.call(self.make_store, config, what="opening the store", on_retry=_log_retry)
         if not isinstance(made, ObjectStore):
             raise StoreContractError(f"{type(self).__name__}.make_store returned {made!r}, not an ObjectStore")
         self._stores.append((config, made))
@@ -133,3 +141,7 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
     def close_resources(self) -> None:
         for _, store in self._stores:
             store.close()
+
+
+def _log_retry(error: RetriableError, tries: int, seconds: float) -> None:
+    log.warning("the store cannot be opened, try %d, again in %.1f seconds: %s", tries, seconds, error)

@@ -7,7 +7,8 @@ import pytest
 
 from framework import BucketConfig, SourceCommonConfig, StoreSourceTask, option
 from framework.config.option import sections_of
-from framework.errors import ConfigError, StoreContractError
+from framework.errors import ConfigError, StoreContractError, StoreUnavailableError
+from framework.testing.fakes.memory_store import MemoryStore
 
 COMMON = {
     "source": {"name": "orders"},
@@ -73,3 +74,20 @@ def test_a_task_that_makes_no_store_is_named():
 
     with pytest.raises(StoreContractError, match=r"^Forgetful.make_store returned None, not an ObjectStore$"):
         Forgetful().open_store(DrawerConfig(path="x"))
+
+
+def test_a_store_whose_credentials_fail_for_a_moment_is_opened_again(monkeypatch, caplog):
+    """A container agent that answers 500 once: boto3 asks for credentials when its client is made."""
+    tries = []
+
+    class Flaky(DrawerTask):
+        def make_store(self, config):
+            tries.append(config)
+            if len(tries) < 3:
+                raise StoreUnavailableError("the credentials cannot be had now")
+            return MemoryStore()
+
+    monkeypatch.setattr("framework.storage.retry.time.sleep", lambda seconds: None)
+    assert isinstance(Flaky().open_store(DrawerConfig(path="x")), MemoryStore)
+    assert len(tries) == 3
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
