@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from typing_extensions import Self, override
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from framework.errors import EXIT_TRY_AGAIN, ConfigError
 
@@ -32,14 +32,19 @@ CLOSE_SECONDS = 3.0
 
 
 class _Protocol(H11Protocol):
-    """Drops a client that sends no whole request: it would hold one of the few places.
+    """Drops a client that sends no whole request, and the oldest of too many: they would hold the few places.
 
-    uvicorn itself waits without end, for the first request and for one of which a byte came.
+    uvicorn itself waits without end, for the first request and for one of which a byte came. Its `limit_concurrency`
+    limits answers: connections beyond it keep their descriptors, of which the source needs some.
     """
 
     @override
     def connection_made(self, transport) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         super().connection_made(transport)
+        self.since = self.loop.time()
+        clients = [one for one in self.connections if isinstance(one, _Protocol) and not one.transport.is_closing()]
+        if len(clients) >= MAX_CLIENTS:
+            min(clients, key=_worth).transport.close()
         self._expect_request()
 
     @override
@@ -53,6 +58,12 @@ class _Protocol(H11Protocol):
     def _drop_silent(self, last: object) -> None:
         if self.cycle is last and not self.transport.is_closing():
             self.transport.close()
+
+
+def _worth(client: _Protocol) -> tuple[bool, float]:
+    """Return the order in which clients are dropped: those that nobody answers now first, then by age."""
+    cycle: RequestResponseCycle | None = client.cycle
+    return cycle is not None and not cycle.response_complete, client.since
 
 
 class ApiServer:

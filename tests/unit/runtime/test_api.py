@@ -5,6 +5,7 @@ The files in `golden` were written by hand from the types in `core/connectors/sd
 no field for it there; those that do not have null.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -616,6 +617,19 @@ def test_a_client_that_sends_half_a_request_does_not_hold_its_place(rig, monkeyp
             assert answers.read(len(healthy)) == healthy
         line.sendall(b"GET /heal")
         assert answers.read() == b""
+
+
+def test_the_oldest_of_too_many_clients_is_dropped_and_the_newest_is_answered(rig):
+    with contextlib.ExitStack() as lines:
+        silent = []
+        for _ in range(3 * server.MAX_CLIENTS):
+            line = lines.enter_context(socket.create_connection(("127.0.0.1", rig.server.port), timeout=10))
+            line.sendall(b"GET /heal")
+            silent.append(line)
+        assert rig.ask("GET", "/health") == (200, {"status": "healthy"})
+        for line in silent[: -server.MAX_CLIENTS]:
+            with contextlib.suppress(ConnectionResetError):
+                assert line.recv(1) == b""
 
 
 def test_a_request_that_came_with_the_one_before_it_may_take_its_time(monkeypatch):
