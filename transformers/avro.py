@@ -29,6 +29,7 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
+from framework.model.avro_decimals import LongDecimalError
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import (
     EMPTY_DATA,
@@ -49,7 +50,7 @@ from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput, PayloadBatch
 from transformers.avro_codecs import Limits, unpack_block
 from transformers.avro_columns import Pick, Projection, decode_chosen, decodes_chosen
-from transformers.avro_json import JsonEncoder, NoJsonFormError, plain_schema
+from transformers.avro_json import JsonEncoder, plain_schema
 from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
 from transformers.compression import UnpackedStream
 from transformers.split_input import OnwardInput, SplitInput, is_packed
@@ -404,7 +405,7 @@ def _some(records: Iterator[Any], count: int) -> tuple[list[Any], str | None]:
 
 def _no_form(failure: Exception) -> str:
     """Why a datum has no JSON form, without what it holds."""
-    if isinstance(failure, NoJsonFormError):
+    if isinstance(failure, LongDecimalError):
         return str(failure)
     if isinstance(failure, UnicodeError):
         return "text that is not UTF-8"

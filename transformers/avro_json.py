@@ -13,11 +13,11 @@ import math
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Collection, Sequence
-from decimal import Context, Decimal
 from operator import itemgetter
 from typing import Any
 
-from framework.model.avro_limits import MAX_DECIMAL_DIGITS, full_name, is_decimal, name_of, type_of
+from framework.model.avro_decimals import decimal_text
+from framework.model.avro_limits import full_name, is_decimal, name_of, type_of
 from transformers.json_time import date_text, time_text, timestamp_text
 from transformers.row_json import encode, encode_all
 
@@ -245,7 +245,7 @@ def _leaf(schema: Any, kind: str) -> Convert | None:
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if is_decimal(schema):
         scale = schema.get("scale", 0)
-        return lambda value: _decimal(value, scale)
+        return lambda value: decimal_text(value, scale)
     if logical == "uuid" and kind == "fixed" and schema["size"] == 16:  # noqa: PLR2004
         return lambda value: str(uuid.UUID(bytes=value))
     if logical == "duration" and kind == "fixed" and schema["size"] == 12:  # noqa: PLR2004
@@ -273,21 +273,7 @@ def _times() -> dict[tuple[str, str | None], Convert]:
     return times
 
 
-_DECIMAL_BYTES = 4096
-"""Of the longest decimal: the time to write one grows with the square of its length."""
-
-_WIDE = Context(prec=MAX_DECIMAL_DIGITS)
 _TIMES = _times()
-
-
-class NoJsonFormError(ValueError):
-    """A value that has no JSON form, and why."""
-
-
-def _decimal(value: bytes, scale: int) -> str:
-    if len(value) > _DECIMAL_BYTES:
-        raise NoJsonFormError(f"a decimal of more than {_DECIMAL_BYTES} bytes")
-    return format(Decimal(int.from_bytes(value, "big", signed=True)).scaleb(-scale, _WIDE), "f")
 
 
 def _duration(value: bytes) -> dict[str, int]:

@@ -19,6 +19,7 @@ from typing_extensions import override
 from framework.config.files import read_file
 from framework.config.option import option
 from framework.errors import RecordError
+from framework.model.avro_decimals import LongDecimalError, exact_decimals
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
 from framework.transform import Transform, TransformBatch, TransformContext
@@ -202,7 +203,7 @@ def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:
     if wrapped:  # such a record has the very bytes of its field
         source = {"type": "record", "name": "iggy_cloud_sources.datum", "fields": [{"name": _WHOLE, "type": source}]}
     weight, walker = weigh(source), Walker(source)
-    schema = fastavro.parse_schema(source)
+    schema = fastavro.parse_schema(exact_decimals(source))
     refuse_indexes(schema)
     always = not refuses_indexes()
 
@@ -214,7 +215,10 @@ def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:
             except UnusableDatumError as exc:
                 raise RecordError(str(exc).removesuffix(REST_OF_BLOCK)) from None
         stream = io.BytesIO(payload)
-        value: Any = fastavro.schemaless_reader(stream, schema, None)
+        try:
+            value: Any = fastavro.schemaless_reader(stream, schema, None)
+        except LongDecimalError as exc:
+            raise RecordError(str(exc)) from None
         if stream.tell() != len(payload):
             raise RecordError("it is longer than a datum of the schema")
         if wrapped:
@@ -234,7 +238,7 @@ def _json_of(payload: bytes) -> Any:
 
 
 def _plain(value: object) -> str:
-    """Return what JSON has no form for: bytes as Avro's JSON encoding writes them, decimals and others as text."""
+    """Return what JSON has no form for: bytes as Avro's JSON encoding writes them, others as text."""
     return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 

@@ -166,6 +166,45 @@ def test_values_that_json_does_not_have():
     assert json.loads(found) == {"raw": "\u00ff", "at": "1970-01-01T00:00:00+00:00"}
 
 
+MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+FIXED_MONEY = {"type": "fixed", "name": "F", "size": 9, "logicalType": "decimal", "precision": 10, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("schema", "wrap"),
+    [
+        (MONEY, lambda text: text),
+        (FIXED_MONEY, lambda text: text),
+        (["null", MONEY], lambda text: text),
+        ({"type": "array", "items": MONEY}, lambda text: [text]),
+        ({"type": "map", "values": ["null", FIXED_MONEY]}, lambda text: {"k": text}),
+        (
+            {"type": "record", "name": "r", "fields": [{"name": "a", "type": FIXED_MONEY}, {"name": "b", "type": "F"}]},
+            lambda text: {"a": text, "b": text},
+        ),
+    ],
+    ids=["bytes", "fixed", "union", "array", "map", "name"],
+)
+@pytest.mark.parametrize(
+    ("unscaled", "text"),
+    [(12345678901234567890, "123456789012345678.90"), (-5, "-0.05"), (0, "0.00"), (10**12, "10000000000.00")],
+)
+def test_decimals_are_exact_whatever_precision_the_schema_claims(schema, wrap, unscaled, text):
+    wide = json.loads(json.dumps(schema).replace('"logicalType": "decimal", ', ""))
+    payload = datum(wrap(unscaled.to_bytes(9, "big", signed=True)), wide)
+    (found,) = applied([payload], {"type": "avro_convert", "schema_json": json.dumps(schema)}).payloads
+    assert json.loads(found) == wrap(text)
+
+
+@pytest.mark.parametrize("wrapped", [True, False], ids=["alone", "in a record"])
+def test_a_decimal_that_would_take_minutes_is_a_bad_record(wrapped):
+    schema = MONEY if wrapped else {"type": "record", "name": "r", "fields": [{"name": "a", "type": MONEY}]}
+    payloads = [datum(value, "bytes") for value in (bytes(4096), b"\x01" * 4097, b"\x05")]
+    found = applied(payloads, {"type": "avro_convert", "schema_json": json.dumps(schema)})
+    assert found.numbers == [1, 3]
+    assert found.reasons[2] == "avro_convert: a decimal of more than 4096 bytes"
+
+
 @pytest.fixture
 def descriptors(tmp_path):
     """A descriptor set with `shop.Order { int64 id = 1; string who = 2; repeated string tag_list = 3; }`."""
