@@ -45,15 +45,18 @@ def scrub(text: str) -> str:
 
 def keep(trace: str) -> str:
     """Store a traceback; return its place as the end of a sentence: `the trace is in FILE`. Never raises."""
+    where = ""
     try:
-        return f"the trace is in {_write(scrub(trace))}"
-    except OSError as exc:
-        return f"the trace could not be written to {folder()}: {exc.strerror or type(exc).__name__}"
+        place = folder()  # there may be no folder for temporary files
+        where = f" to {place}"
+        return f"the trace is in {_write(place, scrub(trace))}"
+    except Exception as exc:  # noqa: BLE001  whatever it is, the error that the trace is of must be said
+        reason = exc.strerror if isinstance(exc, OSError) else None
+        return f"the trace could not be written{where}: {reason or type(exc).__name__}"
 
 
-def _write(trace: str) -> Path:
+def _write(place: Path, trace: str) -> Path:
     global _name  # noqa: PLW0603 - one file a process
-    place = folder()
     with _lock:
         place.mkdir(mode=0o700, exist_ok=True)
         found = place.lstat()

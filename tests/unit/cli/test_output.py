@@ -110,6 +110,24 @@ def test_an_exception_is_one_plain_line_that_names_the_file_of_its_trace(traces)
     assert "Traceback" in file.read_text()
 
 
+def test_an_exception_is_said_where_no_folder_takes_its_trace(monkeypatch):
+    """As on a disk that is full, or a system that is read-only."""
+
+    def no_folder():
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(trace.tempfile, "gettempdir", no_folder)
+    reason = "the trace could not be written: No usable temporary directory found in ['/tmp']"
+    assert trace.keep("x") == reason
+    (line,) = written(fail).splitlines()
+    assert reason in line
+
+
+def test_whatever_happens_to_a_trace_raises_nothing(traces, monkeypatch):
+    monkeypatch.setattr(trace, "_write", lambda *_: {}["of ours"])
+    assert trace.keep("x") == f"the trace could not be written to {traces}: KeyError"
+
+
 def test_a_json_line_holds_class_and_trace(traces):
     told = json.loads(written(fail, format="json"))
     assert told["error"] == "ValueError"
