@@ -48,6 +48,7 @@ from framework.model.message_ids import dead_letter_hash64, message_id, object_h
 from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerKey, numbers_alike
 from framework.model.splits import KeyPart, Split
+from framework.model.text import counted
 from framework.storage.prefetch import FetchedInput
 from framework.transform import TransformContext
 from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
@@ -210,7 +211,8 @@ class DeadLetterReplay:
             self._refusals[topic_partition.topic] = self._refusal(topic_partition.topic)
         refusal = self._refusals[topic_partition.topic]
         if refusal is None and topic_partition.partition >= partitions:
-            refusal = f"has {partitions} partitions, and the dead letter names partition {topic_partition.partition}"
+            has = counted(partitions, "partition")
+            refusal = f"has {has}, and the dead letter names partition {topic_partition.partition}"
         if refusal is not None:
             self._stays(RecordError(f'topic "{topic_partition.topic}" {refusal}'))
         return refusal is None

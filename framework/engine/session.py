@@ -44,6 +44,7 @@ from framework.iggy.topic_refusal import topic_refusal
 from framework.iggy.topics import ensure_topic
 from framework.model.objects import TopicPartition
 from framework.model.positions import is_numbered_by
+from framework.model.text import counted
 from framework.offsets.manager import OffsetManager, StartFacts
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
@@ -345,9 +346,8 @@ def check_partitions(connection: IggyConnection, config: SourceCommonConfig, sta
         if half_read:
             raise PositionError(
                 f'partition {topic_partition.partition} of topic "{topic_partition.topic}" in stream "{stream}" is gone, with '
-                f"{half_read:,} objects that are half read. To read these from their first record into other "
-                f"partitions: `offsets accept-data-loss`. Or bring the "
-                f"partition back"
+                f"{counted(half_read, 'half-read object')}. To read from the first record, into other partitions: "
+                f"`offsets accept-data-loss`. Or bring the partition back"
             )
         if topic_partition in state.partitions:
             log.warning(
@@ -525,8 +525,8 @@ class Session:
         self.partitions.open(topic_partitions)
         if self.partitions.replayed:
             log.info(
-                "recovered: %d messages behind the last saved positions were found in the topics",
-                self.partitions.replayed,
+                "recovered: found %s behind the last saved positions in the topics",
+                counted(self.partitions.replayed, "message"),
             )
         if self.offsets.dirty:
             self.offsets.flush()

@@ -8,6 +8,7 @@ from framework.errors import IggyUnavailableError
 from framework.iggy.dead_letters.topic import LETTER
 from framework.iggy.headers import join_provenance
 from framework.iggy.offset_log.codec import MAGIC
+from framework.model.text import counted
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -28,7 +29,7 @@ def topic_refusal(connection: IggyConnection, config: SourceCommonConfig, topic:
         if info is None:
             return None if iggy.create_topics else "is missing, and [iggy] create_topics is off"
         if len(info.partitions) != iggy.partitions:
-            return f"has {len(info.partitions)} partitions, and the configuration says {iggy.partitions}"
+            return f"has {counted(len(info.partitions), 'partition')}, and the configuration says {iggy.partitions}"
         if len(info.partitions) != 1:
             return None
         first = connection.poll(iggy.stream, topic, info.partitions[0].id, offset="first", count=1)

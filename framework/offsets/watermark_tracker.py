@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from framework.model.text import counted
 from framework.offsets.table import PositionTable
 from framework.offsets.watermark import CoveredRange
 
@@ -168,13 +169,13 @@ class WatermarkTracker:
 
     def _look_for_late_ones(self) -> None:
         """Warn once of objects that appeared with a last-modified before the watermark: **they are not read**."""
-        counted, compacted_before = self._expected.get(self._prefix, (0, 0))
-        more = self._without_position - counted - (self._compacted_of(self._prefix) - compacted_before)
+        known, compacted_before = self._expected.get(self._prefix, (0, 0))
+        more = self._without_position - known - (self._compacted_of(self._prefix) - compacted_before)
         if more > 0 and self._youngest is not None:
             log.warning(
-                "%d objects appeared under prefix %r with a last-modified older than [discovery] allowed_lateness, for example "
-                "%s or an older one; they are not read. To read them: offsets reset --prefix",
-                more,
+                "%s appeared under prefix %r with a last-modified older than [discovery] allowed_lateness, for example "
+                "%s or an older one; not read. To read what appeared: offsets reset --prefix",
+                counted(more, "object"),
                 self._prefix,
                 self._youngest.location,
             )

@@ -419,4 +419,4 @@ def test_after_a_clean_stop_a_start_reads_almost_nothing_of_the_data_topic(progr
 
 def found_behind_positions(ended):
     """How many messages of the data topic a start read."""
-    return sum(map(int, re.findall(r"(\d+) messages behind the last saved positions", ended.err)))
+    return sum(map(int, re.findall(r"(\d+) messages? behind the last saved positions", ended.err)))

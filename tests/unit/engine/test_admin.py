@@ -1,6 +1,7 @@
 """What people do to topics and positions: resets that nothing undoes, changes that are accepted, all or nothing."""
 
 import collections
+import logging
 
 import attrs
 import pytest
@@ -326,6 +327,16 @@ def test_a_partition_that_was_emptied_by_hand_is_accepted_and_the_others_go_on()
     assert loaded(source.server).anchors.keys() >= {TopicPartition("records", 0)}
 
 
+def test_a_start_says_how_many_messages_were_behind_the_saved_positions(caplog):
+    with caplog.at_level(logging.INFO):
+        for at in range(20, 120, 3):
+            source = Source({"a": 1, "b": 2, "c": 1}, partitions=2)
+            source.live(at)
+            source.live()
+    said = {record.getMessage() for record in caplog.records if record.getMessage().startswith("recovered: ")}
+    assert said == {"recovered: found 1 message behind the last saved positions in the topics"}
+
+
 def test_objects_half_read_in_a_partition_that_is_gone_begin_once_more_elsewhere():
     for at in range(20, 120, 3):
         source = Source({"a": 40, "b": 40, "c": 40}, partitions=2)
@@ -341,7 +352,9 @@ def test_objects_half_read_in_a_partition_that_is_gone_begin_once_more_elsewhere
     source.server._streams["kit"]["records"].partitions.pop()
     there = source.payloads()
     fewer = Source({}, rig=source.rig, server=source.server, partitions=1)
-    with pytest.raises(PositionError, match=r"partition 1 .* is gone, with \d+ objects"):
+    with pytest.raises(
+        PositionError, match=r"partition 1 .* is gone, with (1 half-read object|\d+ half-read objects)\."
+    ):
         fewer.live()
     by_hand(fewer)
     fewer.live()

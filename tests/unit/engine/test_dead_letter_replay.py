@@ -151,7 +151,7 @@ def test_what_is_still_bad_stays_and_is_said():
     [
         ({"topic": "records-offsets"}, "keeps positions or dead letters"),
         ({"topic": DEAD}, "keeps positions or dead letters"),
-        ({"topic": "theirs"}, "has 1 partitions, and the configuration says"),
+        ({"topic": "theirs"}, "has 1 partition, and the configuration says"),
         ({"partition": "7"}, "and the dead letter names partition 7"),
     ],
 )
@@ -170,6 +170,17 @@ def test_a_dead_letter_that_names_a_place_where_no_record_may_go_stays_and_ends_
     assert (counts.sent, counts.stayed) == (2, 1)
     assert any(reason in sentence for sentence in counts.bad), counts.bad
     assert source.payloads() == as_text(source)
+
+
+def test_one_partition_is_said_to_be_one():
+    source = Source(partitions=1).put("a", 1, 0, 1, 0)
+    source.live()
+    connection = source.server.connect()
+    dead_letter = source.server.messages("kit", DEAD)[0]
+    connection.append("kit", DEAD, 0, dead_letter.payload, headers={**dead_letter.headers, "partition": "7"})
+    connection.close()
+    counts, _ = replay(source, validate=False)
+    assert any("has 1 partition, and the dead letter names partition 7" in sentence for sentence in counts.bad)
 
 
 @pytest.mark.parametrize("change", ["gone", "other"])
