@@ -565,8 +565,9 @@ class Session:
             with self.offsets.table.lock:
                 if message.kind == "progress" and message.epoch == self.state.epoch:
                     progress = codec.decode_progress(message)
-                    self._changed += self.state.advance(progress, message.writer, message.timestamp_us)
-                    self.offsets.hints.observe(progress.listings)
+                    with codec.shape_of(message):
+                        self._changed += self.state.advance(progress, message.writer, message.timestamp_us)
+                        self.offsets.hints.observe(progress.listings)
                 else:
                     self.state.apply(message)
 

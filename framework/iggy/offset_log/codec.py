@@ -69,6 +69,10 @@ PART_ENTRIES = 4000
 
 _COUNT = struct.Struct("<I")
 
+_SNAPSHOT_NUMBERS = ("number", "at", "part")
+_OTHER_NUMBERS = ("skipped", "since", "parts")
+_MAX_NUMBER = 2**63 - 1
+
 
 @attrs.frozen(kw_only=True, slots=True)
 class LogMessage:
@@ -115,7 +119,7 @@ class LogMessage:
         """
         try:
             value: dict[str, Any] = _loads(self.unpacked())
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise self.damaged() from exc
         return value
 
@@ -129,6 +133,18 @@ class LogMessage:
             return _unpack(self.body) if self.packed else self.body
         except (zstandard.ZstdError, ValueError) as exc:
             raise self.damaged() from exc
+
+    def check_header(self) -> None:
+        """Check the types in the header. It is up to the reader to ask for it: what another source wrote is none of ours.
+
+        Raises:
+            PositionError: the header is damaged.
+        """
+        names = _SNAPSHOT_NUMBERS if self.kind == "snapshot" and self.version == FORMAT_VERSION else ()
+        numbers = [self.epoch, *(self.header.get(name) for name in names)]
+        numbers += [self.header[name] for name in _OTHER_NUMBERS if name in self.header]
+        if type(self.kind) is not str or not all(type(one) is int and 0 <= one <= _MAX_NUMBER for one in numbers):
+            raise PositionError(_unreadable(self.offset))
 
     def damaged(self) -> PositionError:
         """Return the error to raise for an unreadable body."""
@@ -352,15 +368,31 @@ def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | N
             version=version,
         )
     except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as exc:
-        raise PositionError(f"offsets topic, message {offset}: positions that cannot be read. {WAY_OUT}") from exc
+        raise PositionError(_unreadable(offset)) from exc
+
+
+def _unreadable(offset: int) -> str:
+    return f"offsets topic, message {offset}: positions that cannot be read. {WAY_OUT}"
 
 
 @contextlib.contextmanager
 def shape_of(message: LogMessage) -> Iterator[None]:
-    """Turn a body of an unexpected shape into a `PositionError` that names a way out."""
+    """Turn a body of an unexpected shape into a `PositionError` that names a way out.
+
+    It is around decoding, and around what takes the decoded values in: a value of another type may show only there.
+    """
     try:
         yield
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, struct.error) as exc:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        struct.error,
+    ) as exc:
         raise PositionError(
             f"offsets topic, message {message.offset}: a {message.kind} of a shape that this version does not know. {WAY_OUT}"
         ) from exc
@@ -390,7 +422,16 @@ def _claim_out(claim: Claim) -> dict[str, Any]:
 def _claim_in(body: Mapping[str, Any]) -> Claim:
     client_id, address = body["client"]
     topic_partitions = tuple(TopicPartition(topic, partition) for topic, partition in body["partitions"])
-    return Claim(**{**body, "client": (client_id, address), "partitions": topic_partitions})
+    return typed_claim(Claim(**{**body, "client": (client_id, address), "partitions": topic_partitions}))
+
+
+def typed_claim(claim: Claim) -> Claim:
+    """Return the claim; raise TypeError if a value has another type, which would show where claims are compared."""
+    numbers = (claim.epoch, claim.process, claim.client[0], claim.at_us, *(one.partition for one in claim.partitions))
+    texts = (claim.host, claim.client[1], claim.token, *(one.topic for one in claim.partitions))
+    if {*map(type, numbers)} != {int} or {*map(type, texts)} != {str} or type(claim.leader) is not bool:
+        raise TypeError("a claim")
+    return claim
 
 
 def encode_opening(source: str, epoch: int, *, fenced: int) -> bytes:

@@ -63,10 +63,11 @@ def load(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> LogState:
     objects: dict[OffsetManagerKey, list[OffsetManagerEntry]] = {}
     for key, (_, entry) in rows.items():
         objects.setdefault(key.whole(), []).append(entry)
-    for entries in objects.values():
-        for entry in _newest(entries):
-            state.positions[entry.get_manager_key()] = entry
-    state.reindex()
+    with codec.shape_of(parts[-1]):
+        for entries in objects.values():
+            for entry in _newest(entries):
+                state.positions[entry.get_manager_key()] = entry
+        state.reindex()
     return state
 
 
@@ -125,14 +126,16 @@ def _claim_in(message: LogMessage) -> Claim:
     body = message.read()
     with codec.shape_of(message):
         client_id, address = body["clients"][0]
-        return Claim(
-            epoch=body["epoch"],
-            host=body["host"],
-            process=body["process"],
-            leader=body["leader"],
-            client=(client_id, address),
-            token=body["token"],
-            at_us=message.timestamp_us,
+        return codec.typed_claim(
+            Claim(
+                epoch=body["epoch"],
+                host=body["host"],
+                process=body["process"],
+                leader=body["leader"],
+                client=(client_id, address),
+                token=body["token"],
+                at_us=message.timestamp_us,
+            )
         )
 
 

@@ -43,7 +43,7 @@ def _load(offset_log: OffsetLog) -> LogState:
     snapshot = newest_snapshot(heads)
     if snapshot:
         state = _restore(offset_log, snapshot)
-        at = state.snapshot_at = int(snapshot[0].header["at"])
+        at = state.snapshot_at = snapshot[0].header["at"]
         state.snapshot_end = snapshot[-1].offset + 1
     else:
         if not first_edition.newest_snapshot(first_heads):
@@ -86,9 +86,9 @@ def newest_snapshot(heads: Sequence[LogMessage]) -> list[LogMessage]:
         if head.kind == "opening":
             opened = max(opened, head.epoch)
         elif head.kind == "snapshot" and head.epoch >= opened:
-            name = head.epoch, int(head.header["number"])
+            name = head.epoch, head.header["number"]
             parts = begun.setdefault(name, [])
-            if int(head.header["part"]) == len(parts) + 1:
+            if head.header["part"] == len(parts) + 1:
                 parts.append(head)
             if parts and parts[-1].header.get("last"):
                 newest = max(newest, name)
@@ -107,9 +107,10 @@ def _restore(offset_log: OffsetLog, parts: Sequence[LogMessage]) -> LogState:
                 tables, itertools.chain(first, itertools.chain.from_iterable(chunks for _, chunks in packed))
             )
     for part in offset_log.read(parts[len(rows) :], ahead=1):
-        for entry in codec.decode_entries(part):
-            state.positions[entry.get_manager_key()] = entry
-        if part.header.get("last"):
-            state.restore(codec.decode_footer(part), part.epoch)
+        with codec.shape_of(part):
+            for entry in codec.decode_entries(part):
+                state.positions[entry.get_manager_key()] = entry
+            if part.header.get("last"):
+                state.restore(codec.decode_footer(part), part.epoch)
     state.now_us = state.saved_us = parts[-1].timestamp_us
     return state

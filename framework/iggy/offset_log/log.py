@@ -149,6 +149,7 @@ class OffsetLog:
         if message is None or message.source != self.source:
             self.foreign += 1
             return None
+        message.check_header()
         return message
 
     # ---- writing

@@ -145,6 +145,10 @@ class LogState:
             )
         if message.kind not in {"claim", "opening"}:
             self.saved_us = self.now_us
+        with codec.shape_of(message):
+            self._apply(message)
+
+    def _apply(self, message: LogMessage) -> None:
         if message.kind == "claim":
             self.claims[message.offset] = codec.decode_claim(message)
             self.last_epoch = max(self.last_epoch, message.epoch)

@@ -451,6 +451,71 @@ def test_a_broken_header_of_ours_is_an_error_with_its_place_and_a_way_out(broken
         codec.decode(5, broken)
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"kind": ["claim"]},
+        {"epoch": "x"},
+        {"epoch": None},
+        {"epoch": 1.5},
+        {"epoch": True},
+        {"epoch": -1},
+        {"epoch": 2**63},
+        {"kind": "progress", "skipped": [1]},
+        {"kind": "snapshot"},
+        *({"kind": "snapshot", "number": 1, "at": 1, "part": 1, name: "x"} for name in ("number", "at", "part")),
+    ],
+    ids=repr,
+)
+def test_a_value_of_another_type_in_a_header_is_an_error_with_its_place_and_a_way_out(header):
+    message = record(framed(orjson.dumps({"kind": "claim", "source": "s", "epoch": 1, **header})), 5)
+    with pytest.raises(PositionError, match=rf"message 5: positions that cannot be read.*{WAY_OUT}"):
+        message.check_header()
+
+
+@pytest.mark.parametrize("payload", EVERY_RECORD.values(), ids=EVERY_RECORD)
+def test_the_headers_that_are_written_have_the_types_that_are_checked(payload):
+    record(payload).check_header()
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"])
+@pytest.mark.parametrize("kind", DECODE)
+def test_a_body_that_is_nested_too_deep_is_an_error(kind, body):
+    message = LogMessage(offset=7, kind=kind, source="s", epoch=1, body=body)
+    with pytest.raises(PositionError, match=rf"message 7: a {kind} that cannot be read.*{WAY_OUT}"):
+        DECODE[kind](message)
+
+
+def test_tables_of_a_snapshot_that_are_nested_too_deep_are_an_error():
+    tables = b"[" * 100_000
+    message = LogMessage(offset=7, kind="snapshot", source="s", epoch=1, body=struct.pack("<I", len(tables)) + tables)
+    with pytest.raises(PositionError, match=rf"message 7: a snapshot of a shape.*{WAY_OUT}"):
+        codec.decode_rows(message)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"epoch": "x"},
+        {"host": [1]},
+        {"process": "x"},
+        {"leader": "x"},
+        {"client": ["x", "a:1"]},
+        {"client": [1, [1]]},
+        {"token": {}},
+        {"partitions": [["t", "x"]]},
+        {"partitions": [[["t"], 1]]},
+        {"at_us": None},
+    ],
+    ids=repr,
+)
+def test_a_claim_with_a_value_of_another_type_is_an_error(odd):
+    written = {**record(EVERY_RECORD["claim"]).read(), **odd}
+    message = LogMessage(offset=7, kind="claim", source="s", epoch=1, body=orjson.dumps(written))
+    with pytest.raises(PositionError, match=rf"message 7: a claim of a shape.*{WAY_OUT}"):
+        codec.decode_claim(message)
+
+
 @pytest.mark.parametrize("version", [0, 3, 4, 255])
 def test_another_format_is_an_error_that_says_which_version_to_run(version):
     payload = bytearray(EVERY_RECORD["begin"])

@@ -5,6 +5,7 @@ import random
 from unittest import mock
 
 import attrs
+import orjson
 import pytest
 
 from framework.engine.session import Session
@@ -393,6 +394,44 @@ def test_a_record_of_a_kind_that_this_version_does_not_know_is_an_error(written)
         PositionError, match=rf"message {len(written)}: a record of kind 'progrezz'.*version that wrote it"
     ):
         state_of(*written, payload)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"kind": ["claim"]},
+        {"epoch": "x"},
+        {"kind": "opening", "epoch": "x"},
+        {"kind": "snapshot", "number": 9, "at": 3, "part": 1, "last": True, "epoch": None},
+        {"kind": "snapshot", "number": "x", "at": 3, "part": 1, "last": True},
+        {"kind": "snapshot"},
+    ],
+    ids=repr,
+)
+def test_a_header_with_a_value_of_another_type_is_an_error_unless_it_is_of_another_source(written, header):
+    def forged(source):
+        head = orjson.dumps({"kind": "claim", "source": source, "epoch": 9, **header})
+        return codec._PREFIX.pack(codec.MAGIC, 2, 0, len(head)) + head + b"{}"
+
+    with pytest.raises(PositionError, match=rf"message {len(written)}: positions that cannot be read.*{WAY_OUT}"):
+        state_of(*written, forged("kit"))
+    for source in ("other", ["kit"]):
+        assert state_of(*written, forged(source)) == state_of(*written)
+
+
+@pytest.mark.parametrize("stored", ["begin", "snapshot"])
+def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_out(stored):
+    odd = attrs.evolve(position("a"), key=5)
+    payloads = [claim(), opening(), begin(position("a"))]
+    table = codec._entries_out([odd])
+    if stored == "begin":
+        payloads.append(codec._encode({"kind": "begin", "source": "kit", "epoch": 1}, {"entries": table}))
+    else:
+        header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "last": True}
+        footer = codec._footer_out(SnapshotFooter())
+        payloads.append(codec._encode(header, {"entries": table, "footer": footer}))
+    with pytest.raises(PositionError, match=rf"message 3: a {stored} of a shape.*{WAY_OUT}"):
+        state_of(*payloads)
 
 
 def test_a_later_format_is_an_error_and_is_never_passed_over(written):
