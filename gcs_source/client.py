@@ -139,8 +139,17 @@ class GcsStore(HttpStore):
         body, headers = self._get(self._objects, asked, self._failed("objects.list"))
         return parse_page(body, headers, self.bucket, after=after, most=page_size)
 
+    def _check_key(self, key: str) -> None:
+        """Raise if a request for this key would become one for the list of objects, or the bucket, on its way."""
+        if self._folds_dots and key in {".", ".."}:
+            raise ObjectError(
+                "its key is a part of a path that an HTTP proxy takes out; read it without gcs.proxy, or over https",
+                location=f"gs://{self.bucket}/{key}",
+            )
+
     @override
     def stat(self, key: str) -> NativeObject:
+        self._check_key(key)
         asked = {"fields": ITEM_FIELDS, **self._payer}
         try:
             body, _ = self._get(f"{self._objects}/{quote(key, safe='')}", asked, self._failed("objects.get", key))
@@ -152,6 +161,7 @@ class GcsStore(HttpStore):
 
     @override
     def metadata(self, native: NativeObject) -> Mapping[str, str]:
+        self._check_key(native.key)
         asked = {"fields": "contentType,metadata,generation", "generation": native.version, **self._payer}
         failed = self._failed("objects.get", native.key)
         try:
@@ -180,11 +190,7 @@ class GcsStore(HttpStore):
     @override
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
         native = get.native
-        if self._folds_dots and native.key in {".", ".."}:
-            raise ObjectError(
-                "its key is a part of a path that an HTTP proxy takes out; read it without gcs.proxy, or over https",
-                location=native.location,
-            )
+        self._check_key(native.key)
         url = f"{self._media_address(native)}?{urlencode(self._media_query(native))}"
         return url, self._lines(url, {**self._media_headers(get), **more})
 

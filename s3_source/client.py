@@ -220,7 +220,17 @@ class S3Store(HttpStore):
         self._check_open()
         return super().stat(key) if self.lists_milliseconds else self._head(key)
 
+    def _check_key(self, key: str) -> None:
+        """Raise if a request for this key would become one for another key, or bucket, on its way."""
+        if self._folds_dots and _has_dots(key):
+            raise ObjectError(
+                "its key has a part that is '.' or '..', which an HTTP proxy takes out: another object would be asked "
+                "for. Read it without s3.proxy, or over https",
+                location=f"s3://{self.bucket}/{key}",
+            )
+
     def _head(self, key: str) -> NativeObject:
+        self._check_key(key)
         try:
             answer: dict[str, Any] = self._client.head_object(Bucket=self.bucket, Key=key, **self._get_options)
         except Exception as error:
@@ -247,6 +257,7 @@ class S3Store(HttpStore):
     def metadata(self, native: NativeObject) -> Mapping[str, str]:
         """One HEAD of the listed ETag."""
         self._check_open()
+        self._check_key(native.key)
         etag = etag_of(native)
         pinned = {"IfMatch": f'"{etag}"'} if etag else {}
         try:
@@ -264,6 +275,7 @@ class S3Store(HttpStore):
     def tags(self, native: NativeObject) -> Mapping[str, str]:
         """One GetObjectTagging, which has no condition on the ETag."""
         self._check_open()
+        self._check_key(native.key)
         try:
             answer: dict[str, Any] = self._client.get_object_tagging(
                 Bucket=self.bucket, Key=native.key, **self._options
@@ -303,12 +315,7 @@ class S3Store(HttpStore):
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
         """Return the address of a GET and the lines of its signed headers."""
         native, wanted = get.native, get.wanted
-        if self._folds_dots and _has_dots(native.key):
-            raise ObjectError(
-                "its key has a part that is '.' or '..', which an HTTP proxy takes out: another object would be asked "
-                "for. Read it without s3.proxy, or over https",
-                location=native.location,
-            )
+        self._check_key(native.key)
         etag = etag_of(native)
         headers = {"If-Match": f'"{etag}"', **more} if etag else {**self._pins.of(native), **more}
         if wanted is not None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from framework.errors import ObjectChangedError, ObjectNotFoundError, StoreUnavailableError
+from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.storage.http_errors import HttpError
 from gcs_source import client
 from gcs_source.config import GcsConfig
@@ -27,6 +27,19 @@ def test_a_document_is_unpacked_up_to_a_limit(monkeypatch):
     with pytest.raises(HttpError, match="cannot be unpacked"):
         client._unpacked(answer, b"no gzip")
     assert client._unpacked(packed(), b"plain") == b"plain"
+
+
+@pytest.mark.parametrize("key", [".", ".."])
+def test_nothing_is_asked_of_a_key_that_a_proxy_would_change(key, monkeypatch):
+    asked = []
+    config = GcsConfig(bucket="b", anonymous=True, endpoint="http://store.example", proxy="http://127.0.0.1:9")
+    store = client.GcsStore(config)
+    monkeypatch.setattr(store, "_send", lambda *_, **__: asked.append(1))
+    for ask in (store.open, store.metadata, lambda one: store.stat(one.key)):
+        with pytest.raises(ObjectError, match=r"gs://b/\.+: .*HTTP proxy takes out"):
+            ask(native(key))
+    assert asked == []
+    store.close()
 
 
 @pytest.mark.parametrize(("version", "kind"), [("v", StoreUnavailableError), ("w", ObjectChangedError)])

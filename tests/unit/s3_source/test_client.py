@@ -57,6 +57,18 @@ def test_gone_says_a_request_for_metadata_or_tags_only_when_a_look_confirms_it(a
     store.close()
 
 
+@pytest.mark.parametrize("key", ["x/../../b2/k", "./k", "a/.."])
+def test_nothing_is_asked_of_a_key_that_a_proxy_would_change(key):
+    config = {"bucket": "b", "region": "eu-west-1", "access_key_id": "a", "secret_access_key": "s"}
+    store = S3Store(S3Config(**config, endpoint="http://store.example", proxy="http://127.0.0.1:9"))
+    store._client = SimpleNamespace(close=lambda: None)  # any request is an AttributeError
+    store.lists_milliseconds = False
+    for ask in (store.open, store.metadata, store.tags, lambda one: store.stat(one.key)):
+        with pytest.raises(ObjectError, match=r"s3://b/.*HTTP proxy takes out"):
+            ask(native(key))
+    store.close()
+
+
 @pytest.mark.parametrize("etag", ["\u00e9t\u00e9", "\U0001f600", "a\r\nX-Other: b", "\x7f"])
 @pytest.mark.parametrize("ask", ["open", "metadata"])
 def test_an_etag_that_no_header_can_hold_is_an_error_of_its_object_at_once(etag, ask):
