@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
 
-_SINCE = re.compile(r"([0-9]+)\s*(s|m|h|d)")
+_SINCE = re.compile(r"([0-9]{1,99})\s*(s|m|h|d)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 

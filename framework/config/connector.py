@@ -20,7 +20,7 @@ _SINK = "an option of sinks, which write objects"
 _SMT = "single message transforms are classes of Kafka Connect; see [[transforms]]"
 _NOT_COPIED = "the value is not copied: set this variable"
 NO_LOGIN = "a login or a query in it is not copied: keys go into their own options"
-_NUMBER = re.compile(r"\s*[+-]?\d+\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?\d{1,99}\s*", re.ASCII)
 _KAFKA_REFERENCE = re.compile(r"\$\{(?P<provider>[^}:]+):(?P<rest>[^}]*)\}")
 
 

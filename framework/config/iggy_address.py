@@ -33,6 +33,7 @@ DEFAULT_PORTS = {"tcp": 8090, "quic": 8080, "websocket": 8092}
 DEFAULT_PORT = DEFAULT_PORTS["tcp"]
 TRANSPORTS = tuple(DEFAULT_PORTS)
 _MAX_PORT = 65535
+_PORT = re.compile(r"[0-9]{1,99}")
 _TOKEN_MARK = "iggypat-"  # noqa: S105  (a mark, not a secret)
 _OPTIONS = ("tls_ca_file", "tls_domain", "tls_validate_certificate", "token")
 _TLS_OPTIONS = frozenset(_OPTIONS) - {"token"}
@@ -388,11 +389,12 @@ def _parse_place(place: str, usual: int, mistakes: list[str]) -> tuple[str, int]
         mistakes.append("the host is missing")
     if not text:
         return host, usual
-    # isascii: int() also takes digits of other scripts
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_PORT):
+    # int() also takes digits of other scripts, and only some thousand of them
+    port = int(text) if _PORT.fullmatch(text) else 0
+    if not 0 < port <= _MAX_PORT:
         mistakes.append("the port is a number from 1 to 65535")
         return host, usual
-    return host, int(text)
+    return host, port
 
 
 def _parse_options(query: str, *, tls: bool, mistakes: list[str]) -> dict[str, str]:

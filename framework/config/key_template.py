@@ -108,7 +108,10 @@ class NameTemplate:
             digits = groups.get(name)
             if name in groups and not (digits and digits.isascii() and digits.isdigit()):
                 return None
-            numbers.append(int(digits) if digits else None)
+            try:
+                numbers.append(int(digits) if digits else None)
+            except ValueError:  # thousands of digits
+                return None
         return NameMatch(topic, *numbers)
 
 

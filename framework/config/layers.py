@@ -180,6 +180,10 @@ def read_toml(path: Path, *, may_wait: bool = True) -> dict[str, Any]:
         raise ConfigError("not UTF-8 text; a TOML file must be", origin=origin) from None
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"not valid TOML: {exc}{_toml_hint(data.decode('utf-8-sig'), exc)}", origin=origin) from None
+    except ValueError:  # int() of some thousand digits
+        raise ConfigError("not valid TOML: a number has more digits than any number may have", origin=origin) from None
+    except RecursionError:
+        raise ConfigError("not valid TOML: values are nested too deep", origin=origin) from None
 
 
 _CURLY_QUOTES = tuple("\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb")
@@ -295,7 +299,7 @@ def override_value(text: str, option: Option) -> object:
         return text
     try:
         found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or too many digits or brackets for a value
         return text
     return found["value"] if list(found) == ["value"] else text
 

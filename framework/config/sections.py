@@ -794,7 +794,7 @@ class LogSection:
 
 def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
-    number = int(port) if port.isascii() and port.isdigit() else -1
+    number = int(port) if re.fullmatch("[0-9]{1,99}", port) else -1
     if not host or not 0 <= number <= 65535:  # noqa: PLR2004
         raise ValueError(address)
     return host.removeprefix("[").removesuffix("]"), number

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from datetime import date, datetime, time, timezone
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -43,6 +44,11 @@ class InvalidValueError(ValueError):
 _EXACT_FLOATS = 1 << 53
 """Whole numbers up to this one are floats without loss."""
 
+_MAX_FLOAT = sys.float_info.max
+
+_MAX_DIGITS = 99
+"""Digits of a size. With some hundred it is infinite, and Python refuses to read some thousand."""
+
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _SIZE_UNITS = {
@@ -70,13 +76,13 @@ def parse_duration(value: object) -> float:
         InvalidValueError: it is neither, or it is negative or not finite.
     """
     if isinstance(value, SubstitutedText) and re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
-        return float(value)
+        value = float(value)
     if isinstance(value, str):
         found = _DURATION.fullmatch(value.strip())
         if found is None:
             raise InvalidValueError(_DURATION_ADVICE)
-        return float(found[1]) * _DURATION_UNITS[found[2]]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+        value = float(found[1]) * _DURATION_UNITS[found[2]]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_FLOAT:
         raise InvalidValueError(_DURATION_ADVICE)
     return float(value)
 
@@ -103,6 +109,8 @@ def parse_size(value: object) -> int:
     """
     if isinstance(value, str):
         found = _SIZE.fullmatch(value.strip())
+        if found is not None and len(found[1]) > _MAX_DIGITS:
+            raise InvalidValueError(_SIZE_ADVICE)
         if found is not None and found[2] in _SIZE_UNITS:
             return round(float(found[1]) * _SIZE_UNITS[found[2]])
         # A bare "5" is a number in quotes, except from a variable or a file, where everything is text.

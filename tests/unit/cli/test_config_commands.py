@@ -450,6 +450,11 @@ def test_a_value_that_looks_like_a_reference_stays_text(convert):
     assert tomllib.loads(out)["s3"]["prefix"] == "a$${b}/"
 
 
+def test_a_number_of_thousands_of_digits_is_no_number(convert):
+    code, out, _ = convert(f"name=x\ntasks.max={5000 * '9'}\naws.s3.bucket.name=lake\n")
+    assert (code, rows(out)["tasks.max"]) == (0, "no counterpart its value is not a whole number")
+
+
 def test_what_must_be_corrected_is_a_warning(convert):
     code, out, err = convert(
         "name=x\ntasks.max=many\naws.s3.bucket.name=Not A Bucket\ninput.format=xml\naws.s3.prefix=a\naws.s3.prefix=b\n"

@@ -126,6 +126,7 @@ def test_a_certificate_that_nobody_checks_is_known():
         ("iggy://a:hush@h:0", "port is a number"),
         ("iggy://a:hush@h:65536", "port is a number"),
         ("iggy://a:hush@h:\u0664", "port is a number"),
+        ("iggy://a:hush@h:" + 5000 * "9", "port is a number"),
         ("iggy://a:hush@::1:90", "in brackets"),
         ("iggy://a:hush@[::1", "in brackets"),
         ("iggy://a:hush@h/stream", "no path"),

@@ -102,6 +102,7 @@ def test_regular_expressions_on_request():
     assert template.match("old/abc-3.gz") == NameMatch("abc", 3)
     assert template.match("old/abc.gz") is None, "a group that took no part gives no partition"
     assert template.match("xold/abc-3.gz") is None
+    assert template.match(f"old/abc-{5000 * '9'}.gz") is None
     assert template.match("old/abc-3.gzz") is None
     mixed = NameTemplate.parse(r"(?:a|b)/{{topic}}/{{partition}}\..*", regex=True)
     assert (mixed.has_topic, mixed.has_partition) == (True, True)

@@ -194,6 +194,10 @@ def test_files_that_are_no_configuration(tmp_path):
     file.write_text("[store]\nbucket = lake\n")
     with pytest.raises(ConfigError, match=r"bad\.toml: not valid TOML: .*line 2, column 10"):
         load_config(file, Root)
+    for value, said in ((5000 * "9", "more digits"), (5000 * "[", "nested too deep")):
+        file.write_text(f"[store]\nsize = {value}\n")
+        with pytest.raises(ConfigError, match=rf"bad\.toml: not valid TOML: .*{said}"):
+            load_config(file, Root)
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not UTF-8"):
         load_config(file, Root)
@@ -280,6 +284,21 @@ def test_any_text_is_a_value_or_a_mistake(text):
                 parse(value)
             except InvalidValueError:
                 continue
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_a_value_with_more_digits_than_any_number_has_is_a_mistake(digits):
+    long = digits * "9"
+    for parse, text in (
+        (parse_duration, f"{long}s"),
+        (parse_duration, long),
+        (parse_size, f"{long}MiB"),
+        (parse_size, long),
+    ):
+        with pytest.raises(InvalidValueError):
+            parse(SubstitutedText(text))
+    with pytest.raises(InvalidValueError):
+        parse_duration(10**digits)
 
 
 def test_moments_are_utc():

@@ -87,6 +87,7 @@ def test_a_topic_must_come_from_somewhere():
         ({"http": {"api_key": "hunter22 "}}, "no header can send it"),
         ({"http": {"api_key": "hun\0ter22"}}, "no header can send it"),
         ({"metrics": {"address": "localhost:99999"}}, "must be host:port"),
+        ({"metrics": {"address": "localhost:" + 5000 * "9"}}, "must be host:port"),
         ({"input": {"format": "jsnol"}}, 'did you mean "jsonl"?'),
         ({"input": {"csv_delimiter": ";;"}}, "[input] csv_delimiter: must be one ASCII character"),
         ({"input": {"csv_quote": ","}}, "must not be the same"),
