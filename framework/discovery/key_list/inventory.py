@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import attrs
 
 from framework.discovery.key_list.rows import KeyRow, RowReader, checked_key, columns_of, split_rows, unpacked
-from framework.errors import KeyListError
+from framework.errors import FatalError, KeyListError
 from framework.model.objects import MAX_SIZE
 
 MAX_MANIFEST_BYTES = 64 << 20
@@ -150,13 +152,33 @@ def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, orig
 
     Raises:
         KeyListError: it differs from the manifest.
+        FatalError: the copy cannot be written.
     """
     checker = DataFileCheck(data, origin)
     while chunk := source.read(_COPY_BYTES):
         checker.add(chunk)
         if target is not None:
-            target.write(chunk)
+            with temporary_for(origin):
+                target.write(chunk)
+                target.flush()
     checker.check()
+
+
+@contextmanager
+def temporary_for(origin: str) -> Iterator[None]:
+    """Turn an error of a temporary file into one that names its folder, what it is for, and a way out.
+
+    Raises:
+        FatalError: the temporary file cannot be made, or written.
+    """
+    try:
+        yield
+    except OSError as error:
+        folder = f"in {tempfile.tempdir}" if tempfile.tempdir else "anywhere"
+        raise FatalError(
+            f"{origin}: cannot be copied into a temporary file {folder} ({error.strerror}); make room there, or set TMPDIR to "
+            f"another folder"
+        ) from error
 
 
 def data_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:

@@ -8,13 +8,13 @@ import io
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from typing_extensions import override
 
-from framework.discovery.key_list.inventory import DataFile, copy_checked
+from framework.discovery.key_list.inventory import DataFile, copy_checked, temporary_for
 from framework.errors import ConfigError, KeyListError, ObjectNotFoundError
 from framework.model.objects import NativeObject
 from framework.storage.stat import Lookups
@@ -193,7 +193,8 @@ class StorePlace(ListPlace):
         # choose the buckets that are read with our credentials.
         name = self.data_name(data, bucket)
         # On disk, not in memory: it is checked to its end before anything of it is used.
-        copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who asked for it
+        with temporary_for(name):
+            copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who asked for it
         with _closed_on_failure(copy):
             try:
                 native = self._lookups.stat(self._bucket, data.key)
@@ -214,7 +215,8 @@ def _closed_on_failure(file: BinaryIO) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        file.close()
+        with suppress(OSError):  # it writes what a full disk did not take
+            file.close()
         raise
 
 

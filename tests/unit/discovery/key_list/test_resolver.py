@@ -1,10 +1,13 @@
 """Discovery mode `keys`: which objects a supplied list makes a source read, and what each of them costs."""
 
+import errno
 import gc
 import gzip
+import io
 import json
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -20,6 +23,7 @@ from framework.errors import (
     AccessDeniedError,
     BucketNotFoundError,
     ConfigError,
+    FatalError,
     KeyListError,
     ObjectNotFoundError,
     ReaderFailedError,
@@ -163,6 +167,32 @@ def test_an_inventory_costs_no_request_but_the_reading(rig, store, form):
     assert rig.iterator.statistics.list_requests == 4
     assert rig.open().read() == {}
     assert rig.requests() == {}
+
+
+class FullDisk(io.BytesIO):
+    """A file on a full disk, as Python writes it: what it did not take it tries again when it is closed."""
+
+    def write(self, _):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def close(self):
+        super().close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("when", ["made", "written"])
+def test_a_disk_without_room_for_a_data_file_is_an_error_with_a_way_out(rig, store, monkeypatch, when):
+    def full():
+        if when == "made":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return FullDisk()
+
+    rig.inventory([line_of(store.put("a", b'{"n":1}\n'))])
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    monkeypatch.setattr(tempfile, "tempdir", "/small")
+    said = r"memory://reports/.*: cannot be copied into a temporary file in /small \(No space left on device\);.*TMPDIR"
+    with pytest.raises(FatalError, match=said):
+        rig.open().read()
 
 
 def test_odd_keys_of_a_csv_are_read(rig, store):
