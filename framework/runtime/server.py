@@ -61,7 +61,7 @@ class _Protocol(H11Protocol):
 
 
 def _worth(client: _Protocol) -> tuple[bool, float]:
-    """Return the order in which clients are dropped: those that nobody answers now first, then by age."""
+    """Return the order in which clients are dropped: those without a request in progress first, then by age."""
     cycle: RequestResponseCycle | None = client.cycle
     return cycle is not None and not cycle.response_complete, client.since
 
