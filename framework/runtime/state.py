@@ -5,7 +5,7 @@
     STATE_DIR/source_orders_3.toml             version 3 of the source with the key `orders`
 
 Each file is replaced as a whole: after `kill -9` it is as before or as after. Configurations may contain secrets, so
-only the owner can read the folder.
+only the owner can read the folder, and a folder of another user is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import attrs
 from typing_extensions import Self
 
 from framework.errors import EXIT_TRY_AGAIN, ConfigError
+from framework.model.private_files import ForeignFolderError, make_private, open_draft, open_lock
 
 RUNNING, PAUSED, STOPPED = "running", "paused", "stopped"
 STATES = (RUNNING, PAUSED, STOPPED)
@@ -69,13 +70,16 @@ class StateFolder:
         """
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = (self._path / "worker.lock").open("ab")
+            make_private(self._path, may_be_of_root=True)
+            self._lock = os.fdopen(open_lock(self._path / "worker.lock"), "ab")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._unlock()
             error = ConfigError(f"{self._option}: another worker uses {self._path}; give each its own folder")
             error.exit_code = EXIT_TRY_AGAIN  # it may end
             raise error from None
+        except ForeignFolderError as error:
+            raise ConfigError(f"{self._option}: {error}") from None
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ConfigError(f"{self._option}: the folder {self._path} cannot be used: {reason}") from None
@@ -162,7 +166,7 @@ class StateFolder:
     def _write(self, name: str, data: bytes) -> Path:
         path, draft = self._path / name, self._path / f"{name}.tmp"
         try:
-            with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123
+            with os.fdopen(open_draft(draft), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

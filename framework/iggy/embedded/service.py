@@ -10,7 +10,6 @@ import secrets
 import selectors
 import signal
 import socket
-import stat
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from framework.iggy.embedded.commands import Commands
 from framework.iggy.embedded.connection import Connection
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.notices import announce, warn
+from framework.model.private_files import make_private, open_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,7 +108,7 @@ class Service:
         try:
             check_loopback(host)
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._make_private()
+            make_private(self.folder)
             self._lock_folder()
             password = self._password if self._password is not None else self._folder_password()
             self._credentials = (self._username, password)
@@ -158,16 +158,6 @@ class Service:
         signal.signal(signal.SIGTERM, handle)
         signal.signal(signal.SIGINT, handle)
 
-    def _make_private(self) -> None:
-        """Keep other users out of the folder: one who may write there could link to files of this user in it."""
-        status = self.folder.stat()
-        if status.st_uid != os.geteuid():
-            raise PermissionError(
-                f"{self.folder} belongs to another user (uid {status.st_uid}): name a folder of your own"
-            )
-        if status.st_mode & 0o022:
-            self.folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
-
     def _folder_password(self) -> str:
         """The password that the folder keeps; a new one is made of 32 random letters."""
         path = self.folder / PASSWORD_FILE
@@ -184,7 +174,7 @@ class Service:
         return password
 
     def _lock_folder(self) -> None:
-        self._lock_fd = fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        self._lock_fd = fd = open_lock(self.folder / LOCK_FILE)
         deadline = time.monotonic() + _LOCK_SECONDS
         while True:
             try:

@@ -1,5 +1,7 @@
 """Files as configurations, their keys, and what others may see of them."""
 
+import os
+
 import pytest
 
 from framework.errors import ConfigError
@@ -257,6 +259,36 @@ def test_only_the_owner_reads_the_state(tmp_path):
     with StateFolder(tmp_path / "state") as state:
         path = state.add("orders", 1, b"x")
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_a_link_in_the_folder_of_the_state_leads_to_no_file(tmp_path):
+    folder, victim = tmp_path / "state", tmp_path / "victim"
+    victim.write_text("mine")
+    folder.mkdir()
+    folder.chmod(0o777)
+    with StateFolder(folder) as state:
+        assert folder.stat().st_mode & 0o777 == 0o755
+        for name in ("state.json.tmp", "source_orders_1.toml.tmp"):
+            (folder / name).symlink_to(victim)
+        state.change("orders", state="paused")
+        assert state.add("orders", 1, b"x").read_bytes() == b"x"
+    assert victim.read_text() == "mine"
+    (folder / "worker.lock").unlink()
+    (folder / "worker.lock").symlink_to(victim)
+    with pytest.raises(ConfigError, match="cannot be used: Too many levels of symbolic links"), StateFolder(folder):
+        pass
+
+
+def test_a_state_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "state").mkdir()
+    if os.geteuid():
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    else:
+        os.chown(tmp_path / "state", 12345, -1)
+    match = r"--state-dir: .*/state belongs to another user \(uid \d+, not \d+\): name a folder of your own"
+    with pytest.raises(ConfigError, match=match), StateFolder(tmp_path / "state"):
+        pass
+    assert not list((tmp_path / "state").iterdir())
 
 
 def test_versions_belong_to_their_key_whatever_it_is_called(tmp_path):
