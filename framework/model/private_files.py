@@ -11,21 +11,22 @@ class ForeignFolderError(PermissionError):
     """A folder of another user."""
 
 
-def make_private(folder: Path, *, may_be_of_root: bool = False) -> None:
+def make_private(folder: Path, *, may_be_shared: bool = False) -> None:
     """Keep other users from writing to the folder: one who may could put links to files of this user there.
 
     Args:
         folder: the folder.
-        may_be_of_root: root's folder is left as it is, such as a volume of Kubernetes; root needs no links.
+        may_be_shared: whether a folder of root, or of another user when this one is root, is left as it is: so are
+            volumes of Kubernetes, and folders of the host in a container.
 
     Raises:
         ForeignFolderError: it belongs to another user.
         OSError: it cannot be looked at, or its mode cannot be changed.
     """
     status, user = folder.stat(), os.geteuid()
-    if status.st_uid == 0 != user and may_be_of_root:
-        return
     if status.st_uid != user:
+        if may_be_shared and 0 in {status.st_uid, user}:
+            return
         raise ForeignFolderError(
             f"{folder} belongs to another user (uid {status.st_uid}, not {user}): name a folder of your own"
         )

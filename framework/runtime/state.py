@@ -70,7 +70,7 @@ class StateFolder:
         """
         try:
             self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            make_private(self._path, may_be_of_root=True)
+            make_private(self._path, may_be_shared=True)
             self._lock = os.fdopen(open_lock(self._path / "worker.lock"), "ab")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -1,5 +1,6 @@
 """Folders that others may write, and links in them."""
 
+import contextlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,19 +16,18 @@ def test_others_may_not_write_to_a_folder_any_more(tmp_path):
     assert tmp_path.stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("owner", [0, 5])
-def test_a_folder_of_another_user_is_refused_unless_it_may_be_of_root(owner, monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 7)
+@pytest.mark.parametrize(("owner", "user", "shared"), [(0, 7, True), (5, 7, False), (5, 0, True)])
+def test_a_folder_of_another_user_is_refused_unless_one_of_them_is_root_and_it_may_be_shared(
+    owner, user, shared, monkeypatch
+):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_uid=owner, st_mode=0o40777))
     with pytest.raises(
-        ForeignFolderError, match=rf"/data belongs to another user \(uid {owner}, not 7\): name a folder"
+        ForeignFolderError, match=rf"/data belongs to another user \(uid {owner}, not {user}\): name a folder"
     ):
         make_private(Path("/data"))
-    if owner:
-        with pytest.raises(ForeignFolderError):
-            make_private(Path("/data"), may_be_of_root=True)
-    else:
-        make_private(Path("/data"), may_be_of_root=True)
+    with contextlib.nullcontext() if shared else pytest.raises(ForeignFolderError):
+        make_private(Path("/data"), may_be_shared=True)
 
 
 def test_a_draft_takes_the_place_of_a_link_and_a_lock_refuses_it(tmp_path):
