@@ -206,6 +206,7 @@ class ProcessGroup:
             (worker.failure for worker in self._workers if worker.failure is not None), None
         )
         if failure is not None:
+            self._session.check_alone_after(failure)
             raise failure
 
     # ---- workers

@@ -7,6 +7,7 @@ A session ends with its connection. After a break a new session begins a new epo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable
@@ -20,7 +21,15 @@ from typing_extensions import Self
 
 from framework.config.iggy_address import IggyAddress
 from framework.discovery.routing import Router
-from framework.errors import EXIT_PERSON, ConfigError, IggyTopicError, IggyUnavailableError, PositionError
+from framework.errors import (
+    EXIT_PERSON,
+    ConfigError,
+    IggyTopicError,
+    IggyUnavailableError,
+    PositionError,
+    SourceError,
+    UnknownOutcomeError,
+)
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.offset_log import codec
@@ -570,6 +579,19 @@ class Session:
                         self.offsets.hints.observe(progress.listings)
                 else:
                     self.state.apply(message)
+
+    def check_alone_after(self, failure: SourceError) -> None:
+        """Look once more, after a worker failed: it may have read the claim of another instance before this process did.
+
+        Args:
+            failure: of the worker.
+
+        Raises:
+            SourceTakenOverError: another instance claims the source.
+        """
+        if isinstance(failure, UnknownOutcomeError):
+            with contextlib.suppress(IggyUnavailableError):
+                self.follow()
 
     def take_changed(self) -> list[tuple[OffsetManagerEntry, OffsetManagerEntry]]:
         """Return the positions that workers changed since the last call, before and after."""

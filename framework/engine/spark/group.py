@@ -179,6 +179,7 @@ class SparkGroup:
             finally:
                 reporter.unwatch()
         if self._failure is not None and not stopping.is_set():
+            self._session.check_alone_after(self._failure)
             raise self._failure
 
     @contextlib.contextmanager

@@ -9,7 +9,10 @@ from framework.engine import processes
 from framework.engine.processes import ProcessGroup
 from framework.engine.report import Reporter
 from framework.engine.session import Session
-from framework.errors import FatalError, UnknownOutcomeError
+from framework.errors import FatalError, SourceTakenOverError, UnknownOutcomeError
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.epochs import make_claim
+from framework.iggy.offset_log.log import OffsetLog
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
@@ -54,10 +57,10 @@ def leading(monkeypatch):
     """Start a leader of such processes: (its thread, its errors, what stops it)."""
     monkeypatch.setattr(processes, "STOP_SECONDS", 0.2)
 
-    def lead(context):
+    def lead(context, server=None, **options):
         store, config = store_of(a=1, b=1, c=1), source_config(tasks_max=2)
-        session = Session.begin(MemoryIggy().connect(), config, several_writers=True)
-        group = ProcessGroup(lambda: MemorySourceTask(store), config, session, once=True, context=context)
+        session = Session.begin((server or MemoryIggy()).connect(), config, several_writers=True)
+        group = ProcessGroup(lambda: MemorySourceTask(store), config, session, once=True, context=context, **options)
         stopping, errors = threading.Event(), []
 
         def run():
@@ -94,3 +97,21 @@ def test_an_object_that_cannot_be_handed_out_ends_the_run(leading):
     assert not thread.is_alive()
     assert [type(error) for error in errors] == [FatalError]
     assert "cannot pickle it" in str(errors[0])
+
+
+def test_a_worker_that_reads_the_claim_of_another_instance_first_does_not_hide_it(leading):
+    """Its failure is one to recover from; the run has ended for good, and says who took the source over."""
+    server = MemoryIggy()
+
+    class Claimed(Frozen):
+        def recv(self):
+            config = source_config(tasks_max=2)
+            connection, name = server.connect(), config.source.name
+            log = OffsetLog(connection, stream=config.iggy.stream, topic=config.offsets_topic, source=name)
+            log.append(codec.encode_claim(name, make_claim(2, (99, "127.0.0.1:1"), leader=True)))
+            self.killed.set()
+            raise EOFError
+
+    thread, errors, _ = leading(Claimed(), server, follow_seconds=3600)
+    thread.join(SECONDS)
+    assert [type(error) for error in errors] == [SourceTakenOverError]
