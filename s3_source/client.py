@@ -183,7 +183,7 @@ class S3Store(HttpStore):
 
     def _register(self, events: Any) -> None:
         """Register what botocore calls on the way of a request."""
-        if self.config.endpoint:
+        if self.address:  # of the configuration or of the environment
             # Elsewhere than at AWS there is no region to find: botocore would ask the same address again, without an end.
             events.register("before-call.s3", _stay)
         events.register(f"before-sign.s3.{_CAPTURED}", self._complete)
@@ -365,7 +365,7 @@ class S3Store(HttpStore):
 
     def _is_elsewhere(self, answer: HttpAnswer) -> bool:
         """Return whether the bucket may lie in another region: elsewhere than at AWS there is none to find."""
-        if self.config.endpoint:
+        if self.address:
             return False
         return 300 <= answer.status < 400 or error_fields(answer.wait_refusal()).get("Code") in _ELSEWHERE  # noqa: PLR2004
 

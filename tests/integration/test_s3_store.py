@@ -482,11 +482,16 @@ def test_the_customers_key_is_sent_with_every_read(moto_bucket, opened):
         assert {one.headers["x-amz-server-side-encryption-customer-algorithm"] for one in reads} == {"AES256"}
 
 
+@pytest.mark.parametrize("named_by", ["option", "environment"])
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-def test_a_redirect_of_another_store_is_not_followed(moto_bucket, opened, status):
+def test_a_redirect_of_another_store_is_not_followed(moto_bucket, opened, monkeypatch, status, named_by):
     moto_bucket.put("k", CONTENT)
     with FaultProxy(moto_bucket.endpoint) as proxy, FaultProxy(moto_bucket.endpoint) as other:
-        store = opened(moto_bucket.config(endpoint=proxy.endpoint))
+        if named_by == "environment":
+            monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
+        store = opened(
+            moto_bucket.config(endpoint=proxy.endpoint if named_by == "option" else "", addressing_style="path")
+        )
         native = only(store, "k")
         proxy.clear()
         proxy.add(Fault(status=status, headers={"Location": f"{other.endpoint}/x"}, times=None))
