@@ -60,6 +60,9 @@ _COMPRESS_FROM_BYTES = 512
 MAX_BODY_BYTES = 256 << 20
 """Maximum size of an unpacked body. Real bodies reach some megabytes; other writers to the topic could craft larger."""
 
+MAX_CLAIM_BYTES = 4 << 20
+"""Maximum size of an unpacked claim or opening. Real claims have some 100 bytes, and 30 more for each partition."""
+
 MAX_GROUP_CHARACTERS = 60
 PART_CHUNKS = 4
 """Chunks of final positions per snapshot part: about 16,000 positions, 0.7 MB packed, a few hundredths of a second."""
@@ -111,26 +114,32 @@ class LogMessage:
         """The message without its body."""
         return attrs.evolve(self, body=b"")
 
-    def read(self) -> dict[str, Any]:
+    def read(self, limit: int | None = None) -> dict[str, Any]:
         """Return the decoded body.
 
+        Args:
+            limit: how many bytes it may have, unpacked; `MAX_BODY_BYTES` without one.
+
         Raises:
-            PositionError: the body is damaged.
+            PositionError: the body is damaged, or has more bytes.
         """
         try:
-            value: dict[str, Any] = _loads(self.unpacked())
+            value: dict[str, Any] = _loads(self.unpacked(limit))
         except (ValueError, RecursionError) as exc:
             raise self.damaged() from exc
         return value
 
-    def unpacked(self) -> bytes:
+    def unpacked(self, limit: int | None = None) -> bytes:
         """Return the unpacked bytes of the body.
 
         Raises:
-            PositionError: the body is damaged.
+            PositionError: the body is damaged, or has more than `limit` bytes.
         """
+        limit = MAX_BODY_BYTES if limit is None else limit
+        if not self.packed and len(self.body) > limit:
+            raise self.damaged()
         try:
-            return _unpack(self.body) if self.packed else self.body
+            return _unpack(self.body, limit) if self.packed else self.body
         except (zstandard.ZstdError, ValueError) as exc:
             raise self.damaged() from exc
 
@@ -307,14 +316,14 @@ def _loads(body: bytes) -> Any:
         return json.loads(body)  # reads what `_encode` writes for names that are not valid Unicode
 
 
-def _unpack(packed: bytes) -> bytes:
+def _unpack(packed: bytes, limit: int) -> bytes:
     """Unpack a zstd frame. `_frame` never writes a frame without a size, or with a larger one.
 
     Raises:
         ValueError, ZstdError: the frame is damaged or malicious.
     """
     size = zstandard.frame_content_size(packed)
-    if not 0 <= size <= MAX_BODY_BYTES:
+    if not 0 <= size <= limit:
         raise ValueError(size)
     return zstandard.ZstdDecompressor().decompress(packed)
 
@@ -408,7 +417,7 @@ def encode_claim(source: str, claim: Claim) -> bytes:
 
 def decode_claim(message: LogMessage) -> Claim:
     """The inverse of `encode_claim`."""
-    body = message.read()
+    body = message.read(MAX_CLAIM_BYTES)
     with shape_of(message):
         return attrs.evolve(_claim_in(body), at_us=message.timestamp_us)
 
@@ -447,7 +456,7 @@ def encode_opening(source: str, epoch: int, *, fenced: int) -> bytes:
 
 def decode_opening(message: LogMessage) -> int:
     """Return the offset before which every claim's connection is gone."""
-    body = message.read()
+    body = message.read(MAX_CLAIM_BYTES)
     with shape_of(message):
         return int(body["fenced"])
 

@@ -425,6 +425,17 @@ def test_a_body_that_unfolds_to_too_much_is_an_error_before_it_is_unpacked(monke
         message.read()
 
 
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("kind", ["claim", "opening"])
+def test_a_claim_or_opening_of_many_values_is_an_error_before_it_is_parsed(monkeypatch, kind, packed):
+    monkeypatch.setattr(codec, "_loads", lambda body: pytest.fail(f"{len(body)} bytes are parsed"))
+    body = b'{"x":[' + b"[]," * (codec.MAX_CLAIM_BYTES // 3) + b"[]]}"
+    body = zstandard.compress(body) if packed else body
+    message = LogMessage(offset=7, kind=kind, source="s", epoch=1, body=body, packed=packed)
+    with pytest.raises(PositionError, match=rf"message 7: a {kind} that cannot be read.*{WAY_OUT}"):
+        DECODE[kind](message)
+
+
 def framed(header, body=b"{}", version=codec.FORMAT_VERSION, flags=0):
     return struct.pack("<4sBBI", codec.MAGIC, version, flags, len(header)) + header + body
 
