@@ -81,7 +81,7 @@ class NameTemplate:
             ConfigError: an unknown placeholder, a repeated one, two without a separator between them, an
                 invalid regular expression, or one of the form `(a+)+`. All mistakes at once.
         """
-        mistakes = _placeholder_errors(text) + (_repeat_errors(text) if regex else _border_errors(text))
+        mistakes = _placeholder_errors(text) + (repeat_errors(text) if regex else _border_errors(text))
         if mistakes:
             raise ConfigError([f'template = "{text}": {mistake}' for mistake in mistakes])
         try:
@@ -162,10 +162,10 @@ def _border_errors(text: str) -> list[str]:
     return mistakes
 
 
-def _repeat_errors(text: str) -> list[str]:
+def repeat_errors(text: str) -> list[str]:
     """Find the common form of a pattern with exponential time, `(a+)+`. Other forms are not detected."""
     return [
-        f"{found} repeats a repetition, which can take exponential time on a long key; remove one of the two"
+        f"{found} repeats a repetition, which can take exponential time on a long text; remove one of the two"
         for found in _NESTED_REPEAT.findall(text)
     ]
 

@@ -13,6 +13,7 @@ import attrs
 import xxhash
 from msgspec import Raw
 
+from framework.config.key_template import repeat_errors
 from framework.config.option import option
 from framework.errors import RecordError
 from framework.model.message_ids import MAX_RECORD
@@ -241,3 +242,5 @@ def _one_pattern(pattern: Any) -> Iterator[str]:
                 re.compile(value)
             except re.error as error:
                 yield f"regex: is no regular expression: {error}"
+            else:
+                yield from (f"regex: {mistake}" for mistake in repeat_errors(value))

@@ -167,6 +167,14 @@ def test_filtered_fields(apply, options, left):
             "transforms[0].patterns[0].key_pattern.regex: exact is there too",
         ),
         ({"type": "filter_fields", "patterns": [{"key_pattern": {"regex": "("}}]}, "is no regular expression"),
+        (
+            {"type": "filter_fields", "patterns": [{"key_pattern": {"regex": "(a+)+$"}}]},
+            "patterns[0].key_pattern.regex: (a+)+ repeats a repetition",
+        ),
+        (
+            {"type": "filter", "field": "a", "value_pattern": {"regex": "(a+)+$"}},
+            "transforms[0].value_pattern.regex: (a+)+ repeats a repetition",
+        ),
         ({"type": "filter_fields", "patterns": [{"value_pattern": "is_nul"}]}, "value_pattern: must be a table"),
         ({"type": "filter_fields", "patterns": [{"value_pattern": {"between": [1]}}]}, "between"),
     ],
