@@ -409,7 +409,7 @@ def test_after_a_clean_stop_a_start_reads_almost_nothing_of_the_data_topic(progr
     assert found_behind_positions(program.once()) < 1000
     assert program.count() == 30_000
     # and what is counted here is said: after a kill there is something to find
-    moto_bucket.put("late.jsonl", jsonl(json_lines("late", 5000)))
+    moto_bucket.put("late.jsonl", jsonl(json_lines("late", 400_000)))  # not done when it is killed
     program.configure(offsets={"commit_interval": 60}, discovery={"poll_interval": 60})
     running = program.start()
     wait_until(lambda: program.count() > 31_000, 60)
