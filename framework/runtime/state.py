@@ -5,7 +5,7 @@
     STATE_DIR/source_orders_3.toml             version 3 of the source with the key `orders`
 
 Each file is replaced as a whole: after `kill -9` it is as before or as after. Configurations may contain secrets, so
-only the owner can read the folder, and a folder of another user is refused.
+only the owner can read the folder, and a folder of another user is refused (not by a worker that runs as root).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def risen_over_what_waits():
 
 def stores_clock_alone():
     """A listing began when the store says, also when that is in the future."""
-    object_store.StoreRecordIterator._begin_ms = lambda self, told_ms: told_ms - 1
+    object_store.StoreRecordIterator._begin_ms = lambda self, clock_ms: clock_ms - 1
 
 
 def stale_counts():

@@ -521,7 +521,7 @@ def a_split_stays_in_its_partition(seed, **more):
 
 
 def a_clock_set_back(seed, **more):
-    """This machine's clock is set back while a listing is under way: what is put a second later is read all the same."""
+    """This machine's clock is set back while a listing is under way: what is put a second later is read, too."""
     with Stage(seed, tuning=FOLDING, settings={"window": 10.0, "poll_interval": 0.3}, **more) as stage:
         stage.put("0-a", age=100)
         world, bucket = stage.world, stage.bucket

@@ -56,7 +56,7 @@ def test_also_when_the_first_start_was_killed_before_it_saved_a_position(store):
     pass_time(store)
     store.put_now("later")
     pass_time(store)
-    one.start()  # nothing was saved by hand
+    one.start()  # the first one saved no position
     assert read(one) == ["later"]
 
 

@@ -262,7 +262,7 @@ def test_an_answer_dated_in_the_future_hides_nothing_that_comes_after_it(monkeyp
     one = leader(store)
     one.quiet()
     one.compact()
-    assert len(one.offsets.table) == 0  # positions are compacted all the same
+    assert len(one.offsets.table) == 0  # positions are compacted in this case, too
     store.list_page = tell
     store.put_now("c")
     store.put_now("a")
