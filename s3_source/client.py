@@ -70,6 +70,7 @@ DEFAULT_REGION = "us-east-1"
 DEFAULT_ROLE_SESSION = "iggy-s3-source"
 _ELSEWHERE = frozenset(("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"))
 _STALE = frozenset(("ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"))
+_METADATA_ATTEMPTS = 3
 _CAPTURED = "GetObject"
 """boto3 makes this request to show how; it is never sent over its connections."""
 
@@ -641,6 +642,9 @@ def _base_session(config: S3Config) -> BotocoreSession:
     from botocore.session import Session as BotocoreSession  # noqa: PLC0415
 
     session = BotocoreSession(profile=config.profile or None)
+    # The instance's metadata may answer 503 for a moment, or slow down many that ask. botocore's default is one attempt.
+    if session.get_config_variable("metadata_service_num_attempts") == 1:
+        session.set_config_variable("metadata_service_num_attempts", _METADATA_ATTEMPTS)
     if config.access_key_id and not config.role_arn:
         session.set_credentials(config.access_key_id, config.secret_access_key, config.session_token or None)
     return session

@@ -2,6 +2,8 @@
 
 import base64
 import http.server
+import json
+import os
 import threading
 import time
 from urllib.parse import parse_qs
@@ -25,7 +27,7 @@ from framework.storage import http_loop
 from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
-from s3_source.client import AWS_SUFFIXES, S3Store
+from s3_source.client import AWS_SUFFIXES, S3Store, _session
 from s3_source.config import S3Config
 from tests.integration.test_stores import CONTENT, difficult_keys
 from tests.support.reading import only, read, warm
@@ -588,3 +590,51 @@ def test_addressing_style(moto_bucket, opened):
                 store.open(NativeObject(bucket=bucket, key="k", size=1, version="e@0"))
             # Through an HTTP proxy the request line holds the whole address: the proxy option is used as well.
             assert [request.path for request in proxy.requests] == [expected]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 3])
+def test_instance_metadata_that_fails_once_still_gives_the_keys(monkeypatch, failing):
+    answers = {
+        "/latest/api/token": b"token",
+        "/latest/meta-data/iam/security-credentials/": b"a-role",
+        "/latest/meta-data/iam/security-credentials/a-role": json.dumps(
+            {
+                "Code": "Success",
+                "AccessKeyId": "A",
+                "SecretAccessKey": "S",
+                "Token": "T",
+                "Expiration": "2099-01-01T00:00:00Z",
+            }
+        ).encode(),
+    }
+    asked = []
+
+    class Metadata(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(503 if len(asked) == failing else 200)
+            self.send_header("Content-Length", str(len(answers[self.path])))
+            self.end_headers()
+            self.wfile.write(answers[self.path])
+
+        def do_PUT(self):
+            self.do_GET()
+
+        def log_message(self, *args):
+            pass
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            keys = _session(S3Config(bucket="lake", region="us-east-1")).get_credentials()
+        finally:
+            server.shutdown()
+            thread.join()
+    assert keys is not None
+    assert (keys.access_key, len(asked) >= 3 + (failing > 1)) == ("A", True)
