@@ -16,7 +16,15 @@ from typing import Any, BinaryIO
 
 import attrs
 
-from framework.discovery.key_list.rows import KeyRow, RowReader, checked_key, columns_of, split_rows, unpacked
+from framework.discovery.key_list.rows import (
+    MAX_KEY_BYTES,
+    KeyRow,
+    RowReader,
+    checked_key,
+    columns_of,
+    split_rows,
+    unpacked,
+)
 from framework.errors import FatalError, KeyListError
 from framework.model.objects import MAX_SIZE
 
@@ -24,6 +32,8 @@ MAX_MANIFEST_BYTES = 64 << 20
 
 _COPY_BYTES = 1 << 20
 _BATCH_ROWS = 10_000
+_MAX_COLUMN_BYTES = 2 * MAX_KEY_BYTES * _BATCH_ROWS
+"""Maximum size of a column of so many rows, unpacked. In Parquet a long value that repeats takes next to no space."""
 _AGAIN = "supply the whole inventory again"
 
 
@@ -208,11 +218,21 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
     number = 0
     try:
         # Read piece by piece, without pyarrow's threads: a row group of an inventory may have some hundred MB.
-        with pq.ParquetFile(file, buffer_size=_COPY_BYTES, pre_buffer=False) as parquet:
+        # Texts stay a dictionary and its indexes until their size is known.
+        leaves = pq.read_metadata(file).schema
+        leaves = [leaves.column(at) for at in range(len(leaves))]
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path == leaf.name]
+        with pq.ParquetFile(file, buffer_size=_COPY_BYTES, pre_buffer=False, read_dictionary=texts) as parquet:
             names = parquet.schema_arrow.names
             fields = columns_of(names, origin)
             wanted = [names[at] for _, at in fields]
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
+                for name in wanted:
+                    if (size := _text_bytes(batch.column(name))) > _MAX_COLUMN_BYTES:
+                        raise KeyListError(
+                            f"{origin}, behind row {number}: {name} has {size:,} bytes in {len(batch):,} rows, more than the "
+                            f"limit of {_MAX_COLUMN_BYTES:,}; is this an inventory?"
+                        )
                 columns = {field: _values(batch.column(names[at])) for field, at in fields}
                 for values in zip(*columns.values(), strict=True):
                     number += 1
@@ -223,10 +243,23 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
         ) from error
 
 
+def _text_bytes(column: Any) -> int:
+    """Return how many bytes the values of a column of texts have together; 0 for other columns."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    if not pa.types.is_dictionary(column.type) or pa.types.is_nested(column.type.value_type):
+        return 0
+    lengths = pc.binary_length(column.dictionary).cast(pa.int64())
+    return pc.sum(lengths.take(column.indices)).as_py() or 0
+
+
 def _values(column: Any) -> list[Any]:
     """Return a column as Python values; times as milliseconds."""
     import pyarrow as pa  # noqa: PLC0415
 
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     elif pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):

@@ -217,3 +217,15 @@ def test_parquet_with_values_of_another_kind_is_refused(columns, reason):
     inventory = parse_manifest(told("Parquet"), "manifest.json")
     with pytest.raises(KeyListError, match=f"data.parquet, .*{reason}"):
         list(data_rows(inventory, out, "data.parquet"))
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_parquet_with_a_long_value_in_every_row_is_refused(stored):
+    rows, value = 10_000, "x" * 100_000
+    etags = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([value]))
+    out = io.BytesIO()
+    pq.write_table(pa.table({"key": [f"k{row}" for row in range(rows)], "etag": etags}), out, store_schema=stored)
+    assert out.tell() < 200_000
+    inventory = parse_manifest(told("Parquet"), "manifest.json")
+    with pytest.raises(KeyListError, match=r"data\.parquet, behind row 0: etag has 1,000,000,000 bytes in 10,000 rows"):
+        list(data_rows(inventory, io.BytesIO(out.getvalue()), "data.parquet"))
