@@ -28,7 +28,8 @@ from framework.discovery.key_list.rows import (
 from framework.errors import FatalError, KeyListError
 from framework.model.objects import MAX_SIZE
 
-MAX_MANIFEST_BYTES = 64 << 20
+MAX_MANIFEST_BYTES = 16 << 20
+"""Those of 100,000 data files. Parsed, the largest that is no manifest takes some 500 MB."""
 
 _COPY_BYTES = 1 << 20
 _BATCH_ROWS = 10_000

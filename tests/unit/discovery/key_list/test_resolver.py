@@ -440,6 +440,12 @@ def test_no_list_is_an_error_that_names_the_place(rig, tmp_path):
     assert "pipe.txt: the list of keys cannot be read (it is a pipe, not a file)" in failure_of(rig)
 
 
+def test_a_manifest_that_is_too_long_is_an_error_before_it_is_parsed(rig, tmp_path):
+    (tmp_path / "manifest.json").write_bytes(b'{"files":[' + b"[]," * (6 << 20) + b"[]]}")
+    rig.options["keys"] = str(tmp_path / "manifest.json")
+    assert "manifest.json: longer than the manifest of an inventory can be" in failure_of(rig)
+
+
 def test_another_bucket_is_an_error_that_names_both_and_the_row(rig, store):
     put_lines(store, "a", 2)
     rig.options["keys"] = "memory://reports/keys.csv"
