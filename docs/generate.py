@@ -453,7 +453,8 @@ _COMMAND_NOTES = {
     "read": [
         "Reads one partition after the other, each to its current end. A line has `topic`, `partition`, `offset`, `id` (32",
         "hexadecimal digits), `timestamp_us`, the origin (`bucket`, `key`, `version`), `record`, and `payload`: JSON unchanged,",
-        "other text as a string, and bytes that are not UTF-8 as `payload_base64`. See [messages](iggy-messages.md).",
+        "other text as a string, bytes that are not UTF-8 as `payload_base64`. JSON with more than a million commas and",
+        "brackets is shown as a string. See [messages](iggy-messages.md).",
         "",
     ],
     "demo": [

@@ -11,7 +11,8 @@ import orjson
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import reached, read_config
-from framework.errors import ConfigError, IggyTopicError
+from framework.errors import ConfigError, IggyTopicError, RecordError
+from framework.model.json_limits import check_json
 
 if TYPE_CHECKING:
     from framework.iggy.values import StoredMessage
@@ -97,8 +98,9 @@ def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any
         "record": parts.record,
     }
     try:
+        check_json(message.payload)
         line["payload"] = orjson.loads(message.payload)
-    except orjson.JSONDecodeError:
+    except (RecordError, orjson.JSONDecodeError):
         try:
             line["payload"] = message.payload.decode()
         except UnicodeDecodeError:

@@ -14,12 +14,13 @@ import msgspec
 
 from framework.model.header_kinds import NUMBER_KINDS, HeaderNumber, header_number
 from framework.model.headers import HeaderValue
+from framework.model.json_limits import MAX_JSON_VALUES, within_limit
 
 KINDS = ("raw", "string", *NUMBER_KINDS)
 """Kinds that can be set for a header."""
 
 _NO_VALUE = (None, "", b"")
-_decode = msgspec.json.Decoder().decode
+_parse = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,7 +47,8 @@ class HeaderDecoder:
         Of several headers with one name the last is kept, since Iggy's headers are a map.
 
         Raises:
-            HeaderError: it is neither an object nor a list of objects with `key` and `value`, or a value is not of its kind.
+            HeaderError: it is neither an object nor a list of objects with `key` and `value`, a value is not of its kind, or
+                there are too many.
         """
         found = _decode(text)
         if self._plain and isinstance(found, dict) and all(map(_is_plain, found.values())):
@@ -63,7 +65,7 @@ class HeaderDecoder:
         """Return the value of the header that takes an archived key; None for a record without one.
 
         Raises:
-            HeaderError: it is not of the kind of this name.
+            HeaderError: it is not of the kind of this name, or has too many values.
         """
         made = self.value(name, _decode(text))
         return None if made in _NO_VALUE else made
@@ -89,6 +91,14 @@ class HeaderDecoder:
         except (ValueError, binascii.Error):
             raise HeaderError(f"has a header {name!r} that is no {kind or 'base64'}") from None
         return _plain(value)
+
+
+def _decode(text: bytes) -> object:
+    if not within_limit(text):
+        raise HeaderError(
+            f"has headers or a key with more than {MAX_JSON_VALUES:,} commas and brackets, more than is decoded"
+        )
+    return _parse(text)
 
 
 def _is_plain(value: object) -> bool:

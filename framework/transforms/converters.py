@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from framework.config.option import option
 from framework.errors import RecordError
+from framework.model.json_limits import check_json
 from framework.transforms.schemas import Conversion, Convert
 
 
@@ -27,6 +28,7 @@ class Json(Conversion):
 
 
 def _as_json(payload: bytes) -> bytes:
+    check_json(payload)
     try:
         orjson.loads(payload)
     except orjson.JSONDecodeError:

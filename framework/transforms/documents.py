@@ -20,6 +20,7 @@ from msgspec import UNSET, Raw
 from typing_extensions import override
 
 from framework.errors import RecordError
+from framework.model.json_limits import check_json_of
 from framework.model.payloads import PayloadColumn, all_braced, size_of
 from framework.transform import RecordHeaders, Transform, TransformBatch, TransformContext
 
@@ -51,6 +52,9 @@ class Documents:
 
     Attributes:
         batch: the records as they are now, with their payloads from before.
+
+    Raises:
+        RecordError: a payload has more values than are decoded.
     """
 
     def __init__(self, batch: TransformBatch, fields: Sequence[str] | None) -> None:
@@ -58,6 +62,7 @@ class Documents:
         self._edited = False
         self._places = None if fields is None else {field: f"f{at}" for at, field in enumerate(fields)}
         decoder = _DOCUMENTS if fields is None else _decoder_of(tuple(fields))
+        check_json_of(batch.payloads)
         rows = _decoded(batch.payloads, decoder)
         self._has_documents = fields is None or rows is None
         self._rows: list[Any] = rows if rows is not None else [_document(one, decoder) for one in batch.payloads]

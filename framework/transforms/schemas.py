@@ -22,6 +22,7 @@ from framework.errors import RecordError
 from framework.model.avro_decimals import LongDecimalError, exact_decimals
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
+from framework.model.json_limits import check_json
 from framework.transform import Transform, TransformBatch, TransformContext
 
 Convert = Callable[[bytes], bytes]
@@ -231,6 +232,7 @@ def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:
 
 
 def _json_of(payload: bytes) -> Any:
+    check_json(payload)
     try:
         return orjson.loads(payload)
     except orjson.JSONDecodeError:

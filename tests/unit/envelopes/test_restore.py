@@ -349,6 +349,16 @@ def test_a_header_that_is_not_of_its_kind_is_bad(kind, value):
     assert f"no {kind}" in restore(layout, b'{"payload":1,"headers":{"h":' + value + b"}}").wrong[0]
 
 
+@pytest.mark.parametrize("layout", [iggy_s3_sink.LAYOUT, attrs.evolve(aiven.LAYOUT, key_header="key")])
+def test_headers_and_a_key_with_more_values_than_may_be_decoded_are_bad(layout):
+    many = b"[" + b"[]," * 500_000 + b"[]]"
+    part = b"key" if layout.key_header else b"headers"
+    payload = layout.named_fields()["payload"].encode()
+    found = restore(layout, b'{"%s":1,"%s":%s}' % (payload, part, many), b'{"%s":%s}' % (payload, many))
+    assert list(found.payloads) == [many]
+    assert "more than 1,000,000 commas and brackets" in found.wrong[0]
+
+
 def test_numbers_of_128_bits_are_archived_as_text():
     layout = attrs.evolve(iggy_s3_sink.LAYOUT, header_kinds={"h": "uint128"})
     headers = restore(layout, b'{"payload":1,"headers":{"h":"340282366920938463463374607431768211455"}}').headers

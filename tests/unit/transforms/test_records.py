@@ -240,3 +240,28 @@ def test_a_value_that_cannot_be_read_is_never_taken_for_none(apply, value):
     drop_a = {"type": "filter", "field": "b", "value_pattern": {"equals": 2}, "action": "drop"}
     assert apply(payloads, drop_a, named).numbers == []
     assert not apply(payloads, drop_a, named).bad
+
+
+DELETE_W = {"type": "delete_fields", "fields": ["w"]}
+MANY = b"[" + b"[]," * 500_000 + b"[]]"
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        DELETE_W,
+        {"type": "filter", "field": "v", "value_pattern": "is_null"},
+        {"type": "json"},
+        {"type": "avro_convert", "source_format": "json", "target_format": "avro", "schema_json": '"long"'},
+    ],
+    ids=lambda transform: transform["type"],
+)
+def test_json_with_more_values_than_may_be_decoded_is_a_bad_record(transform):
+    found = applied([b'{"v":%s}' % MANY], transform)
+    assert len(found.payloads) == 0
+    assert "its JSON has more than 1,000,000 commas and brackets" in found.reasons[1]
+
+
+def test_the_records_around_such_json_pass():
+    found = applied([b'{"v":1}', b'{"v":%s}' % MANY, b'{"v":"%s"}' % (b" " * len(MANY))], DELETE_W)
+    assert (len(found.payloads), found.numbers, list(found.reasons)) == (2, [1, 3], [2])
