@@ -22,7 +22,7 @@ from framework.model.text import counted
 from framework.storage.preflight import CheckResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
@@ -195,7 +195,7 @@ def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
                 yield _new_folder(folder)
                 return
             with target.connect() as connection:
-                yield from _server(connection, config)
+                yield from _server(connection, config, list(target.network_warnings()))
     except SourceError as error:
         yield CheckResult.failed("iggy", error)
 
@@ -216,7 +216,7 @@ def _new_folder(folder: Path) -> CheckResult:
     return CheckResult("iggy", ok=True, detail=f"the embedded server is made in {folder} by the first run")
 
 
-def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[CheckResult]:
+def _server(connection: IggyConnection, config: SourceCommonConfig, warnings: Sequence[str]) -> Iterator[CheckResult]:
     from framework.errors import IggyAuthError  # noqa: PLC0415
     from framework.iggy.rights import Right  # noqa: PLC0415
 
@@ -228,7 +228,8 @@ def _server(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[
         detail = f"{error}; the user needs the permission read_servers"
         yield CheckResult("iggy", ok=False, detail=detail)
         return
-    yield CheckResult("iggy", ok=True, detail=f"version {version} at {connection.address}")
+    detail = "; ".join([f"version {version} at {connection.address}", *warnings])
+    yield CheckResult("iggy", ok=True, detail=detail, warning=bool(warnings))
     rights: list[Right] = []
     for topic, partitions in _topics(config):
         if topic is None:

@@ -119,7 +119,8 @@ class LocalEngine:
             FatalError: the run failed repeatedly without progress.
         """
         with self._reporter, IggyTarget(self._config) as target:
-            target.warn_of_open_network()
+            for warning in target.network_warnings():
+                log.warning("[iggy]: %s", warning)
             try:
                 self._run_in_turn(target)
             finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -95,17 +95,14 @@ class IggyTarget:
         """Whether this program starts the server itself."""
         return self._address.embedded_path is not None
 
-    def warn_of_open_network(self) -> None:
-        """Warn, once per run, if the password goes over the network in the clear."""
+    def network_warnings(self) -> Iterator[str]:
+        """Yield what others on the network could read."""
         if self._address.in_the_clear:
-            log.warning(
-                "[iggy]: password and records go to %s in the clear; turn TLS on where others can listen",
-                self._address.server,
-            )
+            yield f"password and records go to {self._address.server} in the clear; turn TLS on where others can listen"
         if self._address.unchecked:
-            log.warning(
-                "[iggy]: the certificate of %s is not checked, so whoever stands between can read password and records",
-                self._address.server,
+            yield (
+                f"the certificate of {self._address.server} is not checked, so whoever stands between can read password "
+                "and records"
             )
 
     @property

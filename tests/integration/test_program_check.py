@@ -229,6 +229,16 @@ def test_iggy_that_is_away_is_to_be_tried_again(program, moto_bucket):
     assert ended.code == 1
 
 
+def test_a_password_that_goes_in_the_clear_is_a_warning(program, moto_bucket, iggy_url):
+    moto_bucket.put("a.jsonl", LINE)
+    here = program.configure(iggy={"url": iggy_url}).run("check")
+    there = program.configure(iggy={"url": iggy_url.replace("127.0.0.1", "0.0.0.0")}).run("check")  # reaches the same
+    assert (here.code, "in the clear" in here.out) == (0, False)
+    assert there.code == 0, there
+    (line,) = [line for line in there.out.splitlines() if line.startswith("warn")]
+    assert "password and records go to 0.0.0.0" in line
+
+
 RIGHTS = [
     Right("read", "records", 1),
     Right("send", "records", 1),

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.config.iggy_address import IggyAddress
-from framework.engine.session import IggyTarget
+from framework.engine.local import LocalEngine
 from framework.errors import ConfigError
+from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 
 
@@ -183,14 +184,16 @@ def test_an_address_knows_whether_others_can_listen(url, expected):
     assert IggyAddress.parse(url).in_the_clear is expected
 
 
-def test_a_run_that_sends_its_password_in_the_clear_says_so(caplog):
-    unchecked = "iggy+tls://ann:hush@iggy.example?tls_validate_certificate=false"
-    for url, count in (
-        ("iggy://ann:hush@iggy.example:8090", 1),
-        (unchecked, 1),
-        ("iggy://ann:hush@127.0.0.1:8090", 0),
-    ):
-        caplog.clear()
-        IggyTarget(source_config(url=url)).warn_of_open_network()
-        assert len(caplog.messages) == count
-        assert "hush" not in caplog.text
+@pytest.mark.parametrize(
+    ("url", "warning"),
+    [
+        ("iggy://ann:hush@iggy.example:8090", "password and records go to iggy.example:8090 in the clear"),
+        ("iggy+tls://ann:hush@iggy.example?tls_validate_certificate=false", "the certificate of"),
+        ("iggy://ann:hush@127.0.0.1:8090", None),
+    ],
+)
+def test_a_run_whose_password_others_could_read_says_so(url, warning, caplog, monkeypatch):
+    monkeypatch.setattr(LocalEngine, "_run_in_turn", lambda *_: None)
+    LocalEngine(MemorySourceTask, source_config(url=url)).run()
+    assert [message.startswith(f"[iggy]: {warning}") for message in caplog.messages] == [True] * (warning is not None)
+    assert "hush" not in caplog.text

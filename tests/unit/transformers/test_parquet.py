@@ -140,6 +140,17 @@ def test_counts_that_do_not_agree_are_an_error_and_no_row_has_another_ones_numbe
     assert len(said) >= 2
 
 
+def test_counts_below_zero_that_agree_are_an_error():
+    data = bytearray(numbers(13))
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    counts = [at for at in range(footer, len(data) - 8) if data[at] == 0x1A]  # 13 as a varint of Thrift
+    data[counts[0]] = data[counts[-1]] = 0x01  # -1, in the file's and in its row group's
+    meta = pq.ParquetFile(io.BytesIO(bytes(data))).metadata
+    assert (meta.num_rows, meta.row_group(0).num_rows) == (-1, -1)
+    with pytest.raises(CorruptObjectError, match="footer counts -1 rows, its row groups -1"):
+        list(make_transformer(InputOptions(format="parquet")).read(BytesInput(bytes(data), "k.parquet"), limits=LIMITS))
+
+
 def test_what_is_no_parquet_is_named():
     for junk in (b"plain text, and more of it", b"PK\3\4" + b"\0" * 50):
         with pytest.raises(CorruptObjectError, match=r"not a Parquet file.*input\.format"):

@@ -23,7 +23,7 @@ from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from tests.support.core import iterator_over
 from tests.support.listing import even, skewed
-from tests.unit.storage.listing.test_parallel import BoundedStore, SortedStore, like_folders
+from tests.unit.storage.listing.test_parallel import BoundedStore, Queue, SortedStore, like_folders
 
 PAGE = 7
 
@@ -187,6 +187,20 @@ def test_a_store_without_order_is_listed_by_one_chain_from_the_start(caplog):
     assert "one chain of pages lists it from the start" in caplog.text
     again, _, jobs = listed(store, request=ListingRequest(prefix="", after="", unordered=True))
     assert (again, jobs) == (store.keys, [])
+
+
+@pytest.mark.parametrize("documented", [True, False])
+def test_keys_that_come_and_go_do_not_cast_doubt_on_a_documented_order(documented, monkeypatch):
+    looked_again = []
+    look_again = listing_waves.look_again
+    monkeypatch.setattr(listing_waves, "look_again", lambda *given: looked_again.append(look_again(*given)))
+    store = Queue(range(8), taken=1)
+    store.order_is_documented = documented
+    keys, listing, _ = listed(store)
+    assert bool(looked_again) != documented
+    assert not listing.unordered
+    assert len(keys) == len(set(keys))
+    assert {f"{folder:02}/{number:05}" for folder in range(8) for number in range(1190, 1200)} <= set(keys)
 
 
 def test_what_executors_meet_is_raised_here_and_its_type_is_kept():

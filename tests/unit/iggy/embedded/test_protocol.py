@@ -1,6 +1,9 @@
+import socket
 import struct
 import subprocess
 import sys
+import threading
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -127,6 +130,21 @@ def test_a_folder_has_one_owner_and_the_refusal_names_it(tmp_path):
         second.run("127.0.0.1", 0)
     for service in (first, second):
         service.close()
+
+
+def test_without_a_thread_for_a_client_the_server_goes_on(tmp_path, capfd):
+    server = Service(tmp_path, username="u", password="p")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with pytest.MonkeyPatch.context() as patch, socket.create_connection(listener.getsockname()) as client:
+            patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
+            server._accept(listener)
+            assert client.recv(1) == b"", "it is dropped"
+        assert "a client could not be accepted: can't start new thread" in capfd.readouterr().err
+        assert not server._connections
+        with socket.create_connection(listener.getsockname()):
+            server._accept(listener)
+            assert len(server._connections) == 1
+    server.close()
 
 
 def test_the_server_imports_nothing_heavy():
