@@ -187,7 +187,7 @@ def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, h
     Raises:
         ObjectChangedError: the size is not as listed.
         StoreUnavailableError: the head contradicts itself.
-        ObjectError: the start of the object was requested, but a whole body of unknown length comes.
+        ObjectError: a range was requested, but a whole body of unknown length comes.
         FatalError: the store ignores ranges.
     """
     length = headers.get("content-length")
@@ -210,10 +210,10 @@ def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, h
         return end - start
     if given is not None and given != native.size:
         raise _other_size(native, given)
+    if given is None and (start or end < native.size):
+        raise other_bytes(native, "a range was asked for, and a body of unknown length came")
     if start:
         raise FatalError(f"{native.location}: the store ignores range requests; check its endpoint and proxy")
-    if given is None and end < native.size:
-        raise other_bytes(native, "a range was asked for, and a body of unknown length came")
     return end
 
 

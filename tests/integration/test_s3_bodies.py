@@ -139,6 +139,28 @@ def test_a_body_that_goes_on_behind_its_listed_length_is_never_cut(serving, read
 
 
 @WARM
+@pytest.mark.parametrize("etag", [ETAG, f"W/{ETAG}", ""])
+def test_an_object_that_comes_unpacked_to_less_bytes_is_that_objects_error(serving, reads, etag):
+    """Packed bytes that are longer than the content, from what answers every request with the whole."""
+    less = b'{"n":1}\n'
+    packed = gzip.compress(less, mtime=0)
+
+    _, store = serving(lambda *_: (200, {"ETag": etag} if etag else {}, less, "chunked"))
+    for _ in range(reads):
+        with pytest.raises(ObjectError, match=r"s3://bkt/k.*Content-Encoding: gzip") as caught:
+            read_all(store, listed(len(packed)), size=3)
+        assert not isinstance(caught.value, ObjectChangedError)
+
+
+@WARM
+def test_a_weak_etag_without_a_length_is_another_content_even_of_the_same_size(serving, reads):
+    _, store = serving(lambda *_: (200, {"ETag": f"W/{ETAG}"}, LINES, "chunked"))
+    for _ in range(reads):
+        with pytest.raises(ObjectError, match=rf"ETag W/{ETAG}.*Content-Encoding: gzip"):
+            read_all(store, listed(len(LINES)))
+
+
+@WARM
 def test_a_store_that_unpacks_for_who_does_not_accept_gzip_gives_what_is_stored(serving, reads):
     # Cloudflare R2, and Google's S3 interface
     def answer(headers, _number):
