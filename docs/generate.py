@@ -287,10 +287,11 @@ def _summary(value: Any) -> str:
 _LAWS_HEAD = """\
 ## Laws
 
-`from framework.testing.kit import check, check_all, ConformanceLaws`
+`from framework.testing.kit import check, check_all, check_transform, ConformanceLaws`
 
 What every [tested source](../guides/write-a-source.md#prove-it) keeps. A law is skipped, and reported as skipped, if the rig
-lacks its capabilities.
+lacks its capabilities. A transform is tested by
+[`check_transform(make, payloads)`](../guides/transform-records.md#write-your-own).
 
 | law | says | tries | needs |
 | --- | --- | --- | --- |"""

@@ -2,5 +2,6 @@
 
 from framework.testing.kit.conformance import SEED, ConformanceLaws, check, check_all
 from framework.testing.kit.law import LAWS
+from framework.testing.kit.transforms import check_transform
 
-__all__ = ["LAWS", "SEED", "ConformanceLaws", "check", "check_all"]
+__all__ = ["LAWS", "SEED", "ConformanceLaws", "check", "check_all", "check_transform"]

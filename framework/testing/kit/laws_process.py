@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 
 from framework.config.iggy_address import IggyAddress
@@ -11,7 +12,7 @@ from framework.iggy.offset_log.codec import TopicIdentity
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.kit.law import BATCH, Comparing, LawBrokenError, fill, law
-from framework.testing.kit.other_process import ElsewhereError, TaskPlan, read_elsewhere
+from framework.testing.kit.other_process import ElsewhereError, TaskPlan, call_elsewhere, read_plan
 from framework.testing.rig import Capability, SourceRig
 
 
@@ -49,9 +50,9 @@ def travels(rig: SourceRig, comparing: Comparing) -> None:
     for name, part in parts.items():
         copy = _copied(comparing, name, part)
         comparing.that(_same(copy, part), f"{name}: the copy is another one: {copy!r}")
-    packed = _packed(comparing, "the plan", plan)
+    packed = _packed(comparing, "the plan", functools.partial(read_plan, plan))
     try:
-        read = read_elsewhere(packed)
+        read = call_elsewhere(packed)
     except ElsewhereError as error:
         raise LawBrokenError(f"{comparing.law} is broken: {error} (seed {comparing.seed})") from error
     done = batch.entry.records_done

@@ -1,14 +1,16 @@
-"""A task in another process: a new interpreter that receives only pickled values.
+"""Work in another process: a new interpreter that receives only pickled values, and hashes strings differently.
 
 It does what local workers and Spark executors do with a source, without either.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
 
@@ -20,6 +22,7 @@ from framework.offsets.store import MemoryOffsetStore, PositionDelta
 from framework.task import AbstractSourceTask
 
 ELSEWHERE_SECONDS = 60.0
+_OTHER_HASHES = "46656"
 
 _START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
@@ -48,11 +51,11 @@ class ElsewhereError(Exception):
     """The other process failed; the message is the end of its output."""
 
 
-def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
-    """Read in a new interpreter; return key -> payloads.
+def call_elsewhere(work: bytes) -> Any:
+    """Call a function in a new interpreter; return its result.
 
     Args:
-        plan: a pickled `TaskPlan`.
+        work: the pickled function. It and its result consist of what both processes can import.
 
     Raises:
         ElsewhereError: it failed, or did not end within a minute.
@@ -60,7 +63,8 @@ def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
     try:
         done = subprocess.run(  # noqa: S603 - this interpreter, with a text from this module
             [sys.executable, "-c", _START],
-            input=pickle.dumps(sys.path) + plan,
+            input=pickle.dumps(sys.path) + work,
+            env={**os.environ, "PYTHONHASHSEED": _OTHER_HASHES},
             capture_output=True,
             timeout=ELSEWHERE_SECONDS,
             check=False,
@@ -70,12 +74,11 @@ def read_elsewhere(plan: bytes) -> dict[str, list[bytes]]:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ElsewhereError(f"the other process failed: {''.join(last)}")
-    read: dict[str, list[bytes]] = pickle.loads(done.stdout)  # noqa: S301 - from a child process
-    return read
+    return pickle.loads(done.stdout)  # noqa: S301 - from a child process
 
 
-def read_here(plan: TaskPlan) -> dict[str, list[bytes]]:
-    """Run the plan in this process; return key -> payloads."""
+def read_plan(plan: TaskPlan) -> dict[str, list[bytes]]:
+    """Run the plan; return key -> payloads."""
     task = plan.make_task()
     store = MemoryOffsetStore()
     store.save(PositionDelta(entries=plan.entries))
@@ -94,5 +97,8 @@ def read_here(plan: TaskPlan) -> dict[str, list[bytes]]:
 
 def main() -> None:
     """Run in the other process."""
-    plan: TaskPlan = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
-    sys.stdout.buffer.write(pickle.dumps(read_here(plan)))
+    work: Callable[[], object] = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
+    out, sys.stdout = sys.stdout, sys.stderr  # what the work prints is not its result
+    result = pickle.dumps(work())
+    out.buffer.write(result)
+    out.flush()

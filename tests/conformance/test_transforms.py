@@ -1,0 +1,177 @@
+"""The law of transforms: those built in keep it, and each that breaks it is found."""
+
+import functools
+import os
+import time
+
+import numpy as np
+import pytest
+
+from framework.config.transforms import SHIPPED, make_transforms
+from framework.testing.kit import check_transform
+from framework.testing.kit.law import LawBrokenError, RigError
+from framework.testing.options import source_config
+from framework.transform import NoOptions, Transform, TransformBatch
+
+PAYLOADS = [
+    b'{"id":1,"name":"ann","at":"2024-03-16T14:02:31Z","message":"one"}',
+    b'{"id":2,"name":null,"at":"yesterday","message":{"x":[1,2]}}',
+    b'{"id":"three","at":7}',
+    b"no json",
+    b"[1,2]",
+    b'{"name":"bob","id":4,"id":5,"message":7.50}',
+    b'"text"',
+    '{"id":6,"name":"g\u00fcnter"}'.encode(),
+    b"\xff",
+]
+
+BUILT_IN = {
+    "add_fields": {
+        "fields": [
+            {"key": "kind", "value": {"static": "order"}},
+            {"key": "uuid", "value": {"computed": "uuid_v7"}},
+            {"key": "when", "value": {"computed": "timestamp_micros"}},
+        ]
+    },
+    "update_fields": {"fields": [{"key": "name", "value": {"computed": "uuid_v4"}, "condition": "key_exists"}]},
+    "delete_fields": {"fields": ["name", "at"]},
+    "filter_fields": {"keep_fields": ["id"], "patterns": [{"value_pattern": "is_string"}]},
+    "unwrap_envelope": {"field": "message"},
+    "filter": {"field": "id", "value_pattern": {"between": [2, 5]}},
+    "headers": {"headers": [{"name": "name", "field": "name"}, {"name": "k", "object": "last_modified"}]},
+    "timestamp": {"field": "at", "format": "iso8601", "missing": "ignore"},
+    "partition_by": {"field": "name", "missing": "spread"},
+    "avro_convert": {
+        "source_format": "json",
+        "target_format": "avro",
+        "schema_json": '{"type":"record","name":"r","fields":[{"name":"id","type":"long"}]}',
+    },
+    "json": {},
+    "raw": {},
+    "text": {},
+    "avro": {"schema_json": '["null","string"]'},
+}
+
+
+def built_in(name):
+    ((transform, _),) = make_transforms(source_config(transforms=[{"type": name, **BUILT_IN[name]}]).transforms)
+    return transform
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_those_built_in_keep_it(name, capsys):
+    outcome = check_transform(functools.partial(built_in, name), PAYLOADS)
+    assert outcome.comparisons > 30
+    assert not outcome.notes
+    assert str(outcome) in capsys.readouterr().out
+
+
+def test_all_built_in_are_tried():
+    assert set(SHIPPED) - set(BUILT_IN) == {"proto_convert"}  # it needs a descriptor set
+
+
+class Own(Transform):
+    name = "own"
+
+    def __init__(self):
+        super().__init__(NoOptions())
+
+
+class Counts(Own):
+    """Keeps state between records."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def apply(self, batch, context):
+        self.count += len(batch)
+        return batch.with_payloads([b"%d" % self.count for _ in batch.payloads])
+
+
+class DropsRepeated(Own):
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def apply(self, batch, context):
+        places = [place for place, payload in enumerate(batch.payloads) if payload not in self.seen]
+        self.seen.update(batch.payloads)
+        return batch.keep(places)
+
+
+class LooksAtNeighbours(Own):
+    def apply(self, batch, context):
+        return batch.with_payloads([batch.payloads[0] + payload for payload in batch.payloads])
+
+
+class DropsTheLast(Own):
+    def apply(self, batch, context):
+        return batch.keep(range(max(1, len(batch) - 1)))
+
+
+class Clock(Own):
+    def apply(self, batch, context):
+        return batch.with_payloads([b"%d" % time.perf_counter_ns()] * len(batch))
+
+
+class Chance(Own):
+    def apply(self, batch, context):
+        return batch.with_payloads([os.urandom(8) for _ in batch.payloads])
+
+
+class HashesOfThisProcess(Own):
+    chooses_partition = True
+
+    def apply(self, batch, context):
+        hashes = np.array([hash(payload) & 0xFFFFFFFF for payload in batch.payloads], np.uint32)
+        return TransformBatch(payloads=batch.payloads, numbers=batch.numbers, key_hashes=hashes)
+
+
+class ChangesItsInput(Own):
+    def apply(self, batch, context):
+        if isinstance(batch.payloads, list):
+            batch.payloads[:] = [b"x"] * len(batch)
+        return batch
+
+
+class AddsRecords(Own):
+    def apply(self, batch, context):
+        return batch.with_payloads([*batch.payloads, b"more"])
+
+
+class BadByCompany(Own):
+    """Rejects a record for the ones around it."""
+
+    def apply(self, batch, context):
+        return batch.reject({len(batch) - 1: "is the last of many"} if len(batch) > 1 else {})
+
+
+@pytest.mark.parametrize(
+    ("broken", "example"),
+    [
+        (Counts, "once more"),
+        (DropsRepeated, "once more"),
+        (LooksAtNeighbours, "one by one"),
+        (DropsTheLast, "one by one"),
+        (Clock, "once more"),
+        (Chance, "once more"),
+        (HashesOfThisProcess, "in another process"),
+        (ChangesItsInput, "own changed the batch"),
+        (AddsRecords, "own returned"),
+        (BadByCompany, "one by one"),
+    ],
+)
+def test_what_breaks_it_is_found(broken, example):
+    with pytest.raises(LawBrokenError, match=rf"^X1 \(.+\) is broken: .*{example}.* \(seed \d+\)$"):
+        check_transform(broken, PAYLOADS)
+
+
+def test_what_cannot_go_to_another_process_is_said():
+    (note,) = check_transform(lambda: built_in("json"), PAYLOADS).notes
+    assert "`make` cannot be pickled" in note
+
+
+def test_few_records_prove_nothing():
+    with pytest.raises(RigError, match="at least 3 different"):
+        check_transform(functools.partial(built_in, "json"), [b"1", b"1", b"2"])
