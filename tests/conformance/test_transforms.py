@@ -1,6 +1,7 @@
 """The law of transforms: those built in keep it, and each that breaks it is found."""
 
 import functools
+import importlib
 import os
 import time
 
@@ -56,6 +57,10 @@ BUILT_IN = {
 def built_in(name):
     ((transform, _),) = make_transforms(source_config(transforms=[{"type": name, **BUILT_IN[name]}]).transforms)
     return transform
+
+
+def built_in_beside(_other):
+    return built_in("json")
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -169,7 +174,18 @@ def test_what_breaks_it_is_found(broken, example):
 
 def test_what_cannot_go_to_another_process_is_said():
     (note,) = check_transform(lambda: built_in("json"), PAYLOADS).notes
-    assert "`make` cannot be pickled" in note
+    assert note == "not tried in another process: `make` is no class or function of a module"
+
+
+def test_so_is_what_another_process_cannot_import(tmp_path, monkeypatch):
+    (tmp_path / "just_here.py").write_text("class Here: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    just_here = importlib.import_module("just_here")
+    (tmp_path / "just_here.py").unlink()
+    make = functools.partial(built_in_beside, just_here.Here)
+    (note,) = check_transform(make, PAYLOADS).notes
+    assert "cannot import the transform" in note
+    assert "just_here" in note
 
 
 def test_few_records_prove_nothing():

@@ -23,6 +23,7 @@ from framework.task import AbstractSourceTask
 
 ELSEWHERE_SECONDS = 60.0
 _OTHER_HASHES = "46656"
+_EXIT_NOT_IMPORTABLE = 9
 
 _START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
@@ -51,6 +52,10 @@ class ElsewhereError(Exception):
     """The other process failed; the message is the end of its output."""
 
 
+class NotImportableError(ElsewhereError):
+    """The other process cannot import what the work consists of."""
+
+
 def call_elsewhere(work: bytes) -> Any:
     """Call a function in a new interpreter; return its result.
 
@@ -58,6 +63,7 @@ def call_elsewhere(work: bytes) -> Any:
         work: the pickled function. It and its result consist of what both processes can import.
 
     Raises:
+        NotImportableError: the other process cannot import the work.
         ElsewhereError: it failed, or did not end within a minute.
     """
     try:
@@ -73,7 +79,8 @@ def call_elsewhere(work: bytes) -> Any:
         raise ElsewhereError(f"the other process did not end within {ELSEWHERE_SECONDS:.0f} seconds") from None
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ElsewhereError(f"the other process failed: {''.join(last)}")
+        kind = NotImportableError if done.returncode == _EXIT_NOT_IMPORTABLE else ElsewhereError
+        raise kind(f"the other process failed: {''.join(last)}")
     return pickle.loads(done.stdout)  # noqa: S301 - from a child process
 
 
@@ -97,7 +104,11 @@ def read_plan(plan: TaskPlan) -> dict[str, list[bytes]]:
 
 def main() -> None:
     """Run in the other process."""
-    work: Callable[[], object] = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
+    try:
+        work: Callable[[], object] = pickle.load(sys.stdin.buffer)  # noqa: S301 - from our parent
+    except (ImportError, AttributeError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - read by the parent
+        sys.exit(_EXIT_NOT_IMPORTABLE)
     out, sys.stdout = sys.stdout, sys.stderr  # what the work prints is not its result
     result = pickle.dumps(work())
     out.buffer.write(result)

@@ -21,7 +21,7 @@ from framework.model.payloads import column_of, size_of
 from framework.pipeline.transforming import TransformChain
 from framework.testing.kit.conformance import SEED, Outcome
 from framework.testing.kit.law import Comparing, RigError
-from framework.testing.kit.other_process import ElsewhereError, call_elsewhere
+from framework.testing.kit.other_process import ElsewhereError, NotImportableError, call_elsewhere
 from framework.transform import Transform, TransformContext
 from framework.transformer import PayloadBatch
 
@@ -112,10 +112,13 @@ def _compare(
     try:
         packed = pickle.dumps(functools.partial(_made_results, make, payloads, context))
     except Exception:  # noqa: BLE001 - whatever cannot be pickled
-        comparing.note("not tried in another process: `make` cannot be pickled; give a class or a function of a module")
+        comparing.note("not tried in another process: `make` is no class or function of a module")
         return
     try:
         elsewhere: list[_Result] = call_elsewhere(packed)
+    except NotImportableError as error:
+        comparing.note(f"not tried in another process, which cannot import the transform ({error})")
+        return
     except ElsewhereError as error:
         raise comparing.broken(str(error)) from error
     same(elsewhere, "in another process, where strings have other hashes")
