@@ -26,6 +26,7 @@ from typing_extensions import Self, override
 
 from framework.cli import trace as traces
 from framework.cli.progress import Rate, progress_text, seconds_left
+from framework.cli.stall import StallWatch, stacks
 from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE, fields_of
 from framework.engine.progress import Progress, state_text
@@ -79,6 +80,7 @@ class Output:
         self._last: Progress | None = None
         self._lined = _figures(Progress())  # a run that did nothing has nothing to show
         self._line_at = clock() + _LINE_EVERY_SECONDS
+        self._stall = StallWatch(clock())
         self._restore: list[Callable[[], None]] = []
 
     def __enter__(self) -> Self:
@@ -114,6 +116,14 @@ class Output:
         elif now >= self._line_at and _figures(progress) != self._lined:
             self._line_at = now + _LINE_EVERY_SECONDS
             self._write_line(progress)
+        standing = self._stall.standing(now, progress)
+        if standing is not None:
+            log.warning(
+                "nothing was listed, read or confirmed for %d minutes (%s); where the threads are: %s",
+                standing // 60,
+                progress.state,
+                traces.keep(stacks()),
+            )
 
     def say(self, text: str) -> None:
         """Write a line of the result to stdout, above the bar when both are on the terminal."""

@@ -220,6 +220,45 @@ def test_an_idle_run_does_not_repeat_its_progress():
     assert written(act, clock=clock).count("progress") == 1
 
 
+def test_a_run_that_stands_still_says_where_its_threads_are(traces):
+    clock = Clock()
+
+    def act(output):
+        for seconds in range(0, 2000, 10):
+            clock.now = 100.0 + seconds
+            output.update(Progress(state="sending", objects_total=2, records=5 if seconds < 100 else 6))
+
+    lines = [line for line in written(act, clock=clock).splitlines() if "WARNING" in line]
+    assert [line.partition("confirmed for ")[2].partition(";")[0] for line in lines] == [
+        f"{minutes} minutes (sending)" for minutes in (5, 10, 20)
+    ]
+    (file,) = traces.iterdir()
+    assert str(file) in lines[0]
+    assert "test_a_run_that_stands_still_says_where_its_threads_are" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        lambda seconds: {"state": "waiting"},
+        lambda seconds: {"state": "reconnecting"},
+        lambda seconds: {"state": "listing", "listed": seconds},
+        lambda seconds: {"state": "sending", "records_filtered": seconds},
+        lambda seconds: {"state": "listing" if seconds // 100 % 2 else "waiting"},
+    ],
+)
+def test_a_run_that_waits_or_moves_is_not_warned_of(figures, traces):
+    clock = Clock()
+
+    def act(output):
+        for seconds in range(0, 2000, 10):
+            clock.now = 100.0 + seconds
+            output.update(Progress(**figures(seconds)))
+
+    assert "WARNING" not in written(act, clock=clock)
+    assert not traces.exists()
+
+
 def test_on_a_terminal_lines_stand_whole_above_the_bar():
     def act(output):
         output.update(
