@@ -14,7 +14,8 @@ unexport MAKEFLAGS MFLAGS
 
 RUN := .venv/bin/python
 STORE := s3
-WORKERS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+# One more than cores, at most four: tests wait a third of their time for servers and processes.
+WORKERS := --numprocesses=$(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4))) --dist=worksteal
 AGAIN := --reruns=1 -rR
 
 help: ## this list
