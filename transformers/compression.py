@@ -49,12 +49,18 @@ UNSUPPORTED = {
     ".7z": "7z",
     ".deflate": "Hadoop's deflate",
     ".zz": "zlib",
+    ".zlib": "zlib",
+    ".tar": "tar",
     ".z": "compress",
     ".lzo": "lzo",
     ".lzma": "lzma",
     ".lz": "lzip",
 }
 """Compressions that are not unpacked here, by the suffixes that say so."""
+
+_TAR_SUFFIXES = (".tgz", ".tbz", ".tbz2", ".txz", ".tzst", *(f".tar{suffix}" for suffix in SUFFIXES))
+_TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
+"""Of POSIX and GNU archives (tar(5), "Ustar Archives"); older ones have none."""
 
 _TEXT_BYTES = 4096
 """How much of the beginning is looked at to tell text from what is packed."""
@@ -247,8 +253,26 @@ class UnpackedStream:
                 pieces = windowed(pieces, self.location, self._window)
             else:
                 pieces = _UNPACKERS[self._compression](pieces, self.location)
+            if self._text and self._source.key.lower().endswith(_TAR_SUFFIXES):
+                pieces = _without_tar(pieces, self.location)
         self._pieces = pieces
         return pieces
+
+
+def _without_tar(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+    head = b""
+    for piece in pieces:
+        head += piece
+        if len(head) >= _TAR_MAGIC_AT + len(_TAR_MAGIC):
+            break
+    if head.startswith(_TAR_MAGIC, _TAR_MAGIC_AT):
+        raise CorruptObjectError(
+            "its name says tar, an archive of files, which is not supported; upload the files that are in it",
+            location=location,
+        )
+    if head:
+        yield head
+    yield from pieces
 
 
 def _after(head: bytes, failure: Exception | None, rest: Iterator[bytes]) -> Iterator[bytes]:

@@ -1,8 +1,11 @@
 """Every outer compression: several members, cuts, rubbish, padding, bounded pieces."""
 
+import bz2
+import gzip
 import io
 import lzma
 import random
+import tarfile
 import zlib
 
 import cramjam
@@ -240,12 +243,23 @@ def test_chunks_of_snappy_are_no_longer_than_they_can_be():
     assert "damaged" in error_of(head + b"\x01\xff\xff\x01" + bytes(0x1FFFF), format="text")
 
 
+def tar_of(data):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        file = tarfile.TarInfo("a.log")
+        file.size = len(data)
+        archive.addfile(file, io.BytesIO(data))
+    return out.getvalue()
+
+
 HADOOP_SNAPPY = (len(TEXT)).to_bytes(4, "big") + b"\0\0\x10\0" + bytes(cramjam.snappy.compress_raw(TEXT))
 FOREIGN = {
     ".lz4": (bytes(cramjam.lz4.compress(TEXT)), "lz4"),
     ".br": (bytes(cramjam.brotli.compress(TEXT)), "brotli"),
     ".zip": (b"PK\x03\x04\x14\0\0\0\x08\0" + zlib.compress(TEXT)[2:-4], "zip"),
     ".deflate": (zlib.compress(TEXT), "deflate"),
+    ".zlib": (zlib.compress(TEXT), "zlib"),
+    ".tar": (tar_of(TEXT), "tar"),
     ".snappy": (HADOOP_SNAPPY, "framed form"),
     ".gz": (zlib.compress(TEXT), "another form"),
 }
@@ -261,6 +275,28 @@ def test_packed_bytes_are_never_records_of_text(suffix):
     (whole,) = make_transformer(InputOptions(format="bytes", whole_object=True)).records(BytesInput(data, "a" + suffix))
     assert whole == data
     assert not make_transformer(InputOptions(format="text")).can_split("a.log" + suffix)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [
+        (".tar.gz", gzip.compress),
+        (".tgz", gzip.compress),
+        (".TAR.ZST", zstandard.compress),
+        (".tbz2", bz2.compress),
+        (".tar.xz", lzma.compress),
+    ],
+)
+def test_an_archive_inside_a_compression_is_never_records_of_text(suffix, pack):
+    key = f"a{suffix}"
+    for name in ("text", "jsonl", "csv", "json"):
+        assert "an archive of files" in error_of(pack(tar_of(TEXT)), key, format=name)
+        slow = Dribble(pack(tar_of(TEXT)), key)
+        with pytest.raises(CorruptObjectError, match="an archive of files"):
+            list(make_transformer(InputOptions(format=name)).records(slow))
+    for text in (TEXT, b"short\n", b""):  # what the bytes say is right
+        records = make_transformer(InputOptions(format="text")).records(BytesInput(pack(text), key))
+        assert list(records) == text.splitlines()
 
 
 def test_auto_names_a_compression_that_is_not_supported():
