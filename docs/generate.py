@@ -446,9 +446,9 @@ _COMMAND_NOTES = {
         "",
     ],
     "check": [
-        "Sends and creates nothing. It reads the beginning of an object and does not decode it: a wrong `format`, `envelope` or",
-        'transform shows in the first run. With the engine `"spark"` it starts a Spark application and ends it. Exit code 0 if',
-        "every line begins with `ok` or `warn`; if a line begins with `FAIL`, the exit code of a run.",
+        "Sends and creates nothing. `records` is about the first records of the first chosen object, decoded and transformed:",
+        'what is wrong with them is a warning. With the engine `"spark"` it starts a Spark application and ends it. Exit code 0',
+        "if every line begins with `ok` or `warn`; if a line begins with `FAIL`, the exit code of a run.",
         "",
     ],
     "read": [

@@ -328,7 +328,7 @@ def make_app(  # noqa: C901 - a list of commands
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:
-        """Check configuration, engine, bucket, selection, Iggy, permissions and positions; print one line each."""
+        """Check configuration, engine, bucket, selection, first records, Iggy and positions; print one line each."""
         from framework.cli.check import check_source  # noqa: PLC0415
 
         return check_source(task_class, chosen(context, config, settings))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import TopicInfo
+    from framework.model.objects import NativeObject, TopicPartition
     from framework.task import AbstractSourceTask
 
 API_LIBRARIES = ("fastapi", "psutil", "uvicorn")
@@ -130,25 +131,25 @@ def _store(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> 
             ok = ok and result.ok
             yield result
         if ok:
-            yield _selection(task, config)
+            yield from _selection(task, config)
     except SourceError as error:
         yield CheckResult.failed("store", error)
     finally:
         task.close_resources()
 
 
-def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckResult:
-    """Check that the filters select objects from the beginning of the listing."""
+def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> Iterator[CheckResult]:
+    """Check that the filters select objects from the beginning of the listing, and the records of the first of them."""
+    from framework.cli.first_records import check_records  # noqa: PLC0415 - each command loads what it needs
     from framework.discovery.filters import RoutedSelection, Selector  # noqa: PLC0415
+    from framework.discovery.routing import Router  # noqa: PLC0415
+    from framework.task import SourceContext  # noqa: PLC0415
 
+    chosen: list[tuple[NativeObject, TopicPartition]] = []
     unfit: Counter[str] = Counter()
-    listed = chosen = 0
-    from framework.task import SourceContext  # noqa: PLC0415 - each command loads what it needs
-
+    listed = 0
     iterator = task.get_iterator(SourceContext(config=config, once=True))
     try:
-        from framework.discovery.routing import Router  # noqa: PLC0415
-
         logs = list(iterator.get_table_log_keys())
         selector = Selector(config, iterator.store_clock, prefixes=iterator.prefixes)
         selector.remember_logs(logs)
@@ -160,27 +161,46 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> CheckRes
                 break
             listed += 1
             try:
-                chosen += selection.partition_for(native) is not None
+                topic_partition = selection.partition_for(native)
             except ObjectError as error:
                 unfit[error.message] += 1
-        whole = listed < LOOKED_AT
+            else:
+                chosen += [(native, topic_partition)] if topic_partition is not None else []
         reasons = [f"{reason}: {count:,}" for reason, count in selection.filtered().items()]
         reasons += [f"{message}: {count:,}" for message, count in unfit.most_common(3)]
+        passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)
+        yield _selected(config, listed, len(chosen), reasons, passing=passing)
+        if chosen:
+            yield check_records(iterator, *chosen[0])
     except SourceError as error:
-        return CheckResult.failed("selection", error)
+        yield CheckResult.failed("selection", error)
     finally:
         iterator.leave()
         iterator.close()
+
+
+def _selected(
+    config: SourceCommonConfig, listed: int, chosen: int, reasons: Sequence[str], *, passing: bool
+) -> CheckResult:
+    """Return the result of a look at the beginning of the listing.
+
+    Args:
+        config: the whole configuration.
+        listed: number of objects looked at.
+        chosen: number of those chosen.
+        reasons: why the others are not, with counts.
+        passing: whether all others are filtered for a reason that may not hold for later objects.
+    """
     if not listed:
         detail = f"{place_of(config)} contains no object; a run waits for some; {empty_advice(config)}"
         return CheckResult("selection", ok=True, detail=detail, warning=True)
+    whole = listed < LOOKED_AT
     first = counted(listed, "object") if whole else f"the first {counted(listed, 'object')}"
     why = f" ({', '.join(reasons)})" if reasons else ""
     if config.discovery.modified_after == "now":
         why += ', with this moment for modified_after = "now"; a run takes that of the first start'
     if chosen:
         return CheckResult("selection", ok=True, detail=f"{chosen:,} of {first} chosen{why}")
-    passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)
     detail = f"none of {first} chosen{why}; check [naming] template and [discovery]"
     return CheckResult("selection", ok=passing or not whole, detail=detail, warning=True)
 

@@ -70,6 +70,57 @@ def test_what_is_only_too_old_or_too_young_is_a_warning(program, moto_bucket, ag
     assert ("a run takes that of the first start" in detail) == ("modified_after" in age)
 
 
+FILTER = '[[transforms]]\ntype = "filter"\nfield = "n"\nvalue_pattern = { equals = 1 }\n'
+TIMESTAMP = '[[transforms]]\ntype = "timestamp"\nfield = "x"\nformat = "iso8601"\n'
+RECORDS = {
+    "jsonl": ("jsonl", "", LINE * 3, "ok", "the first 3 records of {} can be read"),
+    "jsonl that is csv": (
+        "jsonl",
+        "",
+        b"a,b\n" * 30,
+        "warn",
+        "20 bad records in the first 20 records of {}: {}, record 1",
+    ),
+    "one bad line": (
+        "jsonl",
+        "",
+        LINE + b"no\n" + LINE,
+        "warn",
+        "1 bad record in the first 3 records of {}: {}, record 2",
+    ),
+    "parquet": ("parquet", "", LINE, "warn", "{}, record 1: not a Parquet file"),
+    "some filtered": (
+        "jsonl",
+        FILTER,
+        b'{"n":1}\n{"n":2}\n',
+        "ok",
+        "the first 2 records of {} can be read, 1 filtered",
+    ),
+    "all filtered": (
+        "jsonl",
+        FILTER,
+        b'{"n":2}\n' * 2,
+        "warn",
+        "the transforms leave nothing of the first 2 records of {}",
+    ),
+    "bad for a transform": ("jsonl", TIMESTAMP, b"{}\n", "warn", "1 bad record in the first record of {}"),
+    "no record": ("jsonl", "", b"\n", "ok", "{} has no record"),
+}
+
+
+@pytest.mark.parametrize("case", RECORDS)
+def test_the_first_records_are_decoded_and_transformed(program, moto_bucket, case):
+    name, program.transforms, data, mark, detail = RECORDS[case]
+    moto_bucket.put("a.jsonl", data)
+    ended = program.configure(input={"format": name}).run("check")
+    assert ended.code == 0, ended
+    said = only(ended, "records")
+    assert said[0] == mark
+    assert said[1].startswith(detail.replace("{}", f"s3://{moto_bucket.name}/a.jsonl"))
+    ends = said[1].endswith('; with [errors] tolerance = "none" a run ends there')
+    assert ends == ("bad record" in said[1] or "not a Parquet" in said[1])
+
+
 def test_a_prefix_that_shows_nothing_is_a_warning(program, moto_bucket):
     moto_bucket.put("events/a.jsonl", LINE)
     ended = program.configure(s3={"prefix": "evnts/"}).run("check")
