@@ -32,7 +32,7 @@ from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, 
 from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
 from transformers.columns import Choice, Field, choose, nothing_inside
 from transformers.compression import UnpackedStream, detect_compression
-from transformers.parquet_pages import SeekableFile, WatchedFile
+from transformers.parquet_pages import ListStringsError, SeekableFile, WatchedFile
 from transformers.row_json import encode, encode_all
 from transformers.split_input import SplitInput, is_packed
 
@@ -55,6 +55,8 @@ _FIRST_BYTES = 1 << 24
 _MESSAGE_CHARACTERS = 200
 _AGAIN_ROWS = 100
 _PEEKED_ROWS = 100
+_DICTIONARY_ROWS = 16
+_DICTIONARY_BYTES = 1 << 24
 _UNSURE_ROWS = 256
 _KEPT_BYTES = 1 << 25
 _GROWTH = 16
@@ -308,13 +310,16 @@ class _RowReader:
         self._encoder: RowEncoder | None = None
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
         self._opened = False
+        self._in_dictionaries: dict[str, Any] = {}  # options of `_open` that leave the strings of lists there
 
     @contextmanager
-    def _open(self, **options: Any) -> Iterator[pq.ParquetFile]:
+    def _open(self, *, keeps_dictionaries: bool = False, **options: Any) -> Iterator[pq.ParquetFile]:
         """The file, open once more; what is read of it is watched."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - 50 MB, only for who reads Parquet
 
-        watched = WatchedFile(self._file, self._page_limit, footer_fits=self._opened)
+        watched = WatchedFile(
+            self._file, self._page_limit, footer_fits=self._opened, keeps_dictionaries=keeps_dictionaries
+        )
         try:
             with pq.ParquetFile(
                 watched, pre_buffer=False, buffer_size=_BUFFER_BYTES, page_checksum_verification=True, **options
@@ -394,7 +399,33 @@ class _RowReader:
             raise self._file.failure
         # The rows before what cannot be read go out, whatever was read with them: one by one from there.
         done = self._builder.next_record - before
-        yield from self._rows(parquet, index, done, _OneByOne(done))
+        if isinstance(self._watched[parquet].failure, ListStringsError):
+            yield from self._rows_with_dictionaries(parquet, index, done)
+        else:
+            yield from self._rows(parquet, index, done, _OneByOne(done))
+
+    def _rows_with_dictionaries(
+        self, parquet: pq.ParquetFile, index: int, done: int
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Read on with the strings of lists in their dictionaries, until it is known which rows are not too large."""
+        too_much, self._watched[parquet].failure = self._watched[parquet].failure, None
+        encoder, self._encoder = self._encoder, None
+        leaves = range(len(parquet.schema)) if self._leaves is None else self._leaves
+        strings = [
+            leaf.path
+            for leaf in map(parquet.schema.column, leaves)
+            if leaf.physical_type == "BYTE_ARRAY" and leaf.max_repetition_level
+        ]
+        self._in_dictionaries = {"keeps_dictionaries": True, "read_dictionary": strings}
+        try:
+            with self._open(metadata=parquet.metadata, **self._in_dictionaries) as file:
+                yield from self._rows(file, index, done, _Rows(parquet.metadata.row_group(index), _DICTIONARY_ROWS))
+        except OSError as exc:
+            if "DictAccumulator" not in str(exc):  # pyarrow cannot keep them for every encoding
+                raise
+            raise CorruptObjectError(str(too_much), location=self._location) from exc
+        finally:
+            self._encoder, self._in_dictionaries = encoder, {}
 
     def _check_row(self, index: int, row_bytes: int) -> None:
         if row_bytes > _MAX_ROW_BYTES:
@@ -470,7 +501,7 @@ class _RowReader:
             return None  # a string there may be all of the one before, with no byte of its own
         found: list[int] = []
         paths = [chunk.path_in_schema for chunk in peeked.values()]
-        with self._open(metadata=parquet.metadata, read_dictionary=paths) as file:
+        with self._open(metadata=parquet.metadata, read_dictionary=paths, keeps_dictionaries=True) as file:
             self._watched[file].begin(file, index, list(peeked))
             self._watched[file].step(_PEEKED_ROWS)
             for array in next(_read_leaves(file, index, list(peeked), _PEEKED_ROWS)).columns:
@@ -488,7 +519,7 @@ class _RowReader:
             files = [parquet]
             columns: list[list[int] | None] = [self._leaves]
             if old := _int96_leaves(parquet, self._leaves):
-                again = self._open(metadata=parquet.metadata, coerce_int96_timestamp_unit="s")
+                again = self._open(metadata=parquet.metadata, coerce_int96_timestamp_unit="s", **self._in_dictionaries)
                 files.append(stack.enter_context(again))
                 columns.append(old)
             if isinstance(self._file, RangedFile):
@@ -596,8 +627,10 @@ class _OneByOne:
 
 
 def _pieces(batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[tuple[Any, Any]]:
-    """The rows in parts that are no larger than one row may be, or are one."""
-    if batch.num_rows == 1 or not _takes_too_much(batch):
+    """The rows in parts that are no larger than one row may be, or are one. What comes from dictionaries is not there yet."""
+    if batch.num_rows == 1 or not (
+        _takes_too_much(batch) or sum(map(_dictionary_bytes, batch.columns)) > _DICTIONARY_BYTES
+    ):
         yield batch, seconds
         return
     half = batch.num_rows // 2
@@ -607,7 +640,31 @@ def _pieces(batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[t
 
 def _takes_too_much(batch: pa.RecordBatch) -> bool:
     """Return whether rows are too large to become values of Python, each of which takes far more than in Arrow."""
-    return batch.nbytes > _MAX_ROW_BYTES or sum(map(_values, batch.columns)) > _MAX_VALUES
+    return (
+        batch.nbytes > _MAX_ROW_BYTES
+        or sum(map(_values, batch.columns)) > _MAX_VALUES
+        or sum(map(_dictionary_bytes, batch.columns)) > _MAX_ROW_BYTES
+    )
+
+
+def _dictionary_bytes(array: Any) -> int:
+    """Return how many bytes the values of an array take from dictionaries."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+    from pyarrow import types  # noqa: PLC0415
+
+    kind = array.type
+    if types.is_dictionary(kind):
+        lengths = pc.binary_length(array.dictionary)
+        return pc.sum(lengths.cast("int64").take(array.indices)).as_py() or 0
+    if types.is_struct(kind):
+        return sum(_dictionary_bytes(array.field(at)) for at in range(kind.num_fields))
+    if types.is_map(kind):
+        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        keys, items = array.keys.slice(begin, end - begin), array.items.slice(begin, end - begin)
+        return _dictionary_bytes(keys) + _dictionary_bytes(items)
+    if hasattr(array, "storage"):
+        return _dictionary_bytes(array.storage)
+    return _dictionary_bytes(array.flatten()) if types.is_nested(kind) else 0
 
 
 def _values(array: Any) -> int:

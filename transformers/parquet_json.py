@@ -225,7 +225,8 @@ class _Columns:
 
     def _map(self, kind: pa.MapType) -> Column:
         keys, items = self.column(kind.key_type), self.column(kind.item_type)
-        named = pa.types.is_string(kind.key_type) or pa.types.is_large_string(kind.key_type)
+        key = kind.key_type.value_type if pa.types.is_dictionary(kind.key_type) else kind.key_type
+        named = pa.types.is_string(key) or pa.types.is_large_string(key)
 
         def convert(array: Any) -> list[Any]:
             offsets = array.offsets.to_pylist()

@@ -48,6 +48,10 @@ class PagesError(Exception):
     """Pages exceed the limit, or a page header is invalid. Never leaves this package."""
 
 
+class ListStringsError(PagesError):
+    """A list could take too many long strings from a dictionary, unless they are left in it."""
+
+
 @attrs.define(slots=True)
 class _Column:
     """Read state of a column.
@@ -69,6 +73,8 @@ class _Column:
         words: bytes of the dictionary page while it is collected, else None.
         words_packed: compressed length of that page.
         words_size: its uncompressed length.
+        list_strings: what the strings of the batch's lists take from the dictionary, at most.
+        last_strings: those of the last page.
     """
 
     name: str
@@ -87,6 +93,8 @@ class _Column:
     words: bytes | None = None
     words_packed: int = 0
     words_size: int = 0
+    list_strings: int = 0
+    last_strings: int = 0
 
 
 class SeekableFile(io.RawIOBase):
@@ -116,12 +124,13 @@ class WatchedFile(SeekableFile):
         file: the file; other readers may use it in between.
         limit: maximum memory of the current pages, and of the footer, in bytes.
         footer_fits: whether the footer was looked at before: a large one takes seconds.
+        keeps_dictionaries: whether pyarrow leaves the strings of lists in their dictionaries, where each counts once.
 
     Attributes:
         failure: the page error, because the library may wrap it.
     """
 
-    def __init__(self, file: Any, limit: int, *, footer_fits: bool = False) -> None:
+    def __init__(self, file: Any, limit: int, *, footer_fits: bool = False, keeps_dictionaries: bool = False) -> None:
         super().__init__()
         self._file = file
         self._limit = limit
@@ -130,6 +139,7 @@ class WatchedFile(SeekableFile):
         self._next: tuple[pq.ParquetFile, int, Sequence[int] | None] | None = None
         self._used = self._rows = self._until = 0
         self._footer_fits = footer_fits
+        self._keeps_dictionaries = keeps_dictionaries
         self.failure: PagesError | None = None
 
     def begin(self, parquet: pq.ParquetFile, index: int, leaves: Sequence[int] | None = None) -> None:
@@ -166,11 +176,12 @@ class WatchedFile(SeekableFile):
 
     def step(self, rows: int) -> int:
         """Begin a batch of at most `rows` rows; return the allowed number."""
-        longest = sum(column.longest for column in self._columns)
+        longest = sum(column.longest for column in self._columns if not column.repeated)
         self._rows = max(1, min(rows, self._limit // _STRINGS_PART // max(1, longest)))
         self._until += self._rows
         self._used = sum((column.page + column.dictionary) * column.times for column in self._columns)
         for column in self._columns:
+            column.list_strings = column.last_strings  # the rest of that page may belong to this batch
             while column.ahead and column.reached < self._until:
                 self._count(column, column.ahead.popleft())
         return self._rows
@@ -257,6 +268,7 @@ class WatchedFile(SeekableFile):
             takes = header.unpacked + copied + (_LIST_VALUE * header.values if column.repeated else 0)
             column.page = header.unpacked
             column.reached += header.values
+            self._check_list(column, header.values)
             if column.strings and header.encoding == _DELTA_BYTE_ARRAY:
                 # each string may repeat the string before it
                 column.longest = max(column.longest, header.unpacked)
@@ -271,16 +283,32 @@ class WatchedFile(SeekableFile):
                 f"{column.name} on"
             )
 
+    def _check_list(self, column: _Column, values: int) -> None:
+        """Check what the lists of a batch take if each value is the longest string of its dictionary.
+
+        Raises:
+            ListStringsError: that would take too much.
+        """
+        if column.repeated and not self._keeps_dictionaries:
+            column.last_strings = values * column.longest * column.times
+            column.list_strings += column.last_strings
+            if sum(each.list_strings for each in self._columns) > self._limit // _STRINGS_PART:
+                raise ListStringsError(
+                    f"the strings that lists take from dictionaries may take more than a quarter of input.max_page_bytes "
+                    f"({self._limit} bytes), from column {column.name} on"
+                )
+
     def _collect(self, column: _Column, part: bytes) -> None:
         """Collect a dictionary page of strings. Its size bounds the longest string; if that is too much, measure them."""
-        if column.words_size * _BATCH_ROWS * column.times <= self._limit // _STRINGS_PART:
+        if not column.repeated and column.words_size * _BATCH_ROWS * column.times <= self._limit // _STRINGS_PART:
             column.longest, column.words = column.words_size, None
             return
         column.words = (column.words or b"") + part
         if len(column.words) == column.words_packed:
             column.longest = _longest_word(column.words, column.words_size, column.codec)
             column.words = None
-            self._check(self._used + column.longest * self._rows * column.times, column)
+            if not column.repeated:
+                self._check(self._used + column.longest * self._rows * column.times, column)
 
 
 def _longest_word(packed: bytes, size: int, codec: str) -> int:

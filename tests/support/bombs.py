@@ -126,6 +126,11 @@ def bombs():
     yield "parquet prefix", "parquet", made.parquet(made.column([page], rows=30), rows=30)
     page = made.data_page(1, made.string(bytes(4 * MIB)))
     yield "parquet columns", "parquet", made.parquet(*[made.column([page], rows=1)] * 500, rows=1)
+    words = repeated(["x" * 1000], 1_000_000)
+    for name, rows, count in (("parquet list of words", 1, 4), ("parquet lists of words", 100, 1)):
+        ends = pa.array(range(0, 1_000_001, 1_000_000 // rows), pa.int32())
+        columns = {f"c{number}": pa.ListArray.from_arrays(ends, words) for number in range(count)}
+        yield name, "parquet", parquet(pa.table(columns), store_schema=False)
     for name, values in (("parquet list", 2**28), ("parquet long list", 5_000_000)):
         runs = [made.levels(made.run(1, 0, 1) + made.run(values - 1, 1, 1)), made.levels(made.run(values, 1, 1))]
         pages = [made.dictionary_page(1, b"\7\0\0\0"), repeats(values, *runs)]

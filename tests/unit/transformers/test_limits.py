@@ -36,6 +36,8 @@ ENDS = {
     "parquet columns": "input.max_page_bytes (67108864 bytes)",
     "parquet list": "input.max_page_bytes (1073741824 bytes)",
     "parquet long list": None,
+    "parquet list of words": "input.max_record_bytes",
+    "parquet lists of words": None,
     "json objects": None,
     "json text": None,
     "jsonl text": None,

@@ -18,6 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from framework.errors import (
     CorruptObjectError,
@@ -28,7 +30,7 @@ from framework.errors import (
 )
 from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
-from transformers import BytesInput, make_transformer, parquet, parquet_json
+from transformers import BytesInput, make_transformer, parquet, parquet_json, parquet_pages
 
 PYARROW = int(pa.__version__.split(".")[0])
 LIMITS = BatchLimits(records=7, size_bytes=300)
@@ -478,6 +480,64 @@ def test_the_rows_before_a_value_that_cannot_be_read_go_out_whatever_is_read_wit
                 runs.extend(transformer.read(BytesInput(data, "k"), skip=skip, limits=limits))
             assert flat(runs) == expected(41)[skip:]
             assert caught.value.record_number == 42
+
+
+TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "b\x00", "\u00fc" * 30, "long" * 50]))
+LISTS = st.one_of(st.none(), st.lists(TEXTS, max_size=5))
+NESTED = {
+    "list": (LISTS, pa.list_(pa.string())),
+    "large list": (LISTS, pa.large_list(pa.large_string())),
+    "lists": (st.lists(LISTS, max_size=3), pa.list_(pa.list_(pa.binary()))),
+    "map": (
+        st.lists(st.tuples(st.sampled_from(["k", "l", "m"]), TEXTS), max_size=3, unique_by=lambda pair: pair[0]),
+        pa.map_(pa.string(), pa.string()),
+    ),
+    "structs": (
+        st.lists(st.fixed_dictionaries({"x": TEXTS, "n": st.integers(0, 9)}), max_size=3),
+        pa.list_(pa.struct([("x", pa.string()), ("n", pa.int64())])),
+    ),
+    "plain": (TEXTS, pa.string()),
+}
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 40).flatmap(
+        lambda rows: st.fixed_dictionaries(
+            {name: st.lists(values, min_size=rows, max_size=rows) for name, (values, _) in NESTED.items()}
+        )
+    ),
+    st.sampled_from([{}, {"use_dictionary": False}, {"dictionary_pagesize_limit": 10}, {"store_schema": False}]),
+    st.integers(0, 3),
+)
+def test_strings_of_lists_are_the_same_when_they_are_left_in_their_dictionaries(columns, options, skip):
+    table = pa.table({name: pa.array(values, NESTED[name][1]) for name, values in columns.items()})
+    data = write(table, row_group_size=7, data_page_size=20, **options)
+    usual = read(data, skip)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_pages, "_STRINGS_PART", 1 << 62)  # any string in a list is too much
+        assert read(data, skip) == usual
+
+
+def test_encodings_that_cannot_be_left_in_a_dictionary_name_the_option(monkeypatch):
+    table = pa.table({"l": pa.array([["a", "ab"]] * 50, pa.list_(pa.string()))})
+    mixed = write(table, dictionary_pagesize_limit=1, version="2.6")
+    assert len(read(mixed)) == 50
+    monkeypatch.setattr(parquet_pages, "_STRINGS_PART", 1 << 62)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", refuse_dictionaries(pq.ParquetFile.iter_batches))
+    with pytest.raises(CorruptObjectError, match=r"strings that lists take from dictionaries.*input\.max_page_bytes"):
+        read(mixed)
+
+
+def refuse_dictionaries(iter_batches):
+    """What pyarrow does for the encodings of which it cannot keep the dictionary."""
+
+    def refusing(file, *given, **options):
+        if any(pa.types.is_dictionary(getattr(field.type, "value_type", None)) for field in file.schema_arrow):
+            raise OSError("Not yet implemented: DecodeArrow of DictAccumulator for DeltaByteArrayDecoder.")
+        return iter_batches(file, *given, **options)
+
+    return refusing
 
 
 def test_a_packed_file_that_unpacks_to_too_much_is_an_error():
