@@ -70,10 +70,9 @@ class _Column:
         reached: number of values in the counted pages.
         ahead: pages that were read early and are not counted yet.
         longest: length of the longest dictionary string, or an upper bound.
-        words: bytes of the dictionary page while it is collected, else None.
-        words_packed: compressed length of that page.
-        words_size: its uncompressed length.
-        list_strings: what the strings of the batch's lists take from the dictionary, at most.
+        words: bytes of a page of strings while it is collected, else None.
+        collected: the header of that page.
+        list_strings: what the strings of the batch's lists take, at most, beyond their bytes in the pages.
         last_strings: those of the last page.
     """
 
@@ -91,8 +90,7 @@ class _Column:
     ahead: deque[_PageHeader] = attrs.field(factory=deque)
     longest: int = 0
     words: bytes | None = None
-    words_packed: int = 0
-    words_size: int = 0
+    collected: _PageHeader | None = None
     list_strings: int = 0
     last_strings: int = 0
 
@@ -236,7 +234,7 @@ class WatchedFile(SeekableFile):
         """Parse the page headers in these bytes. Columns with the same start count as the last of them."""
         end = at + len(data)
         if column.words is not None:  # first in a column: these bytes continue it
-            self._collect(column, data[: column.words_packed - len(column.words)])
+            self._collect(column, data)
         while at <= column.next + len(column.head) < end and column.next < column.end:
             head = column.head + data[column.next + len(column.head) - at :]
             try:
@@ -255,9 +253,9 @@ class WatchedFile(SeekableFile):
                 self._count(column, header)
             else:
                 column.ahead.append(header)
-            if header.kind == _DICTIONARY_PAGE and column.strings:
-                column.words, column.words_packed, column.words_size = b"", header.packed, header.unpacked
-                self._collect(column, data[body - at : column.next - at])
+            if column.strings and (header.kind == _DICTIONARY_PAGE or self._has_delta_lists(column, header)):
+                column.words, column.collected = b"", header
+                self._collect(column, data[body - at :])
 
     def _count(self, column: _Column, header: _PageHeader) -> None:
         if header.kind == _DICTIONARY_PAGE:
@@ -268,8 +266,9 @@ class WatchedFile(SeekableFile):
             takes = header.unpacked + copied + (_LIST_VALUE * header.values if column.repeated else 0)
             column.page = header.unpacked
             column.reached += header.values
-            self._check_list(column, header.values)
-            if column.strings and header.encoding == _DELTA_BYTE_ARRAY:
+            if column.repeated:
+                self._add_list_strings(column, header.values * column.longest)
+            elif column.strings and header.encoding == _DELTA_BYTE_ARRAY:
                 # each string may repeat the string before it
                 column.longest = max(column.longest, header.unpacked)
                 takes += header.unpacked * min(header.values, self._rows)
@@ -283,41 +282,129 @@ class WatchedFile(SeekableFile):
                 f"{column.name} on"
             )
 
-    def _check_list(self, column: _Column, values: int) -> None:
-        """Check what the lists of a batch take if each value is the longest string of its dictionary.
+    def _has_delta_lists(self, column: _Column, header: _PageHeader) -> bool:
+        """Whether a page has lists of strings that each may repeat the string before it."""
+        return column.repeated and header.encoding == _DELTA_BYTE_ARRAY and not self._keeps_dictionaries
+
+    def _add_list_strings(self, column: _Column, takes: int) -> None:
+        """Count what the lists of a page take if they all belong to this batch.
 
         Raises:
-            ListStringsError: that would take too much.
+            ListStringsError: that is too much.
         """
-        if column.repeated and not self._keeps_dictionaries:
-            column.last_strings = values * column.longest * column.times
+        if not self._keeps_dictionaries:
+            column.last_strings = takes * column.times
             column.list_strings += column.last_strings
             if sum(each.list_strings for each in self._columns) > self._limit // _STRINGS_PART:
                 raise ListStringsError(
-                    f"the strings that lists take from dictionaries may take more than a quarter of input.max_page_bytes "
+                    f"the strings that lists share in their pages may take more than a quarter of input.max_page_bytes "
                     f"({self._limit} bytes), from column {column.name} on"
                 )
 
-    def _collect(self, column: _Column, part: bytes) -> None:
-        """Collect a dictionary page of strings. Its size bounds the longest string; if that is too much, measure them."""
-        if not column.repeated and column.words_size * _BATCH_ROWS * column.times <= self._limit // _STRINGS_PART:
-            column.longest, column.words = column.words_size, None
+    def _collect(self, column: _Column, data: bytes) -> None:
+        """Collect a page of strings, which these bytes go on with.
+
+        The size of a dictionary bounds its longest string; if that is too much, measure them.
+        """
+        page, words = column.collected, column.words
+        assert page is not None
+        assert words is not None
+        if (
+            page.kind == _DICTIONARY_PAGE
+            and not column.repeated
+            and page.unpacked * _BATCH_ROWS * column.times <= self._limit // _STRINGS_PART
+        ):
+            column.longest, column.words = page.unpacked, None
             return
-        column.words = (column.words or b"") + part
-        if len(column.words) == column.words_packed:
-            column.longest = _longest_word(column.words, column.words_size, column.codec)
-            column.words = None
-            if not column.repeated:
-                self._check(self._used + column.longest * self._rows * column.times, column)
+        column.words = words = words + data[: page.packed - len(words)]
+        if len(words) < page.packed:
+            return
+        column.words = None
+        if page.kind != _DICTIONARY_PAGE:
+            self._add_list_strings(column, _repeated_bytes(words, page, column.codec))
+            return
+        column.longest = _longest_word(words, page.unpacked, column.codec)
+        if not column.repeated:
+            self._check(self._used + column.longest * self._rows * column.times, column)
+
+
+def _decompressed(packed: bytes, size: int, codec: str) -> bytes | None:
+    """Return the bytes of a page; None if it cannot be decompressed, which pyarrow cannot either."""
+    import pyarrow as pa  # noqa: PLC0415 - 50 MB, only for Parquet
+
+    try:
+        return packed if codec == "UNCOMPRESSED" else pa.Codec(codec.lower()).decompress(packed, size, asbytes=True)
+    except (ValueError, OSError, NotImplementedError):
+        return None
+
+
+def _repeated_bytes(packed: bytes, page: _PageHeader, codec: str) -> int:
+    """Return how many bytes the strings of a page in DELTA_BYTE_ARRAY take from the strings before them.
+
+    The values begin with the lengths of these parts (Parquet's Encodings.md, "Delta Strings"), behind the levels.
+    """
+    if page.unpacked > _MAX_DELTA_PAGE_BYTES:
+        raise ListStringsError(
+            f"a page of lists of strings has {page.unpacked:,} bytes, more than {_MAX_DELTA_PAGE_BYTES:,}"
+        )
+    if not page.levels_are_runs:
+        raise PagesError("a page of lists has levels in an encoding that no writer uses for them")
+    levels = page.levels
+    if levels is None:
+        values = _decompressed(packed, page.unpacked, codec)
+        for _ in ("repetition levels", "definition levels") if values is not None else ():
+            assert values is not None
+            if len(values) < _LENGTH.size:
+                return 0
+            values = values[_LENGTH.size + _LENGTH.unpack_from(values)[0] :]
+    else:
+        values = _decompressed(packed[levels:], page.unpacked - levels, codec if page.is_packed else "UNCOMPRESSED")
+    if not values:
+        return 0
+    try:
+        return _sum_of_deltas(values, page.values)
+    except (IndexError, ValueError, ZeroDivisionError):
+        return 0  # damaged: pyarrow says so
+
+
+def _sum_of_deltas(data: bytes, most: int) -> int:
+    """Return the sum of the first `most` numbers in DELTA_BINARY_PACKED (Parquet's Encodings.md, "Delta Encoding")."""
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
+    numbers = _Thrift(data)  # its numbers are coded alike
+    block, minis, count = numbers.unsigned(), numbers.unsigned(), numbers.unsigned()
+    size, value = block // minis, numbers.signed()
+    left, total = min(count, most), 0
+    if left > 0:
+        total, left = max(0, value), left - 1
+    while left > 0:
+        least = numbers.signed()
+        widths, numbers.at = data[numbers.at : numbers.at + minis], numbers.at + minis
+        if len(widths) < minis:
+            raise IndexError
+        for width in widths:
+            if left <= 0:
+                break
+            here, left = min(size, left), left - size
+            if width > _MAX_DELTA_BITS:
+                raise ValueError(width)
+            packed = np.frombuffer(data, np.uint8, size * width // 8, numbers.at)
+            numbers.at += len(packed)
+            if width:
+                bits = np.unpackbits(packed, bitorder="little").reshape(size, width)[:here]
+                deltas = bits @ (1 << np.arange(width, dtype=np.int64)) + least
+            else:
+                deltas = np.full(here, least, np.int64)
+            values = deltas.cumsum() + value
+            value = int(values[-1])
+            total += int(np.maximum(values, 0).sum())
+    return total
 
 
 def _longest_word(packed: bytes, size: int, codec: str) -> int:
     """Return the length of the longest string of a dictionary page, or the page size if it cannot be decompressed."""
-    import pyarrow as pa  # noqa: PLC0415 - 50 MB, only for Parquet
-
-    try:
-        data = packed if codec == "UNCOMPRESSED" else pa.Codec(codec.lower()).decompress(packed, size, asbytes=True)
-    except (ValueError, OSError, NotImplementedError):
+    data = _decompressed(packed, size, codec)
+    if data is None:
         return size
     longest = at = 0
     last = len(data) - _LENGTH.size
@@ -331,7 +418,19 @@ def _longest_word(packed: bytes, size: int, codec: str) -> int:
 
 @attrs.frozen(slots=True)
 class _PageHeader:
-    """A page header: its length; the page's kind, uncompressed and compressed bytes, value count and encoding."""
+    """A page header.
+
+    Attributes:
+        size: its own length.
+        kind: the page's.
+        unpacked: bytes of the page, uncompressed.
+        packed: the same, compressed.
+        values: number of values.
+        encoding: of the values.
+        levels: bytes of the levels before the values, outside of the compression; None: inside, behind their lengths.
+        levels_are_runs: whether the levels are run lengths.
+        is_packed: whether the values are compressed at all.
+    """
 
     size: int
     kind: int
@@ -339,6 +438,9 @@ class _PageHeader:
     packed: int
     values: int
     encoding: int
+    levels: int | None = None
+    levels_are_runs: bool = True
+    is_packed: bool = True
 
 
 def _page_header(data: bytes) -> _PageHeader:
@@ -349,27 +451,31 @@ def _page_header(data: bytes) -> _PageHeader:
         PagesError: the data is no page header.
     """
     thrift = _Thrift(data)
-    numbers = {1: -1, 2: -1, 3: -1}
-    values = encoding = 0
+    numbers: dict[int, int] = {}
+    of, inner = 0, dict[int, int]()
     try:
         for field, kind in thrift.fields():
-            if field in numbers and kind == _I32:
+            if kind == _I32:
                 numbers[field] = thrift.signed()
             elif field in _ENCODINGS and kind == _STRUCT:
-                for inner, inner_kind in thrift.fields():
-                    if inner == 1 and inner_kind == _I32:
-                        values = thrift.signed()
-                    elif inner == _ENCODINGS[field] and inner_kind == _I32:
-                        encoding = thrift.signed()
-                    else:
-                        thrift.skip(inner_kind)
+                of, inner = field, thrift.numbers()
             else:
                 thrift.skip(kind)
     except RecursionError:
         raise PagesError("a page header is nested too deeply") from None
     if thrift.at > len(data):
         raise IndexError
-    return _PageHeader(thrift.at, numbers[1], numbers[2], numbers[3], values, encoding)
+    return _PageHeader(
+        size=thrift.at,
+        kind=numbers.get(1, -1),
+        unpacked=numbers.get(2, -1),
+        packed=numbers.get(3, -1),
+        values=inner.get(1, 0),
+        encoding=inner.get(_ENCODINGS.get(of, 0), 0),
+        levels=sum(max(0, inner.get(field, 0)) for field in _LEVEL_LENGTHS) if of == _DATA_V2 else None,
+        levels_are_runs=of != _DATA_V1 or all(inner.get(field) == _RLE for field in _LEVEL_ENCODINGS),
+        is_packed=of != _DATA_V2 or inner.get(_IS_COMPRESSED, 1) == 1,
+    )
 
 
 def _count_parts(footer: bytes, most: int) -> int:
@@ -387,7 +493,13 @@ def _count_parts(footer: bytes, most: int) -> int:
 
 _ENCODINGS = {5: 2, 7: 2, 8: 4}
 """Header field -> its field of the encoding (data, dictionary, data v2); field 1 is the value count."""
-_DELTA_BYTE_ARRAY = 7
+_DATA_V1, _DATA_V2 = 5, 8
+_LEVEL_ENCODINGS, _LEVEL_LENGTHS, _IS_COMPRESSED = (3, 4), (5, 6), 7
+"""Fields of the headers of data pages, version 1 and 2."""
+_RLE, _DELTA_BYTE_ARRAY = 3, 7
+_MAX_DELTA_PAGE_BYTES = 1 << 26
+"""Of a page of lists of strings in DELTA_BYTE_ARRAY, whose lengths are added up; usual pages have 1 MiB."""
+_MAX_DELTA_BITS = 32
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(13)
 
 
@@ -422,6 +534,18 @@ class _Thrift:
             number = number + (head >> 4) if head >> 4 else self.signed()
             yield number, head & 15
         self.at += 1
+
+    def numbers(self) -> dict[int, int]:
+        """Return the 32-bit numbers of a struct by their fields, and its booleans as 0 and 1."""
+        found: dict[int, int] = {}
+        for field, kind in self.fields():
+            if kind == _I32:
+                found[field] = self.signed()
+            elif kind in {_TRUE, _FALSE}:
+                found[field] = int(kind == _TRUE)
+            else:
+                self.skip(kind)
+        return found
 
     def skip(self, kind: int) -> None:  # noqa: C901 - one for each type
         if kind in {_BYTE, _DOUBLE}:

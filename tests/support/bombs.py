@@ -131,6 +131,10 @@ def bombs():
         ends = pa.array(range(0, 1_000_001, 1_000_000 // rows), pa.int32())
         columns = {f"c{number}": pa.ListArray.from_arrays(ends, words) for number in range(count)}
         yield name, "parquet", parquet(pa.table(columns), store_schema=False)
+    words = pa.ListArray.from_arrays(pa.array([0, 400_000], pa.int32()), pa.array(["x" * 1000] * 400_000))
+    encoding = {"c.list.element": "DELTA_BYTE_ARRAY"}
+    table = pa.table({"c": words})
+    yield "parquet delta list", "parquet", parquet(table, use_dictionary=False, column_encoding=encoding)
     for name, values in (("parquet list", 2**28), ("parquet long list", 5_000_000)):
         runs = [made.levels(made.run(1, 0, 1) + made.run(values - 1, 1, 1)), made.levels(made.run(values, 1, 1))]
         pages = [made.dictionary_page(1, b"\7\0\0\0"), repeats(values, *runs)]

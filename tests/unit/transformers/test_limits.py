@@ -38,6 +38,7 @@ ENDS = {
     "parquet long list": None,
     "parquet list of words": "input.max_record_bytes",
     "parquet lists of words": None,
+    "parquet delta list": "a quarter of input.max_page_bytes",
     "json objects": None,
     "json text": None,
     "jsonl text": None,

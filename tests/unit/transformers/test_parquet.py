@@ -13,6 +13,7 @@ import sys
 import tempfile
 import uuid
 from decimal import Decimal
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -482,6 +483,7 @@ def test_the_rows_before_a_value_that_cannot_be_read_go_out_whatever_is_read_wit
             assert caught.value.record_number == 42
 
 
+PAGES_V2 = {"data_page_version": "2.0"}
 TEXTS = st.one_of(st.none(), st.sampled_from(["", "a", "b\x00", "\u00fc" * 30, "long" * 50]))
 LISTS = st.one_of(st.none(), st.lists(TEXTS, max_size=5))
 NESTED = {
@@ -507,7 +509,9 @@ NESTED = {
             {name: st.lists(values, min_size=rows, max_size=rows) for name, (values, _) in NESTED.items()}
         )
     ),
-    st.sampled_from([{}, {"use_dictionary": False}, {"dictionary_pagesize_limit": 10}, {"store_schema": False}]),
+    st.sampled_from(
+        [{}, {"use_dictionary": False}, {"dictionary_pagesize_limit": 10}, {"store_schema": False}, PAGES_V2]
+    ),
     st.integers(0, 3),
 )
 def test_strings_of_lists_are_the_same_when_they_are_left_in_their_dictionaries(columns, options, skip):
@@ -519,25 +523,42 @@ def test_strings_of_lists_are_the_same_when_they_are_left_in_their_dictionaries(
         assert read(data, skip) == usual
 
 
-def test_encodings_that_cannot_be_left_in_a_dictionary_name_the_option(monkeypatch):
-    table = pa.table({"l": pa.array([["a", "ab"]] * 50, pa.list_(pa.string()))})
-    mixed = write(table, dictionary_pagesize_limit=1, version="2.6")
-    assert len(read(mixed)) == 50
-    monkeypatch.setattr(parquet_pages, "_STRINGS_PART", 1 << 62)
-    monkeypatch.setattr(pq.ParquetFile, "iter_batches", refuse_dictionaries(pq.ParquetFile.iter_batches))
-    with pytest.raises(CorruptObjectError, match=r"strings that lists take from dictionaries.*input\.max_page_bytes"):
-        read(mixed)
+def delta_lists(lists, **options):
+    """Lists of strings, each of which takes its beginning from the one before it."""
+    table = pa.table({"l": pa.array(lists, pa.list_(pa.string()))})
+    return write(table, use_dictionary=False, column_encoding={"l.list.element": "DELTA_BYTE_ARRAY"}, **options)
 
 
-def refuse_dictionaries(iter_batches):
-    """What pyarrow does for the encodings of which it cannot keep the dictionary."""
+@settings(deadline=None)
+@given(
+    st.lists(st.lists(st.one_of(st.none(), st.text("ab", max_size=20)), max_size=70), min_size=1, max_size=20),
+    st.sampled_from(
+        [{}, PAGES_V2, {"compression": "none"}, {"compression": "zstd"}, PAGES_V2 | {"compression": "none"}]
+    ),
+)
+def test_what_strings_of_lists_take_from_the_ones_before_them_is_added_up(lists, options):
+    data = delta_lists(lists, **options)
+    words = [word for words in lists for word in words if word is not None]
+    shared = sum(
+        sum(1 for _ in takewhile(lambda letters: letters[0] == letters[1], zip(*pair, strict=False)))
+        for pair in pairwise(words)
+    )
+    taken = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_pages.WatchedFile, "_add_list_strings", lambda _self, _column, takes: taken.append(takes))
+        rows = read(data)
+    assert [json.loads(row)["l"] for _, row in rows] == lists
+    assert max(taken) == shared
 
-    def refusing(file, *given, **options):
-        if any(pa.types.is_dictionary(getattr(field.type, "value_type", None)) for field in file.schema_arrow):
-            raise OSError("Not yet implemented: DecodeArrow of DictAccumulator for DeltaByteArrayDecoder.")
-        return iter_batches(file, *given, **options)
 
-    return refusing
+@pytest.mark.parametrize("options", [{}, {"data_page_version": "2.0"}])
+def test_lists_of_strings_that_share_too_much_end_the_object_with_the_option(options):
+    healthy = [[f"some/folder/{number}"] * 4 for number in range(30_000)]
+    assert len(read(delta_lists(healthy, **options))) == 30_000
+    with pytest.raises(
+        CorruptObjectError, match=r"strings that lists share.* more than a quarter of input\.max_page_bytes"
+    ):
+        read(delta_lists([["x" * 500] * 10_000], **options), max_page_bytes=1 << 20)
 
 
 def test_a_packed_file_that_unpacks_to_too_much_is_an_error():
