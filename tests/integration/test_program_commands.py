@@ -41,6 +41,7 @@ def test_check_says_a_line_for_each_thing_and_makes_nothing(program, moto_bucket
         ("ok", "bucket"),
         ("ok", "read"),
         ("ok", "selection"),
+        ("ok", "records"),
         ("ok", "iggy"),
         ("ok", "topic"),
         ("ok", "topic"),
