@@ -11,7 +11,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 from typing_extensions import Self
@@ -23,11 +23,11 @@ from framework.model.splits import KeyPart, Split, division_of
 Scalar = str | int | float | bool | None
 
 
-@attrs.frozen(slots=True)
-class OffsetManagerKey:
+class OffsetManagerKey(NamedTuple):
     """The identity of a position: a small map, for S3 `bucket` and `key`.
 
     Its serialised form is canonical (sorted): a position whose key is written in another order is never found again.
+    A tuple, because each object is looked up some twenty times: its hash costs no call into Python.
     """
 
     properties: tuple[tuple[str, str], ...]
@@ -171,6 +171,8 @@ class OffsetManagerEntry:
 
     def bytes_of(self, native: NativeObject) -> int:
         """Return how many bytes of the object this position covers."""
+        if not self.split_size:
+            return native.size
         division = self.division
         return division.bytes_of(native.size) if division is not None else native.size
 
