@@ -32,6 +32,8 @@ REPLACEMENT = "\ufffd"
 """In a key: a byte that is not UTF-8, or the substitute for invalid XML of a server that ignores `encoding-type=url`.
 """
 
+_CHECKSUMS = {f"x-amz-checksum-{name}": name for name in ("crc64nvme", "crc32c", "crc32")}
+
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 _START_AFTER = re.compile(rb"<(?:\w+:)?StartAfter>[^<]*</(?:\w+:)?StartAfter>")
@@ -226,7 +228,7 @@ def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -
     """
     answer_etag = headers.get("etag") or ""
     encoding = headers.get("content-encoding") or "identity"
-    if not announces_length(headers) and (answer_etag.startswith("W/") or encoding not in ("identity", "aws-chunked")):
+    if (answer_etag.startswith("W/") or encoding not in ("identity", "aws-chunked")) and not announces_length(headers):
         raise other_bytes(native, f"the answer has ETag {answer_etag or 'none'} and encoding {encoding}")
     if etag and answer_etag and bare_etag(answer_etag) != etag:
         raise ObjectChangedError(
@@ -245,8 +247,8 @@ def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
     """Return the checksum of the whole object in an answer's headers; None without one of a supported kind."""
     if (headers.get("x-amz-checksum-type") or "FULL_OBJECT") != "FULL_OBJECT":
         return None
-    for name in ("crc64nvme", "crc32c", "crc32"):
-        encoded = headers.get(f"x-amz-checksum-{name}")
+    for header, name in _CHECKSUMS.items():
+        encoded = headers.get(header)
         if encoded:
             return checksum_of(name, encoded)
     return None

@@ -16,8 +16,8 @@ import hmac
 import html
 import re
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 import attrs
@@ -48,11 +48,8 @@ _UNSIGNED = frozenset(("accept", "accept-encoding", "expect", "transfer-encoding
 
 _EMPTY_BODY = hashlib.sha256(b"").hexdigest()
 _SCOPE = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request,")
+_PLAIN = re.compile(r"[A-Za-z0-9_.~/-]*")
 _ERROR_FIELD = re.compile(r"<(Code|Message|Region)>([^<]*)</")
-
-
-_Second: TypeAlias = "tuple[str, str, tuple[_Hash, _Hash], str, tuple[tuple[str, str], ...]]"
-"""Moment, scope, the begun hashes of the signing key, the header's beginning, and the headers that are always signed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -88,7 +85,7 @@ class Template:
 
     def url(self, key: str) -> str:
         """The address of an object. The same characters stay as they are as in botocore."""
-        return self.base + quote(key, safe="/~")
+        return self.base + (key if _PLAIN.fullmatch(key) else quote(key, safe="/~"))
 
 
 def template_of(url: str, headers: Mapping[str, object], key: str) -> Template | None:
@@ -113,6 +110,44 @@ def template_of(url: str, headers: Mapping[str, object], key: str) -> Template |
     return Template(base=url[: len(url) - len(ending)], headers=kept, service=service, region=region)
 
 
+@attrs.frozen(kw_only=True)
+class _Second:
+    """What all requests of a second have in common.
+
+    Attributes:
+        at: the second, since 1970.
+        credentials: the keys.
+        scope: day, region and service.
+        moment: the second as the signature writes it.
+        hashes: begun with the signing key.
+        always: names and values of the headers that every request signs.
+        lines: of the headers that every request has.
+        shapes: names of a request's own headers -> those that are signed, in order; the text to sign with a place for the
+            path and for each of their values; the names of all signed headers.
+    """
+
+    at: int
+    credentials: Credentials
+    scope: str
+    moment: str
+    hashes: tuple[_Hash, _Hash] = attrs.field(repr=False)
+    always: Mapping[str, str] = attrs.field(repr=False)
+    lines: Sequence[str] = attrs.field(repr=False)
+    shapes: dict[tuple[str, ...], tuple[Sequence[str], str, str]] = attrs.field(factory=dict, repr=False)
+
+    def shape(self, names: tuple[str, ...]) -> tuple[Sequence[str], str, str]:
+        """Return the shape of a request with headers of these names."""
+        shape = self.shapes.get(names)
+        if shape is None:
+            own = {name.lower(): name for name in names if name.lower() not in _UNSIGNED}
+            texts = {name: value.replace("%", "%%") for name, value in self.always.items()} | dict.fromkeys(own, "%s")
+            signed = sorted(texts)
+            canonical = "\n".join([f"{name}:{texts[name]}" for name in signed])
+            text = f"GET\n%s\n\n{canonical}\n\n{';'.join(signed)}\n{_EMPTY_BODY}"
+            shape = self.shapes[names] = [own[name] for name in signed if name in own], text, ";".join(signed)
+        return shape
+
+
 class Signer:
     """Makes the lines of the headers of GETs after one template. Threads may share it.
 
@@ -129,8 +164,7 @@ class Signer:
         self._host = _host(parts.netloc, parts.scheme)
         self._common = [f"{name}: {value}" for name, value in template.headers.items()]
         self._common += ["Accept:"]  # libcurl would send one
-        self._known: tuple[int, Credentials] | None = None
-        self._second: _Second = ("", "", _begun_hmac(b""), "", ())
+        self._second: _Second | None = None
 
     def lines(self, url: str, more: Mapping[str, str], credentials: Credentials | None) -> list[str]:
         """The lines of one request's headers.
@@ -143,53 +177,50 @@ class Signer:
         lines = [f"{name}: {value}" for name, value in more.items()]
         if "Accept-Encoding" not in more:
             lines.append("Accept-Encoding: identity")
-        lines += self._common
         if credentials is None:
-            return lines
-        second = int(self._clock())
-        if self._known is None or self._known[0] != second or self._known[1] != credentials:
-            self._begin_second(second, credentials)
-        moment, scope, (inner, outer), authorization, always = self._second
-        signed = list(always)
-        for name, value in more.items():
-            low = name.lower()
-            if low not in _UNSIGNED:
-                signed.append((low, " ".join(value.split()) if " " in value else value))
-        signed.sort()
-        names = ";".join([name for name, _ in signed])
-        canonical = "\n".join([f"{name}:{value}" for name, value in signed])
-        request = f"GET\n{url[self._path_at :]}\n\n{canonical}\n\n{names}\n{_EMPTY_BODY}"
-        text = f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
-        inner, outer = inner.copy(), outer.copy()
-        inner.update(text.encode())
+            return lines + self._common
+        second, at = self._second, int(self._clock())
+        known = second is not None and (second.credentials is credentials or second.credentials == credentials)
+        if second is None or second.at != at or not known:
+            second = self._second = self._begin(at, credentials)
+        own, text, names = second.shape(tuple(more))
+        values = [more[name] for name in own]
+        request = text % (url[self._path_at :], *[" ".join(value.split()) if " " in value else value for value in values])
+        digest = hashlib.sha256(request.encode()).hexdigest()
+        inner, outer = second.hashes[0].copy(), second.hashes[1].copy()
+        inner.update(f"AWS4-HMAC-SHA256\n{second.moment}\n{second.scope}\n{digest}".encode())
         outer.update(inner.digest())
-        lines += (
-            f"x-amz-date: {moment}",
-            f"x-amz-content-sha256: {_EMPTY_BODY}",
-            f"{authorization}SignedHeaders={names}, Signature={outer.hexdigest()}",
+        lines += second.lines
+        key = f"{credentials.access_key}/{second.scope}"
+        lines.append(
+            f"Authorization: AWS4-HMAC-SHA256 Credential={key}, SignedHeaders={names}, Signature={outer.hexdigest()}"
         )
-        if credentials.token:
-            lines.append(f"x-amz-security-token: {credentials.token}")
         return lines
 
-    def _begin_second(self, second: int, credentials: Credentials) -> None:
-        """Everything that holds for a second: the moment, the scope, the key, and the headers that are always signed."""
-        template = self.template
-        moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
+    def _begin(self, at: int, credentials: Credentials) -> _Second:
+        template, last = self.template, self._second
+        moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
         scope = f"{moment[:8]}/{template.region}/{template.service}/aws4_request"
-        hashes = self._second[2]
-        if self._known is None or self._known[1] != credentials or self._second[1] != scope:
+        if last is not None and last.credentials == credentials and last.scope == scope:
+            hashes = last.hashes
+        else:
             key = b"AWS4" + credentials.secret_key.encode()
             for part in scope.split("/"):
                 key = hmac.digest(key, part.encode(), "sha256")
             hashes = _begun_hmac(key)
-        always = {name: " ".join(value.split()) for name, value in template.headers.items() if name not in _UNSIGNED}
-        always |= {"host": self._host, "x-amz-date": moment, "x-amz-content-sha256": _EMPTY_BODY}
+        of_second = {"x-amz-date": moment, "x-amz-content-sha256": _EMPTY_BODY}
         if credentials.token:
-            always["x-amz-security-token"] = credentials.token
-        authorization = f"Authorization: AWS4-HMAC-SHA256 Credential={credentials.access_key}/{scope}, "
-        self._second = moment, scope, hashes, authorization, tuple(always.items())
-        self._known = second, credentials
+            of_second["x-amz-security-token"] = credentials.token
+        always = {name: " ".join(value.split()) for name, value in template.headers.items() if name not in _UNSIGNED}
+        return _Second(
+            at=at,
+            credentials=credentials,
+            scope=scope,
+            moment=moment,
+            hashes=hashes,
+            always={**always, "host": self._host, **of_second},
+            lines=[*self._common, *(f"{name}: {value}" for name, value in of_second.items())],
+        )
 
 
 def _begun_hmac(key: bytes) -> tuple[_Hash, _Hash]:

@@ -177,6 +177,10 @@ _SECONDS = range(10**9, 10**10)
 """Seconds since 1970 from 2001 to 2286. Taken for milliseconds they are in the spring of 1970."""
 
 
+_LISTED = {"key": str, "bucket": str, "version": str, "size": int, "modified_ms": int}
+_LISTED_TYPES = tuple(_LISTED.values())
+
+
 def check_listed(native: NativeObject) -> None:
     """Check an object of a listing that is to be read.
 
@@ -185,12 +189,13 @@ def check_listed(native: NativeObject) -> None:
     """
     if not isinstance(native, NativeObject):
         raise ListingError(f"the listing shows {type(native).__name__}, not a NativeObject")
-    for name, kind in (("key", str), ("bucket", str), ("version", str), ("size", int), ("modified_ms", int)):
-        value = getattr(native, name)
-        if type(value) is not kind:
-            raise ListingError(
-                f"{native.location}: the listing shows the {name} {value!r}, which must be {kind.__name__}"
-            )
+    values = native.key, native.bucket, native.version, native.size, native.modified_ms
+    if tuple(map(type, values)) != _LISTED_TYPES:
+        for (name, kind), value in zip(_LISTED.items(), values, strict=True):
+            if type(value) is not kind:
+                raise ListingError(
+                    f"{native.location}: the listing shows the {name} {value!r}, which must be {kind.__name__}"
+                )
     if native.modified_ms in _SECONDS:
         raise ListingError(
             f"{native.location}: the listing shows the modified_ms {native.modified_ms}, which are seconds: milliseconds since "
@@ -425,7 +430,7 @@ class ListingFeed(ObjectFeed):
         tracker.seen_open(key, native)
         # Decided now: these positions are of this moment, and what is in flight may end before the last one is taken.
         waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]
-        return (self._assign(native, entry) for entry in waiting)
+        return (self._assign(key, native, entry) for entry in waiting)
 
     def _refuse(self, native: NativeObject, error: ObjectError) -> Iterator[Assignment]:
         if not self._tolerant:
@@ -498,10 +503,10 @@ class ListingFeed(ObjectFeed):
             self._offsets.add_entry(*rest)
         return rest
 
-    def _assign(self, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
+    def _assign(self, key: OffsetManagerKey, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
         with self._lock:
             self._in_flight.prune()  # within a listing too: the first listing of a large bucket gives millions
-            self._in_flight.take(self._key_of(native), native, entry)
+            self._in_flight.take(key, native, entry)
         return Assignment(native=native, entry=entry)
 
     @override

@@ -225,7 +225,7 @@ class IncrementalListing:
 
     def _prune(self) -> None:
         for key, entry in list(self._in_flight.items()):
-            if self._table.is_finished(entry):
+            if self._table.is_finished(entry.get_manager_key(), entry):
                 self._in_flight.pop(key, None)
 
 

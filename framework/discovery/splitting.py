@@ -169,7 +169,7 @@ class InFlight:
 
     def _strike(self, key: OffsetManagerKey, held: _Held) -> None:
         for split_number, entry in list(held.splits.items()):
-            if self._table.is_finished(entry):
+            if self._table.is_finished(key.of_split(split_number), entry):
                 del held.splits[split_number]
         if not held.splits:
             del self._held[key]

@@ -99,9 +99,10 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._feed: ObjectFeed | None = feed
         self._feed_lock = threading.Lock()
         self._ahead = Prefetcher(objects=config.input.prefetch_objects, max_bytes=config.input.prefetch_bytes)
-        self._window: deque[tuple[Sequence[Assignment], FetchedInput]] = deque()
+        self._window: deque[tuple[Sequence[Assignment], FetchedInput, int]] = deque()
         self._next: Assignment | None = None
         self._window_bytes = 0
+        self._listings = 0  # complete ones of the feed, when it last had no object
         self._current: Generator[RecordBatch, None, None] | None = None
         self._head: FetchedInput | None = None
         self._feed_failure: Exception | None = None
@@ -333,11 +334,12 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     @property
     def feed(self) -> ObjectFeed:
         """The source of the objects; made on first use."""
-        # The reader and the statistics both ask for it: a second feed would list everything again.
-        with self._feed_lock:
-            if self._feed is None:
-                self._feed = self.create_feed()
-            return self._feed
+        if self._feed is None:
+            # The reader and the statistics both ask for it: a second feed would list everything again.
+            with self._feed_lock:
+                if self._feed is None:
+                    self._feed = self.create_feed()
+        return self._feed
 
     @property
     def feed_counts(self) -> FeedCounts | None:
@@ -375,20 +377,18 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """
         if self._outage.seconds_left:
             return None
-        listings = self._listings
         try:
             assignment = self.feed.take()
         except (StoreUnavailableError, ThrottledError) as error:
             self.wait_for_store("listing", error)
             return None
-        if assignment is not None or self._listings > listings:
-            self.store_works("listing")
+        if assignment is None:
+            counts = self.feed_counts
+            listings, self._listings = self._listings, counts.listings if counts is not None else 0
+            if self._listings == listings:
+                return None
+        self.store_works("listing")
         return assignment
-
-    @property
-    def _listings(self) -> int:
-        counts = self.feed_counts
-        return counts.listings if counts is not None else 0
 
     def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError, location: str = "") -> None:
         """Handle a store failure beyond the retry budget of a single call: return when a continuous run should wait.
@@ -430,8 +430,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                     if failure is not None:
                         raise failure
                     return None
-                assignments, source = self._window.popleft()
-                self._window_bytes -= self._planned_bytes(assignments)
+                assignments, source, planned_bytes = self._window.popleft()
+                self._window_bytes -= planned_bytes
                 self._head = source
                 if assignments[0].entry.part is None:
                     self._current = ObjectRead(self, assignments[0], source).batches(self._limits)
@@ -487,7 +487,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             self._feed.stop()
         if self._head is not None:
             self._head.close()
-        for _, source in list(self._window):
+        for _, source, _ in list(self._window):
             source.close()
         self._ahead.close()
 
@@ -555,9 +555,10 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             if assignment is None:
                 return
             assignments: Sequence[Assignment] = (self._as_left(assignment),)
-            if assignment.entry.part is not None:
+            native, entry = assignment.native, assignments[0].entry
+            if entry.part is not None:
                 assignments = self._with_parts(assignments[0])
-            native, entry = assignment.native, min(assignments, key=_records_done).entry
+                entry = min(assignments, key=_records_done).entry
             source = self.get_input_stream(native)
             if not hasattr(source, "open"):
                 raise StoreContractError(
@@ -567,8 +568,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             ahead = self.transformer.prefetch_range(native.key, native.size, entry.split, entry.mark)
             fetched = FetchedInput(source, 0, None) if ahead is None else self._ahead.fetch(source, *ahead)
             self.statistics.objects_opened += 1
-            self._window.append((assignments, fetched))
-            self._window_bytes += self._planned_bytes(assignments)
+            planned_bytes = self._planned_bytes(assignments)
+            self._window.append((assignments, fetched, planned_bytes))
+            self._window_bytes += planned_bytes
 
     def _take_next(self) -> Assignment | None:
         """Return the next object; None when there is none now, or after a failure of the feed, which is kept."""

@@ -83,10 +83,10 @@ class PositionTable:
                 dict(key.properties).get("bucket", watermark.bucket) == watermark.bucket and key not in self.positions
             )
 
-    def is_finished(self, entry: OffsetManagerEntry) -> bool:
+    def is_finished(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> bool:
         """Return whether the object of this position is done, failed or superseded, with or without its position."""
         with self.lock:
-            known = self.positions.find_pending(entry.get_manager_key())
+            known = self.positions.find_pending(key)
         return known is None or not known.is_of(entry) or known.finished  # a final position of any version is finished
 
     # ---- changes
@@ -96,7 +96,8 @@ class PositionTable:
         with self.lock:
             for entry in entries:
                 if self._changed or self._removed:
-                    whole = entry.get_manager_key().whole()
+                    key = entry.get_manager_key()
+                    whole = key if entry.split_number <= 1 else key.whole()
                     self._drop_changes(whole, entry)
                     self._removed.pop(whole, None)  # starts are stored before removals
                 begin_in(self.positions, entry)

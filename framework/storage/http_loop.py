@@ -155,11 +155,19 @@ class HttpAnswer:
             HttpError: there was no answer.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
-        self._wait_until(lambda: self.started or self.ended or self._is_judged)
-        if not self._status:
+        if not self.started:
+            self._wait_until(lambda: self.started or self.ended or self._is_judged)
             if self.failure is not None and not self.started:
                 raise self.failure
-            self._parse()
+        status = self.status_so_far()
+        if not status:
+            raise HttpError("the answer has no status")
+        return status
+
+    def status_so_far(self) -> int:
+        """Return the status in the lines that have come; 0 without one."""
+        if not self._status:
+            self._status = status_in(self.lines)
         return self._status
 
     @property
@@ -170,23 +178,15 @@ class HttpAnswer:
     @property
     def headers(self) -> Mapping[str, str]:
         """The answer's headers, names in lower case; only after `status`."""
-        if self._head is None:
-            self._parse()
-        return self._head or {}
-
-    def _parse(self) -> None:
-        lines = self.lines
-        self._status = status_in(lines)
-        if not self._status:
-            raise HttpError("the answer has no status")
-        first = max(number for number, line in enumerate(lines) if line.startswith(b"HTTP/"))
-        head: dict[str, str] = {}
-        for line in lines[first + 1 :]:
-            name, colon, value = line.decode("latin-1").partition(":")
-            if colon:
-                name, value = name.lower(), value.strip()
-                head[name] = f"{head[name]}, {value}" if name in head else value
-        self._head = head
+        head = self._head
+        if head is None:
+            head = self._head = {}
+            for line in b"".join(self.lines[_status_line(self.lines) + 1 :]).decode("latin-1").split("\n"):
+                name, colon, value = line.partition(":")
+                if colon:
+                    name, value = name.lower(), value.strip()
+                    head[name] = f"{head[name]}, {value}" if name in head else value
+        return head
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes: `size` of them, or what has come of a body that is read ahead; waits for the first.
@@ -198,7 +198,8 @@ class HttpAnswer:
             TaskClosedError: the request was aborted, or the loop is closed.
         """
         chunks = self._chunks
-        self._wait_until(lambda: bool(chunks) or self.ended)
+        if not chunks:
+            self._wait_until(lambda: bool(chunks) or self.ended)
         if not chunks:
             if self.failure is not None and not isinstance(self.failure, HttpCutError):
                 raise self.failure
@@ -215,7 +216,7 @@ class HttpAnswer:
             self._give(len(data))
             if length == size:
                 break
-            if self.room is None:  # what is not read ahead is read in full
+            if self.room is None and not chunks:  # what is not read ahead is read in full
                 self._wait_until(lambda: bool(chunks) or self.ended)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -318,7 +319,7 @@ class HttpAnswer:
         self._chunks.append(data)
         if not self.started:
             # a refusal that goes on and on is judged by its reader: there may be no room for its end
-            self.started = self.retry is None or status_in(self.lines) < _REFUSALS or self._size >= MAX_REFUSAL_BYTES
+            self.started = self.retry is None or self.status_so_far() < _REFUSALS or self._size >= MAX_REFUSAL_BYTES
         waiter = self._waiter
         if waiter is not None and not (self._whole and not self._is_full):  # each piece would wake its reader
             self._waiter = None
@@ -341,12 +342,21 @@ _STATUS = re.compile(rb"[0-9]{3}")
 
 
 def status_in(lines: Sequence[bytes]) -> int:
-    """The status in the lines of a head; 0 without one. A proxy's answer to CONNECT and informational ones come before."""
-    for line in reversed(lines):
-        if line.startswith(b"HTTP/"):
-            words = line.split(None, 2)
-            return int(words[1]) if len(words) > 1 and _STATUS.fullmatch(words[1]) else 0
-    return 0
+    """The status in the lines of a head; 0 without one."""
+    first = _status_line(lines)
+    words = lines[first].split(None, 2) if first >= 0 else []
+    return int(words[1]) if len(words) > 1 and _STATUS.fullmatch(words[1]) else 0
+
+
+def _status_line(lines: Sequence[bytes]) -> int:
+    """The place of the last line with a status: a proxy's answer to CONNECT and informational ones come before.
+
+    -1 without one.
+    """
+    for number in range(len(lines) - 1, -1, -1):
+        if lines[number].startswith(b"HTTP/"):
+            return number
+    return -1
 
 
 class _Transfer:
@@ -679,7 +689,7 @@ class HttpLoop:
         self._free.append(transfer)
         if answer is None:
             return
-        status = status_in(answer.lines)
+        status = answer.status_so_far()
         good = failure is None and status < _REFUSALS
         if status in _THROTTLED:
             self.limiter.throttled(answer.sent_at)
@@ -749,10 +759,10 @@ class HttpLoop:
             except OSError:
                 return  # closed already, so no longer registered
             return
-        try:
-            self._poll.modify(fd, _EVENTS[event])
-        except FileNotFoundError:
+        try:  # each request of a kept connection begins and ends with a socket that is not registered
             self._poll.register(fd, _EVENTS[event])
+        except FileExistsError:
+            self._poll.modify(fd, _EVENTS[event])
 
     def _set_timer(self, milliseconds: int) -> None:
         """Called by libcurl: when it wants to be called without an event."""

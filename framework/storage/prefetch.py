@@ -89,24 +89,25 @@ class FetchBudget:
         self.limit_ahead = limit - min(limit // 4, 8 * CHUNK_BYTES)  # the rest is the head's, or it would starve
         self.used = 0
         self.closed = False
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self._sleeping = 0
         self.blocked: set[Callable[[], None]] = set()
 
     def has_room(self, size: int, *, is_head: bool, is_empty: bool) -> bool:
-        """Return whether a stream may hold that many bytes more. The caller holds `changed`."""
+        """Return whether a stream may hold that many bytes more. The caller holds the lock."""
         limit = self.limit if is_head else self.limit_ahead
         return self.used + size <= limit or (is_head and is_empty)
 
     def note_change(self) -> None:
-        """Wake everything that waits for room. The caller holds `changed`."""
+        """Wake everything that waits for room. The caller holds the lock."""
         if self._sleeping:
             self.changed.notify_all()
         while self.blocked:
             self.blocked.pop()()
 
     def wait(self) -> None:
-        """Wait for a change. The caller holds `changed`."""
+        """Wait for a change. The caller holds the lock."""
         self._sleeping += 1
         try:
             self.changed.wait()
@@ -128,7 +129,7 @@ class StreamRoom:
     def take(self, size: int, resume: Callable[[], None]) -> bool:
         """Take room for a piece; False when there is none. Bytes of a closed stream do not count."""
         budget = self._budget
-        with budget.changed:
+        with budget.lock:
             if self._closed:
                 return True
             if not budget.has_room(size, is_head=self._is_head, is_empty=not self._held):
@@ -141,7 +142,7 @@ class StreamRoom:
     def give(self, size: int) -> None:
         """Give back the room of bytes that were read."""
         budget = self._budget
-        with budget.changed:
+        with budget.lock:
             if not self._closed:
                 self._held -= size
                 budget.used -= size
@@ -149,14 +150,14 @@ class StreamRoom:
 
     def make_head(self) -> None:
         """Mark the stream's object as the head, which is being delivered."""
-        with self._budget.changed:
+        with self._budget.lock:
             self._is_head = True
             self._budget.note_change()
 
     def close(self) -> None:
         """Give back everything. Idempotent."""
         budget = self._budget
-        with budget.changed:
+        with budget.lock:
             self._closed = True
             if self._held:
                 budget.used -= self._held
@@ -223,7 +224,7 @@ class FetchedStream:
                     stream.close()
             except Exception as error:  # noqa: BLE001 - re-raised in `read`, or the reader would wait without end
                 self._error = self._error or error
-            with self._budget.changed:
+            with self._budget.lock:
                 self._budget.used -= reserved
                 self._ended = True
                 self._budget.note_change()
@@ -231,7 +232,7 @@ class FetchedStream:
     def _reserve(self, size: int) -> int:
         """Wait for room and reserve it before reading, as many threads read at once. Return 0 when closed."""
         budget = self._budget
-        with budget.changed:
+        with budget.lock:
             while not (self._closed or budget.closed):
                 if budget.has_room(size, is_head=self.is_head, is_empty=not self._chunks):
                     budget.used += size
@@ -241,7 +242,7 @@ class FetchedStream:
 
     def _keep(self, chunk: bytes, reserved: int) -> bool:
         """Add a chunk in place of its reservation; return False at the end, or when the stream is closed."""
-        with self._budget.changed:
+        with self._budget.lock:
             if not chunk or self._closed:
                 return False
             self._chunks.append(chunk)
@@ -253,7 +254,7 @@ class FetchedStream:
     def read(self, size: int, /) -> bytes:
         """Return the next bytes, at most `size`; `b""` at the end. Raises an error of the filling after its bytes."""
         budget = self._budget
-        with budget.changed:
+        with budget.lock:
             while not (self._chunks or self._ended or self._closed or budget.closed):
                 budget.wait()
             if self._closed or budget.closed:
@@ -273,7 +274,7 @@ class FetchedStream:
 
     def taken(self) -> ReadStream:
         """Return the stream itself; its object becomes the head, which is being delivered."""
-        with self._budget.changed:
+        with self._budget.lock:
             self.is_head = True
             self._budget.note_change()
         return self
@@ -281,7 +282,7 @@ class FetchedStream:
     def close(self) -> None:
         """Drop the fetched bytes and end the filling. Idempotent."""
         budget = self._budget
-        with budget.changed:
+        with budget.lock:
             self._closed = True
             budget.used -= self._held
             self._held = 0
@@ -365,7 +366,7 @@ class Prefetcher:
 
         This includes a stream whose filling has not started: its reader would otherwise wait without end.
         """
-        with self._budget.changed:
+        with self._budget.lock:
             self._budget.closed = True
             self._budget.note_change()
         self._pool.shutdown()

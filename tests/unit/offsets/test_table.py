@@ -48,11 +48,11 @@ def test_a_position_that_is_superseded_is_finished_for_whoever_handed_it_out():
     table = PositionTable()
     first = entry(0)
     table.begin(first)
-    assert not table.is_finished(first)
+    assert not table.is_finished(first.get_manager_key(), first)
     table.begin(entry(0, generation=2, version="v2"))
-    assert table.is_finished(first)
+    assert table.is_finished(first.get_manager_key(), first)
     table.remove(KEY)
-    assert table.is_finished(first)
+    assert table.is_finished(first.get_manager_key(), first)
 
 
 def test_a_worker_forgets_what_is_final_and_saved_and_nothing_else():
