@@ -268,8 +268,8 @@ def _checked(run: object, number: int, of: object, location: str) -> int:
     """
     if isinstance(run, PayloadBatch):
         payloads: object = run.payloads
-        count = len(payloads) if isinstance(payloads, Sequence) else 0
-        first, last, mistake = run.first_record, number + count - 1, _batch_mistake(run, number + count - 1)
+        count = len(payloads) if type(payloads) is list or isinstance(payloads, Sequence) else -1
+        first, last, mistake = run.first_record, number + count - 1, _batch_mistake(run, count, number + count - 1)
     elif isinstance(run, SkippedRecord):
         first, last, mistake = run.record_number, number, _skip_mistake(run)
     else:
@@ -287,16 +287,22 @@ def _checked(run: object, number: int, of: object, location: str) -> int:
 _BYTES = (bytes, bytearray, memoryview)
 
 
-def _batch_mistake(run: PayloadBatch, last: int) -> str:
-    """Return what is wrong with a batch that ends with that record; empty if nothing is."""
-    payloads: object = run.payloads
-    if not isinstance(payloads, Sequence):
+def _batch_mistake(run: PayloadBatch, count: int, last: int) -> str:
+    """Return what is wrong with a batch that ends with that record; empty if nothing is.
+
+    Args:
+        run: the batch.
+        count: number of its payloads; below 0 when they are no sequence.
+        last: the record.
+    """
+    payloads = run.payloads
+    if count < 0:
         return f"its payloads are {type(payloads).__name__}, not a list"
-    if not payloads:
+    if not count:
         return "its batch has no payloads"
-    if not isinstance(payloads, PayloadColumn) and not isinstance(payloads[0], _BYTES):
+    if type(payloads) is not PayloadColumn and not isinstance(payloads[0], _BYTES):
         return f"its payload is {type(payloads[0]).__name__}, not bytes"
-    if type(run.size_bytes) is not int or (run.size_bytes < len(payloads) and all(payloads)):
+    if type(run.size_bytes) is not int or (run.size_bytes < count and all(payloads)):
         return f"size_bytes of its batch is {run.size_bytes!r}, not the sum of the payloads' lengths"
     if run.mark is not None and (type(run.mark) is not ResumePoint or run.mark.record > last):
         return f"the mark of its batch is {run.mark!r}, and the batch ends with record {last}"

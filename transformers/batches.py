@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
 from typing_extensions import override
@@ -68,14 +68,22 @@ class RunBuilder:
         """
         self._borders.append((ResumePoint(self.next_record - 1, byte), overhead))
 
-    def add(self, payloads: Sequence[bytes], size: int) -> Iterator[PayloadBatch]:
-        """Take payloads of `size` bytes in all, a list or a column, and yield the runs that are full."""
-        if payloads:
+    def add(self, payloads: Sequence[bytes], size: int) -> Iterable[PayloadBatch]:
+        """Take payloads of `size` bytes in all, a list or a column, and return the runs that are full."""
+        count = len(payloads)
+        if count:
             self._pending.append(payloads)
-        self._count += len(payloads)
+        self._count += count
         self._size += size
-        self.next_record += len(payloads)
-        while self._count >= self.limits.records or self._size >= self.limits.size_bytes:
+        self.next_record += count
+        return self._full() if self._is_full else ()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._count >= self.limits.records or self._size >= self.limits.size_bytes
+
+    def _full(self) -> Iterator[PayloadBatch]:
+        while self._is_full:
             yield self._cut()
 
     def flush(self) -> Iterator[PayloadBatch]:
@@ -117,7 +125,8 @@ class RunBuilder:
                 part, room = part[:within], within
             parts.append(part)
             room -= within
-            size_room -= size_of(part)
+            if self._pending:
+                size_room -= size_of(part)
         run = join_payloads(parts)
         size = size_of(run) if self._pending else self._size
         self._count -= len(run)
@@ -161,12 +170,27 @@ class ShippedTransformer(Transformer):
     def _numbered(
         self, runs: Iterator[PayloadBatch | SkippedRecord], builder: RunBuilder, source: ObjectInput
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        """The runs and what is left in the builder; an error of the rest gets the number of its record."""
+        """The runs and what is left in the builder; an error of the rest gets the number of its record.
+
+        The runs end with the one with which they take more than is allowed.
+        """
         done = builder.next_record - 1
+        total, factor = 0, self.options.max_expansion
         try:
-            for run in self._within(runs, builder, source):
+            for run in runs:
                 yield run
-                done = run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
+                if isinstance(run, SkippedRecord):
+                    done = run.record_number
+                    total += _RECORD_BYTES
+                else:
+                    done = run.first_record + len(run.payloads) - 1
+                    total += run.size_bytes + _RECORD_BYTES * len(run.payloads)
+                if factor and total > (most := max(_FREE_EXPANSION_BYTES, factor * builder.stored_bytes)):
+                    raise CorruptObjectError(  # noqa: TRY301
+                        f"its records take more than {most} bytes, of {builder.stored_bytes} that are stored: "
+                        f"input.max_expansion is {factor}",
+                        location=source.location,
+                    )
             yield from builder.flush()
         except Exception as failure:
             for run in builder.flush():
@@ -178,24 +202,6 @@ class ShippedTransformer(Transformer):
             if error is failure:
                 raise
             raise error from failure
-
-    def _within(
-        self, runs: Iterator[PayloadBatch | SkippedRecord], builder: RunBuilder, source: ObjectInput
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
-        """The runs, up to that with which they take more than is allowed."""
-        total, factor = 0, self.options.max_expansion
-        for run in runs:
-            if isinstance(run, SkippedRecord):
-                total += _RECORD_BYTES
-            else:
-                total += run.size_bytes + _RECORD_BYTES * len(run.payloads)
-            yield run
-            if factor and total > (most := max(_FREE_EXPANSION_BYTES, factor * builder.stored_bytes)):
-                raise CorruptObjectError(
-                    f"its records take more than {most} bytes, of {builder.stored_bytes} that are stored: "
-                    f"input.max_expansion is {factor}",
-                    location=source.location,
-                )
 
     def _fitting(self, raw: bytes) -> bytes:
         """The bytes of a letter, unless they are too long for a record.

@@ -20,6 +20,7 @@ when the object is shorter than listed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 from framework.errors import CorruptObjectError
 from framework.transformer import ObjectInput
@@ -77,8 +78,6 @@ _MAGIC = {
     "xz": (b"\xfd7zXZ\x00",),
 }
 _MAGICS = tuple(magic for magics in _MAGIC.values() for magic in magics)
-_SUFFIXES = tuple(SUFFIXES)
-_UNSUPPORTED = tuple(UNSUPPORTED)
 MAX_MAGIC_BYTES = 10
 
 _UNPACKERS: dict[str, Callable[[Iterator[bytes], str], Iterator[bytes]]] = {
@@ -94,10 +93,11 @@ _WINDOWED: dict[str, Callable[[Iterator[bytes], str, int], Iterator[bytes]]] = {
 
 def compression_of_key(key: str) -> str:
     """The compression that the key's suffix names; `none` when it names none."""
-    lower = key.lower()
-    if not lower.endswith(_SUFFIXES):
-        return "none"
-    return next(name for suffix, name in SUFFIXES.items() if lower.endswith(suffix))
+    return SUFFIXES.get(_suffix(key), "none")
+
+
+def _suffix(key: str) -> str:
+    return key[key.rfind(".") :].lower()
 
 
 def detect_compression(head: bytes, key: str) -> str:
@@ -112,10 +112,7 @@ def detect_compression(head: bytes, key: str) -> str:
 
 def unsupported_compression(key: str) -> str | None:
     """The compression that the key's suffix names, when it is none of those here."""
-    lower = key.lower()
-    if not lower.endswith(_UNSUPPORTED):
-        return None
-    return next(name for suffix, name in UNSUPPORTED.items() if lower.endswith(suffix))
+    return UNSUPPORTED.get(_suffix(key))
 
 
 def is_plain_by_name(compression: str, key: str) -> bool:
@@ -194,7 +191,8 @@ class UnpackedStream:
     @property
     def packed(self) -> bool:
         """Whether there is an outer compression, so that offsets here are not those of the stored object."""
-        self._open()
+        if self._pieces is None:
+            self._open()
         return self._compression != "none"
 
     def read_some(self) -> bytes:
@@ -204,7 +202,7 @@ class UnpackedStream:
             TruncatedObjectError: the compressed data ends too early.
             CorruptObjectError: it is not what the compression says, or something else follows it.
         """
-        return next(self._open(), b"")
+        return next(self._pieces or self._open(), b"")
 
     def read_about(self, size: int) -> bytes:
         """At least `size` bytes, and about a piece more at most; fewer at the end, and before an error, only."""
@@ -229,8 +227,6 @@ class UnpackedStream:
             self._raw_close()
 
     def _open(self) -> Iterator[bytes]:
-        if self._pieces is not None:
-            return self._pieces
         size = _PACKED_READ_BYTES if self._compression not in {"none", "auto"} else self._piece_bytes
         raw = self._source.open(self._start)
         self._raw_close = raw.close
@@ -247,7 +243,7 @@ class UnpackedStream:
             if self._text and self._compression == "none":
                 check_text(head, self._source)
             size = _PACKED_READ_BYTES if self._compression != "none" else self._piece_bytes
-            pieces = _after(head, failure, pieces)
+            pieces = chain((head,), pieces) if failure is None else _after(head, failure)
         if self._compression != "none":
             if (windowed := _WINDOWED.get(self._compression)) is not None:
                 pieces = windowed(pieces, self.location, self._window)
@@ -275,9 +271,7 @@ def _without_tar(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
     yield from pieces
 
 
-def _after(head: bytes, failure: Exception | None, rest: Iterator[bytes]) -> Iterator[bytes]:
+def _after(head: bytes, failure: Exception) -> Iterator[bytes]:
     if head:
         yield head
-    if failure is not None:
-        raise failure
-    yield from rest
+    raise failure

@@ -45,14 +45,14 @@ class JsonlTransformer(LineTransformer):
         if not self._validate:
             return none_blank(lines)
         try:
-            if isinstance(lines, PayloadColumn) and all_braced(lines):
+            if type(lines) is PayloadColumn and all_braced(lines):
                 if len(_check_objects(lines.data)) != len(lines):
                     return False
             else:
                 # The quickest way through an iterator that keeps nothing. A blank line is no JSON and fails here.
                 deque(map(_check, lines), maxlen=0)
             if not ascii_only:
-                check_utf8(bytes(lines.data) if isinstance(lines, PayloadColumn) else b"\n".join(lines))
+                check_utf8(bytes(lines.data) if type(lines) is PayloadColumn else b"\n".join(lines))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return False
         return True

@@ -7,7 +7,7 @@ order mark at the object's start is dropped. No line is held whole once it is lo
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from string import whitespace
 
@@ -115,12 +115,15 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
         yield from _without_giants(Span(b"".join(carry), at, ended=False), max_bytes, quote)
 
 
-def _without_giants(span: Span, max_bytes: int, quote: bytes) -> Iterator[Span]:
+def _without_giants(span: Span, max_bytes: int, quote: bytes) -> Iterable[Span]:
     """The span, or its parts when some of its lines are too long."""
     lines = span.data.split(b"\n") if len(span.data) > max_bytes else []
     if not lines or max(map(len, lines)) <= max_bytes:
-        yield span
-        return
+        return (span,)
+    return _giants_apart(span, lines, max_bytes, quote)
+
+
+def _giants_apart(span: Span, lines: list[bytes], max_bytes: int, quote: bytes) -> Iterator[Span]:
     if span.ended:
         del lines[-1]
     begin = here = 0
@@ -268,24 +271,21 @@ class LineTransformer(SplittableTransformer):
 
     def _take(
         self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
-        """Add a block without its first `drop` records."""
+    ) -> Iterable[PayloadBatch | SkippedRecord]:
+        """Add a block without its first `drop` records; return the runs that are full."""
         lines = block.lines
         if block.too_long:
             offset = None if stream.packed else block.start
             error = too_large(stream.location, builder.next_record, self.options.max_record_bytes, byte_offset=offset)
-            yield from builder.bad(error, lines[0], length=block.length)
-            return
+            return builder.bad(error, lines[0], length=block.length)
         if not drop and self._all_good(lines, ascii_only=block.ascii):
             if block.overhead is not None and not stream.packed:
                 builder.border(block.start, overhead=block.overhead)
-            yield from builder.add(lines, size_of(lines))
-            return
+            return builder.add(lines, size_of(lines))
         lines = list(filter(bytes.strip, lines))[drop:]
         if self._all_good(lines, ascii_only=block.ascii):
-            yield from builder.add(lines, size_of(lines))
-            return
-        yield from self._take_one_by_one(block, drop, builder, stream)
+            return builder.add(lines, size_of(lines))
+        return self._take_one_by_one(block, drop, builder, stream)
 
     def _take_one_by_one(
         self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream
