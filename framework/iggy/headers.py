@@ -77,7 +77,7 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
     """
     parts: list[bytes] = []
     for name, value in headers.items():
-        raw, kind = _raw_and_kind(value)
+        raw, kind = (value.encode(), _STRING) if type(value) is str and value.isascii() else _raw_and_kind(value)
         if len(raw) > MAX_VALUE_BYTES:
             return _encode_pieces(headers)
         if raw:

@@ -203,7 +203,7 @@ class IggyProducer(Producer):
             own_headers=None if batch.headers is None else self._own_headers(batch, headers),
             times_us=batch.timestamps_us,
         )
-        if segment.sizes.min() == 0 or segment.sizes.max() > wire.MAX_PAYLOAD_BYTES:
+        if not segment.fits:
             self._refuse(batch)
         return segment
 

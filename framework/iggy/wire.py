@@ -88,7 +88,7 @@ class Segment:
         numbers: the number of each payload, when they are not consecutive.
         own_headers: a header block for each message, in place of `headers`.
         times_us: each message's time of origin, microseconds since 1970; 0 for the time of sending.
-        sizes: the payloads' lengths, worked out once here.
+        sizes: the payloads' lengths, worked out once here: a list for a list, which small objects have.
     """
 
     id_high: int
@@ -99,14 +99,21 @@ class Segment:
     numbers: NDArray[np.int64] | None = attrs.field(default=None, repr=False, eq=False)
     own_headers: Sequence[bytes] | None = attrs.field(default=None, repr=False)
     times_us: NDArray[np.int64] | None = attrs.field(default=None, repr=False, eq=False)
-    sizes: NDArray[np.uint32] = attrs.field(init=False, repr=False, eq=False)
+    sizes: NDArray[np.uint32] | list[int] = attrs.field(init=False, repr=False, eq=False)
 
     @sizes.default
-    def _measure(self) -> NDArray[np.uint32]:
+    def _measure(self) -> NDArray[np.uint32] | list[int]:
         payloads = self.payloads
-        if isinstance(payloads, PayloadColumn):
-            return payloads.sizes.astype("<u4")
-        return np.fromiter(map(len, payloads), "<u4", len(payloads))
+        return payloads.sizes.astype("<u4") if type(payloads) is PayloadColumn else list(map(len, payloads))
+
+    @property
+    def fits(self) -> bool:
+        """Whether Iggy stores payloads of these lengths."""
+        sizes = self.sizes
+        if type(sizes) is list:
+            return 0 not in sizes and max(sizes) <= MAX_PAYLOAD_BYTES
+        array = np.asarray(sizes)
+        return bool(array.min() > 0 and array.max() <= MAX_PAYLOAD_BYTES)
 
     @property
     def size_bytes(self) -> int:
@@ -114,13 +121,15 @@ class Segment:
         headers = (
             len(self.payloads) * len(self.headers) if self.own_headers is None else sum(map(len, self.own_headers))
         )
-        return int(self.sizes.sum(dtype=np.uint64)) + len(self.payloads) * FRAME_BYTES + headers
+        sizes = self.sizes
+        payloads = sum(sizes) if type(sizes) is list else int(np.asarray(sizes).sum(dtype=np.uint64))
+        return payloads + len(self.payloads) * FRAME_BYTES + headers
 
     @property
     def frame_sizes(self) -> NDArray[np.uint32]:
         """Bytes of each message in a request."""
         headers = np.uint32(len(self.headers)) if self.own_headers is None else self.header_sizes
-        sizes: NDArray[np.uint32] = self.sizes + headers + np.uint32(FRAME_BYTES)
+        sizes: NDArray[np.uint32] = np.asarray(self.sizes, "<u4") + headers + np.uint32(FRAME_BYTES)
         return sizes
 
     @property
@@ -200,7 +209,11 @@ def _fixed_fields(segments: Sequence[Segment]) -> NDArray[np.void]:
     fields["offset_delta"] = index
     if any(segment.numbers is not None or segment.own_headers is not None for segment in segments):
         _write_own(fields, segments)
-    sizes = np.concatenate([segment.sizes for segment in segments]) if len(segments) > 1 else segments[0].sizes
+    lengths = [segment.sizes for segment in segments]
+    if all(type(some) is list for some in lengths):
+        sizes = np.fromiter(chain.from_iterable(lengths), "<u4", count)
+    else:
+        sizes = np.concatenate([np.asarray(some, "<u4") for some in lengths])
     fields["payload_length"] = sizes
     fields["body_length"] = sizes + fields["headers_length"] + np.uint32(FRAME_BYTES - _CHECKSUM_BYTES)
     fields["mark"][::_CHUNK] = _ARRAY16
@@ -245,7 +258,7 @@ def _open_frames(segments: Sequence[Segment]) -> Iterator[bytearray]:
             if segment.own_headers is not None:
                 own = segment.own_headers[start : start + len(part)]
                 frames += b"".join(chain.from_iterable(zip(part, own, repeat(_HOLE))))
-            elif not isinstance(part, PayloadColumn):
+            elif type(part) is not PayloadColumn:
                 frames += end.join((*part, b""))
             elif room == _CHUNK:
                 frames = (frames + part.data).replace(b"\n", end)  # as below, with a copy less

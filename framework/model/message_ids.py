@@ -99,22 +99,19 @@ def dead_letter_hash64(
 
 
 def _hash64(texts: tuple[str, ...], split_size: int, generation: int | None) -> int:
-    *names, key, version = texts
-    prefix = _prefix(tuple(names), _SCHEME if generation is not None else _FIRST_SCHEME)
+    # surrogatepass: a name that is not valid Unicode (a file name, say) still has its own hash
+    key, version = texts[-2].encode("utf-8", "surrogatepass"), texts[-1].encode("utf-8", "surrogatepass")
+    prefix = _prefix(texts[:-2], _SCHEME if generation is not None else _FIRST_SCHEME)
     numbers = _NUMBERS.pack(split_size, generation) if generation is not None else _NUMBER.pack(split_size)
-    return xxhash.xxh3_64_intdigest(prefix + _prefixed(key) + _prefixed(version) + numbers)
+    lengths = _LENGTH.pack(len(key)), _LENGTH.pack(len(version))
+    return xxhash.xxh3_64_intdigest(b"".join((prefix, lengths[0], key, lengths[1], version, numbers)))
 
 
 @functools.lru_cache(maxsize=64)
 def _prefix(names: tuple[str, ...], scheme: bytes) -> bytes:
     """Return what the hashes of all objects of a bucket begin with."""
-    return scheme + b"".join(map(_prefixed, names))
-
-
-def _prefixed(text: str) -> bytes:
-    # surrogatepass: a name that is not valid Unicode (a file name, say) still has its own hash
-    raw = text.encode("utf-8", "surrogatepass")
-    return _LENGTH.pack(len(raw)) + raw
+    raws = [name.encode("utf-8", "surrogatepass") for name in names]
+    return scheme + b"".join([_LENGTH.pack(len(raw)) + raw for raw in raws])
 
 
 def message_id(object_hash: int, split_number: int, record: int) -> int:

@@ -40,7 +40,7 @@ class OffsetManagerKey(NamedTuple):
     @classmethod
     def of_object(cls, bucket: str, key: str) -> OffsetManagerKey:
         """Return the key of an object: `{"bucket": bucket, "key": key}`."""
-        return cls((("bucket", bucket), ("key", key)))
+        return tuple.__new__(cls, ((("bucket", bucket), ("key", key)),))  # without a call into Python
 
     def of_split(self, split_number: int) -> OffsetManagerKey:
         """Return the key of a split of this object.
