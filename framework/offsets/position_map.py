@@ -142,26 +142,27 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         gone: list[int] = []
         objects: dict[str, int] = {}
         generation = 0
-        splits: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        splits: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
         kept = {(entry.bucket, entry.key) for entry in self._reading.values() if not entry.whole}
         facts = self._finished.codec.facts
         before = self._finished.records_done
         for number, row in self._finished.rows():
-            fact = facts(row)
-            if not (fact.done and watermark.covers(fact.bucket, fact.key, fact.modified_ms)):
-                if not fact.whole:
-                    kept.add((fact.bucket, fact.key))
-            elif not fact.whole:
-                splits.setdefault((fact.bucket, fact.key), []).append((number, fact.generation))
+            bucket, key, modified_ms, row_generation, done, whole = facts(row)
+            prefix = watermark.prefix_over(bucket, key, modified_ms) if done else None
+            if prefix is None:
+                if not whole:
+                    kept.add((bucket, key))
+            elif not whole:
+                splits.setdefault((bucket, key, prefix), []).append((number, row_generation))
             else:
                 gone.append(number)
-                generation = max(generation, fact.generation)
-                _count(objects, watermark, fact.key)
-        for (bucket, key), rows in splits.items():
+                generation = max(generation, row_generation)
+                objects[prefix] = objects.get(prefix, 0) + 1
+        for (bucket, key, prefix), rows in splits.items():
             if (bucket, key) not in kept:
                 gone.extend(number for number, _ in rows)
                 generation = max(generation, rows[0][1])
-                _count(objects, watermark, key)
+                objects[prefix] = objects.get(prefix, 0) + 1
         self._finished.remove(gone)
         self.floor = max(self.floor, generation)
         return Compacted(objects=objects, records=before - self._finished.records_done)
@@ -198,12 +199,6 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
 def _records_of(entries: Iterable[OffsetManagerEntry]) -> int:
     return sum(entry.records_done for entry in entries if entry.counts_object)
-
-
-def _count(objects: dict[str, int], watermark: Watermark, key: str) -> None:
-    place = watermark.place_of(key)
-    if place is not None:
-        objects[place[0]] = objects.get(place[0], 0) + 1
 
 
 class PositionView(Sequence["OffsetManagerEntry"]):

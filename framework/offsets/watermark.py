@@ -95,6 +95,11 @@ class Watermark:
                 return None
         return None
 
+    def prefix_over(self, bucket: str, key: str, modified_ms: int) -> str | None:
+        """Return the prefix whose ranges account for an object without a position; None when it is not done."""
+        place = self.place_of(key) if bucket == self.bucket and modified_ms > 0 else None
+        return place[0] if place is not None and modified_ms < place[1].time_ms else None
+
     def time_of(self, bucket: str, key: str) -> int:
         """Return the time before which every object of that key is done; 0 outside of all ranges."""
         place = self.place_of(key) if bucket == self.bucket else None
@@ -102,7 +107,7 @@ class Watermark:
 
     def covers(self, bucket: str, key: str, modified_ms: int) -> bool:
         """Return whether an object without a position is done."""
-        return 0 < modified_ms < self.time_of(bucket, key)
+        return self.prefix_over(bucket, key, modified_ms) is not None
 
     def raised(self, prefix: str, stretches: Iterable[CoveredRange]) -> Watermark:
         """Advance these ranges of a prefix to their times; parts with a later time keep it."""
