@@ -44,7 +44,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
-from framework.storage.http_body import expected_bytes
+from framework.storage.http_body import announces_length, expected_bytes
 from framework.storage.http_errors import HttpError
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop, HttpOptions
@@ -238,7 +238,8 @@ class GcsStore(HttpStore):
         except BaseException:
             answer.close()
             raise
-        return self._stream(get, answer, expected, self._checksum(answer.headers) if get.wanted is None else None)
+        checksum = self._checksum(answer.headers) if get.wanted is None else None
+        return self._stream(get, answer, expected, checksum, ends_there=not announces_length(answer.headers))
 
     def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
         headers = answer.headers

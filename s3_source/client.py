@@ -391,8 +391,8 @@ class S3Store(HttpStore):
         Accepting it is not the first choice: what compresses on the way, such as a network of caches, does so for who
         accepts it.
         """
-        native = get.native
-        if answer.status not in OK:
+        native, status = get.native, answer.status
+        if status not in OK:
             if self._is_stale(get, answer):
                 answer.close()
                 return self._send_get(native, get.start, get.stop).result()
@@ -403,19 +403,20 @@ class S3Store(HttpStore):
             answer.close()
             return self._send_get(native, get.start, get.stop).result()
         headers = answer.headers
-        if not announces_length(headers) and not get.repeats:
+        announced = announces_length(headers)
+        if not announced and not get.repeats:
             other = self._in_other_form(get, headers)
             if other is not None:
                 answer.close()
                 return other
         etag = etag_of(native)
         check_version(native, etag, headers)
-        expected = expected_bytes(native, get.start, get.stop, status=answer.status, headers=headers)
+        expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
         if not etag:
             self._pins.check(native, headers)
             self._pins.pin(native, headers)
         checksum = checksum_in(headers) if get.wanted is None and self.config.verify_checksums else None
-        return self._stream(get, answer, expected, checksum)
+        return self._stream(get, answer, expected, checksum, ends_there=not announced)
 
     def _in_other_form(self, get: ObjectGet, headers: Mapping[str, str]) -> ReadStream | None:
         """Ask again, accepting gzip or not as the first request did not; return None when its answer is the one to take.

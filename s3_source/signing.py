@@ -184,8 +184,8 @@ class Signer:
         if second is None or second.at != at or not known:
             second = self._second = self._begin(at, credentials)
         own, text, names = second.shape(tuple(more))
-        values = [more[name] for name in own]
-        request = text % (url[self._path_at :], *[" ".join(value.split()) if " " in value else value for value in values])
+        values = [" ".join(value.split()) if " " in (value := more[name]) else value for name in own]
+        request = text % (url[self._path_at :], *values)
         digest = hashlib.sha256(request.encode()).hexdigest()
         inner, outer = second.hashes[0].copy(), second.hashes[1].copy()
         inner.update(f"AWS4-HMAC-SHA256\n{second.moment}\n{second.scope}\n{digest}".encode())

@@ -159,7 +159,7 @@ class HttpAnswer:
             self._wait_until(lambda: self.started or self.ended or self._is_judged)
             if self.failure is not None and not self.started:
                 raise self.failure
-        status = self.status_so_far()
+        status = self._status or self.status_so_far()
         if not status:
             raise HttpError("the answer has no status")
         return status
@@ -332,6 +332,7 @@ class HttpAnswer:
             self.failure = failure
             self.started = self.started or failure is None
             self.ended = True
+            self.retry = None  # it refers back to this answer, and Python frees a cycle only when it looks for cycles
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
@@ -704,7 +705,8 @@ class HttpLoop:
 
     def _again(self, answer: HttpAnswer) -> bool:
         """Make a request again that was refused or got no answer, if its maker wants that."""
-        delay = answer.retry(answer) if answer.retry is not None else None
+        retry = answer.retry  # whoever gives the answer up meanwhile takes it away
+        delay = retry(answer) if retry is not None else None
         if delay is None:
             return False
         if answer.room is not None:

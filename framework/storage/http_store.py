@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from framework.errors import RetriableError, SourceError, TaskClosedError
-from framework.storage.http_body import EMPTY, HttpStream, announces_length
+from framework.storage.http_body import EMPTY, HttpStream
 from framework.storage.http_get import GetJudge, ObjectGet
 from framework.storage.http_loop import HttpAnswer, HttpLoop
 from framework.store import ObjectStore, ReadRoom
@@ -83,7 +83,9 @@ class HttpStore(ObjectStore, GetJudge):
                 get.problem.__cause__ = error
         return get
 
-    def _stream(self, get: ObjectGet, answer: HttpAnswer, expected: int, checksum: Checksum | None) -> ReadStream:
+    def _stream(
+        self, get: ObjectGet, answer: HttpAnswer, expected: int, checksum: Checksum | None, *, ends_there: bool
+    ) -> ReadStream:
         """Return the stream of an answer, which ends when the store is closed."""
         stream = HttpStream(
             answer,
@@ -91,7 +93,7 @@ class HttpStore(ObjectStore, GetJudge):
             native=get.native,
             translate=self.failure,
             on_close=self._streams.discard,
-            ends_there=not announces_length(answer.headers),
+            ends_there=ends_there,
             checksum=checksum,
         )
         self._streams.add(stream)

@@ -1,5 +1,6 @@
 """The loop of all GETs: hundreds at once, paused and resumed, retried, ended, on keys of any form; no thread is left."""
 
+import gc
 import os
 import socket
 import threading
@@ -200,6 +201,21 @@ def test_requests_that_nobody_waits_for_overlap(serving):
     assert server.connections == 40
     fetch.close()
     assert fetch._budget.used == 0
+
+
+def test_what_a_read_held_is_freed_without_a_search_for_cycles(serving):
+    server, loop = serving(lambda path, _: [ok(b"x")])
+    fetch = Prefetcher(objects=1, max_bytes=1 << 20)
+    one = fetch.fetch(StoreInput(Store(server, loop), native("/k", 1)), 0)
+    gc.collect()
+    gc.disable()
+    try:
+        assert drain(one.open()) == b"x"
+        one.close()
+        del one
+        assert settled(lambda: sum(isinstance(held, HttpAnswer) for held in gc.get_objects()), least=0) == 0
+    finally:
+        gc.enable()
 
 
 def test_more_is_requested_at_once_as_long_as_the_store_keeps_up(serving):
