@@ -181,7 +181,7 @@ class IggyProducer(Producer):
     # ---- batches to requests
 
     def _segment(self, topic_partition: TopicPartition, batch: RecordBatch) -> wire.Segment:
-        if batch.topic_partition != topic_partition:
+        if batch.topic_partition is not topic_partition and batch.topic_partition != topic_partition:
             raise ValueError(
                 f"a batch of partition {batch.topic_partition} was given to a send to partition {topic_partition}"
             )

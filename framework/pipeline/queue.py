@@ -24,7 +24,9 @@ class BoundedQueue:
         self._records = 0
         self._bytes = 0
         self._closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # a handler of a signal may call `wake` in the middle of a `take`
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
         self.blocked_seconds = 0.0
 
     def __len__(self) -> int:
@@ -47,17 +49,30 @@ class BoundedQueue:
             TaskClosedError: the queue is closed, before the call or during it.
         """
         records, size = len(batch.payloads), batch.held_bytes
-        with self._changed:
+        with self._lock:
             if self._batches and not self._fits(records, size) and not self._closed:
                 began = time.monotonic()
                 while self._batches and not self._fits(records, size) and not self._closed:
-                    self._changed.wait()
+                    self._wait()
                 self.blocked_seconds += time.monotonic() - began
             if self._closed:
                 raise TaskClosedError("the task was stopped")
             self._batches.append(batch)
             self._records += records
             self._bytes += size
+            self._notify()
+
+    def _wait(self, timeout_seconds: float | None = None) -> None:
+        self._waiting += 1
+        try:
+            self._changed.wait(timeout_seconds)
+        finally:
+            self._waiting -= 1
+
+    def _notify(self) -> None:
+        if (
+            self._waiting
+        ):  # a condition is slow to find out that nobody waits, and a small object has a batch of its own
             self._changed.notify_all()
 
     def _fits(self, records: int, size: int) -> bool:
@@ -72,9 +87,9 @@ class BoundedQueue:
 
         Waits up to the timeout for the first batch. An empty list: no batch arrived, or the queue is closed.
         """
-        with self._changed:
+        with self._lock:
             if not self._batches and timeout_seconds > 0 and not self._closed:
-                self._changed.wait(timeout_seconds)
+                self._wait(timeout_seconds)
             taken: list[RecordBatch] = []
             count = 0
             while self._batches and (not taken or count + len(self._batches[0].payloads) <= max_records):
@@ -84,16 +99,16 @@ class BoundedQueue:
                 taken.append(batch)
             self._records -= count
             if taken:
-                self._changed.notify_all()
+                self._notify()
             return taken
 
     def wake(self) -> None:
         """Wake a waiting `take`, which then returns empty-handed."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()
 
     def close(self) -> None:
         """End every wait. `put` raises from now on; `take` still returns the remaining batches. May be called twice."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()

@@ -242,7 +242,8 @@ class Sender:
 
     def _add(self, batch: RecordBatch) -> None:
         topic_partition = batch.topic_partition
-        if topic_partition not in self._partitions:
+        buffer = self._buffers.get(topic_partition)
+        if buffer is None and topic_partition not in self._partitions:
             if self._open_partition is not None:
                 self._open_partition(topic_partition)
             self._partitions.add(topic_partition)
@@ -253,7 +254,6 @@ class Sender:
         if self._object_lines is not None:
             self._object_lines.begin(batch)
         batch = batch.without_raw()
-        buffer = self._buffers.get(topic_partition)
         if buffer is not None and not self._fits(buffer, batch):
             self._send(topic_partition)
             buffer = None
