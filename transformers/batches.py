@@ -76,14 +76,11 @@ class RunBuilder:
         self._count += count
         self._size += size
         self.next_record += count
-        return self._full() if self._is_full else ()
-
-    @property
-    def _is_full(self) -> bool:
-        return self._count >= self.limits.records or self._size >= self.limits.size_bytes
+        limits = self.limits
+        return self._full() if self._count >= limits.records or self._size >= limits.size_bytes else ()
 
     def _full(self) -> Iterator[PayloadBatch]:
-        while self._is_full:
+        while self._count >= self.limits.records or self._size >= self.limits.size_bytes:
             yield self._cut()
 
     def flush(self) -> Iterator[PayloadBatch]:

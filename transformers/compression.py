@@ -162,9 +162,6 @@ class UnpackedStream:
         piece_bytes: about how much to read at a time.
         text: whether it must be text inside: see `check_text`.
         max_window_bytes: the option.
-
-    Attributes:
-        location: the object's address.
     """
 
     def __init__(
@@ -178,7 +175,6 @@ class UnpackedStream:
         max_window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._piece_bytes = min(piece_bytes, PIECE_BYTES)
-        self.location = source.location
         self._source = source
         self._text = text
         self._window = max_window_bytes
@@ -187,6 +183,11 @@ class UnpackedStream:
         self._pieces: Iterator[bytes] | None = None
         self._failure: Exception | None = None
         self._raw_close: Callable[[], None] | None = None
+
+    @property
+    def location(self) -> str:
+        """The object's address."""
+        return self._source.location
 
     @property
     def packed(self) -> bool:

@@ -89,7 +89,8 @@ def whole_lines(  # noqa: C901, PLR0912 - one loop with three states: nothing ca
                 at += carried + begin
                 giant = None
             if begin < cut:
-                data = b"".join((*carry, memoryview(piece)[begin:cut]))
+                as_it_is = not carry and cut - begin == len(piece)
+                data = piece if as_it_is else b"".join((*carry, memoryview(piece)[begin:cut]))
                 yield from _without_giants(Span(data, at), max_bytes, quote)
                 at += len(data)
             carry, carried = [], 0
@@ -265,8 +266,6 @@ class LineTransformer(SplittableTransformer):
                     drop_records -= here
                     continue
                 drop, drop_records = drop_records, 0
-            if not drop and not stream.packed:
-                builder.border(block.start)
             yield from self._take(block, drop, builder, stream)
 
     def _take(
@@ -274,13 +273,14 @@ class LineTransformer(SplittableTransformer):
     ) -> Iterable[PayloadBatch | SkippedRecord]:
         """Add a block without its first `drop` records; return the runs that are full."""
         lines = block.lines
+        good = not (drop or block.too_long) and self._all_good(lines, ascii_only=block.ascii)
+        if not drop and not stream.packed:
+            builder.border(block.start, overhead=block.overhead if good else None)
         if block.too_long:
             offset = None if stream.packed else block.start
             error = too_large(stream.location, builder.next_record, self.options.max_record_bytes, byte_offset=offset)
             return builder.bad(error, lines[0], length=block.length)
-        if not drop and self._all_good(lines, ascii_only=block.ascii):
-            if block.overhead is not None and not stream.packed:
-                builder.border(block.start, overhead=block.overhead)
+        if good:
             return builder.add(lines, size_of(lines))
         lines = list(filter(bytes.strip, lines))[drop:]
         if self._all_good(lines, ascii_only=block.ascii):
