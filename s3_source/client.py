@@ -49,6 +49,7 @@ from s3_source.pages import (
     checksum_in,
     condition_of,
     etag_of,
+    listed_etag,
     may_be_unpacked,
     parse_page,
     version_of,
@@ -409,7 +410,7 @@ class S3Store(HttpStore):
             if other is not None:
                 answer.close()
                 return other
-        etag = etag_of(native)
+        etag = listed_etag(native)
         check_version(native, etag, headers)
         expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
         if not etag:

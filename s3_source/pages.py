@@ -189,13 +189,18 @@ def bare_etag(etag: str) -> str:
     return etag.removeprefix("W/").strip('"')
 
 
+def listed_etag(native: NativeObject) -> str:
+    """Return the listed ETag; empty without one."""
+    return native.version.rpartition("@")[0]
+
+
 def etag_of(native: NativeObject) -> str:
-    """Return the listed ETag; empty without one.
+    """Return the listed ETag for a request; empty without one.
 
     Raises:
         ObjectError: no request can name it.
     """
-    etag = native.version.rpartition("@")[0]
+    etag = listed_etag(native)
     if not _may_be_sent(etag):
         raise ObjectError(
             f"its ETag {etag!a} has characters other than printable ASCII, so that no request can ask for this version; "

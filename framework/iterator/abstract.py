@@ -424,7 +424,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             if self._closed:
                 raise TaskClosedError("the iterator is closed")
             if self._current is None:
-                self._fill()
+                if not self._window:
+                    self._fill()
                 if not self._window:
                     failure, self._feed_failure = self._feed_failure, None
                     if failure is not None:

@@ -181,7 +181,7 @@ class HttpAnswer:
         head = self._head
         if head is None:
             head = self._head = {}
-            for line in b"".join(self.lines[_status_line(self.lines) + 1 :]).decode("latin-1").split("\n"):
+            for line in _last_head(self.lines).decode("latin-1").split("\n")[1:]:
                 name, colon, value = line.partition(":")
                 if colon:
                     name, value = name.lower(), value.strip()
@@ -344,20 +344,15 @@ _STATUS = re.compile(rb"[0-9]{3}")
 
 def status_in(lines: Sequence[bytes]) -> int:
     """The status in the lines of a head; 0 without one."""
-    first = _status_line(lines)
-    words = lines[first].split(None, 2) if first >= 0 else []
+    head = _last_head(lines)
+    words = head.partition(b"\n")[0].split(None, 2) if head.startswith(b"HTTP/") else []
     return int(words[1]) if len(words) > 1 and _STATUS.fullmatch(words[1]) else 0
 
 
-def _status_line(lines: Sequence[bytes]) -> int:
-    """The place of the last line with a status: a proxy's answer to CONNECT and informational ones come before.
-
-    -1 without one.
-    """
-    for number in range(len(lines) - 1, -1, -1):
-        if lines[number].startswith(b"HTTP/"):
-            return number
-    return -1
+def _last_head(lines: Sequence[bytes]) -> bytes:
+    """The last head in these lines: a proxy's answer to CONNECT and informational ones come before."""
+    heads = b"".join(lines)
+    return heads[heads.rfind(b"\nHTTP/") + 1 :]
 
 
 class _Transfer:
