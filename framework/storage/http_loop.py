@@ -100,6 +100,8 @@ class HttpAnswer:
         "_gone",
         "_head",
         "_loop",
+        "_refused",
+        "_reserved",
         "_status",
         "_waiter",
         "_whole",
@@ -135,6 +137,7 @@ class HttpAnswer:
         self.paused = self.permitted = self._whole = False
         self._waiter: LockType | None = None
         self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
+        self._refused = self._reserved = 0  # bytes, with a room; used by the loop's thread alone
         self._begin()
 
     def _begin(self) -> None:
@@ -205,7 +208,7 @@ class HttpAnswer:
                 raise self.failure
             return b""
         parts: list[bytes] = []
-        length = 0
+        length = given = 0
         while chunks:
             data = chunks.popleft()
             if length + len(data) > size:
@@ -213,11 +216,13 @@ class HttpAnswer:
                 data = data[: size - length]
             parts.append(data)
             length += len(data)
-            self._give(len(data))
             if length == size:
                 break
             if self.room is None and not chunks:  # what is not read ahead is read in full
+                self._give(length - given)
+                given = length
                 self._wait_until(lambda: bool(chunks) or self.ended)
+        self._give(length - given)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_all(self) -> bytes:
@@ -307,8 +312,13 @@ class HttpAnswer:
         """Add a piece of the body; False when there is no room for it now."""
         room = self.room
         if room is not None:
-            if not room.take(len(data), self._loop.resume):
-                return False
+            reserved, self._reserved = self._reserved, 0
+            if reserved != len(data):
+                if reserved:
+                    room.give(reserved)
+                if not room.take(len(data), self._loop.resume):
+                    self._refused = len(data)
+                    return False
         else:
             if self._is_full:
                 self.paused = True  # before the last look: the reader may make room at any moment
@@ -324,6 +334,18 @@ class HttpAnswer:
         if waiter is not None and not (self._whole and not self._is_full):  # each piece would wake its reader
             self._waiter = None
             waiter.release()
+        return True
+
+    def has_room(self) -> bool:
+        """Whether a paused transfer may go on; room for the piece that it was paused with is then reserved.
+
+        To let it go on in vain would copy that piece once more.
+        """
+        room, size = self.room, self._refused
+        if room is not None and not self._reserved:
+            if not room.take(size, self._loop.resume):
+                return False
+            self._reserved = size
         return True
 
     def end(self, failure: Exception | None) -> None:
@@ -607,16 +629,23 @@ class HttpLoop:
             else:
                 self._start(answer)
         if self._resuming:
-            self._resuming = False
-            paused, self.paused = self.paused, []
-            for answer in paused:
-                if answer.transfer is not None:
-                    answer.paused = False
-                    answer.active_at = answer.measured_at = self.now
-                    answer.transfer.curl.pause(pycurl.PAUSE_CONT)
+            self._resume_paused()
         if self._due is not None and self._due <= self.now:
             self._due = None
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+
+    def _resume_paused(self) -> None:
+        self._resuming = False
+        paused, self.paused = self.paused, []
+        for answer in paused:
+            if answer.transfer is None:
+                continue
+            if not answer.has_room():
+                self.paused.append(answer)
+                continue
+            answer.paused = False
+            answer.active_at = answer.measured_at = self.now
+            answer.transfer.curl.pause(pycurl.PAUSE_CONT)
 
     @property
     def _all_paused(self) -> bool:
@@ -705,7 +734,8 @@ class HttpLoop:
         if delay is None:
             return False
         if answer.room is not None:
-            answer.room.give(sum(map(len, answer._chunks)))  # noqa: SLF001
+            answer.room.give(answer._size + answer._reserved)  # noqa: SLF001
+            answer._reserved = 0  # noqa: SLF001
         answer._begin()  # noqa: SLF001
         heapq.heappush(self._later, (self.now + delay, next(self._numbers), answer))
         return True

@@ -306,6 +306,28 @@ def test_what_is_read_ahead_stays_within_the_budget_and_the_head_goes_on(serving
     assert fetch._budget.used == 0
 
 
+def test_a_transfer_that_waits_for_room_is_not_resumed_before_there_is_some(serving, monkeypatch):
+    content = bytes(1 << 20)
+    server, loop = serving(lambda *_: [ok(content)])
+    pieces = {True: 0, False: 0}
+    keep = HttpAnswer.keep
+
+    def counting(answer, data):
+        kept = keep(answer, data)
+        pieces[kept] += 1
+        return kept
+
+    monkeypatch.setattr(HttpAnswer, "keep", counting)
+    fetch = Prefetcher(objects=24, max_bytes=1 << 19)
+    store = Store(server, loop)
+    ahead = [fetch.fetch(StoreInput(store, native(f"/k{number}", len(content))), 0) for number in range(24)]
+    for opened in ahead:
+        assert len(drain(opened.open())) == len(content)
+        opened.close()
+    assert fetch._budget.used == 0
+    assert pieces[False] < pieces[True] / 4  # each refused piece is copied in vain
+
+
 def test_a_stream_without_a_budget_holds_a_window_only(serving):
     size = 8 * WINDOW_BYTES
     sent = []
