@@ -26,7 +26,7 @@ import attrs
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from framework.errors import ConfigError, IggyProtocolError
 from framework.iggy.values import Confirmation, ConnectedClient
@@ -183,7 +183,7 @@ def encode_send(
         _at_any_byte(frames, FRAME_BYTES)[places] = fields[start:stop].view(f"V{FRAME_BYTES}")
         # every second value of MessagePack's array is a frame behind its checksum
         bodies = _unpack(frames)[::2]
-        checksums[start:stop] = np.fromiter(map(xxh3_64_intdigest, bodies), "<u8", stop - start)
+        checksums[start:stop] = np.frombuffer(b"".join(map(xxh3_64_digest, bodies)), ">u8")
         _at_any_byte(frames, _CHECKSUM_BYTES)[places] = checksums[start:stop].view(f"V{_CHECKSUM_BYTES}")
         out.append(frames)
         start, before = stop, int(ends[stop - 1])
