@@ -18,7 +18,7 @@ this list to its top:
     transforms/    the transforms of `[[transforms]]`: fields, filters, headers, timestamps, converters
     offsets/       OffsetManager, the table of positions, watermark, listing hints
     discovery/     which objects, in which order, to which partition; `discovery/key_list`: supplied lists
-    pipeline/      object reader, bounded queue, sender, error budget, dead letters
+    pipeline/      object reader, bounded queue, sender, error policy, dead letters
     iterator/      contract: objects -> batches, resumable; `iterator.object_store` over any object store
     task/          contract: one reader, one queue; it alone wires the stages; `task.object_store` for any object store
     iggy/          access to Iggy: connection, wire, producer; `iggy/offset_log`, `iggy/dead_letters`, `iggy/embedded`

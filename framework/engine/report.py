@@ -15,7 +15,7 @@ from framework.engine.progress import Progress
 from framework.engine.restart_policy import WorkDone
 from framework.errors import ObjectArchivedError
 from framework.offsets.skipped import SkippedCount
-from framework.pipeline.error_budget import SkipWatch
+from framework.pipeline.error_policy import SkipWatch
 from framework.pipeline.statistics import TaskStatistics
 
 if TYPE_CHECKING:

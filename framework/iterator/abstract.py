@@ -35,7 +35,7 @@ from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
-from framework.pipeline.error_budget import SkipLimits
+from framework.pipeline.error_policy import ErrorPolicy
 from framework.pipeline.keyed_reader import KeyedRead
 from framework.pipeline.object_reader import ObjectRead
 from framework.pipeline.statistics import TaskStatistics
@@ -86,7 +86,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         transforms = [*make_envelope(config), *make_transforms(config.transforms)]
         self.transforms = TransformChain(transforms) if transforms else None
         self.numbering_options = config.numbering_options(transformer.numbering_options())
-        self._skip_limits = SkipLimits(
+        self._error_policy = ErrorPolicy(
+            tolerance=config.errors.tolerance,
             per_object=config.errors.max_bad_records,
             per_hour=config.errors.max_bad_records_per_hour,
             before=self.offsets.facts.skipped_lately,
@@ -352,9 +353,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         return self._current is None and not self._window and self._next is None and self.feed.finished
 
     @property
-    def skip_limits(self) -> SkipLimits:
-        """The error budget: counts bad records, and fails when they exceed the limits."""
-        return self._skip_limits
+    def error_policy(self) -> ErrorPolicy:
+        """What happens to bad records and failed objects."""
+        return self._error_policy
 
     @property
     def seconds_until_due(self) -> float:

@@ -45,7 +45,8 @@ class ObjectFailure:
     Attributes:
         record_number: the first missing record, counted from 1.
         error: the reason.
-        counts: whether it counts against the error budget. One failure of an object ends all of its parts, and counts once.
+        counts: whether it counts towards the limits of bad records. One failure of an object ends all of its parts, and
+            counts once.
     """
 
     record_number: int
@@ -117,7 +118,7 @@ class RecordBatch:
 
     @property
     def error_count(self) -> int:
-        """Number of skips and failures that count against the error budget; archived objects do not count."""
+        """Number of skips and failures that count towards the limits of bad records; archived objects do not count."""
         rest = self.failure
         return len(self.skipped) + (
             rest is not None and rest.counts and not isinstance(rest.error, ObjectArchivedError)

@@ -1,1 +1,1 @@
-"""The way from an object to Iggy: object reader, bounded queue, sender, error budget, dead letters."""
+"""The way from an object to Iggy: object reader, bounded queue, sender, error policy, dead letters."""

@@ -150,7 +150,7 @@ class KeyedRead(ObjectRead):
 
     @override
     def _skip(self, skipped: SkippedRecord) -> None:
-        if self._tolerance == "skip_record" and not self._owns(skipped):
+        if self._owner.error_policy.skips_records and not self._owns(skipped):
             self._skipped.append(attrs.evolve(skipped, raw=b""))  # it has a number, and nothing else
         else:
             super()._skip(skipped)

@@ -16,7 +16,6 @@ from framework.errors import (
     ObjectChangedError,
     ObjectDeniedError,
     ObjectNotFoundError,
-    SkippableError,
     SourceError,
     StoreUnavailableError,
     ThrottledError,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from framework.discovery.feed import ObjectFeed
     from framework.model.objects import NativeObject
     from framework.model.positions import OffsetManagerEntry
-    from framework.pipeline.error_budget import SkipLimits
+    from framework.pipeline.error_policy import ErrorPolicy
     from framework.pipeline.statistics import TaskStatistics
     from framework.transform import TransformContext
     from framework.transformer import Transformer
@@ -71,8 +70,8 @@ class ObjectOwner(Protocol):
         """The feed, which takes back objects that could not be read as listed."""
 
     @property
-    def skip_limits(self) -> SkipLimits:
-        """The error budget: counts bad records, and fails when they exceed the limits."""
+    def error_policy(self) -> ErrorPolicy:
+        """What happens to bad records and failed objects."""
 
     def store_works(self, doing: str) -> None:
         """Record a successful call to the store."""
@@ -115,7 +114,6 @@ class ObjectRead:
 
     def __init__(self, owner: ObjectOwner, assignment: Assignment, source: FetchedInput) -> None:
         self._owner = owner
-        self._tolerance = owner.config.errors.tolerance
         self._assignment = assignment
         self._native = assignment.native
         self._entry = assignment.entry
@@ -171,10 +169,8 @@ class ObjectRead:
         Raises:
             SkippableError: the tolerance does not skip it.
         """
-        if self._tolerance != "skip_record":
-            raise skipped.error
+        self._owner.error_policy.skip_record(skipped, self._native.location, self._bad + 1)
         self._bad += 1
-        self._owner.skip_limits.record(self._native.location, skipped.record_number, self._bad)
         self._owner.statistics.skipped += 1
         self._count(skipped.error)
         log.warning("skipped a record: %s", skipped.error)
@@ -211,7 +207,7 @@ class ObjectRead:
                     continue
                 result = chain.apply(run, self._context)
                 last, mark, bad = run.first_record + len(run.payloads) - 1, run.mark, result.bad
-                if bad and self._tolerance != "skip_record":
+                if bad and not self._owner.error_policy.skips_records:
                     last, mark = bad[0].record_number - 1, None
                     result = result.before(last + 1, first=run.first_record)
                 yield NumberedRun(result=result, first_record=run.first_record, last_record=last, mark=mark)
@@ -282,7 +278,7 @@ class ObjectRead:
             log.warning("given back, and read on in a later listing: %s", error)
             self._give_back(self._assignment)
             return
-        if isinstance(error, AccessDeniedError) and self._tolerance != "none":
+        if isinstance(error, AccessDeniedError) and self._owner.error_policy.skips_objects:
             error = self._denied(error)
         if isinstance(error, ObjectNotFoundError):
             statistics.vanished += self._counted
@@ -299,16 +295,14 @@ class ObjectRead:
             statistics.archived += self._counted
             statistics.bytes_archived += self._size_bytes
             self._give_back(attrs.evolve(self._assignment, archived=True), gone=True)
-        elif not isinstance(error, SkippableError) or (
-            self._tolerance == "none" and not isinstance(error, ObjectArchivedError)
-        ):
+        elif not self._owner.error_policy.skips_rest_after(error):
             raise error
         else:
             number = self._entry.records_done + len(self._skipped) + 1
             if isinstance(error, ObjectArchivedError):  # says nothing about the format
                 error = self._with_class(error)
             else:
-                self._owner.skip_limits.rest(self._native.location, number)
+                self._owner.error_policy.skip_rest(self._native.location, number)
             statistics.failed += 1
             self._count(error)
             log.warning("skipped the rest of an object after record %d: %s", number - 1, error)

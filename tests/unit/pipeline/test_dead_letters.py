@@ -28,11 +28,12 @@ from framework.iggy.dead_letters.topic import (
     read_dead_letter,
 )
 from framework.iggy.headers import join_provenance
+from framework.model.batches import SkippedRecord
 from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
 from framework.model.objects import ObjectState, TopicPartition
 from framework.offsets.reset import Reset
 from framework.offsets.skipped import SkippedCount
-from framework.pipeline.error_budget import SkipLimits, SkipWatch
+from framework.pipeline.error_policy import ErrorPolicy, SkipWatch
 from framework.pipeline.queue import BoundedQueue
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint
@@ -475,18 +476,32 @@ def test_what_workers_are_told_of_earlier_starts_grows_old_with_the_epoch(monkey
     assert session.skipped_lately() == []
 
 
+def bad_record(number):
+    return SkippedRecord(record_number=number, error=RecordError("bad"))
+
+
+def test_a_bad_record_that_is_not_tolerated_is_its_own_error():
+    policy = ErrorPolicy(tolerance="skip_object", per_object=9, per_hour=9)
+    with pytest.raises(RecordError, match="bad"):
+        policy.skip_record(bad_record(1), "s3://lake/a", 1)
+
+
 def test_what_earlier_starts_left_out_counts_until_its_hour_is_over():
     now = [5000.0]
-    limits = SkipLimits(
-        per_object=9, per_hour=3, before=[SkippedCount(60, 1), SkippedCount(3000, 2)], clock=lambda: now[0]
+    limits = ErrorPolicy(
+        tolerance="skip_record",
+        per_object=9,
+        per_hour=3,
+        before=[SkippedCount(60, 1), SkippedCount(3000, 2)],
+        clock=lambda: now[0],
     )
     with pytest.raises(TooManySkippedError, match="4 bad records"):
-        limits.record("s3://lake/a", 1, 1)
+        limits.skip_record(bad_record(1), "s3://lake/a", 1)
     now[0] += 601
     for number in (1, 2):
-        limits.record("s3://lake/a", number, number)
+        limits.skip_record(bad_record(number), "s3://lake/a", number)
     with pytest.raises(TooManySkippedError, match="4 bad records"):
-        limits.rest("s3://lake/a", 3)
+        limits.skip_rest("s3://lake/a", 3)
 
 
 def test_over_all_tasks_too():
@@ -504,12 +519,12 @@ def test_over_all_tasks_too():
 
 def test_what_was_skipped_an_hour_ago_no_longer_counts():
     now = [0.0]
-    limits = SkipLimits(per_object=9, per_hour=2, clock=lambda: now[0])
+    limits = ErrorPolicy(tolerance="skip_record", per_object=9, per_hour=2, clock=lambda: now[0])
     for at in (0.0, 1800.0, 3600.0, 5400.0):
         now[0] = at
-        limits.rest("s3://lake/a", 1)
+        limits.skip_rest("s3://lake/a", 1)
     with pytest.raises(TooManySkippedError, match="within an hour"):
-        limits.record("s3://lake/a", 2, 1)
+        limits.skip_record(bad_record(2), "s3://lake/a", 1)
 
 
 def test_over_all_tasks_the_sums_of_an_hour_count():

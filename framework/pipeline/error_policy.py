@@ -1,7 +1,8 @@
-"""The error budget: the number of skips and failures beyond which the configuration, not the data, is to blame.
+"""What happens to bad records and failed objects: fail or skip (`[errors] tolerance`), and when there are too many.
 
 A wrong `[input] format` makes every record of a bucket bad. Without a limit, the source would turn the bucket into log
-lines and dead letters, and mark its objects as done. `framework.pipeline.object_reader` skips and counts.
+lines and dead letters, and mark its objects as done. `framework.pipeline.object_reader` asks here and skips;
+`framework.pipeline.sender` stores the dead letters.
 """
 
 from __future__ import annotations
@@ -9,15 +10,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import TypeGuard
 
-from framework.errors import TooManySkippedError
+from framework.errors import ObjectArchivedError, SkippableError, SourceError, TooManySkippedError
+from framework.model.batches import SkippedRecord
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
 
-class SkipLimits:
-    """Count skipped records and failed objects, and raise at the limits. Single-threaded.
+class ErrorPolicy:
+    """Decide whether bad records and failed objects are skipped, count them, and raise at the limits. Single-threaded.
 
     Args:
+        tolerance: `none`, `skip_object` (its rest, from a bad record on) or `skip_record`.
         per_object: allowed bad records per object.
         per_hour: allowed bad records and failed objects within an hour.
         before: skips and failures of earlier runs.
@@ -27,11 +31,13 @@ class SkipLimits:
     def __init__(
         self,
         *,
+        tolerance: str,
         per_object: int,
         per_hour: int,
         before: Iterable[SkippedCount] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._tolerance = tolerance
         self._per_object = per_object
         self._per_hour = per_hour
         self._clock = clock
@@ -39,17 +45,35 @@ class SkipLimits:
         for skipped in sorted(before, key=lambda skipped: -skipped.seconds_ago):
             self._times.extend([clock() - skipped.seconds_ago] * min(skipped.count, per_hour))
 
-    def record(self, location: str, number: int, bad: int) -> None:
-        """Count a bad record.
+    @property
+    def skips_records(self) -> bool:
+        """Whether a bad record is skipped; else it fails its object."""
+        return self._tolerance == "skip_record"
+
+    @property
+    def skips_objects(self) -> bool:
+        """Whether the rest of a failed object is skipped; else its error ends the run."""
+        return self._tolerance != "none"
+
+    def skips_rest_after(self, error: SourceError) -> TypeGuard[SkippableError]:
+        """Return whether the rest of an object is skipped after an error of its own; archived objects always are."""
+        return isinstance(error, SkippableError) and (self.skips_objects or isinstance(error, ObjectArchivedError))
+
+    def skip_record(self, skipped: SkippedRecord, location: str, bad: int) -> None:
+        """Count a bad record as skipped.
 
         Args:
-            location: the record's object, for the message.
-            number: number of the record.
+            skipped: the record.
+            location: its object, for the message.
             bad: number of bad records of its object, including this record and those of earlier runs.
 
         Raises:
+            SkippableError: the record's own error, when the tolerance does not skip it.
             TooManySkippedError: the record exceeds a limit.
         """
+        if not self.skips_records:
+            raise skipped.error
+        number = skipped.record_number
         if bad > self._per_object:
             raise TooManySkippedError(
                 f"{bad:,} of the first {number:,} records of {location} are bad: is [input] format right? If it is, allow more "
@@ -57,7 +81,7 @@ class SkipLimits:
             )
         self._count(f"{location}, record {number:,}")
 
-    def rest(self, location: str, number: int) -> None:
+    def skip_rest(self, location: str, number: int) -> None:
         """Count an object that failed from that record on.
 
         Raises:
