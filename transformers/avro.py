@@ -5,6 +5,8 @@ marker and takes a cut between two reads for the end. What is checked: the magic
 a block's records end exactly where its bytes end, and snappy's CRC. A cut exactly behind a block looks like the end in
 this format: then the stream raises, because the object is shorter than listed.
 
+Blocks of flat records are decoded a column at a time (`avro_flat`).
+
 Skipping does not decode, and does not even unpack, whole blocks. With `input.columns` the decoder skips the other
 fields. A mark is the start of a block; to go on from it the
 file's header is read once more, with one small request.
@@ -19,29 +21,23 @@ splits begin where they should, or one of them fails.
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import IO, Any, ClassVar, cast
 
-import attrs
 from typing_extensions import override
 
-from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
+from framework.errors import CorruptObjectError, RecordError
 from framework.model.avro_decimals import LongDecimalError
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import (
     EMPTY_DATA,
     UnusableDatumError,
-    UnusableSchemaError,
     Walker,
-    Weight,
-    check_parts,
     cut_short,
     not_there,
     undecodable,
-    weigh,
 )
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
@@ -50,38 +46,36 @@ from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput, PayloadBatch
 from transformers.avro_codecs import Limits, unpack_block
 from transformers.avro_columns import Pick, Projection, decode_chosen, decodes_chosen
+from transformers.avro_container import (
+    SYNC_BYTES,
+    Header,
+    check_sync,
+    encode_long,
+    file_cut_short,
+    file_header,
+    read_header,
+    read_long,
+    unusable_schema,
+)
+from transformers.avro_flat import FlatBlocks
 from transformers.avro_json import JsonEncoder, plain_schema
 from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
 from transformers.compression import UnpackedStream
 from transformers.split_input import OnwardInput, SplitInput, is_packed
 from transformers.unpack import ExactReader, ShortRead
 
-_MAGIC = b"Obj\x01"
-_SYNC_BYTES = 16
 _HEADER_BYTES = 1 << 16
-_MAX_HEADER_BYTES = 1 << 22
-"""Of the whole header, with the schema."""
 _RECORDS_AT_ONCE = 500
 _EXCESS = "a block holds more than its records"
 _WHOLE = "whole"
 """The field of the record in which a datum comes that is a union: it has the very bytes of its field."""
 
 
-@attrs.frozen(slots=True)
-class _Header:
-    schema: Any
-    weight: Weight
-    codec: str
-    sync: bytes
-
-
 class _BlockSource:
     """The file that fastavro reads: a header without a codec, then one checked block at a time, which is not copied."""
 
     def __init__(self, schema: object) -> None:
-        meta = json.dumps(schema).encode()
-        header = _MAGIC + _long(1) + _bytes(b"avro.schema") + _bytes(meta) + _long(0) + bytes(_SYNC_BYTES)
-        self._around = io.BytesIO(header)
+        self._around = io.BytesIO(file_header(schema))
         self._block = b""
         self.tell = self._around.tell
 
@@ -94,11 +88,13 @@ class _BlockSource:
 
     def put(self, count: int, data: bytes) -> None:
         """The next block; the one before must have been read."""
-        small = len(data) <= _SYNC_BYTES  # as long as a sync marker or a number: not to be told apart by its length
+        small = len(data) <= SYNC_BYTES  # as long as a sync marker or a number: not to be told apart by its length
         self._block = b"" if small else data
         self._around.seek(0)
         self._around.truncate()
-        self._around.write(b"".join((_long(count), _long(len(data)), data if small else b"", bytes(_SYNC_BYTES))))
+        self._around.write(
+            b"".join((encode_long(count), encode_long(len(data)), data if small else b"", bytes(SYNC_BYTES)))
+        )
         self._around.seek(0)
 
 
@@ -107,7 +103,7 @@ class AvroTransformer(SplittableTransformer):
 
     name: ClassVar[str] = "avro"
     reads_columns: ClassVar[bool] = True
-    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro")
+    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "polars")
 
     @override
     def numbering_options(self) -> Mapping[str, str]:
@@ -136,10 +132,10 @@ class AvroTransformer(SplittableTransformer):
                 if header is None:
                     if packed.at_end():
                         return  # a compression with nothing in it
-                    header = _read_header(packed, source.location)
+                    header = read_header(packed, source.location)
                 yield from self._blocks(packed, header, done, skip, start, stream, builder)
         except ShortRead:
-            raise _cut_short(source.location) from None
+            raise file_cut_short(source.location) from None
 
     @override
     def _read_split(
@@ -161,7 +157,7 @@ class AvroTransformer(SplittableTransformer):
                 if packed.at_end():
                     return
                 if first:
-                    header = _read_header(packed, stream.location)
+                    header = read_header(packed, stream.location)
                     end = None if stream.packed else _end_of(split, header)
                     yield from self._blocks(packed, header, 0, skip, 0, stream, builder, end)
                     return
@@ -175,9 +171,9 @@ class AvroTransformer(SplittableTransformer):
                 done = 0 if mark is None else mark.record
                 yield from self._blocks(packed, header, done, skip, start, stream, builder, end)
         except ShortRead:
-            raise _cut_short(stream.location) from None
+            raise file_cut_short(stream.location) from None
 
-    def _split_header(self, source: ObjectInput) -> tuple[_Header, int] | None:
+    def _split_header(self, source: ObjectInput) -> tuple[Header, int] | None:
         """Return the header and its length; None when the object is compressed, so that split 1 owns all of it."""
         try:
             return self._header_alone(source)
@@ -186,13 +182,13 @@ class AvroTransformer(SplittableTransformer):
                 return None
             raise
 
-    def _header_alone(self, source: ObjectInput) -> tuple[_Header, int]:
+    def _header_alone(self, source: ObjectInput) -> tuple[Header, int]:
         end = min(_HEADER_BYTES, source.size)
         while True:
             with closing(source.open(0, end)) as raw:
                 packed = ExactReader(iter(lambda: raw.read(_HEADER_BYTES), b""))
                 try:
-                    return _read_header(packed, source.location), packed.taken
+                    return read_header(packed, source.location), packed.taken
                 except ShortRead:
                     if end >= source.size:
                         raise
@@ -201,7 +197,7 @@ class AvroTransformer(SplittableTransformer):
     def _blocks(
         self,
         packed: ExactReader,
-        header: _Header,
+        header: Header,
         done: int,
         skip: int,
         start: int,
@@ -215,20 +211,20 @@ class AvroTransformer(SplittableTransformer):
         decoder: _Decoder | None = None
         while not packed.at_end():
             byte = start + packed.taken
-            if end is not None and byte - _SYNC_BYTES >= end:
+            if end is not None and byte - SYNC_BYTES >= end:
                 return
             head = bytearray()
-            count, size = _read_long(packed, head), _read_long(packed, head)
+            count, size = read_long(packed, head), read_long(packed, head)
             self._check_sizes(count, size, done, header, location)
             # Only a split's last block: what follows it belongs to the next, which searches from `end` on.
             is_last = end is not None and byte + len(head) + size >= end
             if done + count <= skip and not is_last and (count or not size):
                 packed.drop(size)
-                _check_sync(packed, header, location)
+                check_sync(packed, header, location)
                 done += count
                 continue
             stored = packed.take(size)
-            _check_sync(packed, header, location)
+            check_sync(packed, header, location)
             if end is not None:
                 builder.stored_bytes = packed.taken
             if done + count > skip:
@@ -244,7 +240,7 @@ class AvroTransformer(SplittableTransformer):
             if end is not None and is_last:
                 _check_border(header, bytes(head), stored, end - byte, location)
 
-    def _check_sizes(self, count: int, size: int, done: int, header: _Header, location: str) -> None:
+    def _check_sizes(self, count: int, size: int, done: int, header: Header, location: str) -> None:
         longest = self.options.max_block_bytes
         if count < 0 or size < 0:
             raise CorruptObjectError("a block of the Avro file has an impossible size", location=location)
@@ -258,24 +254,24 @@ class AvroTransformer(SplittableTransformer):
             )
 
 
-def _end_of(split: Split, header: _Header) -> int | None:
+def _end_of(split: Split, header: Header) -> int | None:
     """Return where the split's blocks end; None when split 1 owns all: data without a byte, whose number is limited."""
     return split.end if header.weight.least else None
 
 
-def _seek(packed: ExactReader, header: _Header, header_bytes: int, split: Split, start: int) -> bool:
+def _seek(packed: ExactReader, header: Header, header_bytes: int, split: Split, start: int) -> bool:
     """Skip to the split's first block, behind the first sync marker that begins in it; return whether there is one."""
-    first = max(split.begin, header_bytes - _SYNC_BYTES)
+    first = max(split.begin, header_bytes - SYNC_BYTES)
     if first >= split.end:
         return False
     packed.drop(first - start)
     return packed.drop_past(header.sync, split.end - first)
 
 
-def _check_border(header: _Header, head: bytes, stored: bytes, end: int, location: str) -> None:
+def _check_border(header: Header, head: bytes, stored: bytes, end: int, location: str) -> None:
     """Check that the next split begins behind this block: that from `end` on, which counts from it, no marker is inside."""
     block = b"".join((header.sync, head, stored, header.sync))
-    if block.find(header.sync, end + _SYNC_BYTES) != len(block) - _SYNC_BYTES:
+    if block.find(header.sync, end + SYNC_BYTES) != len(block) - SYNC_BYTES:
         raise CorruptObjectError(
             "the Avro file's sync marker also stands inside of a block, where the next split searches for it: the splits "
             "behind it may hold records that are none; read the object whole, without input.split_size",
@@ -286,7 +282,7 @@ def _check_border(header: _Header, head: bytes, stored: bytes, end: int, locatio
 class _Decoder:
     """Blocks of one file -> JSON."""
 
-    def __init__(self, header: _Header, location: str, options: InputOptions) -> None:
+    def __init__(self, header: Header, location: str, options: InputOptions) -> None:
         import fastavro  # noqa: PLC0415 - only who reads Avro pays for it
 
         self._location = location
@@ -317,12 +313,26 @@ class _Decoder:
             refuse_indexes(self._blocks.writer_schema)
             if chosen is not None:
                 decode_chosen(self._blocks)
+            self._flat = FlatBlocks.of(self._schema, None if projection is None else projection.names, self._weight)
         except (MemoryError, CorruptObjectError):
             raise
         except Exception as exc:  # fastavro and the schema's shape raise many kinds
-            raise _unusable_schema(exc, location) from exc
+            raise unusable_schema(exc, location) from exc
 
     def decode(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
+        for payloads in () if self._flat is None else self._flat.payloads(count, data, drop):
+            size = size_of(payloads)
+            if size > self._limit and longest(payloads) > self._limit:
+                break
+            yield from builder.add(payloads, size)
+            drop += len(payloads)
+        if drop < count:
+            yield from self._decode_rest(count, data, drop, builder)
+
+    def _decode_rest(
+        self, count: int, data: bytes, drop: int, builder: RunBuilder
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Decode the records of a block behind the first `drop`, one after the other."""
         walker = self._walker_of(data)
         self._source.put(count, data)
         block = next(self._blocks)
@@ -412,92 +422,3 @@ def _no_form(failure: Exception) -> str:
     if isinstance(failure, RecursionError):
         return "nested too deeply"
     return type(failure).__name__
-
-
-def _unusable_schema(failure: Exception, location: str) -> CorruptObjectError:
-    return CorruptObjectError(f"the Avro schema cannot be used ({failure})", location=location)
-
-
-def _read_header(packed: ExactReader, location: str) -> _Header:
-    """The file header: magic bytes, a map of metadata, the sync marker (Avro 1.12, Object Container Files)."""
-    try:
-        magic = packed.take(4)
-    except ShortRead:
-        raise TruncatedObjectError("too short for an Avro file", location=location) from None
-    if magic != _MAGIC:
-        raise CorruptObjectError(
-            "not an Avro object container file: it does not begin with 'Obj' and 1; see input.format",
-            location=location,
-        )
-    meta: dict[bytes, bytes] = {}
-    ends = packed.taken + _MAX_HEADER_BYTES
-    while (entries := _read_long(packed)) != 0:
-        if entries < 0:
-            entries = -entries
-            _read_long(packed)
-        for _ in range(entries):
-            name = _read_bytes(packed, ends, location)
-            meta[name] = _read_bytes(packed, ends, location)
-    sync = packed.take(_SYNC_BYTES)
-    try:
-        schema = json.loads(meta[b"avro.schema"])
-    except (KeyError, ValueError, RecursionError) as exc:
-        raise CorruptObjectError("the Avro file's header holds no schema that can be read", location=location) from exc
-    try:
-        check_parts(schema)
-        weight = weigh(schema)
-    except (UnusableSchemaError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
-        raise _unusable_schema(exc, location) from exc
-    codec = meta.get(b"avro.codec", b"null").decode("ascii", "replace") or "null"
-    return _Header(schema, weight, codec, sync)
-
-
-def _cut_short(location: str) -> TruncatedObjectError:
-    return TruncatedObjectError(
-        "the Avro file ends inside a block or its header: the object was cut short", location=location
-    )
-
-
-def _check_sync(packed: ExactReader, header: _Header, location: str) -> None:
-    if packed.take(_SYNC_BYTES) != header.sync:
-        raise CorruptObjectError("a block of the Avro file does not end with the sync marker", location=location)
-
-
-def _read_long(packed: ExactReader, raw: bytearray | None = None) -> int:
-    """A zig-zag varint of at most ten bytes, which are added to `raw`."""
-    value = shift = 0
-    while True:
-        byte = packed.take(1)[0]
-        if raw is not None:
-            raw.append(byte)
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004
-            return value >> 1 ^ -(value & 1)
-        shift += 7
-        if shift > 63:  # noqa: PLR2004
-            return -1 << 63
-
-
-def _read_bytes(packed: ExactReader, ends: int, location: str) -> bytes:
-    size = _read_long(packed)
-    if size < 0:
-        raise CorruptObjectError("the Avro file's header is damaged", location=location)
-    if packed.taken + size > ends:
-        raise CorruptObjectError(
-            f"the Avro file's header has more than {_MAX_HEADER_BYTES} bytes: it is damaged", location=location
-        )
-    return packed.take(size)
-
-
-def _long(value: int) -> bytes:
-    value = value << 1 ^ value >> 63
-    out = bytearray()
-    while value > 0x7F:  # noqa: PLR2004
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _bytes(data: bytes) -> bytes:
-    return _long(len(data)) + data

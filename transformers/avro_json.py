@@ -174,7 +174,7 @@ class _Converters:
         if kind in {"record", "error"}:
             return self._record(schema, namespace)
         if self._floats:
-            return _float if kind in {"float", "double"} else self._reference(kind, namespace)
+            return float_form if kind in {"float", "double"} else self._reference(kind, namespace)
         leaf = _leaf(schema, kind)
         if kind == "fixed":
             self._named[name_of(schema, namespace)] = leaf
@@ -241,6 +241,11 @@ class _Converters:
         return self._named[name]
 
 
+def converter(schema: Any, namespace: str) -> Convert | None:
+    """The function that makes values of a type ready for the encoder, but for NaN and infinities; None: as they come."""
+    return _Converters(floats=False, partial=False).build(schema, namespace)
+
+
 def _leaf(schema: Any, kind: str) -> Convert | None:
     logical = schema.get("logicalType") if isinstance(schema, dict) else None
     if is_decimal(schema):
@@ -281,7 +286,8 @@ def _duration(value: bytes) -> dict[str, int]:
     return {"months": months, "days": days, "milliseconds": millis}
 
 
-def _float(value: float) -> float | str:
+def float_form(value: float) -> float | str:
+    """A number, or the text for one that JSON does not have."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

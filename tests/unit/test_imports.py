@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = (
     "apache_iggy", "asyncio", "boto3", "botocore", "cramjam", "fastapi", "fastavro", "google", "numpy", "orjson", "pandas",
-    "prometheus_client", "psutil", "py4j", "pyarrow", "pydantic", "pyspark", "rich", "starlette", "uvicorn", "zstandard",
+    "polars", "prometheus_client", "psutil", "py4j", "pyarrow", "pydantic", "pyspark", "rich", "starlette", "uvicorn", "zstandard",
 )  # fmt: skip
 MOST_MODULES = 250
 """Of all, the standard library's included: with one of the heavy ones it is two or three times as many."""
