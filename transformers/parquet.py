@@ -450,7 +450,7 @@ class _RowReader:
             if cut < batch.num_rows:
                 part = batch.slice(cut), None if seconds is None else seconds.slice(cut)
                 for piece in _pieces(*part):
-                    if _takes_too_much(piece[0]):
+                    if piece[0].num_rows == 1 and _takes_too_much(piece[0]):
                         number = self._builder.next_record
                         yield from self._builder.bad(too_large(self._location, number, self._limit), b"", length=None)
                     else:

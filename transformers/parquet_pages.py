@@ -406,6 +406,8 @@ def _longest_word(packed: bytes, size: int, codec: str) -> int:
     data = _decompressed(packed, size, codec)
     if data is None:
         return size
+    if (found := _longest_short_word(data)) is not None:
+        return found
     longest = at = 0
     last = len(data) - _LENGTH.size
     while at <= last:
@@ -414,6 +416,24 @@ def _longest_word(packed: bytes, size: int, codec: str) -> int:
             longest = length
         at += _LENGTH.size + length
     return min(longest, size)
+
+
+def _longest_short_word(data: bytes) -> int | None:
+    """Return the same at once, where all strings are short text; else None.
+
+    Their lengths end with three zeros, which text does not have. If each place of three zeros follows from the one before
+    it, these are all strings there are.
+    """
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
+    held = np.frombuffer(data, np.uint8)
+    zero = held == 0
+    at = np.flatnonzero(zero[1:-2] & zero[2:-1] & zero[3:])
+    if not len(at) or at[0]:
+        return None
+    lengths = held[at]
+    ends = at + _LENGTH.size + lengths
+    return int(lengths.max()) if ends[-1] == len(data) and (ends[:-1] == at[1:]).all() else None
 
 
 @attrs.frozen(slots=True)

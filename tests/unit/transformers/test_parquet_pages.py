@@ -5,6 +5,8 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from framework.errors import CorruptObjectError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
@@ -241,3 +243,21 @@ def test_a_row_of_too_many_values_is_a_bad_record():
     assert (got[0], got[2]) == (b'{"l":[1]}', b'{"l":[3]}')
     assert isinstance(got[1], RecordTooLargeError)
     assert got[1].record_number == 2
+
+
+WORDS = st.one_of(
+    st.binary(max_size=6),
+    st.text(max_size=40).map(str.encode),
+    st.sampled_from([b"", b"a" * 255, b"a" * 256, b"\0" * 3, b"\5\0\0\0", b"a\0\0\0b", b"ab\3\0\0\0"]),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(WORDS, max_size=8) | st.lists(st.text("abc", min_size=1).map(str.encode)), st.binary(max_size=5))
+def test_the_longest_string_of_a_dictionary_is_found_whatever_its_bytes(words, behind):
+    data = b"".join(len(word).to_bytes(4, "little") + word for word in words) + behind
+    expected = at = 0
+    while at + 4 <= len(data):
+        length = int.from_bytes(data[at : at + 4], "little")
+        expected, at = max(expected, length), at + 4 + length
+    assert parquet_pages._longest_word(data, len(data), "UNCOMPRESSED") == min(expected, len(data))
