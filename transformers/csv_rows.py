@@ -6,6 +6,9 @@ too few fields, with bytes that are not UTF-8, or with something between a closi
 record. Where such a row, or a line that is too long, leaves a quote open, the begin of the next row is unknown, and
 the object ends there. Rows can only be told apart from the start, so there are no marks; skipped rows are parsed but not encoded.
 With `input.columns` the other fields are parsed, and neither checked nor encoded.
+
+Where all fields of a piece are plain, the names are put between them and nothing else is done. Else rows are split line
+by line and encoded; and from the first quote on the standard library's reader splits them.
 """
 
 from __future__ import annotations
@@ -24,13 +27,13 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.payloads import longest, size_of
+from framework.model.payloads import PayloadColumn, longest, size_of
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
-from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, check_utf8, too_large
 from transformers.columns import Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
-from transformers.row_json import encode_all, row_maker
+from transformers.row_json import encode, encode_all, row_maker
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -38,6 +41,9 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 18
 _ROWS_AT_ONCE = 256
 """Small, both: fields should still be in the processor's cache when they are encoded (2,000 rows: a tenth slower)."""
+
+_LINE_FEED, _SPACE = b"\n "
+_ROW_END = b'"}\n'
 
 _NO_LIMIT = 2 * MAX_MESSAGE_BYTES
 
@@ -113,6 +119,7 @@ class _RowReader:
         self._make: Callable[..., Any] | None = None
         self._chosen: Callable[[list[str]], Any] | None = None
         self._width: int | None = None
+        self._frames: _Frames | None = None
         piece_bytes = min(_PIECE_BYTES, builder.limits.size_bytes)
         spans = whole_lines(stream, 0, piece_bytes, options.max_record_bytes, self._quote)
         self._spans: Iterator[Span] = self._narrow(spans)
@@ -122,6 +129,8 @@ class _RowReader:
         for span in self._spans:
             if span.too_long:
                 yield from self._take_giant(span)
+            elif (column := self._framed(span.data)) is not None:
+                yield from self._builder.add(column, column.size_bytes)
             elif (lines := self._plain_lines(span.data)) is None:
                 # From the first quote on the csv module reads: only it knows whether a line end is inside quotes.
                 self._spans = chain((span,), self._spans)
@@ -131,6 +140,13 @@ class _RowReader:
                 for at in range(0, len(lines), _ROWS_AT_ONCE):
                     part = lines[at : at + _ROWS_AT_ONCE]
                     yield from self._take(list(map(str.split, part, repeat(self._options.csv_delimiter))))
+
+    def _framed(self, data: bytes) -> PayloadColumn | None:
+        """The payloads of lines, when each is a row of plain fields within the limit, and none is skipped; else None."""
+        if self._frames is None or self._left or (self._quote and self._quote in data):
+            return None
+        column, limit = self._frames.payloads(data), self._options.max_record_bytes
+        return None if column is None or (column.size_bytes > limit and longest(column) > limit) else column
 
     def _plain_lines(self, data: bytes) -> list[str] | None:
         """The lines, when each is a row whose fields only the delimiter parts; else None."""
@@ -161,22 +177,30 @@ class _RowReader:
                 yield from self._take_giant(giant)
 
     def _narrow(self, spans: Iterator[Span]) -> Iterator[Span]:
-        """The spans, in which a line with too many fields is one that is too long."""
+        """The spans, in which a line with too many fields is one that is too long, and the header stands alone."""
         for span in spans:
-            data = span.data
-            if span.too_long or len(data) <= _MAX_FIELDS or data.count(self._delimiter) < _MAX_FIELDS:
-                yield span
-                continue
-            at = 0
-            while at < len(data):
-                end = data.find(b"\n", at) + 1 or len(data)
-                line = data[at:end]
-                if line.count(self._delimiter) < _MAX_FIELDS:
-                    yield Span(line, span.start + at, ended=line.endswith(b"\n"))
-                else:
-                    quotes = line.count(self._quote) if self._quote else 0
-                    yield Span(line[:RAW_BYTES], span.start + at, too_long=True, length=len(line), quotes=quotes)
-                at = end
+            if self._width is None and not span.too_long and 0 < (end := span.data.find(b"\n") + 1) < len(span.data):
+                yield from self._with_short_rows(Span(span.data[:end], span.start))
+                yield from self._with_short_rows(Span(span.data[end:], span.start + end, ended=span.ended))
+            else:
+                yield from self._with_short_rows(span)
+
+    def _with_short_rows(self, span: Span) -> Iterator[Span]:
+        """The parts of a span, in which a line with too many fields is one that is too long."""
+        data = span.data
+        if span.too_long or len(data) <= _MAX_FIELDS or data.count(self._delimiter) < _MAX_FIELDS:
+            yield span
+            return
+        at = 0
+        while at < len(data):
+            end = data.find(b"\n", at) + 1 or len(data)
+            line = data[at:end]
+            if line.count(self._delimiter) < _MAX_FIELDS:
+                yield Span(line, span.start + at, ended=line.endswith(b"\n"))
+            else:
+                quotes = line.count(self._quote) if self._quote else 0
+                yield Span(line[:RAW_BYTES], span.start + at, too_long=True, length=len(line), quotes=quotes)
+            at = end
 
     def _texts(self) -> Iterator[io.StringIO]:
         """Lines with their ends, span by span, until one is too long."""
@@ -278,6 +302,7 @@ class _RowReader:
                 location=self._stream.location,
             )
         self._width = len(names)
+        chosen = list(range(len(names)))
         if self._options.columns:
             # Not listed in an error: of a file without a header, the names would be a record.
             fields = [Field(name, nothing_inside) for name in names]
@@ -285,6 +310,8 @@ class _RowReader:
             names = [names[place] for place in chosen]
             self._chosen = itemgetter(*chosen) if len(chosen) > 1 else _single(chosen[0])
         self._make = row_maker(tuple(names))
+        if _Frames.fit(self._delimiter, self._width):
+            self._frames = _Frames(names, chosen, self._width, self._delimiter)
 
     def _take(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
         if self._width is None and rows:
@@ -365,6 +392,65 @@ class _RowReader:
             self._left -= 1
             return
         yield from self._builder.bad(error, raw, length=length)
+
+
+class _Frames:
+    """Rows of plain fields -> payloads, with the names put between the fields of all rows at once.
+
+    Plain is a field that stands in the payload as it does in the row: without quotes, and nothing that JSON escapes.
+
+    Args:
+        names: of the chosen columns.
+        places: theirs in the row.
+        width: number of fields of a row.
+        delimiter: between them.
+    """
+
+    def __init__(self, names: Sequence[str], places: Sequence[int], width: int, delimiter: bytes) -> None:
+        self._places, self._width, self._delimiter = places, width, delimiter
+        before = [b'","' + encode(name)[1:] + b':"' for name in names]
+        self._first = b'{"' + before[0][3:]
+        before[0] = _ROW_END + self._first
+        self._frame = [part for name in before for part in (name, b"")]
+
+    @staticmethod
+    def fit(delimiter: bytes, width: int) -> bool:
+        """Return whether lines can be told to be rows by their delimiters."""
+        return len(delimiter) == 1 and delimiter not in b'"\\\r\n' and width > 1  # of one field, an empty line is none
+
+    def payloads(self, data: bytes) -> PayloadColumn | None:
+        """Return the payloads of whole lines; None when not each is a row of plain fields."""
+        import numpy as np  # noqa: PLC0415 - loaded when used
+
+        if b'"' in data or b"\\" in data:
+            return None
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n")
+        data = data.removesuffix(b"\n")
+        delimiter, width = self._delimiter, self._width
+        held = np.frombuffer(data, np.uint8)
+        is_end = held == _LINE_FEED
+        ends = np.flatnonzero(is_end)
+        count = len(ends) + 1
+        parted = np.flatnonzero(is_end | (held == delimiter[0]))
+        controls = len(parted) if delimiter < b" " else len(ends)
+        if (
+            len(parted) != count * width - 1
+            or not np.array_equal(parted[width - 1 :: width], ends)
+            or np.count_nonzero(held < _SPACE) != controls
+        ):
+            return None
+        try:
+            check_utf8(data)
+        except UnicodeDecodeError:
+            return None
+        fields = data.replace(b"\n", delimiter).split(delimiter)
+        parts = self._frame * count
+        for at, place in enumerate(self._places):
+            parts[2 * at + 1 :: len(self._frame)] = fields[place::width]
+        parts[0] = self._first
+        parts.append(_ROW_END)
+        return PayloadColumn(b"".join(parts))
 
 
 def _single(place: int) -> Callable[[list[str]], tuple[str]]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
-from transformers import BytesInput, make_transformer
+from transformers import BytesInput, csv_rows, make_transformer
 
 
 def read(data, skip=0, piece=2_000_000, **options):
@@ -241,3 +241,59 @@ def test_a_row_with_too_many_fields_is_a_bad_one(first):
 def test_rows_that_fill_pieces_exactly_are_not_one_row():
     data = b"a\n" + b'"%b"\n' % (b"x" * 4093) * 1024
     assert len(read(data, max_record_bytes=100_000)) == 1024
+
+
+def exactly(data, *, frames, piece, **options):
+    """The payloads, bad records and the error, with or without frames around the fields."""
+    out = []
+    with pytest.MonkeyPatch.context() as patch:
+        if not frames:
+            patch.setattr(csv_rows._Frames, "fit", staticmethod(lambda *_: False))
+        transformer = make_transformer(InputOptions(format="csv", compression="none", **options))
+        try:
+            for run in transformer.read(BytesInput(data), limits=BatchLimits(size_bytes=piece)):
+                skipped = isinstance(run, SkippedRecord)
+                out += [(str(run.error), run.raw, run.length)] if skipped else list(run.payloads)
+        except (CorruptObjectError, TruncatedObjectError) as exc:
+            out.append((str(exc), exc.record_number))
+    return out
+
+
+PARTS = [b"a", b"b1", b"", b"'", b"\xc3\xa9", b"\xff", b"\\", b"\x7f", b"\t", b"\x00", b"\x1f", b"\r", b'"', b"x" * 30]
+plain_parts = st.sampled_from([*PARTS[:5], PARTS[7], PARTS[-1]])
+plain_rows = st.lists(st.tuples(plain_parts, plain_parts, plain_parts), max_size=80)
+
+
+@given(
+    rows=st.lists(st.lists(st.sampled_from(PARTS), max_size=4), max_size=6),
+    before=plain_rows,
+    behind=plain_rows,
+    end=st.sampled_from([b"\n", b"\r\n"]),
+    last_end=st.booleans(),
+    delimiter=st.sampled_from([",", ";", "\t", "\x01", "|"]),
+    quote=st.sampled_from(['"', "'", ""]),
+    columns=st.sampled_from([(), ("b",), ("c", "a\\é")]),
+    limit=st.sampled_from([40, 60, 10**6]),
+    piece=st.sampled_from([1, 50, 10**6]),
+)
+@settings(max_examples=400, deadline=None)
+def test_framed_rows_are_as_line_by_line(rows, before, behind, end, last_end, delimiter, quote, columns, limit, piece):
+    lines = ["a\\é".encode() + b"%sb%sc", *(b"%s".join(row) for row in (*before, *rows, *behind))]
+    data = end.join(line.replace(b"%s", delimiter.encode()) for line in lines) + (end if last_end else b"")
+    options = {"csv_delimiter": delimiter, "csv_quote": quote, "columns": columns, "max_record_bytes": limit}
+    assert exactly(data, frames=True, piece=piece, **options) == exactly(data, frames=False, piece=piece, **options)
+
+
+def test_plain_rows_are_framed(monkeypatch):
+    framed = []
+    taken = csv_rows._Frames.payloads
+
+    def payloads(self, data):
+        framed.append(taken(self, data))
+        return framed[-1]
+
+    monkeypatch.setattr(csv_rows._Frames, "payloads", payloads)
+    rows = b"".join(b"%d,\xc3\xa9,\r\n" % at for at in range(500))
+    got = exactly(b"a,b,c\n" + rows, frames=True, piece=10**6)
+    assert [len(column) for column in framed] == [500]
+    assert got == [b'{"a":"%d","b":"\xc3\xa9","c":""}' % at for at in range(500)]
