@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import attrs
@@ -88,7 +88,7 @@ class ConfigFolder:
     def _content(self, path: Path) -> bytes:
         """Return the content of a file, and of what it includes as far as that is known."""
         known = self._configurations.get(path)
-        return b"\0".join(map(_bytes, (path, *(known.includes if known is not None else ()))))
+        return content_of((path, *(known.includes if known is not None else ())))
 
     def _by_key(self) -> dict[str, Configuration]:
         """Return the configurations by key.
@@ -124,6 +124,11 @@ def _free(key: str, taken: Mapping[str, object]) -> str:
     while key in taken:
         key += "_"
     return key
+
+
+def content_of(paths: Iterable[Path]) -> bytes:
+    """Return the content of files, to find changes."""
+    return b"\0".join(map(_bytes, paths))
 
 
 def _bytes(path: Path) -> bytes:

@@ -20,6 +20,7 @@ from framework.engine.progress import Progress
 from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN
 from framework.pipeline.statistics import TaskStatistics
 from framework.runtime.configuration import Configuration
+from framework.runtime.folder import content_of
 from framework.runtime.state import PAUSED, RUNNING, STOPPED, StateFolder
 
 if TYPE_CHECKING:
@@ -105,6 +106,10 @@ class ManagedSource:
     stop_at: float | None = None
     retry_at: float = 0.0
     failures: int = 0
+    seen: bytes | None = None
+    """What the files that its activated version includes held at the last look."""
+    settled: bytes | None = None
+    """What they held when they were last read: a change counts when two looks in a row find the same."""
     past: Progress = attrs.field(factory=Progress)
 
     @property
@@ -209,6 +214,8 @@ class Supervisor:
                 found = self._folder.look()
                 if found is not None:
                     self._apply(found)
+                for source in self._sources.values():
+                    self._look_at_version(source)
             for source in list(self._sources.values()):
                 self._reap(source)
                 self._reconcile(source)
@@ -232,6 +239,19 @@ class Supervisor:
             source.file, source.removed = made, False
             self._activate(source)
 
+    def _look_at_version(self, source: ManagedSource) -> None:
+        """Read an activated version again when a file that it includes has changed; the folder does so for its files."""
+        active = source.active
+        if source.removed or active.path == source.file.path or not active.includes:
+            return
+        found = content_of(active.includes)
+        last, source.seen = source.seen, found
+        if found == last and found != source.settled:
+            source.settled = found
+            if self._kept_version(source, active.version) != active:
+                log.info("%s: a file that version %d includes has changed", source.key, active.version)
+                self._activate(source)
+
     def _add(self, made: Configuration) -> ManagedSource:
         self._ids += 1
         kept = self._state.get(made.key).state
@@ -247,6 +267,7 @@ class Supervisor:
             source.active = source.file
         else:
             source.active = self._kept_version(source, kept)
+            log.info("%s: version %d is active, not version %d of its file", source.key, kept, source.file.version)
         active = source.active
         source.held, source.failures, source.retry_at = False, 0, 0.0
         source.last_error = None
@@ -259,13 +280,11 @@ class Supervisor:
     def _kept_version(self, source: ManagedSource, version: int) -> Configuration:
         """Return the activated version. One that is gone is a mistake: running another instead would surprise."""
         try:
-            active = self._read_version(source.key, version)
+            return self._read_version(source.key, version)
         except (UnknownVersionError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is gone"
             mistake = f"version {version} is active and cannot be read, {reason}: activate another"
             return attrs.evolve(source.file, version=version, mistake=mistake)
-        log.info("%s: version %d is active, not version %d of its file", source.key, version, source.file.version)
-        return active
 
     def _failed(self, source: ManagedSource, message: str, then: str = "") -> None:
         source.errors += 1

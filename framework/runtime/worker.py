@@ -29,7 +29,7 @@ from framework.runtime.configuration import (
     shown_mapping,
     unicode_text,
 )
-from framework.runtime.folder import ConfigFolder
+from framework.runtime.folder import ConfigFolder, content_of
 from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
 
@@ -97,8 +97,8 @@ class Worker:
         path = self._state.versions(key).get(version)
         if path is None:
             raise UnknownVersionError(key, version)
-        data = path.read_bytes()
         known = self._stored.get(path)
+        data = path.read_bytes() + content_of(known[1].includes if known is not None else ())
         # an unchanged version is not checked again; a wrong one is, for the cause may lie outside of it
         if known is None or known[0] != data or known[1].mistake:
             known = self._stored[path] = data, self._read(path, key)

@@ -246,6 +246,17 @@ def test_a_configuration_as_iggys_clients_send_it(orders):
     assert orders.ask("GET", "/sources/orders/configs/active")[1]["version"] == 0
 
 
+def test_a_version_is_read_again_when_a_file_that_it_includes_has_changed(orders, tmp_path):
+    common = tmp_path / "common.inc"
+    common.write_text("[input]\nmax_record_bytes = 1000\n")
+    content = {"include": [str(common)], **SECTIONS}
+    assert orders.ask("POST", "/sources/orders/configs", {"plugin_config": content})[0] == 200
+    read = orders.worker.supervisor.versions
+    assert read("orders")[1].mapping["input"]["max_record_bytes"] == 1000
+    common.write_text("[input]\nmax_record_bytes = 2000\n")
+    assert read("orders")[1].mapping["input"]["max_record_bytes"] == 2000
+
+
 def test_transforms_are_stored_with_a_version_and_shown_in_their_order(orders):
     transforms = [
         {"type": "delete_fields", "fields": ["a"]},

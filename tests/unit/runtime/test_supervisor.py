@@ -5,6 +5,7 @@ import pytest
 from framework.engine.progress import Progress
 from framework.runtime.supervisor import (
     FIRST_PAUSE_SECONDS,
+    FOLDER_SECONDS,
     LONGEST_PAUSE_SECONDS,
     SOUND_SECONDS,
     STOP_SECONDS,
@@ -403,6 +404,43 @@ def test_a_changed_file_does_not_displace_an_activated_version(running):
     running.look()
     assert running.source().active.version == 1
     assert len(running.children) == 2
+
+
+def test_a_changed_file_that_an_activated_version_includes_starts_it_again(running, tmp_path):
+    common = tmp_path / "common.inc"
+    common.write_text("[input]\nmax_record_bytes = 1000\n")
+    stored(running, head=f'include = ["{common}"]\n')
+    running.supervisor.activate("orders", 1)
+    running.tick()
+    running.look()
+    running.look()
+    assert (len(running.children), running.source().active.version) == (2, 1)
+    common.write_text("# a comment is no change\n[input]\nmax_record_bytes = 1000\n")
+    running.look()
+    assert running.children[1].asked == 0
+    common.write_text("[input]\nmax_record_bytes = 2000\n")
+    running.tick(FOLDER_SECONDS)
+    assert running.children[1].asked == 0, "a file may be seen half-written"
+    running.look()
+    assert (running.children[1].asked, len(running.children)) == (1, 3)
+    assert running.children[2].configuration.mapping["input"]["max_record_bytes"] == 2000
+
+
+def test_a_wrong_file_that_an_activated_version_includes_is_an_error_until_it_is_right(running, tmp_path):
+    common = tmp_path / "common.inc"
+    common.write_text("[input]\nmax_record_bytes = 1000\n")
+    stored(running, head=f'include = ["{common}"]\n')
+    running.supervisor.activate("orders", 1)
+    running.tick()
+    running.look()
+    common.unlink()
+    running.look()
+    source = running.source()
+    assert "common.inc: the configuration file cannot be read" in source.last_error.message
+    assert running.children[1].asked == 0, "the former configuration runs on"
+    common.write_text("[input]\nmax_record_bytes = 2000\n")
+    running.look()
+    assert (source.last_error, len(running.children)) == (None, 3)
 
 
 # ---- while it is stopped
