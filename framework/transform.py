@@ -92,9 +92,7 @@ class TransformBatch:
         complete = sum(map(len, parts)) == len(self)
         return TransformBatch(
             payloads=join_payloads([part.payloads for part in parts]),
-            numbers=self.numbers
-            if complete
-            else np.concatenate([np.asarray(part.numbers, np.int64) for part in parts]),
+            numbers=self.numbers if complete else np.concatenate([number_array(part.numbers) for part in parts]),
             headers=headers,
             timestamps_us=timestamps,
             key_hashes=key_hashes,
@@ -124,14 +122,12 @@ class TransformBatch:
             return self if payloads is None else self.with_payloads(payloads)
         rows = index.tolist()
         if payloads is None:
-            whole = list(self.payloads)
-            payloads = [whole[row] for row in rows]
-            if isinstance(self.payloads, PayloadColumn):
-                payloads = PayloadColumn(b"\n".join((*payloads, b"")), (self.payloads.sizes[index] + 1).cumsum() - 1)
+            column = self.payloads
+            payloads = _taken(column, index) if isinstance(column, PayloadColumn) else [column[row] for row in rows]
         return attrs.evolve(
             self,
             payloads=payloads,
-            numbers=np.asarray(self.numbers, dtype=np.int64)[index],
+            numbers=number_array(self.numbers)[index],
             headers=None if self.headers is None else [self.headers[row] for row in rows],
             timestamps_us=None if self.timestamps_us is None else self.timestamps_us[index],
             key_hashes=None if self.key_hashes is None else self.key_hashes[index],
@@ -160,6 +156,28 @@ class TransformBatch:
         ]
         rest = self.keep([place for place in range(len(self)) if place not in reasons])
         return attrs.evolve(rest, bad=(*self.bad, *bad))
+
+
+def number_array(numbers: range | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of a batch as an array."""
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
+    if isinstance(numbers, range):  # many times as quick as the way through its elements
+        return np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64)
+    return np.asarray(numbers, dtype=np.int64)
+
+
+def _taken(column: PayloadColumn, index: NDArray[np.intp]) -> PayloadColumn:
+    """Return the payloads at these places. Neighbours are copied in one piece, and no payload becomes an object."""
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
+    gaps = np.flatnonzero(index[1:] - index[:-1] > 1)
+    firsts, lasts = np.concatenate((index[:1], index[gaps + 1])), np.concatenate((index[gaps], index[-1:]))
+    begins = (column.begins[firsts] - column.base).tolist()
+    ends = (column.ends[lasts] + (1 - column.base)).tolist()
+    data = column.data
+    pieces = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    return PayloadColumn(b"".join(pieces), (column.sizes[index] + 1).cumsum() - 1)
 
 
 @attrs.frozen(kw_only=True)

@@ -18,8 +18,6 @@ MAX_TIME_US = (datetime(9999, 12, 31, tzinfo=timezone.utc) - _EPOCH) // _MICROSE
 
 _MAX_DIGITS = 30
 
-_to_datetime = msgspec.json.Decoder(datetime).decode
-_to_json = msgspec.json.Encoder().encode
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 _to_text = msgspec.json.Decoder(str).decode
 _QUOTE = b'"'[0]
@@ -107,8 +105,8 @@ class TimeReader(dict[object, int]):
     @staticmethod
     def _of_text(time: str) -> int:
         try:
-            moment = _to_datetime(_to_json(time))
-        except (msgspec.DecodeError, UnicodeError):
+            moment = msgspec.convert(time, datetime)
+        except (msgspec.ValidationError, UnicodeError):
             raise TimeError("has a time that is neither RFC 3339 nor a number") from None
         if moment.tzinfo is None:
             raise TimeError("has a time without a zone")

@@ -19,7 +19,7 @@ from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, ch
 from framework.envelopes.headers import HeaderDecoder, HeaderError
 from framework.envelopes.layout import Layout
 from framework.envelopes.origin import Origin
-from framework.model.headers import HeaderValue
+from framework.model.headers import HeaderValue, SharedHeaders
 from framework.model.objects import length_only
 from framework.model.payloads import PayloadColumn, all_braced
 
@@ -139,7 +139,7 @@ class Envelope:
         return payloads
 
     def _times_of(self, rows: list[Any]) -> NDArray[np.int64] | None:
-        made = np.fromiter((self._times[row.timestamp] for row in rows), np.int64, len(rows))
+        made = np.array([self._times[time] for time in [row.timestamp for row in rows]], np.int64)
         return made if made.any() else None
 
     def _headers_of(self, rows: list[Any]) -> list[Headers | None] | None:
@@ -148,7 +148,7 @@ class Envelope:
         if "headers" in self._parts:
             texts = [row.headers for row in rows]
             if any(texts):
-                found = [None if text is None else known[bytes(text)] for text in texts]
+                found = [known[bytes(text)] if text is not None else None for text in texts]
         if "key" in self._parts:
             found = [
                 headers if row.key is None else self._with_key(headers, bytes(row.key))
@@ -194,7 +194,8 @@ class _KnownHeaders(dict[bytes, Headers | None]):
     def __missing__(self, text: bytes) -> Headers | None:
         if len(self) >= self.MAX_KEPT:
             self.clear()
-        made = self.decoder.decode(text) or None
+        found = self.decoder.decode(text)
+        made = SharedHeaders(found) if found else None
         if len(text) <= self.MAX_KEPT_BYTES:
             self[text] = made
         return made

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from framework.iggy.values import HeaderScalar
 from framework.model.header_kinds import HeaderNumber
-from framework.model.headers import MAX_VALUE_BYTES, HeaderValue
+from framework.model.headers import MAX_VALUE_BYTES, HeaderValue, SharedHeaders
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
 
@@ -75,6 +75,14 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
         ValueError: a name is empty, or longer than 255 bytes with its number; two headers have one name,
             because a piece of another value has it; or the block exceeds Iggy's limit.
     """
+    if not isinstance(headers, SharedHeaders):
+        return _encode(headers)
+    if headers.encoded is None:
+        headers.encoded = _encode(headers)
+    return headers.encoded
+
+
+def _encode(headers: Mapping[str, HeaderValue]) -> bytes:
     parts: list[bytes] = []
     for name, value in headers.items():
         raw, kind = (value.encode(), _STRING) if type(value) is str and value.isascii() else _raw_and_kind(value)

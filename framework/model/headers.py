@@ -25,8 +25,28 @@ _MAX_PIECE_DIGITS = 4
 """Digits of the numbers that pieces of a value have; the block's limit allows fewer than 400 pieces."""
 
 
+class SharedHeaders(dict[str, HeaderValue]):
+    """Headers that many records share. They never change, so they are checked and encoded once.
+
+    Attributes:
+        error: the reason why Iggy cannot store them; None when it can.
+        encoded: their header block, once it is made.
+    """
+
+    __slots__ = ("encoded", "error")
+
+    def __init__(self, headers: Mapping[str, HeaderValue]) -> None:
+        super().__init__(headers)
+        self.encoded: bytes | None = None
+        self.error = _error_of(headers)
+
+
 def headers_error(headers: Mapping[str, HeaderValue]) -> str | None:
     """Return the reason why Iggy cannot store these headers; None when it can."""
+    return headers.error if isinstance(headers, SharedHeaders) else _error_of(headers)
+
+
+def _error_of(headers: Mapping[str, HeaderValue]) -> str | None:
     if len(headers) <= _FEW and _are_short(headers):
         return None
     total = 0

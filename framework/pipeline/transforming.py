@@ -18,7 +18,7 @@ from framework.model.headers import headers_error
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn, longest
-from framework.transform import Transform, TransformBatch, TransformContext
+from framework.transform import Transform, TransformBatch, TransformContext, number_array
 from framework.transformer import MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ class TransformedRun:
 
     def number_array(self) -> NDArray[np.int64]:
         """Return the numbers of the records that are left."""
-        import numpy as np  # noqa: PLC0415 - loaded when used
-
-        return np.asarray(self.batch.numbers, dtype=np.int64)
+        return number_array(self.batch.numbers)
 
     def before(self, number: int, *, first: int) -> TransformedRun:
         """Return the part of the run before a bad record.
@@ -226,18 +224,22 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
     new_bad = after.bad[len(before.bad) :]
     if after.numbers is before.numbers and not new_bad:
         return
-    numbers = np.asarray(after.numbers, dtype=np.int64)
-    bad = np.asarray([skipped.record_number for skipped in new_bad], dtype=np.int64)
-    known = np.asarray(before.numbers, dtype=np.int64)
-    if (np.diff(numbers) <= 0).any():
+    numbers = number_array(after.numbers)
+    known = number_array(before.numbers)
+    if (numbers[1:] <= numbers[:-1]).any():
         raise TransformContractError(
             f"{place} returned records twice or in another order: a transform may only change or drop"
         )
     if after.bad[: len(before.bad)] != before.bad:
         raise TransformContractError(f"{place} dropped bad records that an earlier transform had found")
-    if not (np.isin(numbers, known).all() and np.isin(bad, known).all()):
+    bad = [skipped.record_number for skipped in new_bad]
+    given = np.sort(np.concatenate((numbers, np.array(bad, np.int64)))) if bad else numbers
+    if not len(given):
+        return
+    places = known.searchsorted(given)
+    if places[-1] == len(known) or (known[places] != given).any():
         raise TransformContractError(f"{place} returned a record number that was not given to it")
-    if len(np.unique(bad)) < len(bad) or np.isin(bad, numbers).any():
+    if (given[1:] == given[:-1]).any():
         raise TransformContractError(f"{place} returned a bad record twice, or among the good ones too")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import itertools
 import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -65,6 +66,7 @@ class Documents:
         check_json_of(batch.payloads)
         rows = _decoded(batch.payloads, decoder)
         self._has_documents = fields is None or rows is None
+        self._has_unread = rows is None
         self._rows: list[Any] = rows if rows is not None else [_document(one, decoder) for one in batch.payloads]
 
     def __len__(self) -> int:
@@ -74,6 +76,11 @@ class Documents:
         """Return the documents, to be changed in place; None for a payload that is no JSON object."""
         self._edited = True
         return self._rows
+
+    def objects(self) -> list[Document]:
+        """Return the documents without the payloads that are no JSON object, to be changed in place."""
+        self._edited = True
+        return [row for row in self._rows if row is not None] if self._has_unread else self._rows
 
     def column(self, field: str) -> list[Any]:
         """Return the value of a field in each record; `MISSING` where it is not there.
@@ -89,11 +96,11 @@ class Documents:
             for row in self._rows
         ]
 
-    def keep(self, places: Sequence[int]) -> None:
-        """Filter all records but those at these places, which rise."""
-        if len(places) < len(self._rows):
-            self.batch = self.batch.keep(places)
-            self._rows = [self._rows[place] for place in places]
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Filter all records but those whose value here is true."""
+        if not kept.all():
+            self.batch = self.batch.keep(kept.nonzero()[0])
+            self._rows = list(itertools.compress(self._rows, kept))
 
     def reject(self, reasons: Mapping[int, str]) -> None:
         """Make the records at these places bad."""
@@ -121,7 +128,7 @@ class Documents:
         """Return the records after all changes."""
         if not self._edited or not self._rows:
             return self.batch
-        return self.batch.with_payloads(_encoded(self._rows, self.batch.payloads))
+        return self.batch.with_payloads(_encoded(self._rows, self.batch.payloads, has_unread=self._has_unread))
 
 
 class DocumentTransform(Transform):
@@ -257,11 +264,10 @@ def decode_value(raw: Any, field: str) -> Any:
         raise RecordError(f'field "{field}" cannot be read ({why})') from None
 
 
-def _encoded(rows: list[Document | None], payloads: Sequence[bytes]) -> Sequence[bytes]:
+def _encoded(rows: list[Document | None], payloads: Sequence[bytes], *, has_unread: bool) -> Sequence[bytes]:
     """Return the documents as payloads; a payload that is no JSON object as it was."""
-    if None not in rows:
-        data = _ENCODER.encode_lines(rows)
-        column = PayloadColumn(data)
+    if not has_unread:
+        column = PayloadColumn(_ENCODER.encode_lines(rows))
         if len(column) == len(rows):  # no line feed inside a value
             return column
     encode = _ENCODER.encode

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import attrs
+from msgspec import Raw
 from typing_extensions import override
 
 from framework.config.option import option
@@ -43,9 +45,14 @@ class AddFields(DocumentTransform):
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
         for key, computed in self._fields:
-            for document, value in zip(documents.whole(), computed(documents.batch, context), strict=True):
-                if document is not None:
+            value = computed(documents.batch, context)
+            if isinstance(value, Raw):
+                for document in documents.objects():
                     document[key] = value
+                continue
+            for row, own in zip(documents.whole(), value, strict=True):
+                if row is not None:
+                    row[key] = own
 
 
 _KNOWN_KEYS = 10_000
@@ -87,7 +94,9 @@ class UpdateFields(DocumentTransform):
     def change(self, documents: Documents, context: TransformContext) -> None:
         for key, computed, condition in self._fields:
             wanted = condition == "key_exists"
-            for document, value in zip(documents.whole(), computed(documents.batch, context), strict=True):
+            values = computed(documents.batch, context)
+            each = itertools.repeat(values, len(documents)) if isinstance(values, Raw) else values
+            for document, value in zip(documents.whole(), each, strict=True):
                 if document is not None and (condition == "always" or (key in document) is wanted):
                     document[key] = value
 
@@ -108,9 +117,9 @@ class DeleteFields(DocumentTransform):
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
         for key in cast("DeleteFieldsOptions", self.options).fields:
-            for document in documents.whole():
-                if document is not None:
-                    document.pop(key, None)
+            for document in documents.objects():
+                if key in document:
+                    del document[key]
 
 
 @attrs.frozen(kw_only=True)
@@ -165,9 +174,7 @@ class FilterFields(DocumentTransform):
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
         by_key = self._by_key
-        for document in documents.whole():
-            if document is None:
-                continue
+        for document in documents.objects():
             if by_key is not None:
                 if not document.keys() <= by_key.keys():
                     self._learn(document.keys())

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import cast
 
 import attrs
+import numpy as np
 from typing_extensions import override
 
 from framework.config.option import option
 from framework.transform import TransformContext
-from framework.transforms.documents import MISSING, Documents, DocumentTransform
+from framework.transforms.documents import Documents, DocumentTransform
 from framework.transforms.values import ValuePattern
 
 
@@ -37,8 +38,7 @@ class Filter(DocumentTransform):
         super().__init__(options)
         given = cast("FilterOptions", options)
         self._field, self._keeps = given.field, given.action == "keep"
-        self._matches = given.value_pattern.matcher()
-        self._missing = self._matches(None)
+        self._matches = given.value_pattern.column_matcher()
 
     @property
     @override
@@ -47,11 +47,5 @@ class Filter(DocumentTransform):
 
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
-        matches, missing, keeps = self._matches, self._missing, self._keeps
-        documents.keep(
-            [
-                place
-                for place, value in enumerate(documents.column(self._field))
-                if (missing if value is MISSING else matches(value)) is keeps
-            ]
-        )
+        matches = np.array(self._matches(documents.column(self._field)), dtype=np.bool_)
+        documents.keep(matches if self._keeps else ~matches)

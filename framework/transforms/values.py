@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar
 from uuid import UUID
@@ -18,7 +18,7 @@ from framework.config.option import option
 from framework.errors import RecordError
 from framework.model.message_ids import MAX_RECORD
 from framework.transform import TransformBatch, TransformContext
-from framework.transforms.documents import raw_value
+from framework.transforms.documents import MISSING, raw_value
 
 _UNITS = {
     "timestamp_nanos": (10**6, 1),
@@ -61,14 +61,14 @@ class FieldValue:
         """Return the value for the records of a batch, under that key."""
         if self.computed is None:
             constant = raw_value(self.static)
-            return lambda batch, _: [constant] * len(batch)
+            return lambda _batch, _context: constant
         if self.computed.startswith("uuid"):
             return _uuids(key, with_time=self.computed == "uuid_v7")
         return _times(self.computed)
 
 
-Computed = Callable[[TransformBatch, TransformContext], "list[Raw]"]
-"""Batch and object -> the value of each record."""
+Computed = Callable[[TransformBatch, TransformContext], "Raw | list[Raw]"]
+"""Batch and object -> the value that all records have, or the value of each."""
 
 
 def _modified_ms(context: TransformContext) -> int:
@@ -83,13 +83,13 @@ def _modified_ms(context: TransformContext) -> int:
 
 
 def _times(computed: str) -> Computed:
-    def values(batch: TransformBatch, context: TransformContext) -> list[Raw]:
+    def values(_batch: TransformBatch, context: TransformContext) -> Raw:
         modified_ms = _modified_ms(context)
         if computed == "date_time":
             at = datetime.fromtimestamp(modified_ms / 1000, tz=timezone.utc)
-            return [raw_value(at.isoformat(timespec="milliseconds"))] * len(batch)
+            return raw_value(at.isoformat(timespec="milliseconds"))
         factor, divisor = _UNITS[computed]
-        return [raw_value(modified_ms * factor // divisor)] * len(batch)
+        return raw_value(modified_ms * factor // divisor)
 
     return values
 
@@ -175,6 +175,36 @@ class ValuePattern:
         """Return whether a decoded value matches."""
         name, wanted = _pattern_of(self)
         return _value_tests(name, wanted)
+
+    def column_matcher(self) -> Callable[[Sequence[Any]], list[bool]]:
+        """Return which values of a column match; one that is `MISSING` counts as null."""
+        name, wanted = _pattern_of(self)
+        return _column_tests(name, wanted) or _each(_value_tests(name, wanted))
+
+
+ColumnTest = Callable[[Sequence[Any]], "list[bool]"]
+
+
+def _each(matches: Callable[[Any], bool]) -> ColumnTest:
+    missing = matches(None)
+    return lambda values: [missing if value is MISSING else matches(value) for value in values]
+
+
+def _column_tests(name: str, wanted: Any) -> ColumnTest | None:
+    """Return a test that needs no call for each value; None when there is none."""
+    if name == "equals":
+        if isinstance(wanted, bool):
+            return lambda values: [value is wanted for value in values]
+        return (lambda values: [value == wanted for value in values]) if type(wanted) is str else None
+    tests: dict[str, ColumnTest] = {
+        "greater_than": lambda values: [type(value) in _NUMBERS and value > wanted for value in values],
+        "less_than": lambda values: [type(value) in _NUMBERS and value < wanted for value in values],
+        "between": lambda values: [type(value) in _NUMBERS and wanted[0] <= value <= wanted[1] for value in values],
+    }
+    return tests.get(name)
+
+
+_NUMBERS = frozenset({int, float})
 
 
 def _value_tests(name: str, wanted: Any) -> Callable[[Any], bool]:

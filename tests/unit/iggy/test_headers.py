@@ -13,7 +13,7 @@ from framework.iggy.headers import (
     provenance,
     split_of,
 )
-from framework.model.headers import headers_error
+from framework.model.headers import SharedHeaders, headers_error
 from framework.model.objects import NativeObject
 from framework.model.splits import Split
 
@@ -167,3 +167,13 @@ def test_headers_that_cannot_be_stored(headers, reason):
 def test_headers_without_an_error_can_be_encoded(headers):
     if headers_error(headers) is None:
         assert len(encode_headers(headers)) <= 100_000
+
+
+@given(st.dictionaries(st.text(max_size=260), values, max_size=4))
+@example({"": "x"})
+@example({"n": "x" * 600, "n.1": "y"})
+def test_shared_headers_are_checked_and_encoded_as_any(headers):
+    shared = SharedHeaders(headers)
+    assert headers_error(shared) == headers_error(headers)
+    if headers_error(headers) is None:
+        assert [encode_headers(shared), encode_headers(shared)] == [encode_headers(headers)] * 2

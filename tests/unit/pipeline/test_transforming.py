@@ -4,15 +4,19 @@ import contextlib
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framework.errors import ConfigError, ReaderFailedError, RecordTransformError, TransformContractError
 from framework.model.objects import TopicPartition
+from framework.model.payloads import PayloadColumn
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
 from framework.testing.fakes.memory_producer import MemoryProducer
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
+from framework.transform import TransformBatch
 from tests.support import transforms as own
 
 CLASSES = {
@@ -286,3 +290,16 @@ def test_configuration_mistakes_name_their_place():
 def test_a_table_of_transforms_is_no_list():
     with pytest.raises(ConfigError, match=r"write \[\[transforms\]\]"):
         source_config(transforms={"tag": {"enabled": True}})
+
+
+@given(st.lists(st.text("ab", max_size=3), min_size=1, max_size=12), st.data())
+def test_records_are_kept_alike_in_a_column_and_in_a_list(texts, data):
+    lines = [text.encode() for text in texts]
+    cut = data.draw(st.integers(0, len(lines) - 1))
+    places = sorted(data.draw(st.sets(st.integers(0, len(lines) - cut - 1))))
+    column = PayloadColumn(b"".join(line + b"\n" for line in lines))[cut:]
+    numbers = range(cut + 1, len(lines) + 1)
+    kept = TransformBatch(payloads=column, numbers=numbers).keep(places)
+    assert list(kept.payloads) == [lines[cut + place] for place in places]
+    assert list(kept.numbers) == [numbers[place] for place in places]
+    assert list(PayloadColumn(bytes(kept.payloads.data)).ends) == list(kept.payloads.ends - kept.payloads.base)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from framework.errors import ConfigError
 from framework.transforms import documents
 from framework.transforms.fields import DeleteFields
+from framework.transforms.values import ValuePattern
 from tests.unit.transforms.conftest import applied
 
 UNWRAP = {"type": "unwrap_envelope", "field": "payload"}
@@ -87,6 +88,30 @@ def test_a_filter_keeps_or_drops_what_matches(apply, pattern, kept):
     assert (found.run.filtered, found.bad) == (len(RECORDS) - len(kept), {})
     dropped = apply(RECORDS, {**options, "action": "drop"})
     assert sorted([*dropped.numbers, *kept]) == list(range(1, len(RECORDS) + 1))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([-2.5, 0.0, 1.0, 2.5]) | st.sampled_from("abc"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xy"), inner, max_size=2),
+    max_leaves=3,
+)
+PATTERNS = (
+    VALUES.filter(lambda value: value is not None).map(lambda value: ValuePattern(equals=value))
+    | st.sampled_from("abc").map(lambda text: ValuePattern(contains=text))
+    | st.integers(-3, 3).map(lambda limit: ValuePattern(greater_than=limit))
+    | st.integers(-3, 3).map(lambda limit: ValuePattern(less_than=limit))
+    | st.integers(-3, 3).map(lambda limit: ValuePattern(between=(limit, limit + 1)))
+    | st.sampled_from(ValuePattern.FLAGS).map(lambda flag: ValuePattern(**{flag: True}))
+)
+
+
+@settings(deadline=None)
+@given(st.lists(VALUES | st.just(documents.MISSING), max_size=8), PATTERNS)
+def test_a_column_is_tested_as_each_of_its_values(values, pattern):
+    matches = pattern.matcher()
+    assert pattern.column_matcher()(values) == [
+        matches(None if value is documents.MISSING else value) for value in values
+    ]
 
 
 def test_a_filter_in_front_of_a_change_sees_the_same_values(apply):
