@@ -9,6 +9,7 @@ import typer
 from framework.cli.config_file import Choose, ConfigOption, SetOption, refuse_empty
 from framework.errors import ConfigError
 from framework.offsets.reset import Reset
+from framework.offsets.set_position import SetPosition
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
@@ -75,6 +76,33 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
         from framework.cli.positions import reset_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return reset_offsets(task_class, chosen(context, config, settings), choice, yes=yes, dry_run=dry_run)
+
+    @app.command("set")
+    def set_(
+        context: typer.Context,
+        config: ConfigOption = None,
+        settings: SetOption = None,
+        key: Annotated[str | None, typer.Option(help="The object of this key.", show_default=False)] = None,
+        records: Annotated[
+            int | None, typer.Option(min=0, help="So many records count as sent.", show_default=False)
+        ] = None,
+        done: Annotated[bool, typer.Option("--done", help="Nothing more of it is read.")] = False,
+        version: Annotated[
+            str | None, typer.Option(help="Refuse unless the position is of this version.", show_default=False)
+        ] = None,
+        yes: YesOption = False,
+        dry_run: DryRunOption = False,
+    ) -> int:
+        """Set the position of an object: the next run goes on behind that record, or leaves the object out."""
+        refuse_empty(key=key, prefix=None)
+        if key is None:
+            raise ConfigError("choose which object: --key KEY")
+        if (records is None) is not done:
+            raise ConfigError("choose its position: one of --records NUMBER, --done")
+        change = SetPosition(key=key, records=records, version=version)
+        from framework.cli.positions import set_offset  # noqa: PLC0415 - each command loads what it needs
+
+        return set_offset(task_class, chosen(context, config, settings), change, yes=yes, dry_run=dry_run)
 
     @app.command()
     def accept_data_loss(

@@ -1,4 +1,4 @@
-"""The commands of the group `offsets`: show, export, reset and accept positions."""
+"""The commands of the group `offsets`: show, export, reset, set and accept positions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import orjson
 import typer
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.output import json_text, printable
 from framework.cli.run import reached, read_config
-from framework.engine.admin import accept_changes, reset_positions
+from framework.engine.admin import accept_changes, reset_positions, set_position
 from framework.engine.inspection import inspect
 from framework.errors import ConfigError
 from framework.iggy.dead_letters.log import dead_letters_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from framework.engine.inspection import Inspection
     from framework.model.positions import OffsetManagerEntry
     from framework.offsets.reset import Reset
+    from framework.offsets.set_position import SetPosition
     from framework.task import AbstractSourceTask
 
 
@@ -96,6 +98,46 @@ def reset_offsets(
         epoch = reset_positions(connection, config, choice).epoch
     _write(f"forgotten, in epoch {epoch}; what the topics hold stays there")
     return 0
+
+
+def set_offset(
+    task_class: type[AbstractSourceTask], file: ConfigFile, change: SetPosition, *, yes: bool, dry_run: bool
+) -> int:
+    """Show what a position will be, ask for confirmation, and set it.
+
+    Raises:
+        ConfigError: mistakes in the file; no terminal to ask on, and no --yes.
+        SourceRunningError: the source is running.
+        PositionError: the position cannot be set.
+        SourceError: as `show_offsets`.
+    """
+    from framework.config.format_registry import make_transformer  # noqa: PLC0415 - formats are found when they are used
+
+    config = read_config(task_class, file)
+    numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
+    change = attrs.evolve(change, numbering_options=numbering)
+    with reached(config) as connection:
+        entry = change.find(inspect(connection, config).entries.view())
+        _write(_outcome(entry, change))
+        if dry_run:
+            return 0
+        if not _confirmed("Set this position?", yes=yes, dry_run=True):
+            return 1
+        epoch = set_position(connection, config, change).epoch
+    _write(f"set, in epoch {epoch}; what the topics hold stays there")
+    return 0
+
+
+def _outcome(entry: OffsetManagerEntry, change: SetPosition) -> str:
+    """Return what the next run does with the object, as text."""
+    place, count = f"{entry.bucket}/{entry.key}", change.count_of(entry)
+    made = change.applied(entry, entry.generation)
+    if made.finished:
+        return f"{place}: nothing more is read; {counted(count, 'record')} of it count as sent"
+    again = entry.records_done - count
+    least = "at least " if not entry.final else ""
+    then = f"sends again {least}{counted(again, 'record')}" if again >= 0 else f"skips {counted(-again, 'record')}"
+    return f"{place}: the next run {then}, and goes on with record {count + 1:,}"
 
 
 def accept_topics(task_class: type[AbstractSourceTask], file: ConfigFile, *, yes: bool) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 
 from framework.engine.session import Session, check_log, check_topics, ensure_offsets_topic
-from framework.iggy.dead_letters.log import void_dead_letters
+from framework.errors import PositionError
+from framework.iggy.dead_letters.log import dead_letters_of, void_dead_letters
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.partition_replay import (
@@ -23,12 +24,15 @@ from framework.iggy.offset_log.partition_replay import (
 )
 from framework.model.objects import Anchor
 from framework.model.positions import OffsetManagerEntry
+from framework.model.text import counted
+from framework.offsets.reset import Reset
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
+    from framework.iggy.dead_letters.topic import StoredDeadLetter
     from framework.iggy.offset_log.state import LogState
-    from framework.offsets.reset import Reset
+    from framework.offsets.set_position import SetPosition
 
 
 @attrs.frozen
@@ -66,6 +70,50 @@ def reset_positions(connection: IggyConnection, config: SourceCommonConfig, rese
     )
     void_dead_letters(connection, config, reset)
     return done
+
+
+def set_position(connection: IggyConnection, config: SourceCommonConfig, change: SetPosition) -> AdminResult:
+    """Give an object another position, in a higher generation.
+
+    Atomic: nothing has happened until the snapshot is complete. Dead letters of records that come again are marked after it.
+
+    Args:
+        connection: an open connection, which the caller closes.
+        config: configuration of the source.
+        change: the object, and its position.
+
+    Raises:
+        SourceRunningError: the source is running.
+        PositionError: the position cannot be set; the log cannot be read; or a partition is gone.
+    """
+    letters = dead_letters_of(connection, config, Reset(key=change.key))
+
+    def check(state: LogState) -> None:
+        check_topics(connection, config, state)
+        _check_letters(letters, change, change.find(state.positions.view()))
+
+    done = _change(connection, config, lambda state: _set(state, change), check=check)
+    void_dead_letters(connection, config, Reset(key=change.key))
+    return done
+
+
+def _check_letters(letters: Iterable[StoredDeadLetter], change: SetPosition, entry: OffsetManagerEntry) -> None:
+    """Refuse to leave behind dead letters that nothing could replay any more.
+
+    Raises:
+        PositionError: says how many.
+    """
+    count = change.count_of(entry)
+    left = [
+        letter
+        for letter in letters
+        if letter.version == entry.version and letter.generation in {None, entry.generation} and letter.record <= count
+    ]
+    if left:
+        raise PositionError(
+            f"{entry.bucket}/{entry.key}: {counted(len(left), 'dead letter')} of the records up to {count} would be left behind: "
+            f"a position of another generation cannot replay them. Run `dead-letter replay` first"
+        )
 
 
 def accept_changes(connection: IggyConnection, config: SourceCommonConfig) -> AdminResult:
@@ -133,14 +181,28 @@ def _reset(state: LogState, reset: Reset) -> None:
     for key in [entry.get_manager_key() for entry in state.positions.view() if reset.takes_entry(entry)]:
         state.positions.remove_object(key.whole())
     state.watermark = reset.opened(state.watermark)
-    for prefix, past in list(state.listings.items()):
-        if reset.touches(prefix):  # the mark says how far a listing was read
-            state.listings[prefix] = attrs.evolve(past, incremental=None)
+    _list_again(state, reset)
     state.skipped = []
     if reset.everything:
         # old messages are of older generations; changes to the topics no longer matter
         abandon_partitions(state, state.partitions)
         state.has_abandoned_partitions = True
+
+
+def _set(state: LogState, change: SetPosition) -> None:
+    entry = change.find(state.positions.view())
+    key = entry.get_manager_key()
+    made = change.applied(entry, state.positions.next_generation(key))
+    state.positions.remove_object(key)
+    state.positions[key] = made
+    _list_again(state, Reset(key=change.key))
+
+
+def _list_again(state: LogState, reset: Reset) -> None:
+    """Drop the marks that say how far a listing was read, wherever it may show one of these objects."""
+    for prefix, past in list(state.listings.items()):
+        if reset.touches(prefix):
+            state.listings[prefix] = attrs.evolve(past, incremental=None)
 
 
 def _accept(state: LogState, connection: IggyConnection, config: SourceCommonConfig) -> None:

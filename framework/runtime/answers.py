@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
+from framework.model.message_ids import MAX_RECORD
 from framework.runtime.configuration import Configuration, shown, unicode_text
 from framework.runtime.metrics import counters_of
 from framework.runtime.state import PAUSED, RUNNING
@@ -193,7 +195,7 @@ class ConnectorOffsets(BaseModel):
 
 
 class OffsetPartition(BaseModel):
-    """What to reset: the object of a key, or all objects whose keys begin so."""
+    """What to change: the object of a key; for a reset also all objects whose keys begin so."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -204,11 +206,31 @@ class OffsetPartition(BaseModel):
     part: int | None = Field(None, description="Accepted as the answers name it; an object is reset with all parts.")
 
 
+class OffsetValue(BaseModel):
+    """A position: either `records` or `done`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    records: int | None = Field(
+        None, ge=0, le=MAX_RECORD, description="So many records count as sent: the source goes on behind them."
+    )
+    done: Literal[True] | None = Field(None, description="Nothing more of the object is read.")
+    version: str | None = Field(
+        None, max_length=MAX_KEY_CHARACTERS, pattern=_KEY, description="Refuse unless the position is of this version."
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> OffsetValue:
+        if (self.records is None) is (self.done is None):
+            raise PydanticCustomError("one_of_both", "give either records or done")
+        return self
+
+
 class OffsetChange(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     partition: OffsetPartition
-    offset: None = Field(description="Only null: reset. Positions cannot be set by hand.")
+    offset: OffsetValue | None = Field(description="null: reset, the source reads from the first record again.")
 
 
 class OffsetChanges(BaseModel):

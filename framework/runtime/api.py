@@ -343,14 +343,13 @@ def _add_connect_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a 
 
     @app.patch("/connectors/{name}/offsets", responses=offset_errors)
     def alter(name: str, changes: answers.OffsetChanges) -> answers.Message:
-        """Reset the positions of some objects of a stopped source, one after the other."""
-        partitions = [change.partition for change in changes.offsets]
-        return answers.Message(message=worker.reset_offsets(name, partitions))
+        """Set or reset the positions of some objects of a stopped source, one after the other."""
+        return answers.Message(message=worker.change_offsets(name, changes.offsets))
 
     @app.delete("/connectors/{name}/offsets", responses=offset_errors)
     def reset(name: str) -> answers.Message:
         """Reset all positions of a stopped source: everything is sent again."""
-        return answers.Message(message=worker.reset_offsets(name, None))
+        return answers.Message(message=worker.change_offsets(name, None))
 
     @app.put(
         "/connector-plugins/{kind}/config/validate",
@@ -445,5 +444,5 @@ def _sentence(mistake: dict[str, Any], form: str) -> str:
             return f"the header content-type must be application/json, it is {form or 'missing'}"
         return "the body must be a JSON object"
     place = ".".join(str(part) for part in path) or str(where)
-    texts = {"extra_forbidden": "unknown field", "missing": "missing", "none_required": "must be null"}
+    texts = {"extra_forbidden": "unknown field", "missing": "missing"}
     return f"{place}: {texts.get(kind, mistake['msg'])}"

@@ -34,7 +34,7 @@ from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
 
 if TYPE_CHECKING:
-    from framework.runtime.answers import NewConfig, OffsetPartition
+    from framework.runtime.answers import NewConfig, OffsetChange
     from framework.runtime.children import Child
     from framework.runtime.kinds import Kind, Kinds
 
@@ -241,22 +241,26 @@ class Worker:
         rows = self._command(configuration, ["offsets", "export"], max_lines=MAX_OFFSETS)
         return [_offset(orjson.loads(row)) for row in rows]
 
-    def reset_offsets(self, key: str, partitions: list[OffsetPartition] | None) -> str:
-        """Delete positions of a stopped source, all of them or those of some objects; return what happened.
+    def change_offsets(self, key: str, changes: list[OffsetChange] | None) -> str:
+        """Reset or set positions of a stopped source, one after the other; return what happened.
+
+        Args:
+            key: the key of the source.
+            changes: the changes; None to reset everything.
 
         Raises:
             UnknownSourceError: there is none.
             BusyError: it is not stopped, or its configuration is wrong.
-            ConfigError: a partition names neither a key nor a prefix.
-            CommandError: they cannot be changed.
+            ConfigError: a change names no objects, or none that can be set.
+            CommandError: they cannot be changed. The changes before it are done.
         """
-        choices = [["--all"]] if partitions is None else [_choice(partition) for partition in partitions]
+        commands = [["reset", "--all"]] if changes is None else [_command_of(change) for change in changes]
         with self.supervisor.while_stopped(key) as configuration:
             _check_right(configuration)
             lines = [
                 line.decode(errors="replace")
-                for choice in choices
-                for line in self._command(configuration, ["offsets", "reset", *choice, "--yes"])
+                for command in commands
+                for line in self._command(configuration, ["offsets", *command, "--yes"])
             ]
         return "; ".join(lines)
 
@@ -365,10 +369,19 @@ def _offset(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _choice(partition: OffsetPartition) -> list[str]:
+def _command_of(change: OffsetChange) -> list[str]:
+    partition, offset = change.partition, change.offset
     if (partition.key is None) == (partition.prefix is None):
         raise ConfigError("partition: give either key or prefix")
-    return [f"--key={partition.key}"] if partition.key is not None else [f"--prefix={partition.prefix}"]
+    choice = f"--key={partition.key}" if partition.key is not None else f"--prefix={partition.prefix}"
+    if offset is None:
+        return ["reset", choice]
+    if partition.key is None:
+        raise ConfigError("partition: a prefix can only be reset, with offset = null; a position is set by its key")
+    if partition.share is not None or partition.part is not None:
+        raise ConfigError("partition: an object that is read in splits or parts can only be reset, with offset = null")
+    value = "--done" if offset.records is None else f"--records={offset.records}"
+    return ["set", choice, value, *([] if offset.version is None else [f"--version={offset.version}"])]
 
 
 def own_version() -> str:

@@ -1,5 +1,6 @@
-"""Positions by hand: looking at them, resetting them, going on after a purge, taking a running source over."""
+"""Positions by hand: looking at them, resetting and setting them, going on after a purge, taking a running source over."""
 
+import contextlib
 import json
 import os
 import pty
@@ -7,6 +8,8 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
+from random import Random
 
 import pytest
 
@@ -134,6 +137,79 @@ def test_a_split_object_is_reset_with_all_its_splits(program, moto_bucket):
     program.once()
     program.once()
     assert program.count() == 1800
+
+
+def numbers_of(program, key):
+    """Record number -> how often it is there."""
+    return Counter(message.record for message in by_key(program.messages())[key])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_set_position_goes_on_behind_its_record_and_nothing_else_is_sent_again(program, expected, engine):
+    using(program, engine).once()
+    said = offsets(program, "set", "--key", "in/b c.jsonl", "--records", "21", "--dry-run").out
+    assert "in/b c.jsonl: the next run sends again 10 records, and goes on with record 22" in said
+    program.once()
+    assert set(times(program).values()) == {1}
+    offsets(program, "set", "--key", "in/b c.jsonl", "--records", "21", "--yes")
+    offsets(program, "set", "--key", "in/a.jsonl", "--done", "--yes")
+    program.once()
+    program.once()
+    assert numbers_of(program, "in/b c.jsonl") == {number: 1 + (number > 21) for number in range(1, 32)}
+    assert {key: set(numbers_of(program, key).values()) for key in COUNTS if key != "in/b c.jsonl"} == {
+        key: {1} for key in COUNTS if key != "in/b c.jsonl"
+    }
+
+
+def test_a_set_that_is_killed_happens_whole_or_not_at_all(program, expected):
+    program.once()
+    again, random = 0, Random(11)
+    for _ in range(6):
+        command = ["offsets", "set", "--config", str(program.path), "--key", "in/a.jsonl", "--records", "5", "--yes"]
+        running = subprocess.Popen(
+            [sys.executable, "-m", "s3_source", *command],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(random.uniform(0.5, 2.5))
+        running.kill()
+        running.wait()
+        before = again
+        program.once()
+        again = numbers_of(program, "in/a.jsonl")[6] - 1
+        assert again in {before, before + 1}
+        assert numbers_of(program, "in/a.jsonl") == {n: 1 + again * (n > 5) for n in range(1, 21)}
+
+
+def test_a_set_that_cannot_be_says_why_and_changes_nothing(program, expected, moto_bucket):
+    program.configure(input={"format": "jsonl", "split_size": 1024})
+    moto_bucket.put("big.jsonl", jsonl(json_lines("big", 100)))
+    program.once()
+    for arguments, code, said in (
+        (["--records", "1"], 2, "--key KEY"),
+        (["--key", "", "--records", "1"], 2, "--key"),
+        (["--key", "other.jsonl"], 2, "--records NUMBER, --done"),
+        (["--key", "other.jsonl", "--records", "1", "--done"], 2, "--records NUMBER, --done"),
+        (["--key", "other.jsonl", "--records", "-1"], 2, "--records"),
+        (["--key", "none", "--done"], 3, "'none' has no position"),
+        (["--key", "other.jsonl", "--records", "13"], 3, "13 is more than the 12 records"),
+        (["--key", "other.jsonl", "--records", "1", "--version", "x"], 3, "not of 'x'"),
+        (["--key", "big.jsonl", "--done"], 3, "splits or parts"),
+    ):
+        assert said in offsets(program, "set", *arguments, "--yes", code=code).said
+    program.configure(input={"format": "text"})
+    refused = offsets(program, "set", "--key", "other.jsonl", "--records", "1", "--yes", code=3).said
+    assert "12 records were read with" in refused
+    program.configure(input={"format": "jsonl", "split_size": 1024})
+    running = program.start()
+    wait_until(lambda: json.loads(offsets(program, "show", "--json").out)["epoch"] == 2)
+    said = offsets(program, "set", "--key", "other.jsonl", "--records", "1", "--yes", code=1).said
+    assert f"(process {running.pid}, since 20" in said
+    assert running.stop().code == 0
+    program.once()
+    assert numbers_of(program, "other.jsonl") == dict.fromkeys(range(1, 13), 1)
 
 
 def test_a_reset_says_what_it_needs(program, expected):

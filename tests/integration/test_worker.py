@@ -203,6 +203,44 @@ def test_offsets_are_reset_only_when_stopped_and_everything_is_sent_again(rig, b
     assert rig.payloads("orders") == sorted([*orders, *orders])
 
 
+def test_positions_are_set_only_when_stopped_and_the_rest_is_sent_again(rig, bucket):
+    orders = put(bucket, "orders")
+    rig.add("orders", bucket)
+    rig.start().ready()
+    wait_until(lambda: rig.count("orders") == len(orders), 60)
+    place = {"key": "orders/1.jsonl"}
+    change = {"offsets": [{"partition": place, "offset": {"records": 2}}]}
+    refused = request(rig.port, "PATCH", "/connectors/orders/offsets", change)
+    assert (refused.status, "its offsets can be changed after PUT" in refused.json["message"]) == (400, True)
+    rig.put("/connectors/orders/stop")
+    wait_until(lambda: connect_state(rig, "orders") == "STOPPED", 60, 0.1)
+    for offset, said in (
+        ({"records": 10**9}, "1000000000 is more than the"),
+        ({"records": 1, "version": "x"}, "not of 'x'"),
+    ):
+        change = {"offsets": [{"partition": place, "offset": offset}]}
+        refused = request(rig.port, "PATCH", "/connectors/orders/offsets", change)
+        assert refused.status == 409, refused.body
+        assert said in refused.json["message"]
+    change = {
+        "offsets": [
+            {"partition": place, "offset": {"records": 2}},
+            {"partition": {"key": "orders/2.jsonl"}, "offset": {"done": True}},
+        ]
+    }
+    done = request(rig.port, "PATCH", "/connectors/orders/offsets", change)
+    assert done.status == 200, done.body
+    shown = {one["partition"]["key"]: one["offset"] for one in rig.get("/connectors/orders/offsets").json["offsets"]}
+    assert (shown["orders/1.jsonl"]["records"], shown["orders/1.jsonl"]["state"]) == (2, "reading")
+    assert (shown["orders/2.jsonl"]["generation"], shown["orders/2.jsonl"]["state"]) == (2, "done")
+    rig.put("/connectors/orders/resume")
+    again = shown["orders/1.jsonl"]["total"] - 2
+    wait_until(lambda: rig.count("orders") == len(orders) + again, 60)
+    rig.stop()
+    assert set(rig.payloads("orders")) == set(orders)
+    assert len(rig.payloads("orders")) == len(orders) + again
+
+
 def test_a_configuration_is_stored_activated_while_it_runs_and_taken_back(rig, bucket):
     orders = put(bucket, "orders", objects=12, count=400)
     rig.add("orders", bucket, iggy={"batch_length": 31})

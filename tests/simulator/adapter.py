@@ -18,6 +18,7 @@ from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.engine import admin, discovery, local, processes, session, worker
 from framework.engine.dead_letter_replay import DeadLetterReplay
+from framework.engine.inspection import inspect
 from framework.engine.spark import engine as spark_engine
 from framework.engine.spark import group as spark_group
 from framework.engine.spark import job as spark_job
@@ -46,6 +47,7 @@ from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, 
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
 from framework.offsets.reset import Reset
+from framework.offsets.set_position import SetPosition
 from framework.storage.listing import limiter
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -56,6 +58,7 @@ from framework.transform import Transform
 from framework.transformer import ReadStream
 from tests.simulator import runtime
 from tests.simulator.bucket import is_filtered, is_refused, key_hash, tell
+from tests.simulator.checker import SetByHand
 from tests.simulator.iggy import NoConnectionError, RefusedError, Request
 from tests.simulator.key_lists import BUCKET as LISTS
 
@@ -638,6 +641,38 @@ def run_reset(settings, *, key=None, prefix=None):
         admin.reset_positions(connection, config, Reset(key=key, prefix=prefix))
 
 
+def run_set(settings, *, key, share):
+    """`offsets set`, to a share of the records that are known to be there; without one, done."""
+    process, config = runtime.world.current.process, make_config(settings)
+    numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
+    with session.IggyTarget(config) as target, target.connect() as connection:
+        entries = inspect(connection, config).entries.view()
+        known = max([entry.total or entry.records_done for entry in entries if entry.key == key], default=0)
+        records = None if share is None else round(share * known)
+        change = SetPosition(key=key, records=records, numbering_options=numbering)
+        try:
+            entry = change.find(entries)
+        except PositionError:
+            return  # as documented
+        world = process.extra["world"]
+        made = SetByHand(
+            life=process.name,
+            begun=world.now_us(),
+            key=key,
+            tag=int(entry.version[1:]),
+            sent=entry.records_done,
+            count=change.count_of(entry),
+            done=records is None,
+        )
+        world.sets.append(made)
+        try:
+            admin.set_position(connection, config, change)
+        except PositionError as error:
+            if not any(text in str(error) for text in ("dead letter", "could still take them")):
+                raise
+            world.sets.remove(made)  # as documented; a late request of the run before may have changed what was seen
+
+
 def run_accept(settings):
     """`offsets accept-data-loss`."""
     config = make_config(settings)
@@ -656,7 +691,7 @@ def run_replay(settings):
             DeadLetterReplay(ours, iterator).run(found, letters.notes)
 
 
-LIVES = {"source": run_source, "reset": run_reset, "accept": run_accept, "replay": run_replay}
+LIVES = {"source": run_source, "reset": run_reset, "set": run_set, "accept": run_accept, "replay": run_replay}
 
 
 def begin_history(tuning):

@@ -2,7 +2,7 @@
 
 A record tells by its payload whose it is (`bucket.tell`). For every content of an object:
 - none of its records comes more often than there was reason for: once for each time that it became the object's content, and once
-  more for each reset that took it in;
+  more for each reset that took it in, and for each time that its position was set before it;
 - in a partition its records come in their order, one split of it in one partition only; where a transform chooses the
   partition, each record is in that of its key;
 - what is in the bucket at the end is there whole, since the last time that it had to be sent anew; a bad record has its letter;
@@ -12,6 +12,8 @@ A record tells by its payload whose it is (`bucket.tell`). For every content of 
 """
 
 from collections import defaultdict
+
+import attrs
 
 from tests.simulator.bucket import key_hash, tell
 
@@ -52,6 +54,31 @@ def gather(partitions):
     return seen
 
 
+@attrs.define(kw_only=True)
+class SetByHand:
+    """A position that people have set, or may have.
+
+    Attributes:
+        life: the name of the process.
+        begun: when, in microseconds.
+        ended: when it was over; None when it may not have come to its end.
+        key: of the object.
+        tag: of the version.
+        sent: how many records counted as sent before.
+        count: how many count since.
+        done: whether nothing more is to be read.
+    """
+
+    life: str
+    begun: int
+    ended: int | None = None
+    key: str
+    tag: int
+    sent: int
+    count: int
+    done: bool
+
+
 class Facts:
     """What the checker goes by.
 
@@ -60,6 +87,7 @@ class Facts:
         became: (time in microseconds, key, version or None), in order, of all buckets.
         current: key -> version: what is to be there, of those that are selected.
         resets: (begun, ended or None when it may not have come to its end, takes(key)) in microseconds.
+        sets: `SetByHand`, in order.
         split_sizes: with which objects may have been split.
         key_partitions: over how many partitions keys were spread; empty when nothing was.
         width: bytes of a record's line.
@@ -112,7 +140,7 @@ def check(facts):
         _check_order(facts, seen)
     if facts.letters is not None and facts.one_letter:
         for (key, tag, number), count in facts.letters.items():
-            if count > len(became[key, tag]) + _resets_of(facts, key):
+            if count > len(became[key, tag]) + _resets_of(facts, key) + _sets_of(facts, key, tag, number):
                 raise ViolationError("LETTER TWICE", f"{key} v{tag} record {number}: {count} letters")
 
 
@@ -145,8 +173,12 @@ def _resets_of(facts, key):
     return sum(takes(key) for _, _, takes in facts.resets)
 
 
-def _check_upper(facts, key, version, became, found):
-    most = len(became) + _resets_of(facts, key) + facts.extra.get((key, version.tag), 0)
+def _sets_of(facts, key, tag, number):
+    """How often people may have set a position so that this record comes again."""
+    return sum((one.key, one.tag) == (key, tag) and number > one.count for one in facts.sets)
+
+
+def _check_counts(facts, key, version, most, found):
     counts = defaultdict(int)
     for one in found:
         counts[one.number] += 1
@@ -155,10 +187,18 @@ def _check_upper(facts, key, version, became, found):
             raise ViolationError("BAD SENT", f"{key} v{version.tag} record {number}")
         if number in version.filtered:
             raise ViolationError("FILTERED SENT", f"{key} v{version.tag} record {number}")
-        if count > most:
+        limit = most + _sets_of(facts, key, version.tag, number)
+        if count > limit:
             raise ViolationError(
-                "REPEATED", f"{key} v{version.tag} record {number}: {count} times, at most {most}: {found}"
+                "REPEATED", f"{key} v{version.tag} record {number}: {count} times, at most {limit}: {found}"
             )
+
+
+def _check_upper(facts, key, version, became, found):
+    most = len(became) + _resets_of(facts, key) + facts.extra.get((key, version.tag), 0)
+    _check_counts(facts, key, version, most, found)
+    if _sets_of(facts, key, version.tag, version.count):
+        most += 1  # some may stand behind their successors of before
     if facts.key_partitions:
         counts = facts.key_partitions
         for one in found:
@@ -220,8 +260,14 @@ def _check_whole(facts, key, version, became, seen):
             return  # restored behind the watermark: the same
     if len(became) > 1 and _another_between(facts, key, tag, became, seen):
         since = max(since, last_us)
-    numbers = {one.number for one in seen.get((key, tag), ()) if one.at >= since}
-    missing = [number for number in version.good if number not in numbers]
+    sets = [one for one in facts.sets if (one.key, one.tag) == (key, tag)]
+    if any(one.done and since < one.begun for one in sets):
+        return  # whatever is missing was left out
+    left_out = {number for one in sets if since < one.begun for number in range(one.sent + 1, one.count + 1)}
+    ends = [(one.count, one.ended) for one in sets if one.ended is not None]
+    last = {number: max([since, *(at for count, at in ends if number > count)]) for number in version.good}
+    numbers = {one.number for one in seen.get((key, tag), ()) if one.at >= last.get(one.number, since)}
+    missing = [number for number in version.good if number not in numbers and number not in left_out]
     if missing:
         raise ViolationError(
             "LOST",

@@ -6,6 +6,8 @@ EXHIBITS = {
     "not_begun": ("plain", 100),
     "no_fence": ("late_requests", 3000),
     "no_floor": ("resets", 1800),
+    "set_in_its_generation": ("sets", 300),
+    "set_over_what_a_crash_takes": ("sets", 1500),
     "risen_over_what_waits": ("waiting", 100),
     "stores_clock_alone": ("dates", 100),
     "stale_counts": ("forgetting", 400),

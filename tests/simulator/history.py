@@ -170,6 +170,7 @@ class World(Scheduler):
         self.log_since = {}
         self.hand_changes = 0
         self.resets = []
+        self.sets = []
         self.free = set()
         self.extra = {}
         self.take_overs = []
@@ -205,7 +206,7 @@ class World(Scheduler):
         """A request of a client was stored or answered."""
         if kind == "stored" and self.must_refuse and what.startswith("send "):
             self.fail("NOT REFUSED", f"{link.process.name} sends after {self.must_refuse}")
-        if kind == "stored" and " snapshot " in what and link.process.name.startswith(("reset", "accept")):
+        if kind == "stored" and " snapshot " in what and link.process.name.startswith(("reset", "accept", "set")):
             self.must_refuse = ""  # done, whatever becomes of the command
         if self.verbose and not what.startswith(("clients", "version", "own")):
             self.say("   ", kind, what, link.process.name)
@@ -954,6 +955,22 @@ class World(Scheduler):
         self.helper = self.start("reset", then=done, **which)
         self.restart_planned = False
 
+    def act_set(self):
+        """Stop, set a position, go on."""
+        rng = self.rng
+        if self.main is None or self.main.ended is not None or self.restart_planned or self.causes:
+            return
+        self.kill(self.main)
+
+        def done(life):
+            for one in [one for one in self.sets if one.life == life.process.name]:
+                if life.outcome is not None and life.outcome.kind == "done":
+                    one.ended = self.now_us()
+            self.plan_restart(0.05)
+
+        self.helper = self.start("set", then=done, key=self.a_key(), share=rng.choice((0.0, 0.3, 0.6, 0.9, 1.0, None)))
+        self.restart_planned = False
+
     def act_foreign(self):
         """Somebody else writes to our topic."""
         for found in self.data_topics():
@@ -1253,6 +1270,7 @@ class World(Scheduler):
         return Facts(
             **self.facts_for(self.prefixes, self.settings, lambda writer: not is_neighbours(writer)),
             resets=self.resets,
+            sets=self.sets,
             key_partitions=sorted(self.key_partitions),
             bad_is_bad=self.formats == {"jsonl"},
             free=self.free,
@@ -1267,6 +1285,7 @@ class World(Scheduler):
         return Facts(
             **self.facts_for(neighbour.prefixes, neighbour.settings, is_neighbours),
             resets=neighbour.resets,
+            sets=(),
             key_partitions=(),
             bad_is_bad=True,
             free=(),
@@ -1335,7 +1354,14 @@ class World(Scheduler):
     def order(self):
         """By which start offsets objects must follow each other; None when nothing says so."""
         bucket = self.bucket
-        unsteady = bucket.break_rate or bucket.lie_rate or self.resets or len(self.buckets) > 1 or self.settings.min_age
+        unsteady = (
+            bucket.break_rate
+            or bucket.lie_rate
+            or self.resets
+            or self.sets
+            or len(self.buckets) > 1
+            or self.settings.min_age
+        )
         if self.ordered_since is None or unsteady:
             return None
         return Order(

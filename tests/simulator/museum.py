@@ -151,6 +151,21 @@ def half_reset_is_enough():
     state.LogState.knows_nothing = property(lambda self: not self.last_epoch)
 
 
+def set_in_its_generation():
+    """A position that is set keeps its generation, so that what was sent before counts again."""
+    from framework.offsets.set_position import SetPosition
+
+    real = SetPosition.applied
+    SetPosition.applied = lambda self, entry, generation: real(self, entry, entry.generation)
+
+
+def set_over_what_a_crash_takes():
+    """A position may be set to a count of records that a killed server can still take."""
+    from framework.offsets.set_position import SetPosition
+
+    SetPosition._check_count = lambda self, entry, place: None
+
+
 def any_topic_of_the_name():
     """A topic that was deleted and made again is taken for the old one."""
     partition_replay.PartitionReader.check = lambda self, topic_partition, info: False

@@ -574,6 +574,20 @@ def resets(rng):
     )
 
 
+def sets(rng):
+    acts = {"put": 4, "set": 2, "stop": 1, **some(rng, {"reset": 0.5, "restore": 1, "old_put": 1, "delete": 0.5}, 0.4)}
+    bad = rng.random() < 0.2
+    return plain(
+        rng,
+        settings={"window": rng.choice((6.0, 86_400.0)), "bad": bad, "letters": bad and rng.random() < 0.7},
+        acts=acts,
+        required=rng.choice((1, 5)),
+        faults={"kill": 1, "kill_server": 1},
+        bad_rate=0.3 if bad else 0.0,
+        tuning=dict(SMALL),
+    )
+
+
 def splits(rng):
     partitions = rng.choice((2, 3))
     return plain(
@@ -814,6 +828,7 @@ THEMES = {
         seconds,
         partitions,
         resets,
+        sets,
         splits,
         clocks,
         dates,

@@ -606,6 +606,24 @@ def a_reset_before_a_loss(seed, **more):
         stage.finish()
 
 
+def a_set_before_a_loss(seed, **more):
+    """A position is set, then the server forgets what was sent since: that is sent again, and older records do not count."""
+    with Stage(seed, required=8, settings={"headers": "none", "batch_length": 2}, **more) as stage:
+        stage.put("0-x", 6)
+        stage.live()
+        stage.foreign(0, 20)
+        stage.live()  # saves the records: a kill of the server takes others
+        if stage.live("set", key="0-x", share=0.5) != "done" or not stage.world.sets:
+            raise ViolationError("REFUSED", f"a set of one object: {stage.world.lives[-1].outcome}")
+        stage.world.sets[0].ended = stage.world.now_us()
+        stage.live()
+        if stage.count(0) != 6 + 20 + 3:
+            raise ViolationError("LOST", f"after the set there are {stage.count(0)} messages")
+        stage.kill_server({0: 2})
+        stage.live()
+        stage.finish()
+
+
 def a_replayed_letter_that_is_forgotten(seed, **more):
     """A dead letter is sent again to a topic that forgets: that is refused, or its record is there in the end."""
     with Stage(seed, required=8, settings={"letters": True, "bad": True}, **more) as stage:
@@ -722,6 +740,7 @@ SCENARIOS = {
         a_clock_set_back,
         parts_of_a_late_snapshot,
         a_reset_before_a_loss,
+        a_set_before_a_loss,
         a_replayed_letter_that_is_forgotten,
         a_letter_before_a_loss,
         a_new_partition_that_is_forgotten,

@@ -6,16 +6,22 @@ import logging
 import attrs
 import pytest
 
-from framework.engine.admin import accept_changes, reopen_objects, reset_positions
+from framework.engine.admin import accept_changes, reopen_objects, reset_positions, set_position
 from framework.engine.inspection import inspect
 from framework.engine.session import Session, ensure_offsets_topic
-from framework.errors import IggyUnavailableError, PositionError, SourceError
+from framework.errors import (
+    IggyUnavailableError,
+    PositionError,
+    PositionMismatchError,
+    SourceError,
+)
 from framework.iggy.offset_log import epochs
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
 from framework.model.objects import TopicPartition
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.reset import Reset
+from framework.offsets.set_position import SetPosition
 from framework.offsets.watermark import CoveredRange, Watermark
 from framework.testing.kit.crash import CrashError, CrashPoint
 from tests.support.core import lines
@@ -23,6 +29,8 @@ from tests.support.positions import LOG, Source, as_saved, kinds, loaded, record
 
 FOREIGN = b"of somebody else"
 COUNTS = {"a": 5, "b": 7, "bb": 3}
+NUMBERING = '{"compression":"auto","format":"jsonl"}'
+"""The options that number the records of the sources here."""
 
 
 @pytest.fixture
@@ -39,6 +47,8 @@ def by_hand(source, change="accept", **options):
     try:
         if change == "accept":
             return accept_changes(connection, config)
+        if isinstance(change, SetPosition):
+            return set_position(connection, config, change)
         return reset_positions(connection, config, change)
     finally:
         connection.close()
@@ -143,7 +153,17 @@ def test_an_object_half_read_is_read_from_its_first_record_after_a_reset():
     assert source.payloads() == source.once() + collections.Counter(lines("b", held))
 
 
-@pytest.mark.parametrize("choice", [Reset(key="b"), Reset(prefix="b"), Reset(), "accept"], ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Reset(key="b"),
+        Reset(prefix="b"),
+        Reset(),
+        SetPosition(key="b", records=2, numbering_options=NUMBERING),
+        "accept",
+    ],
+    ids=str,
+)
 def test_a_kill_at_any_moment_leaves_all_or_nothing(choice):
     def made():
         source = Source(COUNTS, partitions=1)
@@ -248,6 +268,124 @@ def hurt(source, harm):
         source.server._streams["kit"]["records"].partitions.pop()
     elif harm == "log":
         source.server.delete_topic("kit", LOG)
+
+
+# ---- set
+
+
+def set_to(key, records):
+    return SetPosition(key=key, records=records, numbering_options=NUMBERING)
+
+
+def behind(name, records, source):
+    return collections.Counter(source.expected[name][records:])
+
+
+@pytest.mark.parametrize("records", [0, 1, 4, 7])
+def test_what_stands_behind_a_set_position_is_sent_once_more_and_nothing_undoes_it(records):
+    source = Source(COUNTS, partitions=1)
+    source.live()
+    assert by_hand(source, set_to("b", records)).positions == len(COUNTS)
+    for _ in range(2):
+        source.live()
+        assert source.payloads() == source.once() + behind("b", records, source)
+    generations = {entry.key: entry.generation for entry in source.entries.values()}
+    assert generations == {"a": 1, "b": 2, "bb": 1}
+    by_hand(source, Reset(key="b"))
+    source.live()
+    assert source.payloads() == source.once() + behind("b", records, source) + twice("b")
+    assert source.entries["b"].generation == 3
+
+
+def test_an_object_that_is_set_done_is_not_read_further():
+    source = saved_in_part()
+    before = source.payloads()
+    by_hand(source, set_to("b", None))
+    for _ in range(2):
+        source.live()
+        assert source.payloads() == before
+    source.put("b", 4)
+    source.live()
+    assert source.payloads() == before + collections.Counter(lines("b", 4)), "another version is read"
+
+
+def saved_in_part():
+    """One object that a kill left half read."""
+    for at in range(10, 120):
+        source = Source({"b": 30}, partitions=1)
+        source.live(at)
+        if source.server.topic_info("kit", LOG) is None:
+            continue
+        found = [entry for entry in loaded(source.server).positions.view() if 0 < entry.records_saved < 30]
+        if found and not found[0].finished:
+            return source
+    raise AssertionError("no moment leaves it half read")
+
+
+@pytest.mark.parametrize("lost", [0, 2, 30])
+def test_messages_before_a_set_do_not_count_after_it_whatever_a_killed_server_takes(lost):
+    """The counterexample to a set within the generation: recovery would find record 7 and send nothing."""
+    source = Source(COUNTS, partitions=1)
+    make_forgetful(source)
+    source.live()
+    assert source.entries["b"].records_saved == 0
+    by_hand(source, set_to("b", 0))
+    source.server.lose_tail("kit", "records", 0, min(lost, len(source.messages())))
+    before = source.payloads()
+    source.live()
+    again = behind("b", 0, source)
+    missing = collections.Counter({line: n for line, n in (source.once() - before).items() if line not in again})
+    assert source.payloads() == before + again + missing
+
+
+def test_records_that_a_crash_can_take_never_count_as_saved():
+    """Else a killed server would take them, and nothing would send them again."""
+    source = Source(COUNTS, partitions=1)
+    make_forgetful(source)
+    source.live()
+    for count in (1, 7, None):
+        before = kinds(source.server)
+        with pytest.raises(PositionError, match="could still take them"):
+            by_hand(source, set_to("b", count))
+        assert kinds(source.server) == before
+
+
+def test_a_refused_set_writes_nothing(source):
+    before = kinds(source.server)
+    for change in (set_to("b", 8), set_to("x", 1), attrs.evolve(set_to("b", 1), version="x")):
+        with pytest.raises(PositionError):
+            by_hand(source, change)
+    with pytest.raises(PositionMismatchError):
+        by_hand(source, attrs.evolve(set_to("b", 1), numbering_options='{"format":"other"}'))
+    assert kinds(source.server) == before
+
+
+def test_crashes_after_a_set_lose_and_repeat_nothing_more():
+    events = len(Source(COUNTS, partitions=2).live().events)
+    for at in range(1, events, 3):
+        source = Source(COUNTS, partitions=2)
+        source.live()
+        by_hand(source, set_to("b", 3))
+        source.live(at)
+        source.live()
+        assert source.payloads() == source.once() + behind("b", 3, source)
+
+
+def test_a_set_makes_the_next_listing_show_its_object_again():
+    source = Source(COUNTS, partitions=1)
+    source.live()
+    connection = source.server.connect()
+    session = Session.begin(connection, source.bench.config)
+    left = ListingHints(of="x", incremental=IncrementalMark(after="z", whole_listing_ms=5, selection="all"))
+    for prefix in ("", "a", "b"):
+        session.offsets.hints.set(prefix, left)
+    session.save()
+    session.write_snapshot()
+    connection.close()
+    by_hand(source, set_to("b", 1))
+    bare = attrs.evolve(left, incremental=None)
+    state = loaded(source.server)
+    assert {prefix: state.listings[prefix] for prefix in ("", "a", "b")} == {"": bare, "a": left, "b": bare}
 
 
 # ---- accept

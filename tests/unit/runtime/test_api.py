@@ -387,7 +387,16 @@ def test_offsets_are_shown_and_reset_by_the_programs_own_commands(orders):
     ("changes", "status", "said"),
     [
         ([], 422, "offsets: "),
-        ([{"partition": {"key": "a"}, "offset": {"records": 1}}], 422, "offsets.0.offset: must be null"),
+        ([{"partition": {"key": "a"}, "offset": {}}], 422, "offsets.0.offset: give either records or done"),
+        ([{"partition": {"key": "a"}, "offset": {"records": 1, "done": True}}], 422, "give either records or done"),
+        ([{"partition": {"key": "a"}, "offset": {"records": -1}}], 422, "offsets.0.offset.records: "),
+        ([{"partition": {"key": "a"}, "offset": {"records": "1"}}], 422, "offsets.0.offset.records: "),
+        ([{"partition": {"key": "a"}, "offset": {"records": True}}], 422, "offsets.0.offset.records: "),
+        ([{"partition": {"key": "a"}, "offset": {"done": False}}], 422, "offsets.0.offset.done: "),
+        ([{"partition": {"key": "a"}, "offset": {"position": 1}}], 422, "offsets.0.offset.position: unknown field"),
+        ([{"partition": {"prefix": "a"}, "offset": {"records": 1}}], 400, "a prefix can only be reset"),
+        ([{"partition": {"key": "a", "share": 2}, "offset": {"done": True}}], 400, "can only be reset"),
+        ([{"partition": {"key": "a"}, "offset": None}, {"partition": {}, "offset": None}], 400, "either key or prefix"),
         ([{"partition": {"key": "a"}}], 422, "offsets.0.offset: missing"),
         ([{"partition": {}, "offset": None}], 400, "give either key or prefix"),
         ([{"partition": {"key": "a", "prefix": "a"}, "offset": None}], 400, "give either key or prefix"),
@@ -400,6 +409,31 @@ def test_a_wrong_change_of_offsets_changes_nothing(orders, changes, status, said
     found, answer = orders.ask("PATCH", "/connectors/orders/offsets", {"offsets": changes})
     assert (found, answer["error_code"], orders.commands) == (status, status, [])
     assert said in answer["message"]
+
+
+def test_offsets_are_set_by_the_programs_own_command(orders):
+    orders.ask("PUT", "/connectors/orders/stop")
+    orders.tick().tick()
+    orders.rows = [b"set, in epoch 4"]
+    changes = [
+        {"partition": {"bucket": "lake", "key": "--yes"}, "offset": {"records": 7}},
+        {"partition": {"key": "a"}, "offset": {"done": True, "version": "e1"}},
+    ]
+    answer = orders.ask("PATCH", "/connectors/orders/offsets", {"offsets": changes})
+    assert answer == (200, {"message": "set, in epoch 4; set, in epoch 4"})
+    assert [arguments for _, arguments in orders.commands] == [
+        ["offsets", "set", "--key=--yes", "--records=7", "--yes"],
+        ["offsets", "set", "--key=a", "--done", "--version=e1", "--yes"],
+    ]
+
+
+def test_a_position_that_cannot_be_set_is_a_conflict(orders):
+    orders.ask("PUT", "/connectors/orders/stop")
+    orders.tick().tick()
+    orders.fails = CommandError(3, "lake/a: 7 is more than the 5 records")
+    body = {"offsets": [{"partition": {"key": "a"}, "offset": {"records": 7}}]}
+    status, answer = orders.ask("PATCH", "/connectors/orders/offsets", body)
+    assert (status, answer["message"]) == (409, "lake/a: 7 is more than the 5 records")
 
 
 def test_only_a_stopped_source_lets_its_offsets_be_changed_and_the_answer_names_its_state(orders):

@@ -1,0 +1,95 @@
+"""A position that is set by hand: which can be, and what becomes of it."""
+
+import attrs
+import pytest
+
+from framework.errors import PositionError, PositionMismatchError
+from framework.model.objects import ResumePoint
+from framework.offsets.set_position import SetPosition
+from tests.support.positions import position
+
+JSONL, TEXT = '{"format":"jsonl"}', '{"format":"text"}'
+
+
+def change(records=None, **options):
+    return SetPosition(key="a", records=records, numbering_options=JSONL, **options)
+
+
+def entry(records_done=0, **values):
+    return position("a", records_done, numbering_options=JSONL, **values)
+
+
+HALF = entry(500, mark=ResumePoint(400, 9000), skipped=3)
+DONE = entry(1000, total=1000, skipped=3)
+FAILED = entry(300, total=300, failed=True)
+REWOUND = entry(200, total=1000)
+UNSAVED = entry(500, records_saved=300)
+
+
+@pytest.mark.parametrize(
+    ("before", "records", "expected"),
+    [
+        (HALF, 0, (0, None, 0, None)),
+        (HALF, 399, (399, None, 0, None)),
+        (HALF, 400, (400, None, 0, ResumePoint(400, 9000))),
+        (HALF, 500, (500, None, 3, ResumePoint(400, 9000))),
+        (HALF, None, (500, 500, 3, None)),
+        (DONE, 200, (200, 1000, 0, None)),
+        (DONE, 1000, (1000, 1000, 3, None)),
+        (DONE, None, (1000, 1000, 3, None)),
+        (FAILED, 100, (100, None, 0, None)),
+        (FAILED, None, (300, 300, 0, None)),
+        (REWOUND, 700, (700, 1000, 0, None)),
+        (REWOUND, None, (1000, 1000, 0, None)),
+        (UNSAVED, 300, (300, None, 0, None)),
+    ],
+)
+def test_a_set_position_is_saved_up_to_its_count_in_a_generation_of_its_own(before, records, expected):
+    made = change(records).applied(change(records).find([before]), 7)
+    assert (made.records_done, made.total, made.skipped, made.mark) == expected
+    assert (made.records_saved, made.generation, made.failed) == (made.records_done, 7, False)
+    assert (made.version, made.topic_partition, made.modified_ms) == (
+        before.version,
+        before.topic_partition,
+        before.modified_ms,
+    )
+
+
+def test_ids_of_version_01_and_what_was_accepted_before_end_with_their_generation():
+    before = attrs.evolve(HALF, first_ids=True, may_begin_again=True)
+    made = change(100).applied(before, 2)
+    assert (made.first_ids, made.may_begin_again) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("entries", "wanted", "said"),
+    [
+        ([], change(1), "'a' has no position: it was never begun, or was finished long ago and compacted"),
+        ([position("ab", 5)], change(1), "'a' has no position"),
+        ([HALF], change(501), "501 is more than the 500 records that are known to be in it .its end is not known yet"),
+        ([DONE], change(1001), "1001 is more than the 1000 records that are known to be in it .that is its end"),
+        ([FAILED], change(301), "301 is more than the 300 records"),
+        ([UNSAVED], change(301), "301 is more than the 300 records"),
+        ([UNSAVED], change(), "records 301 to 500 were sent, and a crash of the server could still take them"),
+        ([attrs.evolve(UNSAVED, total=900)], change(301), "records 301 to 500 were sent, and a crash of the server"),
+        ([HALF], change(1, version="v2"), "its position is of version 'v1', not of 'v2'"),
+        ([attrs.evolve(HALF, extra={"x": 1})], change(1), "holds data of the source's own code.*offsets reset --key a"),
+        ([attrs.evolve(HALF, bucket="b"), HALF], change(1), "has positions in 2 buckets"),
+        (
+            [attrs.evolve(HALF, split_size=10, split_number=number) for number in (1, 2)],
+            change(1),
+            "is read in 2 splits or parts, each with a count of its own.*offsets reset --key a",
+        ),
+        ([attrs.evolve(HALF, split_size=-2, split_number=1)], change(), "is read in 1 splits or parts"),
+    ],
+)
+def test_a_position_that_cannot_be_set_is_refused_with_the_reason(entries, wanted, said):
+    with pytest.raises(PositionError, match=said):
+        wanted.find(entries)
+
+
+def test_a_count_needs_the_options_that_numbered_the_records():
+    other = attrs.evolve(HALF, numbering_options=TEXT)
+    with pytest.raises(PositionMismatchError, match=r"500 records were read with .*text.* now says .*jsonl"):
+        change(1).find([other])
+    assert change().find([other]) == other, "nothing is numbered any more"
