@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
@@ -134,18 +134,32 @@ def option(
 
 def options_of(cls: type) -> tuple[Option, ...]:
     """Return the options of a section class, in field order; fields without `option()` are omitted."""
+    options, made = _options(cls)
+    if not made:
+        return options
+    return tuple(
+        attrs.evolve(option, default=made[option.name]()) if option.name in made else option for option in options
+    )
+
+
+@functools.cache
+def _options(cls: type) -> tuple[tuple[Option, ...], Mapping[str, Callable[[], Any]]]:
+    """Return the options, and the factories of defaults that each configuration has for itself.
+
+    Cached: a configuration asks several times for the options of each section.
+    """
     kinds = _kinds(cls)
     found: list[Option] = []
+    made: dict[str, Callable[[], Any]] = {}
     for field in attrs.fields(cls):
         metadata = field.metadata.get(_METADATA_KEY)
         if metadata is None:
             continue
         kind, text = kinds[field.name]
-        default = field.default
-        if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
-            default = default.factory()
-        found.append(Option(name=field.name, type=kind, type_text=text, default=default, metadata=metadata))
-    return tuple(found)
+        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
+            made[field.name] = field.default.factory
+        found.append(Option(name=field.name, type=kind, type_text=text, default=field.default, metadata=metadata))
+    return tuple(found), made
 
 
 def sections_of(cls: type) -> dict[str, type]:

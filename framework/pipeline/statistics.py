@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import attrs
 from typing_extensions import Self
-
-
-def _earlier(first: float | None, second: float | None) -> float | None:
-    return min((at for at in (first, second) if at is not None), default=None)
 
 
 def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
@@ -98,15 +93,24 @@ class TaskStatistics:
         return attrs.evolve(self, store_away=0, queue_records=0, queue_bytes=0)
 
     def __add__(self, other: TaskStatistics) -> TaskStatistics:
-        merge: dict[str, Callable[[Any, Any], Any]] = {"kinds": _sums, "first_record_at": _earlier}
-        return TaskStatistics(
-            **{name: merge.get(name, operator.add)(getattr(self, name), getattr(other, name)) for name in FIELDS}
-        )
+        return TaskStatistics.total((self, other))
 
     @classmethod
     def total(cls, parts: Iterable[TaskStatistics]) -> TaskStatistics:
         """Return the sum; zeros for no parts."""
-        return functools.reduce(operator.add, parts, TaskStatistics())
+        parts = tuple(parts)
+        columns = zip(*map(_numbers, parts), strict=True)
+        return TaskStatistics(
+            **dict(zip(NUMBERS, map(sum, columns), strict=False)),
+            kinds=functools.reduce(_sums, (part.kinds for part in parts), {}),
+            first_record_at=min(
+                (part.first_record_at for part in parts if part.first_record_at is not None), default=None
+            ),
+        )
 
 
 FIELDS = tuple(field.name for field in attrs.fields(TaskStatistics))
+
+NUMBERS = tuple(name for name in FIELDS if name not in {"kinds", "first_record_at"})
+
+_numbers = operator.attrgetter(*NUMBERS)

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import subprocess
 import sys
 
 from tests.simulator.exhibits import EXHIBITS
@@ -27,10 +26,10 @@ def main():
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings have an order: the same one each time
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulator", *sys.argv[1:]])
+    from tests.simulator.runner import look_at_museum, run_many, run_one, run_scenarios
+
     if options.museum is not None:
         return look_at_museum(*options.museum)
-    from tests.simulator.runner import run_many, run_one, run_scenarios
-
     if options.scenarios:
         if options.plant:
             parser.error("--plant goes into histories; --scenarios are told without it")
@@ -43,28 +42,6 @@ def main():
             options.one, options.theme, verbose=options.verbose, plant=options.plant, tolerated=options.tolerate
         )
     return run_many(options)
-
-
-def look_at_museum(part, parts):
-    """Each exhibit in a process of its own: it stays in the code."""
-    missed = 0
-    for name, (_, histories) in list(EXHIBITS.items())[part::parts]:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.simulator",
-            "--plant",
-            name,
-            "--histories",
-            str(histories),
-            "--most",
-            "1",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        last = done.stdout.strip().splitlines()[-1:] or [done.stderr[-500:]]
-        print(f"{name}: {last[0]}", flush=True)
-        missed += "1 wrong" not in last[0]
-    return 1 if missed else 0
 
 
 if __name__ == "__main__":

@@ -112,26 +112,47 @@ class SimConnection(IggyConnection):
     def __exit__(self, *_):
         self.close()
 
-    def _submit(self, what, op, future, *, sending=False):
+    def _request(self, what, op, answer, fail, *, sending=False):
         if self._over or self._link is None:
             raise TaskClosedError(f"{what}: this connection to Iggy was closed")
 
-        def answer(result):
-            future.set_result(result)
-
-        def fail(error):
+        def refuse(error):
             if isinstance(error, RefusedError):
-                future.set_exception(IggyTopicError(str(error)))
+                fail(IggyTopicError(str(error)))
             elif error.unknown and sending:
-                future.set_exception(UnknownOutcomeError(f"{what}: {error}"))
+                fail(UnknownOutcomeError(f"{what}: {error}"))
             else:
-                future.set_exception(IggyUnavailableError(f"{what}: {error}"))
+                fail(IggyUnavailableError(f"{what}: {error}"))
 
-        self._link.submit(Request(what, op, answer, fail, sending))
+        self._link.submit(Request(what, op, answer, refuse, sending))
+
+    def _submit(self, what, op):
+        """Sends a request that stores something, for whoever asks later."""
+        future = Future()
+        self._request(what, op, future.set_result, future.set_exception, sending=True)
         return future
 
-    def _call(self, what, op, *, sending=False):
-        return self._submit(what, op, Future(), sending=sending).result()
+    def _call(self, what, op):
+        """Waits for the answer: a future would only be asked at once, and most requests come this way."""
+        world = runtime.world
+        done, waiters = [], []
+
+        def tell(result, error):
+            done.append((result, error))
+            for waiter in waiters:  # none yet when it is refused at once
+                world.wake(*waiter, True)
+
+        self._request(what, op, lambda result: tell(result, None), lambda error: tell(None, error))
+        if not done:
+            waiters.append(world.ticket())
+            world.park()
+        result, error = done.pop()
+        try:
+            if error is not None:
+                raise error
+            return result
+        finally:
+            del error  # or the error keeps this frame, and this frame the error
 
     # ---- the server and its clients
 
@@ -202,9 +223,7 @@ class SimConnection(IggyConnection):
         name = runtime.world.current.process.name
         new = [(number, payload, dict(headers or {}), int(runtime._time_of_day() * 1e6))]
         what = f"append {topic} {told(payload)}"
-        return self._submit(
-            what, lambda: self._server.store(stream, topic, partition, new, name)[1], Future(), sending=True
-        )
+        return self._submit(what, lambda: self._server.store(stream, topic, partition, new, name)[1])
 
     def ensure_group(self, stream, topic, group):
         self._call(f"group of {topic}", lambda: self._server.make_group(stream, topic, group))
@@ -228,7 +247,7 @@ class SimConnection(IggyConnection):
             number, base = self._server.store(stream, topic, partition, new, name)
             return (Confirmation(1, number, partition, base),)
 
-        return self._submit(f"send {topic}/{partition}", op, Future(), sending=True)
+        return self._submit(f"send {topic}/{partition}", op)
 
     def send_raw(self, stream, topic, partition, body):
         return self.submit_send(stream, topic, partition, body).result()

@@ -12,8 +12,9 @@ from tests.simulator import runtime
 
 runtime.install()
 
-from tests.simulator import adapter  # noqa: E402
+from tests.simulator import adapter, museum  # noqa: E402
 from tests.simulator.checker import ViolationError  # noqa: E402
+from tests.simulator.exhibits import EXHIBITS  # noqa: E402
 from tests.simulator.history import World  # noqa: E402
 from tests.simulator.plans import plan_of  # noqa: E402
 
@@ -63,8 +64,6 @@ def run_history(seed, theme="all", *, verbose=False, tolerated=()):
 
 def begin(plant=""):
     if plant:
-        from tests.simulator import museum
-
         getattr(museum, plant)()
     run_history(-1)  # whatever is loaded late is loaded now
     gc.collect()
@@ -74,8 +73,6 @@ def begin(plant=""):
 
 def run_one(seed, theme, *, verbose, plant="", tolerated=()):
     if plant:
-        from tests.simulator import museum
-
         getattr(museum, plant)()
     began = runtime.real_time()
     wrong = run_history(seed, theme, verbose=verbose, tolerated=tolerated)
@@ -99,6 +96,41 @@ def run_scenarios():
                 print(f"{name}, seed {seed}: {error}"[:600], flush=True)
     print(f"{len(SCENARIOS)} scenarios, {wrong} wrong")
     return 1 if wrong else 0
+
+
+def look_at_museum(part, parts):
+    """Each exhibit in a process of its own, since it stays in the code; a fork, so that nothing is loaded again."""
+    begin()
+    missed = 0
+    for name, (theme, histories, seed) in list(EXHIBITS.items())[part::parts]:
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                status = look_at(name, theme, histories, seed)
+            except BaseException:  # noqa: BLE001 - it ends this process alone
+                traceback.print_exc(file=sys.stdout)
+            finally:
+                sys.stdout.flush()
+                os._exit(status)
+        missed += os.waitpid(child, 0)[1] != 0
+    return 1 if missed else 0
+
+
+def look_at(name, theme, histories, seed):
+    """Whether the exhibit shows: in the history where it last did, else in one of the first so many."""
+    getattr(museum, name)()
+    for count, candidate in enumerate(dict.fromkeys((seed, *range(histories))), 1):
+        wrong = run_history(candidate, theme)
+        if wrong is not None:
+            moved = "" if candidate == seed else f", no longer by seed {seed}: put this one into exhibits.py"
+            print(f"{name}: found by seed {candidate}, {wrong.rule}{moved}")
+            return 0
+        if count % 50 == 0:
+            gc.collect()
+    print(f"{name}: NOT FOUND in {histories} histories of theme {theme}")
+    return 1
 
 
 def run_many(options):

@@ -294,6 +294,9 @@ class Lock:
     def locked(self):
         return self._locked
 
+    def _at_fork_reinit(self):
+        self._locked, self._waiting = False, None
+
     def __enter__(self):
         self.acquire()
         return self
@@ -353,7 +356,13 @@ class RLock:
         return self
 
     def __exit__(self, *_):
-        self.release()
+        if self._count == 1 and self._waiting is None:
+            self._count, self._owner = 0, None
+        else:
+            self.release()
+
+    def _at_fork_reinit(self):
+        self._owner, self._count, self._waiting = None, 0, None
 
     # what a condition needs
 
@@ -371,11 +380,19 @@ class RLock:
 
 
 class Condition:
+    """Made by the hundred in each history: it has nothing of its own until somebody waits."""
+
+    __slots__ = ("_lock", "_waiters")
+
     def __init__(self, lock=None):
         self._lock = lock if lock is not None else RLock()
-        self.acquire = self._lock.acquire
-        self.release = self._lock.release
-        self._waiters = deque()
+        self._waiters = None
+
+    def acquire(self, *args):
+        return self._lock.acquire(*args)
+
+    def release(self):
+        self._lock.release()
 
     def __enter__(self):
         self._lock.acquire()
@@ -388,6 +405,8 @@ class Condition:
         if timeout is not None and timeout <= 0:
             return False
         place = world.ticket()
+        if self._waiters is None:
+            self._waiters = deque()
         self._waiters.append(place)
         restore = getattr(self._lock, "_release_save", None)
         if restore is not None:
@@ -430,7 +449,8 @@ class Condition:
                 n -= 1
 
     def notify_all(self):
-        self.notify(len(self._waiters))
+        if self._waiters:
+            self.notify(len(self._waiters))
 
     notifyAll = notify_all  # noqa: N815
 

@@ -63,8 +63,8 @@ def test_scenarios():
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_planted_mistakes_are_found(part):
-    """Each within so many histories (`museum.EXHIBITS`)."""
-    said, code = finish(start("--museum", str(part), "4"), 580)
+    """Each in the history where it last showed, or within so many others (`exhibits.EXHIBITS`)."""
+    said, code = finish(start("--museum", str(part), "2"), 580)
     assert code == 0, said[-4000:]
