@@ -174,7 +174,6 @@ class World(Scheduler):
         self.free = set()
         self.extra = {}
         self.take_overs = []
-        self.wrong = None
         self.lost_hosts = []
         self.formats = {self.settings.format}
         self.splits = set()
@@ -1140,7 +1139,7 @@ class World(Scheduler):
 
     def run_until(self, condition):
         self.at(0.0, lambda: None)
-        super().run(lambda: self.wrong is not None or condition())
+        super().run(condition)
         if self.wrong is not None:
             raise self.wrong
 

@@ -130,6 +130,7 @@ class Scheduler:
         self.on_error = None
         self.steps = 0
         self.most_steps = 400_000
+        self.wrong = None
         self.before_event = None
 
     # ---- from the hub
@@ -165,13 +166,13 @@ class Scheduler:
             self.current = before
 
     def run(self, until):
-        """Goes on until `until()` is true, asked between any two events.
+        """Goes on until `until()` is true, asked between any two events, or something is wrong.
 
         Raises:
             StuckError: nothing is left to happen, or it takes far too many steps.
         """
         ready, rng = self.ready, self.rng
-        while not until():
+        while self.wrong is None and not until():
             self.steps += 1
             if self.steps > self.most_steps:
                 raise StuckError(f"{self.steps} steps")

@@ -112,7 +112,17 @@ class LogMessage:
     @property
     def head(self) -> LogMessage:
         """The message without its body."""
-        return attrs.evolve(self, body=b"")
+        # Not `evolve`, which costs five times as much: a start asks each message of the log for it.
+        return LogMessage(
+            offset=self.offset,
+            kind=self.kind,
+            source=self.source,
+            epoch=self.epoch,
+            header=self.header,
+            timestamp_us=self.timestamp_us,
+            packed=self.packed,
+            version=self.version,
+        )
 
     def read(self, limit: int | None = None) -> dict[str, Any]:
         """Return the decoded body.
