@@ -251,7 +251,7 @@ except CorruptObjectError as exc:
 
 
 def test_pages_over_the_limit_fail_the_split_that_they_are_in():
-    small = pa.table({"x": ["a"] * 10})
+    small = pa.table({"x": ["a" * 10_000] * 10})
     large = pa.table({"x": [os.urandom(1 << 20).hex()]})
     out = io.BytesIO()
     with pq.ParquetWriter(out, small.schema, use_dictionary=False, compression="none") as writer:
