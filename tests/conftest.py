@@ -32,4 +32,4 @@ settings.load_profile("untimed")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
-pytest_plugins = ["tests.support.no_skips", "tests.support.reruns"]
+pytest_plugins = ["tests.support.long_first", "tests.support.no_skips", "tests.support.reruns"]

@@ -38,6 +38,7 @@ def finish(process, seconds):
     return said, process.returncode
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2400)
 def test_random_histories_find_nothing():
     """Half of them by each of two processes; every theme of `plans` has its part."""
