@@ -319,7 +319,7 @@ class Chain:
         self.program.configure(**more)
 
     def start(self, *arguments):
-        self.running = self.program.start(*arguments)
+        self.running = self.program.start(*arguments, fresh=True)  # it is killed while it loads, too
         return self.running
 
     def alive(self):
@@ -472,7 +472,7 @@ class Chain:
         """Runs to the end of all that there is, without faults; then a run that must find nothing to do."""
         self.stop()
         for _ in range(3):
-            self.running = self.program.start("--once")
+            self.running = self.program.start("--once", fresh=True)
             ended = self._wait_for_end(self.running)
             self.running = None
             if ended.code == 0 and self.look() and self.open_records() == 0:

@@ -4,7 +4,6 @@ import contextlib
 import os
 import resource
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def kill_with_standby(chain, rounds):
     chain.wait_until_done()  # it has claimed the source: a standby before that would be the first
     for number in rounds_of(chain, rounds):
         chain.options()
-        standby = chain.program.start("--standby")
+        standby = chain.program.start("--standby", fresh=True)
         standby.wait_for("standby, waiting for")
         chain.look()
         before = len_of(chain._seen)
@@ -104,11 +103,11 @@ def kill_worker(chain, rounds):
     (folder / "source.toml").symlink_to(chain.program.path)
     own = chain.folder / "worker.conf"
     own.write_text("[http]\nenabled = false\n")
-    command = [sys.executable, "-W", "error", "-m", chain.program.module, "worker", "--config-dir", str(folder)]
-    command += ["--config", str(own), "--state-dir", str(chain.folder / "state")]
+    arguments = ["worker", "--config-dir", str(folder), "--config", str(own)]
+    arguments += ["--state-dir", str(chain.folder / "state")]
 
     def start():
-        chain.running = Running(chain.folder, command, {**os.environ, "PYTHONFAULTHANDLER": "1"})
+        chain.running = Running(chain.folder, chain.program.module, arguments, fresh=True)
 
     for number in rounds_of(chain, rounds):
         chain.options()
@@ -253,7 +252,7 @@ def finish(chain):
     chain.drain()
     held = chain.count()
     chain.program.configure(runner={"engine": "local", "tasks_max": 1})
-    chain.running = chain.program.start("--once")
+    chain.running = chain.program.start("--once", fresh=True)
     ended = chain._wait_for_end(chain.running)
     chain.running = None
     if ended.code != 0 or chain.count() != held:

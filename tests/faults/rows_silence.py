@@ -54,7 +54,7 @@ def silent_host(chain, rounds):
         stood_still = time.monotonic()
         chain.strike("silence", before, effective=alive)
         while True:
-            chain.running = chain.program.start("--once")
+            chain.running = chain.program.start("--once", fresh=True)
             ended = chain._wait_for_end(chain.running)
             chain.running = None
             if ended.code == 0 or time.monotonic() - stood_still > LEASE_SECONDS + 30:

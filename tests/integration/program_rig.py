@@ -36,6 +36,7 @@ from framework.testing.servers.ports import free_port
 from gcs_source.task import GcsSourceTask
 from s3_source.task import S3SourceTask
 from tests.integration.iggy_rig import connect
+from tests.support.preloaded import Preloaded
 from tests.support.stopwatch import Stopwatch
 
 TASKS = {"s3_source": S3SourceTask, "gcs_source": GcsSourceTask}
@@ -100,9 +101,33 @@ def wait_until(check, seconds=120.0, pause=0.01):
     return found
 
 
-def wait_for_count(program, target, running=None, topic="records"):
+def wait_for_count(program, target, running=None, topic="records", seconds=60.0):
     """Waits until the topic holds so many messages, or the program has ended."""
-    wait_until(lambda: (running and running.process.poll() is not None) or program.count(topic) >= target, 60)
+    wait_for_messages(
+        program.url,
+        program.stream,
+        topic,
+        lambda count: count >= target or (running is not None and running.process.poll() is not None),
+        seconds,
+    )
+
+
+def wait_for_exactly(program, count, topic="records", seconds=120.0):
+    """Waits until the topic holds that number of messages."""
+    wait_for_messages(program.url, program.stream, topic, lambda found: found == count, seconds)
+
+
+def wait_for_messages(url, stream, topic, enough, seconds=120.0, pause=0.01):
+    """Waits for `enough(count)` of a topic, over one connection: a new one for each look would cost more than what is tested."""
+
+    async def work(client):
+        while not enough(await count_of(client, stream, topic)):  # noqa: ASYNC110 - the server tells nobody
+            await asyncio.sleep(pause)
+
+    try:
+        with_client(url, work, seconds)
+    except (TimeoutError, asyncio.TimeoutError):
+        raise AssertionError(f"{topic} never held what it should within {seconds} seconds") from None
 
 
 def with_limit(running, seconds):
@@ -176,16 +201,29 @@ class Message:
 
 
 class Running:
-    """A program under way in a process of its own; its output goes to files."""
+    """A program under way in a process of its own; its output goes to files.
 
-    def __init__(self, folder, command, environment):
+    Args:
+        folder: for the output.
+        module: the program.
+        arguments: of its command line.
+        environment: besides that of this process.
+        fresh: start a Python of its own, for a test of what happens while it loads (`tests.support.preloaded`).
+    """
+
+    def __init__(self, folder, module, arguments, environment=(), *, fresh=False):
         number = len(list(folder.glob("*.err")))
         self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
+        environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **dict(environment)}
         self._began = Stopwatch()
         with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
-            )
+            if fresh:
+                command = [sys.executable, "-W", "error", "-m", module, *arguments]
+                self.process = subprocess.Popen(
+                    command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
+                )
+            else:
+                self.process = Preloaded(module, arguments, environment=environment, stdout=out, stderr=err)
 
     @property
     def pid(self):
@@ -316,10 +354,10 @@ class Program:
         assert ended.code == 0, ended.err
         return ended
 
-    def start(self, *arguments, environment=(), module=None):
-        """In a process of its own."""
-        command = [sys.executable, "-W", "error", "-m", module or self.module, *self.command(arguments)]
-        running = Running(self.folder, command, {**os.environ, "PYTHONFAULTHANDLER": "1", **dict(environment)})
+    def start(self, *arguments, environment=(), module=None, fresh=False):
+        """In a process of its own (`Running`)."""
+        arguments = self.command(arguments)
+        running = Running(self.folder, module or self.module, arguments, environment, fresh=fresh)
         self._started.append(running)
         return running
 
@@ -336,13 +374,13 @@ class Program:
             running.kill()
 
 
-def with_client(url, work):
-    """Runs `work(client)` to its end, within a minute."""
+def with_client(url, work, seconds=60):
+    """Runs `work(client)` to its end, within a minute or so."""
 
     async def connected():
         return await work(await connect(url))
 
-    return asyncio.run(asyncio.wait_for(connected(), 60))
+    return asyncio.run(asyncio.wait_for(connected(), seconds))
 
 
 def read_topic(url, stream, topic):
@@ -385,11 +423,12 @@ def read_topic(url, stream, topic):
 
 
 def count_messages(url, stream, topic):
-    async def work(client):
-        found = await client.get_topic(stream, topic)
-        return 0 if found is None else found.messages_count
+    return with_client(url, lambda client: count_of(client, stream, topic))
 
-    return with_client(url, work)
+
+async def count_of(client, stream, topic):
+    found = await client.get_topic(stream, topic)
+    return 0 if found is None else found.messages_count
 
 
 def by_key(messages):
@@ -452,19 +491,25 @@ class OwnServer:
 
     def start(self):
         """Starts it, and waits until it lets a client in."""
-        if self._kind == "embedded":
-            command = [sys.executable, "-m", "framework.iggy.embedded", str(self.folder), "--port", str(self.port)]
-            environment, cwd = {**os.environ, "IGGY_EMBEDDED_PASSWORD": "iggy"}, ROOT
-        else:
-            command = [os.environ["IGGY_SERVER_BINARY"], "--with-default-root-credentials"]
-            listening = {f"IGGY_{name}_ADDRESS": f"127.0.0.1:{port}" for name, port in self._ports.items()}
-            listening |= {"IGGY_HTTP_ENABLED": "false", "IGGY_TCP_ADDRESS": f"127.0.0.1:{self.port}"}
-            environment = {**os.environ, **listening}
-            cwd = self.folder
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            if self._kind == "embedded":
+                arguments = [str(self.folder), "--port", str(self.port)]
+                environment = {**os.environ, "IGGY_EMBEDDED_PASSWORD": "iggy"}
+                self._process = Preloaded(
+                    "framework.iggy.embedded", arguments, environment=environment, stdout=log, stderr=log
+                )
+            else:
+                command = [os.environ["IGGY_SERVER_BINARY"], "--with-default-root-credentials"]
+                listening = {f"IGGY_{name}_ADDRESS": f"127.0.0.1:{port}" for name, port in self._ports.items()}
+                listening |= {"IGGY_HTTP_ENABLED": "false", "IGGY_TCP_ADDRESS": f"127.0.0.1:{self.port}"}
+                self._process = subprocess.Popen(
+                    command,
+                    cwd=self.folder,
+                    env={**os.environ, **listening},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
 
         def answers():
             if self._process.poll() is not None:

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from tests.integration.program_rig import OwnServer, Program, check_exactly, json_lines, jsonl, wait_until
+from tests.integration.program_rig import OwnServer, Program, check_exactly, json_lines, jsonl, wait_for_exactly
 
 ROOM = 200_000
 """Bytes that a file may have: what a full disk does to the file that is written, without filling one."""
@@ -59,4 +59,4 @@ def test_a_disk_that_stays_full_ends_the_run_with_a_sentence_and_the_next_one_go
     limit(server, resource.RLIM_INFINITY)
     program.once()
     check_exactly(program.messages(), expected)
-    wait_until(lambda: program.count() == 16_000)
+    wait_for_exactly(program, 16_000)

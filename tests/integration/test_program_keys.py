@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from framework.testing.faults import FaultProxy
-from tests.integration.program_rig import Program, by_key, check_exactly, json_lines, jsonl, opened, wait_until
+from tests.integration.program_rig import Program, by_key, check_exactly, json_lines, jsonl, opened, wait_for_count
 from tests.support.inventory import Line, write_inventory
 
 KEYS = [
@@ -236,7 +236,3 @@ def test_a_list_that_is_rewritten_while_the_program_runs(program, reports):
     assert running.stop().code == 0
     del expected["b.jsonl"]
     check_exactly(program.messages(), expected)
-
-
-def wait_for_count(program, count):
-    wait_until(lambda: program.count() >= count, 30, 0.1)

@@ -36,6 +36,7 @@ from tests.integration.program_rig import (
     rounds,
     stopping,
     wait_for_count,
+    wait_for_exactly,
     wait_until,
     with_client,
     with_limit,
@@ -94,7 +95,7 @@ def test_objects_that_appear_while_it_runs_are_read(program, bucket, tasks):
     expected = {"a.jsonl": json_lines("a", 700)}
     bucket.put("a.jsonl", jsonl(expected["a.jsonl"]))
     running = program.configure(runner={"tasks_max": tasks}).start()
-    wait_until(lambda: program.count() == 700)
+    wait_for_exactly(program, 700)
     for name in ("0.jsonl", "b.jsonl"):
         expected[name] = json_lines(name, 45)
         bucket.put(name, jsonl(expected[name]))
@@ -122,7 +123,7 @@ def test_a_signal_in_the_middle_of_sending(program, bucket, number, tasks):
     with HookProxy(bucket.endpoint, place_of("in/017"), lambda _: stopping(running)) as proxy:
         program.configure(**SLOW, runner={"tasks_max": tasks}, input={"format": "auto"}).store(endpoint=proxy.endpoint)
         running = program.start()
-        wait_until(lambda: program.count() > 2000)
+        wait_for_count(program, 2001, seconds=120)
         ended = running.stop(number).no_secrets()
     assert ended.code == 0, ended.err
     sent = program.count()
@@ -181,7 +182,7 @@ def test_a_signal_while_iggy_hangs(program, bucket, own_server, tasks):
         iggy={"url": program.url}
     )
     running = program.start()
-    wait_until(lambda: program.count() > 1000)
+    wait_for_count(program, 1001, seconds=120)
     own_server.send(signal.SIGSTOP)
     try:
         time.sleep(
@@ -294,7 +295,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path, bucket, iggy_url, stream_n
         for _ in range(3):
             running = program.start("--once")
             if dice.random() < 0.3:
-                with_limit(running, dice.uniform(0.4, 1.6))
+                with_limit(running, dice.uniform(0.05, 1.2))
             else:
                 target = min(total, program.count() + dice.randrange(total // 2))
                 wait_for_count(program, target, running)

@@ -10,7 +10,7 @@ from framework.task import SourceContext
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.options import source_config
 from s3_source.task import S3SourceConfig, S3SourceTask
-from tests.integration.program_rig import Program, by_key, check_exactly, jsonl, wait_until
+from tests.integration.program_rig import Program, by_key, check_exactly, jsonl, wait_for_exactly, wait_until
 
 LISTING = re.compile(r"list-type=2")
 SLOW_DOWN = {
@@ -141,19 +141,19 @@ def test_mode_incremental_lists_the_end_of_the_bucket_only_also_after_a_restart(
             return [path for path in listings(proxy) if "start-after=" in path]
 
         running = program.start()
-        wait_until(lambda: program.count() == 400)
+        wait_for_exactly(program, 400)
         for _ in range(2):
             behind = {path.partition("start-after=")[2].partition("&")[0] for path in two_passes_cost()}
             assert min(behind) >= "0368"
             expected[f"{len(expected):04}.jsonl"] = [b'{"n":1}']
             moto_bucket.put(max(expected), jsonl([b'{"n":1}']))
-            wait_until(lambda: program.count() == len(expected))
+            wait_for_exactly(program, len(expected))
         assert running.stop().code == 0
         proxy.clear()
         expected["9999.jsonl"] = [b'{"n":2}']
         moto_bucket.put("9999.jsonl", jsonl([b'{"n":2}']))
         running = program.start()
-        wait_until(lambda: program.count() == len(expected))
+        wait_for_exactly(program, len(expected))
         assert len(listings(proxy)) < 10  # the whole bucket has more than twenty pages
         assert running.stop().code == 0
     check_exactly(program.messages(), expected)

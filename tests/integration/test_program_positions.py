@@ -23,6 +23,8 @@ from tests.integration.program_rig import (
     check_exactly,
     json_lines,
     jsonl,
+    wait_for_count,
+    wait_for_exactly,
     wait_until,
     with_client,
 )
@@ -98,10 +100,10 @@ def test_positions_are_shown_by_partition_and_one_by_one_and_exported(program, e
 
 def test_positions_are_shown_while_the_source_runs_and_who_runs_it_is_not_disturbed(program, expected, moto_bucket):
     running = program.start()
-    wait_until(lambda: program.count() == sum(COUNTS.values()))
+    wait_for_exactly(program, sum(COUNTS.values()))
     wait_until(lambda: json.loads(offsets(program, "show", "--json").out)["positions"]["done"] == 4)
     moto_bucket.put("in/late.jsonl", b'{"n":1}\n')
-    wait_until(lambda: program.count() == sum(COUNTS.values()) + 1)
+    wait_for_exactly(program, sum(COUNTS.values()) + 1)
     assert running.stop().code == 0
 
 
@@ -249,11 +251,11 @@ def test_on_a_terminal_a_reset_says_what_will_come_of_it_and_asks(program, expec
 def test_mode_incremental_reads_what_was_reset_below_its_mark(program, expected):
     program.configure(discovery={"mode": "incremental", "lookback_keys": 0, "poll_interval": 0.1})
     running = program.start()
-    wait_until(lambda: program.count() == sum(COUNTS.values()))
+    wait_for_exactly(program, sum(COUNTS.values()))
     assert running.stop().code == 0
     offsets(program, "reset", "--key", "in/a.jsonl", "--yes")
     running = program.start()
-    wait_until(lambda: program.count() == sum(COUNTS.values()) + COUNTS["in/a.jsonl"])
+    wait_for_exactly(program, sum(COUNTS.values()) + COUNTS["in/a.jsonl"])
     assert running.stop().code == 0
     assert times(program) == {**dict.fromkeys(COUNTS, 1), "in/a.jsonl": 2}
 
@@ -317,14 +319,14 @@ def test_segments_taken_from_the_front_are_not_sent_again(program, moto_bucket):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_second_one_takes_over_and_the_first_ends_by_itself(program, expected, moto_bucket, engine):
     first = using(program, engine).start()
-    wait_until(lambda: program.count() == sum(COUNTS.values()), 180)
+    wait_for_exactly(program, sum(COUNTS.values()), seconds=180)
     second = program.start("--take-over")
     ended = first.wait(120).no_secrets()
     assert ended.code == 3
     assert "was taken over by an instance on" in ended.said
     assert f"(process {second.pid}" in ended.said
     moto_bucket.put("in/late.jsonl", jsonl(json_lines("late", 5)))
-    wait_until(lambda: program.count() == sum(COUNTS.values()) + 5, 180)
+    wait_for_exactly(program, sum(COUNTS.values()) + 5, seconds=180)
     assert second.stop().code == 0
     check_exactly(program.messages(), {**expected, "in/late.jsonl": json_lines("late", 5)})
 
@@ -335,7 +337,7 @@ def test_taking_over_in_the_middle_of_the_work_loses_and_repeats_nothing(program
         moto_bucket.put(key, jsonl(payloads))
     program.configure(iggy={"batch_length": 20})
     first = program.start()
-    wait_until(lambda: program.count() > 500)
+    wait_for_count(program, 501, seconds=120)
     second = program.start("--take-over", "--once")
     assert first.wait().code == 3
     assert second.wait().code == 0
@@ -347,7 +349,7 @@ def test_one_that_does_not_answer_is_waited_for_until_its_connection_is_gone(pro
     import signal
 
     first = program.start()
-    wait_until(lambda: program.count() == sum(COUNTS.values()))
+    wait_for_exactly(program, sum(COUNTS.values()))
     first.send(signal.SIGSTOP)
     refused = program.start("--once").wait()
     assert refused.code == 1
@@ -480,7 +482,7 @@ def test_after_a_clean_stop_a_start_reads_almost_nothing_of_the_data_topic(progr
         moto_bucket.put(f"{number}.jsonl", jsonl(json_lines(f"{number}", 5000)))
     program.configure(iggy={"batch_length": 700}, log={"level": "debug"})
     running = program.start()
-    wait_until(lambda: program.count() == 30_000, 60)
+    wait_for_exactly(program, 30_000, seconds=60)
     assert running.stop().code == 0
     assert found_behind_positions(program.once()) < 1000
     assert program.count() == 30_000
@@ -488,7 +490,7 @@ def test_after_a_clean_stop_a_start_reads_almost_nothing_of_the_data_topic(progr
     moto_bucket.put("late.jsonl", jsonl(json_lines("late", 400_000)))  # not done when it is killed
     program.configure(offsets={"commit_interval": 60}, discovery={"poll_interval": 60})
     running = program.start()
-    wait_until(lambda: program.count() > 31_000, 60)
+    wait_for_count(program, 31_001, seconds=60)
     running.kill()
     assert found_behind_positions(program.once()) > 0
 

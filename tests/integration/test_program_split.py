@@ -152,7 +152,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path, moto_bucket, iggy_url, str
         for _ in range(3):
             running = program.start("--once")
             if dice.random() < 0.3:
-                with_limit(running, dice.uniform(0.4, 1.6))
+                with_limit(running, dice.uniform(0.05, 1.2))
             else:
                 wait_for_count(program, min(total, program.count() + dice.randrange(1, total // 2)), running)
             running.kill()

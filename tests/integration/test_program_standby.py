@@ -247,7 +247,7 @@ def test_a_silent_host(program, bucket, server):
     try:
         expected |= fill(bucket, "b", objects=2, count=500)
         if "real" in SERVERS:
-            wait_until(lambda: program.count() >= total(expected))
+            wait_for_count(program, total(expected), seconds=120)
         else:
             assert TAKES_OVER not in standby.err
     finally:

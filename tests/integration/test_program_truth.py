@@ -19,7 +19,7 @@ from framework.errors import exit_code_of
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from s3_source.task import S3SourceTask
-from tests.integration.program_rig import NO_JAVA, ROOT, TASKS, Program, wait_until
+from tests.integration.program_rig import NO_JAVA, ROOT, TASKS, Program, wait_for_count, wait_for_exactly, wait_until
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_once_that_is_interrupted_does_not_look_like_success(program, moto_bucke
         moto_bucket.put(f"{number:03}.jsonl", lines(100))
     program.configure(input={"prefetch_objects": 1}, iggy={"batch_length": 10}, offsets={"commit_interval": 0.05})
     running = program.start("--once")
-    wait_until(lambda: program.count() > 0)
+    wait_for_count(program, 1, seconds=120)
     ended = running.stop(signal.SIGTERM, within=20)
     assert ended.code == 1, ended.err
     assert "interrupted before everything was sent" in ended.err
@@ -87,7 +87,7 @@ def test_once_that_is_interrupted_does_not_look_like_success(program, moto_bucke
 def test_a_continuous_run_that_is_stopped_is_done(program, moto_bucket):
     moto_bucket.put("a.jsonl", lines(3))
     running = program.start()
-    wait_until(lambda: program.count() == 3)
+    wait_for_exactly(program, 3)
     assert running.stop(signal.SIGTERM, within=20).code == 0
 
 
@@ -382,7 +382,7 @@ def test_a_command_without_a_terminal_names_only_options_that_it_has(program, mo
 def test_a_command_beside_a_running_source_does_not_offer_an_option_that_only_the_run_has(program, moto_bucket):
     moto_bucket.put("a.jsonl", lines(1))
     running = program.start()
-    wait_until(lambda: program.count() == 1)
+    wait_for_exactly(program, 1)
     ended = program.run("offsets", "reset", "--all", "--yes")
     assert ended.code == 1
     assert "run the source with --standby; to replace it, with --take-over" in ended.said

@@ -14,7 +14,7 @@ from tests.integration.program_rig import (
     check_exactly,
     json_lines,
     jsonl,
-    wait_until,
+    wait_for_exactly,
     with_client,
 )
 
@@ -95,7 +95,7 @@ def test_what_takes_its_time_to_fail(tmp_path, moto_bucket, iggy_url, stream_nam
 
         moto_bucket.put("a.jsonl", jsonl(json_lines("a", 20)))
         program, first = started("first", (), {})
-        wait_until(lambda: program.count() == 20)
+        wait_for_exactly(program, 20)
         slow = {
             "down": Slow(changes={"s3": {"endpoint": f"http://{down}"}}, names=(bucket, down)),
             "silent": Slow(changes={"s3": {"endpoint": pit.endpoint}}, names=(bucket, pit.endpoint)),
@@ -120,7 +120,7 @@ def test_what_takes_its_time_to_fail(tmp_path, moto_bucket, iggy_url, stream_nam
                 assert place in ended.said, (name, ended)
         assert first.process.poll() is None, "the first instance was disturbed"
         moto_bucket.put("late.jsonl", b'{"n":1}\n')
-        wait_until(lambda: program.count() == 21)
+        wait_for_exactly(program, 21)
         assert first.stop().no_secrets().code == 0
     check_exactly(program.messages(), {"a.jsonl": json_lines("a", 20), "late.jsonl": [b'{"n":1}']})
 

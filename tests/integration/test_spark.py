@@ -33,7 +33,7 @@ from tests.integration.program_rig import (
     fill,
     rows,
     stopping,
-    wait_until,
+    wait_for_count,
 )
 from tests.support.iggy_proxy import IggyProxy, WireFault
 
@@ -545,7 +545,7 @@ def test_a_run_is_quiet_and_a_signal_ends_it_with_positions_saved(program, moto_
             s3={"endpoint": proxy.endpoint}, input={"prefetch_objects": 1}, offsets={"commit_interval": 60}
         )
         running = program.start()
-        wait_until(lambda: program.count() > 1000, 100)
+        wait_for_count(program, 1001, seconds=100)
         ended = running.stop(signal.SIGINT).no_secrets()
     assert ended.code == 0, ended.err
     allowed = CUT_SHORT if ended.cut_short else "Z INFO "
@@ -563,7 +563,7 @@ def test_a_signal_to_all_of_its_processes_ends_it_in_order(program, moto_bucket)
         proxy.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.5))
         program.configure(s3={"endpoint": proxy.endpoint}, input={"prefetch_objects": 1})
         running = program.start()
-        wait_until(lambda: program.count() > 1000, 100)
+        wait_for_count(program, 1001, seconds=100)
         for child in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split():
             os.kill(int(child), signal.SIGTERM)
         ended = running.stop(signal.SIGTERM).no_secrets()

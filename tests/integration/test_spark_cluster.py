@@ -22,6 +22,7 @@ from tests.integration.program_rig import (
     check_exactly,
     check_saved,
     fill,
+    wait_for_count,
     wait_until,
 )
 from tests.support.spark_cluster import make_environment, spark_sections
@@ -231,7 +232,7 @@ def test_a_signal_ends_the_driver_with_positions_saved_and_nobody_sends_after_th
     program, slow, context, spark_cluster
 ):
     running = program.start()
-    wait_until(lambda: program.count() > 2000, SECONDS)
+    wait_for_count(program, 2001, seconds=SECONDS)
     ended = running.stop(signal.SIGTERM).no_secrets()
     sent = program.count()
     assert ended.code == 0, ended.err

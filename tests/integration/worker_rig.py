@@ -3,15 +3,13 @@
 import contextlib
 import http.client
 import json
-import os
 import ssl
-import sys
 from pathlib import Path
 
 import attrs
 
 from framework.testing.servers.ports import free_port
-from tests.integration.program_rig import Running, count_messages, read_topic, toml, wait_until
+from tests.integration.program_rig import Running, count_messages, read_topic, toml, wait_for_messages, wait_until
 
 KEY = "drowssap-of-the-api"
 """The key of the API; no output may show it."""
@@ -94,9 +92,8 @@ class WorkerRig:
     def start(self, *arguments, module="s3_source", environment=()):
         own = self.folder / "worker.toml"
         own.write_text(toml({"http": self.http, **self.inner, "log": {"format": "plain"}}))
-        command = [sys.executable, "-W", "error", "-m", module, "worker", "--config-dir", str(self.conf)]
-        command += ["--config", str(own), "--state-dir", str(self.state), *arguments]
-        self.running = Running(self.folder, command, {**os.environ, "PYTHONFAULTHANDLER": "1", **dict(environment)})
+        command = ["worker", "--config-dir", str(self.conf), "--config", str(own), "--state-dir", str(self.state)]
+        self.running = Running(self.folder, module, [*command, *arguments], environment)
         return self
 
     def ready(self):
@@ -148,6 +145,10 @@ class WorkerRig:
 
     def count(self, topic):
         return count_messages(self.url, self.stream, topic)
+
+    def wait_for_messages(self, topic, enough, seconds):
+        """Waits for `enough(count)` of a topic."""
+        wait_for_messages(self.url, self.stream, topic, enough, seconds)
 
     def stop(self, within=30.0):
         return self.running.stop(within=within)
