@@ -140,6 +140,8 @@ def require_packages(
 ) -> bool:
     """Ship the packages, and check on an executor that everything that this source needs can be imported.
 
+    A local master with this interpreter is checked here: a job takes a second and more.
+
     Args:
         context: Spark's context.
         task_class: the source.
@@ -154,8 +156,11 @@ def require_packages(
         SparkUnavailableError: the master has refused or ended the application.
         FatalError: names the missing module and the interpreter that lacks it.
     """
-    ship_packages(context)
     modules = needed_modules(task_class, config)
+    if is_local(str(context.master)) and context.pythonExec == sys.executable:
+        _require_here(modules)
+        return True
+    ship_packages(context)
     channel = StopChannel.of(context)
     asked = {
         "modules": modules,
@@ -179,6 +184,27 @@ def require_packages(
         return False
     _judge(found)
     return not found["channel"]
+
+
+def _require_here(modules: Sequence[str]) -> None:
+    missing = [name for name in modules if not _is_installed(name)]
+    _judge(
+        {
+            "python": sys.executable,
+            "version": ".".join(map(str, sys.version_info[:3])),
+            "missing": missing,
+            "broken": [],
+            "format": "",
+            "channel": "",
+        }
+    )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return name in sys.modules or importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of a package that a dotted name begins with
+        return False
 
 
 def _no_answer(context: SparkContext, error: Exception, what: str) -> SourceError:

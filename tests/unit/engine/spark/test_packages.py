@@ -10,8 +10,8 @@ import attrs
 import pytest
 
 from framework.config.format_registry import DISTRIBUTION, ENTRY_POINT_GROUP
-from framework.engine.spark.packages import NEEDED, needed_modules, ship_packages, write_archive
-from framework.errors import SparkUnavailableError
+from framework.engine.spark.packages import NEEDED, needed_modules, require_packages, ship_packages, write_archive
+from framework.errors import FatalError, SparkUnavailableError
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from framework.transformer import Transformer
@@ -102,3 +102,33 @@ def test_a_master_that_has_refused_the_application_is_one_sentence(tmp_path, mon
     context = SimpleNamespace(master="spark://a:7077", applicationId="refused", addPyFile=gone, _jsc=None)
     with pytest.raises(SparkUnavailableError, match="Spark's master spark://a:7077 does not answer, or has ended"):
         ship_packages(context)
+
+
+def local_context(python):
+    def no_job(*_):
+        raise AssertionError("a job")
+
+    return SimpleNamespace(master="local[2]", pythonExec=python, parallelize=no_job)
+
+
+def test_a_local_master_with_this_interpreter_costs_no_job():
+    assert require_packages(local_context(sys.executable), S3SourceTask, source_config())
+
+
+@pytest.mark.parametrize("name", ["no_such_client", "no_such_package.client"])
+def test_what_it_misses_is_named(name):
+    class Source(MemorySourceTask):
+        needs_modules = (name, "attrs")
+
+    with pytest.raises(FatalError, match=f"Spark's executors run {sys.executable} .*, which misses {name}: install"):
+        require_packages(local_context(sys.executable), Source, source_config())
+
+
+def test_another_interpreter_is_asked():
+    conf = SimpleNamespace(get=lambda name, default=None: "127.0.0.1")
+    context = local_context("/usr/bin/another")
+    context.getConf = lambda: conf
+    context.setJobGroup = lambda *_, **__: None
+    context._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+    with pytest.raises(FatalError, match="run no Python task: a job"):
+        require_packages(context, S3SourceTask, source_config())
