@@ -42,6 +42,9 @@ NOISE = ("WARNING: Using incubator modules", "Picked up ", "at ", "... ", "Cause
 
 KEPT_LINES = 5
 
+START_OPTION = "-XX:TieredStopAtLevel=1"
+"""Only Java's first compiler, which halves the CPU time of a start. Records never pass through this JVM: it schedules jobs."""
+
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 """The variable with further arguments for `spark-submit`, which pyspark reads."""
 
@@ -51,29 +54,43 @@ def log_option() -> str:
     return f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 
-def require_java() -> str:
-    """Find a Java that Spark can use; return its version.
+def find_java() -> str:
+    """Return the path of the Java that Spark takes. Starts nothing.
 
     Raises:
-        FatalError: there is none, or it is too old; with advice.
+        FatalError: there is none; with advice.
     """
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
         wrong = f"JAVA_HOME is {home}, which has no bin/java: correct it, or unset it. " if home else ""
         raise FatalError(f"{wrong}{NO_JAVA}")
-    try:
-        # the fixed flag of a program found on the PATH
-        version_text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
-    except (OSError, subprocess.SubprocessError, ValueError) as exc:
-        raise FatalError(f"{java} does not say its version. {NO_JAVA}") from exc
-    found = _VERSION.search(version_text)
-    if found is None:
+    return java
+
+
+def require_java() -> str:
+    """Find a Java that Spark can use, and ask for its version; return it.
+
+    Raises:
+        FatalError: there is none, or it is too old; with advice.
+    """
+    java = find_java()
+    version = _version_of(java)
+    if version is None:
         raise FatalError(f"{java} does not say its version. {NO_JAVA}")
-    version = int(found[1])
     if version < OLDEST_JAVA:
         raise FatalError(f"{java} is Java {version}. {NO_JAVA}")
     return f"{java} is Java {version}"
+
+
+def _version_of(java: str) -> int | None:
+    try:
+        # the fixed flag of a program found on the PATH
+        version_text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True).stderr  # noqa: S603
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    found = _VERSION.search(version_text)
+    return int(found[1]) if found is not None else None
 
 
 def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
@@ -83,11 +100,12 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     users, and options contain secrets.
 
     Raises:
-        FatalError: it did not start; with its last lines of output.
+        FatalError: it did not start; with its last lines of output, or what is wrong with its Java.
     """
     from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415 - the door to Spark
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
+    threading.Thread(target=_import_converters, name="imports", daemon=True).start()
     read_end, write_end = os.pipe()
     output = _JavaOutput(read_end)
     output.start()
@@ -97,6 +115,11 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     except (PySparkRuntimeError, OSError) as exc:
         os.close(write_end)
         write_end = -1
+        # asked only now: that is another start of Java
+        java = find_java()
+        version = _version_of(java)
+        if version is not None and version < OLDEST_JAVA:
+            raise FatalError(f"{java} is Java {version}. {NO_JAVA}") from exc
         home = os.environ.get("SPARK_HOME")
         advice = f"; SPARK_HOME is {home}: unset it, pyspark brings a Spark of its own" if home else ""
         raise FatalError(f"Spark's Java process did not start: {output.last_words() or exc}{advice}") from exc
@@ -104,6 +127,14 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
         if write_end >= 0:
             os.close(write_end)
     return gateway
+
+
+def _import_converters() -> None:
+    """Import, while Java starts, what pyspark imports at the first call to it: numpy and, where installed, pandas."""
+    with contextlib.suppress(Exception):  # then that call says what is wrong
+        from pyspark.sql.types import NumpyScalarConverter  # noqa: PLC0415
+
+        NumpyScalarConverter().can_convert(0)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import urlsplit
 
+from typing_extensions import Self
+
 from framework.engine.spark.failures import is_stopped, sentence
-from framework.engine.spark.jvm import launch, log_option, require_java
+from framework.engine.spark.jvm import START_OPTION, find_java, launch, log_option
 from framework.errors import ConfigError, FatalError, SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -168,7 +170,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # errors of the JVM are reported once, by this package
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
-        require_java()
+        find_java()
         reach_master(options.master, stopping=stopping)
     standalone = options.master.startswith("spark://") and not submitted
     with _variables(options, submitted=submitted):
@@ -237,7 +239,7 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
     for key, value in options.conf.items():
         conf.set(key, value)
     # the user's options follow these, and take precedence
-    return conf.set(JAVA_OPTIONS, f"{log_option()} {options.conf.get(JAVA_OPTIONS, '')}".strip())
+    return conf.set(JAVA_OPTIONS, f"{START_OPTION} {log_option()} {options.conf.get(JAVA_OPTIONS, '')}".strip())
 
 
 def _jvm_options(conf: SparkConf, options: SparkSection) -> list[tuple[str, str]]:
@@ -313,8 +315,7 @@ def wait_for(
         SparkUnavailableError: the limit has passed.
         BaseException: the exception of `work`.
     """
-    awaited = _Awaited(work, too_late)
-    threading.Thread(target=awaited.run, name=f"waiting for {what}", daemon=True).start()
+    awaited = Awaited(work, too_late=too_late).start(f"waiting for {what}")
     waited = 0.0
     began = time.monotonic()
     while not awaited.ended.wait(SLICE_SECONDS):
@@ -330,10 +331,18 @@ def wait_for(
     return awaited.result()
 
 
-class _Awaited(Generic[T]):
-    """Work in a thread, and a waiter that can leave."""
+class Awaited(Generic[T]):
+    """Work in a thread of its own, which its owner can leave behind.
 
-    def __init__(self, work: Callable[[], T], too_late: Callable[[T], object]) -> None:
+    Args:
+        work: the work.
+        too_late: called with a result that arrives after the owner has left.
+
+    Attributes:
+        ended: set at the end of the work.
+    """
+
+    def __init__(self, work: Callable[[], T], *, too_late: Callable[[T], object] = lambda _: None) -> None:
         self._work = work
         self._too_late = too_late
         self._results: list[T] = []
@@ -342,8 +351,12 @@ class _Awaited(Generic[T]):
         self._left = False
         self.ended = threading.Event()
 
-    def run(self) -> None:
-        """Run the work in the thread."""
+    def start(self, name: str) -> Self:
+        """Start the thread."""
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+        return self
+
+    def _run(self) -> None:
         try:
             result = self._work()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
@@ -357,8 +370,19 @@ class _Awaited(Generic[T]):
         finally:
             self.ended.set()
 
+    def wait(self, stopping: threading.Event) -> T | None:
+        """Return the result, or None when `stopping` is set first. Several threads may wait.
+
+        Raises:
+            BaseException: the exception of the work.
+        """
+        while not self.ended.wait(SLICE_SECONDS):
+            if stopping.is_set():
+                return None
+        return self.result()
+
     def leave(self) -> bool:
-        """Stop waiting, unless there is a result."""
+        """Leave the work behind, unless there is a result; return whether there is none."""
         with self._lock:
             self._left = not self._results
             return self._left

@@ -33,6 +33,14 @@ def test_the_first_line_of_a_process_that_does_not_start_is_kept(monkeypatch, tm
         launch([])
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
+def test_an_old_java_is_named_when_spark_does_not_start(java):
+    """Its version is asked only then: the question is another start of Java."""
+    java('openjdk version "11.0.2"', "Error: LinkageError", status="$([ $1 = -version ]; echo $?)")
+    with pytest.raises(FatalError, match="/bin/java is Java 11"):
+        launch([])
+
+
 @pytest.mark.parametrize("master", ["local[0]", "local[zwei]", "local[]", "local[2,x]", "locale[2]"])
 def test_a_local_master_without_a_number_of_threads_is_refused(master):
     (mistake,) = SparkSection(master=master).validate_options()
@@ -50,10 +58,12 @@ def test_a_master_is_accepted(master):
 def java(monkeypatch, tmp_path):
     """A Java that answers with these lines."""
 
-    def make(*lines):
+    def make(*lines, status="0"):
         program = tmp_path / "bin" / "java"
         program.parent.mkdir()
-        program.write_text("".join(["#!/bin/sh\n", "cat >&2 <<'END'\n", *(f"{line}\n" for line in lines), "END\n"]))
+        program.write_text(
+            "".join(["#!/bin/sh\n", "cat >&2 <<'END'\n", *(f"{line}\n" for line in lines), "END\n", f"exit {status}\n"])
+        )
         program.chmod(0o755)
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 

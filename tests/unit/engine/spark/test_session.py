@@ -14,7 +14,7 @@ from pyspark import SparkContext
 
 from framework.config.sections import SparkSection
 from framework.engine.spark import jvm, session
-from framework.engine.spark.session import check_speculation, wait_for
+from framework.engine.spark.session import Awaited, check_speculation, wait_for
 from framework.errors import ConfigError
 
 SECONDS = 20
@@ -50,6 +50,29 @@ def test_a_stop_leaves_the_work_behind_and_its_late_result_is_taken_care_of():
     go.set()
     assert late.wait(SECONDS)
     assert given == [7]
+
+
+def test_several_threads_wait_for_one_result():
+    go, results, never = threading.Event(), [], threading.Event()
+    awaited = Awaited(lambda: go.wait(SECONDS)).start("work")
+    waiting = [threading.Thread(target=lambda: results.append(awaited.wait(never))) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    go.set()
+    for thread in waiting:
+        thread.join(SECONDS)
+    assert results == [True] * 3
+    assert not awaited.leave()
+
+
+def test_a_waiter_that_stops_takes_the_result_from_nobody():
+    go, stopping, late = threading.Event(), threading.Event(), []
+    awaited = Awaited(lambda: go.wait(SECONDS), too_late=late.append).start("work")
+    stopping.set()
+    assert awaited.wait(stopping) is None
+    go.set()
+    assert awaited.wait(threading.Event()) is True
+    assert not late
 
 
 def test_a_failure_after_a_stop_is_nobodys():
@@ -162,6 +185,14 @@ def test_an_open_cluster_is_told(caplog, master, conf, said):
 
     session.warn_of_open_cluster(OnCluster(conf, master))
     assert [said in line for line in caplog.messages] == ([True] if said else [])
+
+
+def test_a_start_is_quick_and_options_of_the_user_win():
+    """Java takes the last of two options that contradict each other."""
+    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+    options = dict(session._conf(SparkSection(conf=conf), "orders").getAll())["spark.driver.extraJavaOptions"].split()
+    assert options[0] == "-XX:TieredStopAtLevel=1"
+    assert options[-1] == "-XX:TieredStopAtLevel=4"
 
 
 def test_options_of_spark_show_no_value():
