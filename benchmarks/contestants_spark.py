@@ -63,7 +63,7 @@ def list_on_spark(
     from pyspark import SparkContext
 
     from benchmarks.synthetic import SyntheticTask
-    from framework.engine.spark.listing import spark_lister
+    from framework.engine.spark.listing import executors_of, spark_lister
     from framework.storage.listing.limiter import CallLimiter, set_limiter
     from framework.storage.listing.parallel import ListingRequest
     from framework.task import SourceContext
@@ -81,7 +81,8 @@ def list_on_spark(
     iterator = task.get_iterator(SourceContext(config=config))
     set_limiter(iterator.store, CallLimiter())
     context = SparkContext.getOrCreate()
-    iterator.list_with(spark_lister(context, SyntheticTask, config, group="listing"))
+    executors = executors_of(context, config, group="listing")
+    iterator.list_with(spark_lister(lambda: executors, SyntheticTask, config))
     assert iterator.lister is not None
     began = time.perf_counter()
     listing = iterator.lister(ListingRequest(prefix="", after="", histogram=histogram))

@@ -171,7 +171,7 @@ class Output:
             self._bar.console.show_cursor()  # a second Ctrl-C ends the process without a word
         done, total = progress.bytes_done, progress.bytes_total
         text = progress_text(progress, self._rate)
-        if progress.standby:
+        if progress.standby or progress.waiting_for:
             text = state_text(progress)
         elif progress.state != "sending":
             text = f"{progress.state}  {text}"

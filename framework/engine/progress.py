@@ -25,7 +25,7 @@ class Progress(TaskStatistics):
     Attributes:
         state: `standby`, `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, `store away`, and at the end
             `done` or `stopped`.
-        waiting_for: for whom a standby waits; empty in other states.
+        waiting_for: for whom a standby waits, or for what a start; empty in other states.
         objects_total: objects that were new or unfinished.
         bytes_total: their listed sizes.
         done_before: objects that were finished before this run, as its first complete listing showed.

@@ -47,7 +47,7 @@ class Reporter:
     """Sum figures over epochs and tasks, and report them from a separate thread.
 
     Attributes:
-        waiting_for: for whom a standby waits.
+        waiting_for: for whom a standby waits, or for what a start.
         last: the figures of a run that is over.
     """
 
@@ -149,7 +149,7 @@ class Reporter:
             total,
             feed,
             state=state,
-            waiting_for=self.waiting_for if state == "standby" else "",
+            waiting_for=self.waiting_for if state in {"standby", "starting"} else "",
             objects_total=past.objects_done + (live.total_chosen if live is not None else 0),
             bytes_total=past.bytes_done + (live.total_chosen_bytes if live is not None else 0),
             done_before=before,

@@ -135,6 +135,7 @@ class Standby:
                 absent_since = now if absent_since is None else absent_since
                 if now - absent_since >= self._patience(seen):
                     log.info('standby: no instance of source "%s" runs; taking over', self._config.source.name)
+                    self._reporter.waiting_for = ""
                     return True
             self._pause(LOOK_SECONDS)
         return False

@@ -4,6 +4,7 @@ A life of a source is the program's own engine, with its threads and its process
 line calls. What is put in their place: the connection to Iggy, the store, and processes with their pipes.
 """
 
+import contextlib
 import functools
 import logging
 import pickle
@@ -502,9 +503,11 @@ class _SimTaskContext:
 
 
 class SimSparkEngine(spark_engine.SparkEngine):
-    def run(self):
-        self._context = SimSpark()
-        return local.LocalEngine.run(self)
+    def _spark(self):
+        return contextlib.nullcontext()
+
+    def _await_spark(self):
+        return spark_group.ReadySpark(context=SimSpark(), use_stop_channel=False)
 
 
 # ---- configuration

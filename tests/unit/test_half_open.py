@@ -96,11 +96,11 @@ def test_so_is_the_one_that_lists_for_several_processes(made):
 
 
 def test_so_is_the_one_that_lists_for_spark_and_the_line_with_it(made):
-    group = SparkGroup(HalfTask, source_config(engine="spark"), SESSION, CONTEXT, once=True, use_stop_channel=True)
+    group = SparkGroup(HalfTask, source_config(engine="spark"), SESSION, lambda: None, once=True)
     with pytest.raises(ConfigError):
         run(group)
     assert [one.closes for one in made] == [1]
-    assert group._stop_channel._listener.fileno() == -1
+    assert group._stop_channel is None  # it is opened with the first job
 
 
 def test_so_is_the_one_that_lists_on_an_executor(made):

@@ -4,57 +4,74 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import attrs
 from typing_extensions import override
 
 from framework.engine.local import LocalEngine
-from framework.engine.spark.group import SparkGroup
+from framework.engine.spark.group import ReadySpark, SparkGroup
 from framework.engine.spark.packages import require_packages
-from framework.engine.spark.session import spark_context
+from framework.engine.spark.session import Awaited, spark_context
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-
-    from framework.engine.progress import Progress
     from framework.engine.session import IggyTarget, Session
 
 log = logging.getLogger(__name__)
 
 
+@attrs.frozen(kw_only=True)
+class _Started:
+    """Spark of a run, and how it is stopped."""
+
+    ready: ReadySpark
+    stop: Callable[[], None]
+
+
 class SparkEngine(LocalEngine):
-    """Runs a source on Spark, continuously or once. Epochs, positions and guarantee are those of the local engine."""
+    """Runs a source on Spark, continuously or once. Epochs, positions and guarantee are those of the local engine.
 
-    _context: SparkContext | None = None
-    _use_stop_channel = False
+    Spark starts in a thread, in which it takes seconds. Meanwhile the run connects to Iggy, recovers and begins to list.
+    """
 
-    @override
-    def run(self) -> Progress:
-        if self._standby:  # Spark starts when the wait is over
-            return super().run()
-        with self._spark():
-            return super().run()
+    _starting: Awaited[_Started | None]
 
     @override
     def _run_epochs(self, target: IggyTarget) -> None:
-        if not self._standby:
-            super()._run_epochs(target)
-            return
         self._reporter.state = "starting"
         with self._spark():
+            if self._take_over:
+                self._await_spark()  # until then the other instance works
             super()._run_epochs(target)
 
     @contextlib.contextmanager
     def _spark(self) -> Iterator[None]:
-        name = f"iggy-cloud-sources {self._config.source.name}"
-        with spark_context(self._config.spark, name=name, stopping=self._stopping) as context:
-            if context is not None:
-                self._use_stop_channel = require_packages(
-                    context, self._task_class, self._config, stopping=self._stopping
-                )
-            self._context = context
+        log.info("starting Spark, master %s", self._config.spark.master)
+        self._starting = starting = Awaited(self._start, too_late=_stop).start("spark")
+        try:
             yield
+        finally:
+            if not starting.leave():
+                _stop(starting.result())
+
+    def _start(self) -> _Started | None:
+        name = f"iggy-cloud-sources {self._config.source.name}"
+        with contextlib.ExitStack() as stack:
+            context = stack.enter_context(spark_context(self._config.spark, name=name, stopping=self._stopping))
+            if context is None:  # a stop came first
+                return None
+            reachable = require_packages(context, self._task_class, self._config, stopping=self._stopping)
+            return _Started(ready=ReadySpark(context=context, use_stop_channel=reachable), stop=stack.pop_all().close)
+
+    def _await_spark(self) -> ReadySpark | None:
+        """Wait for Spark; return None when a stop came first."""
+        self._reporter.waiting_for = f"Spark, master {self._config.spark.master}"
+        try:
+            started = self._starting.wait(self._stopping)
+        finally:
+            self._reporter.waiting_for = ""
+        return started.ready if started is not None else None
 
     @property
     @override
@@ -63,16 +80,12 @@ class SparkEngine(LocalEngine):
 
     @override
     def _run_epoch(self, session: Session) -> None:
-        if self._context is None:  # a stop came first
-            return
-        group = SparkGroup(
-            self._task_class,
-            self._config,
-            session,
-            self._context,
-            once=self._once,
-            use_stop_channel=self._use_stop_channel,
-        )
+        group = SparkGroup(self._task_class, self._config, session, self._await_spark, once=self._once)
         with self._stops(group):
             group.run(self._stopping, self._reporter)
         self._finish(session)
+
+
+def _stop(started: _Started | None) -> None:
+    if started is not None:
+        started.stop()

@@ -127,7 +127,8 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
             ahead_seconds=iterator.store_clock() - time.time(),
         )
         if isinstance(iterator, StoreRecordIterator):
-            iterator.list_with(wave_lister(task_class, config, run, context.defaultParallelism, start_over=start_over))
+            width = context.defaultParallelism
+            iterator.list_with(wave_lister(task_class, config, run, lambda: width, start_over=start_over))
         stream = iterator.get_native_item_stream(iterator.start_key)
         while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
             on_driver.append(packed(page))

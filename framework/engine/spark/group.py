@@ -15,7 +15,8 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -24,12 +25,12 @@ from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
 from framework.engine.spark.failures import lost_job
 from framework.engine.spark.job import JobResult, SparkJob, run_job
-from framework.engine.spark.listing import spark_lister
+from framework.engine.spark.listing import Executors, executors_of, spark_lister
 from framework.engine.spark.object_assignment import PartitionBoard
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.task_run import WorkerPlan
-from framework.errors import SourceError
+from framework.errors import SourceError, TaskClosedError
 from framework.iggy.offset_log.log import DuePolls
 from framework.iterator.object_store import StoreRecordIterator
 from framework.pipeline.statistics import TaskStatistics
@@ -83,6 +84,24 @@ class _Running:
     records: int = 0
 
 
+@attrs.frozen(kw_only=True)
+class ReadySpark:
+    """Spark whose executors have what the source needs.
+
+    Attributes:
+        context: its context.
+        use_stop_channel: whether executors can reach the driver, so that jobs end in order; see
+            `framework.engine.spark.stop_channel`.
+    """
+
+    context: SparkContext
+    use_stop_channel: bool
+
+
+AwaitSpark: TypeAlias = "Callable[[], ReadySpark | None]"
+"""Waits for Spark; returns None when a stop came first."""
+
+
 class SparkGroup:
     """The tasks of one epoch. For one use.
 
@@ -90,10 +109,8 @@ class SparkGroup:
         task_class: the source.
         config: its configuration.
         session: the leader's side of the epoch.
-        context: Spark's context.
+        await_spark: waits for Spark; called when the listing has begun.
         once: end after one complete listing.
-        use_stop_channel: whether executors can reach the driver, so that jobs end in order; see
-            `framework.engine.spark.stop_channel`.
     """
 
     def __init__(
@@ -101,17 +118,18 @@ class SparkGroup:
         task_class: type[AbstractSourceTask],
         config: SourceCommonConfig,
         session: Session,
-        context: SparkContext,
+        await_spark: AwaitSpark,
         *,
         once: bool,
-        use_stop_channel: bool,
     ) -> None:
         self._task_class = task_class
         self._config = config
         self._session = session
-        self._context = context
+        self._await_spark = await_spark
         self._once = once
-        self._tasks = config.runner.tasks_max or min(context.defaultParallelism, MAX_TASKS)
+        self._spark: SparkContext | None = None
+        self._tasks = 0
+        self._executors: Future[Executors] = Future()
         self._group = f"iggy-cloud-sources {config.source.name} {session.epoch.number}"
         self._listing_group = f"{self._group} listing"
         self._changed = threading.Condition()
@@ -124,7 +142,7 @@ class SparkGroup:
         self._live = TaskStatistics()
         self._due = DuePolls(FOLLOW_SECONDS)
         self._stopping_since = math.inf
-        self._stop_channel = StopChannel.of(context) if use_stop_channel else None  # last: nothing may fail after it
+        self._stop_channel: StopChannel | None = None
 
     def stop(self) -> None:
         """Stop the jobs, in a separate thread: `run` and the jobs may be waiting for an answer of Iggy."""
@@ -144,30 +162,18 @@ class SparkGroup:
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
         with self._closed_channel(), iterator_of(self._task_class, context) as iterator:
             if isinstance(iterator, StoreRecordIterator):
-                make = spark_lister(self._context, self._task_class, self._config, group=self._listing_group)
-                iterator.list_with(make)
+                iterator.list_with(spark_lister(self._executors.result, self._task_class, self._config))
             self._session.open_renumbered_partitions(iterator.numbering_options)
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
-            reporter.watch_statistics(
-                lambda: iterator.statistics + self._live + self._outages(), lambda: discovery.counts
-            )
             try:
                 discovery.start()
-                while not stopping.is_set() and self._failure is None:
-                    self._collect(discovery)
-                    reporter.check_skipped()
-                    taken = discovery.take()
-                    for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
-                        self._session.partitions.ensure_topic(topic)
-                    self._session.offsets.store_begun()
-                    for assignment in taken:
-                        self._board.add(assignment)
-                    self._start_jobs(all_there_is=discovery.idle)
-                    if discovery.finished and not self._running:
-                        break
-                    with self._changed:
-                        if not self._results and not taken:
-                            self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
+                ready = self._await_spark()
+                reporter.watch_statistics(
+                    lambda: iterator.statistics + self._live + self._outages(), lambda: discovery.counts
+                )
+                if ready is not None:
+                    self._begin(ready)
+                    self._work(discovery, stopping, reporter)
             except BaseException:
                 self._leave(discovery, iterator)
                 with contextlib.suppress(SourceError):  # the first error tells what to do
@@ -181,6 +187,36 @@ class SparkGroup:
         if self._failure is not None and not stopping.is_set():
             self._session.check_alone_after(self._failure)
             raise self._failure
+
+    def _work(self, discovery: Discovery, stopping: threading.Event, reporter: Reporter) -> None:
+        while not stopping.is_set() and self._failure is None:
+            self._collect(discovery)
+            reporter.check_skipped()
+            taken = discovery.take()
+            for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
+                self._session.partitions.ensure_topic(topic)
+            self._session.offsets.store_begun()
+            for assignment in taken:
+                self._board.add(assignment)
+            self._start_jobs(all_there_is=discovery.idle)
+            if discovery.finished and not self._running:
+                break
+            with self._changed:
+                if not self._results and not taken:
+                    self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
+
+    def _begin(self, ready: ReadySpark) -> None:
+        """Take Spark into use: for tasks, for the listing, and for a stop."""
+        self._spark = ready.context
+        self._tasks = self._config.runner.tasks_max or min(ready.context.defaultParallelism, MAX_TASKS)
+        if ready.use_stop_channel:
+            self._stop_channel = StopChannel.of(ready.context)
+        self._executors.set_result(executors_of(ready.context, self._config, group=self._listing_group))
+
+    @property
+    def _context(self) -> SparkContext:
+        assert self._spark is not None  # jobs start after `_begin`
+        return self._spark
 
     @contextlib.contextmanager
     def _closed_channel(self) -> Iterator[None]:
@@ -241,18 +277,22 @@ class SparkGroup:
 
     def _leave(self, discovery: Discovery, iterator: AbstractSourceRecordIterator) -> None:
         discovery.end()
+        if not self._executors.done():  # the listing may wait for them
+            self._executors.set_exception(TaskClosedError("closed while listing"))
         iterator.close()  # before the jobs: a wave of the listing is one of them
         self._end()
 
     def _end(self) -> None:
         """End the remaining jobs: their partitions are recovered before another sender uses them."""
-        cancel_jobs(self._context, self._listing_group)
+        if self._spark is None:
+            return
+        cancel_jobs(self._spark, self._listing_group)
         threads = [running.thread for running in self._running.values()]
         self._request_stop()
         if self._stop_channel is not None:
             _join(threads, self._stopping_since + ORDERLY_SECONDS)
         if any(thread.is_alive() for thread in threads):
-            cancel_jobs(self._context, self._group)
+            cancel_jobs(self._spark, self._group)
             _join(threads, time.monotonic() + KILLED_SECONDS)
 
     # ---- what comes back

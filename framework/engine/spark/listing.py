@@ -36,15 +36,25 @@ ListerMaker: TypeAlias = "Callable[[StoreRecordIterator], Callable[[ListingReque
 """Type of `StoreRecordIterator.list_with`."""
 
 
-def spark_lister(
-    context: SparkContext, task_class: type[AbstractSourceTask], config: SourceCommonConfig, *, group: str
-) -> ListerMaker:
-    """Return a lister on Spark's executors for `StoreRecordIterator.list_with`.
+@attrs.frozen(kw_only=True)
+class Executors:
+    """Executors that list.
+
+    Attributes:
+        width: maximum number of concurrent batches.
+        run: lists the batches of a wave; blocks until all are done.
+    """
+
+    width: int
+    run: Callable[[Sequence[RangeBatch]], list[RangeListing]]
+
+
+def executors_of(context: SparkContext, config: SourceCommonConfig, *, group: str) -> Executors:
+    """Return the executors of a context; their jobs have this thread's local properties of Spark.
 
     Args:
         context: Spark's context.
-        task_class: the source.
-        config: its configuration.
+        config: configuration of the source.
         group: the job group of the waves, for cancelling them.
     """
 
@@ -62,14 +72,27 @@ def spark_lister(
                 raise lost_job(context, error, "a listing") from error
             raise
 
-    return wave_lister(task_class, config, run, context.defaultParallelism)
+    return Executors(width=context.defaultParallelism, run=run)
+
+
+def spark_lister(
+    executors: Callable[[], Executors], task_class: type[AbstractSourceTask], config: SourceCommonConfig
+) -> ListerMaker:
+    """Return a lister on Spark's executors for `StoreRecordIterator.list_with`.
+
+    Args:
+        executors: waits for Spark; called for what the driver does not list itself.
+        task_class: the source.
+        config: its configuration.
+    """
+    return wave_lister(task_class, config, lambda wave: executors().run(wave), lambda: executors().width)
 
 
 def wave_lister(
     task_class: type[AbstractSourceTask],
     config: SourceCommonConfig,
     run: Callable[[Sequence[RangeBatch]], list[RangeListing]],
-    width: int,
+    width: Callable[[], int],
     *,
     start_over: Callable[[], None] = lambda: None,
 ) -> ListerMaker:
@@ -79,7 +102,7 @@ def wave_lister(
         task_class: the source.
         config: its configuration.
         run: lists the batches of a wave; blocks until all are done.
-        width: maximum number of concurrent batches.
+        width: returns the maximum number of concurrent batches; called before the first wave.
         start_over: called before a store without order is listed again from the start.
     """
 

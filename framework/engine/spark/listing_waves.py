@@ -62,7 +62,7 @@ class Waves:
         config: SourceCommonConfig,
         *,
         run: Callable[[Sequence[RangeBatch]], list[RangeListing]],
-        width: int,
+        width: Callable[[], int],
     ) -> None:
         self._iterator = iterator
         self._request = request
@@ -125,7 +125,7 @@ class Waves:
             wave = self._spread(tasks, 1)
             work = _in_background(lambda: list_ranges(self._iterator, wave[0], self._iterator.closing))
         else:
-            wave = self._spread(tasks, self._width)
+            wave = self._spread(tasks, self._width())
             work = _in_background(lambda: self._on_executors(wave))
 
         def end() -> list[RangeListing]:

@@ -1,25 +1,31 @@
-"""Spark starts when a standby's turn has come, and not before."""
+"""When Spark starts, who waits for it, and that it is stopped in any case."""
 
 import contextlib
+import threading
+import time
 
 import pytest
 
 from framework.engine import local
+from framework.engine.progress import state_text
 from framework.engine.spark import engine as engines
-from framework.errors import SourceRunningError
+from framework.errors import FatalError, IggyUnavailableError, SourceRunningError
 from framework.testing.options import source_config
+
+SECONDS = 20
 
 
 @pytest.fixture
 def made(monkeypatch):
     """What happened, in order; `turns` says how each wait ends, `runs` how each run."""
     happened, turns, runs = [], [], []
+    context_made = object()
 
     @contextlib.contextmanager
     def context(*_, **__):
         happened.append("spark")
         try:
-            yield None
+            yield context_made
         finally:
             happened.append("no spark")
 
@@ -32,11 +38,13 @@ def made(monkeypatch):
             return turns.pop(0)
 
     def run_epochs(self, _target):
+        assert self._await_spark().context is context_made
         happened.append("run")
         if runs and (error := runs.pop(0)) is not None:
             raise error
 
     monkeypatch.setattr(engines, "spark_context", context)
+    monkeypatch.setattr(engines, "require_packages", lambda *_, **__: True)
     monkeypatch.setattr(local, "Standby", Standby)
     monkeypatch.setattr(local.LocalEngine, "_run_epochs", run_epochs)
     return happened, turns, runs
@@ -79,3 +87,110 @@ def test_without_standby_another_instance_is_an_error(made):
     runs[:] = [SourceRunningError("running")]
     with pytest.raises(SourceRunningError):
         run()
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Spark that is ready after `go`: (go, stopped, begin), where `begin` takes what a run does meanwhile."""
+    go, stopped, meanwhile = threading.Event(), threading.Event(), []
+
+    @contextlib.contextmanager
+    def context(*_, stopping, **__):
+        while not go.wait(0.01):
+            if stopping.is_set():
+                yield None
+                return
+        try:
+            yield "context"
+        finally:
+            stopped.set()
+
+    monkeypatch.setattr(engines, "spark_context", context)
+    monkeypatch.setattr(engines, "require_packages", lambda *_, **__: True)
+    monkeypatch.setattr(local.LocalEngine, "_run_epochs", lambda self, _: meanwhile[0](self))
+    return go, stopped, meanwhile.append
+
+
+def test_a_run_begins_while_it_starts(slow):
+    go, stopped, begin = slow
+    seen = []
+
+    def work(engine):
+        assert not go.is_set()
+        go.set()
+        seen.append(engine._await_spark().context)
+        assert not stopped.is_set()
+
+    begin(work)
+    run()
+    assert seen == ["context"]
+    assert stopped.is_set()
+
+
+def test_what_is_waited_for_shows(slow):
+    go, _, begin = slow
+    seen = []
+
+    def work(engine):
+        waiting = threading.Thread(target=engine._await_spark)
+        waiting.start()
+        limit = time.monotonic() + SECONDS
+        while not engine.progress().waiting_for and time.monotonic() < limit:
+            time.sleep(0.001)
+        seen.append(state_text(engine.progress()))
+        go.set()
+        waiting.join(SECONDS)
+        seen.append(state_text(engine.progress()))
+
+    begin(work)
+    run()
+    assert seen == ["starting, waiting for Spark, master local[*]", "starting"]
+
+
+def test_an_instance_that_is_taken_over_works_until_it_is_ready(slow):
+    go, _, begin = slow
+    ready = []
+    begin(lambda engine: ready.append(engine._starting.ended.is_set()))
+    threading.Timer(0.05, go.set).start()
+    run(take_over=True)
+    assert ready == [True]
+
+
+def test_a_stop_ends_the_waiting_for_it(slow):
+    _, _, begin = slow
+    found = []
+
+    def work(engine):
+        engine.stop()
+        found.append(engine._await_spark())
+
+    begin(work)
+    assert run().state == "stopped"
+    assert found == [None]
+
+
+def test_a_run_that_fails_first_leaves_no_spark_behind(slow):
+    go, stopped, begin = slow
+
+    def work(_):
+        raise IggyUnavailableError("away")
+
+    begin(work)
+    with pytest.raises(IggyUnavailableError, match="away"):
+        run()
+    go.set()
+    assert stopped.wait(SECONDS)
+
+
+def test_a_start_that_fails_ends_the_run_that_waits_for_it(slow, monkeypatch):
+    go, stopped, begin = slow
+
+    def refuse(*_, **__):
+        raise FatalError("misses orjson")
+
+    monkeypatch.setattr(engines, "require_packages", refuse)
+    go.set()
+    begin(lambda engine: engine._await_spark())
+    with pytest.raises(FatalError, match="misses orjson"):
+        run()
+    assert stopped.is_set()

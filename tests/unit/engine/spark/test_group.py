@@ -1,6 +1,7 @@
 """The driver's side of an epoch, over an Iggy in memory. No Spark here: a job runs in the thread that waits for it."""
 
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +10,15 @@ from framework.engine.report import Reporter
 from framework.engine.session import Session
 from framework.engine.spark import group as groups
 from framework.engine.spark import job as jobs
-from framework.engine.spark.group import SparkGroup
-from framework.engine.spark.listing import spark_lister
-from framework.errors import EXIT_TRY_AGAIN, IggyUnavailableError, SparkUnavailableError, TooManySkippedError
+from framework.engine.spark.group import ReadySpark, SparkGroup
+from framework.engine.spark.listing import executors_of, spark_lister
+from framework.errors import (
+    EXIT_TRY_AGAIN,
+    FatalError,
+    IggyUnavailableError,
+    SparkUnavailableError,
+    TooManySkippedError,
+)
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -69,11 +76,18 @@ def world(monkeypatch):
     )
     monkeypatch.setattr(jobs, "tune_memory", lambda: None)
 
-    def run(store, **options):
+    def run(store, *, await_spark=None, page_size=1000, **options):
         config = source_config(engine="spark", **options)
         session = Session.begin(server.connect(), config, several_writers=True)
         reporter = Reporter(None, skipped_per_hour=1000)
-        group = SparkGroup(lambda: MemorySourceTask(store), config, session, spark, once=True, use_stop_channel=False)
+        ready = ReadySpark(context=spark, use_stop_channel=False)
+        group = SparkGroup(
+            lambda: MemorySourceTask(store, page_size=page_size),
+            config,
+            session,
+            await_spark or (lambda: ready),
+            once=True,
+        )
         ended = None
         try:
             group.run(threading.Event(), reporter)
@@ -90,6 +104,46 @@ def test_everything_is_sent_and_counted(world):
     assert ended is None
     assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
     assert (reporter.progress().records, reporter.progress().objects) == (5, 2)
+
+
+def test_it_lists_while_spark_starts(world):
+    server, spark, run = world
+    store, seen = store_of(a=2, b=3), []
+
+    def ready():
+        deadline = time.monotonic() + SECONDS
+        while not store.calls and time.monotonic() < deadline:
+            time.sleep(0.001)
+        seen.append(len(store.calls))
+        return ReadySpark(context=spark, use_stop_channel=False)
+
+    _, ended = run(store, await_spark=ready)
+    assert ended is None
+    assert seen[0]
+    assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
+
+
+def test_a_stop_while_spark_starts_sends_nothing(world):
+    server, _, run = world
+    reporter, ended = run(store_of(a=2), await_spark=lambda: None)
+    assert (reporter.progress().records, ended) == (0, None)
+    assert server.connect().get_topic("kit", "records") is None
+
+
+def test_a_spark_that_does_not_start_ends_a_listing_that_waits_for_it(world):
+    """The first pages are the driver's; the next ones wait for executors."""
+    store = SortedStore(even(3000))
+
+    def fails():
+        raise FatalError("no Java")
+
+    threads = threading.active_count()
+    _, ended = world[2](store, await_spark=fails, page_size=7)
+    assert isinstance(ended, FatalError)
+    deadline = time.monotonic() + SECONDS
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("good", [0, 2])
@@ -163,6 +217,7 @@ def test_nor_is_it_a_listing_that_is_lost_for_ever():
     iterator = iterator_over(store, task=MemorySourceTask(store, page_size=7))
     spark = Spark()
     spark.parallelize = lambda *_: spark.end()
-    iterator.list_with(spark_lister(spark, MemorySourceTask, iterator.config, group="g"))
+    executors = executors_of(spark, iterator.config, group="g")
+    iterator.list_with(spark_lister(lambda: executors, MemorySourceTask, iterator.config))
     with pytest.raises(SparkUnavailableError, match="Spark has ended the application"):
         list(iterator.get_native_item_stream(None))

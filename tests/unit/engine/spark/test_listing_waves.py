@@ -47,7 +47,7 @@ def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, c
         MemorySourceTask,
         iterator.config,
         on_executors,
-        width,
+        lambda: width,
         start_over=start_over,
     )
     iterator.list_with(maker)
@@ -244,7 +244,7 @@ def test_closing_ends_a_wave_that_spark_loses_meanwhile():
         iterator.close()
         raise RuntimeError("job was cancelled")
 
-    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, 2)
+    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, lambda: 2)
     listing = maker(iterator)(ListingRequest(prefix="", after=""))
     with pytest.raises(TaskClosedError):
         list(listing)
@@ -265,7 +265,7 @@ def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end
             raise RuntimeError("executors are gone")
         return [one for batch in wave for one in list_ranges(iterator, batch)]
 
-    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, 2)
+    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, lambda: 2)
     listing = maker(iterator)(ListingRequest(prefix="", after=""))
     if lost:
         with pytest.raises(FatalError):
@@ -292,7 +292,7 @@ def test_a_budget_is_dealt_out_with_the_ranges():
         budgets.append((sum(b.requests_per_second for b in wave), sum(b.bytes_per_second for b in wave)))
         return [one for batch in wave for one in list_ranges(iterator, batch)]
 
-    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, 3)
+    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, lambda: 3)
     list(maker(iterator)(ListingRequest(prefix="", after="")))
     iterator.close()
     assert budgets
