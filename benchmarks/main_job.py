@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.data import Store, ensure_bucket
 from benchmarks.rows_gcs import gcs_jsonl_rows, gcs_small_rows
-from benchmarks.rows_life import idle_row, start_rows
+from benchmarks.rows_life import idle_row, spark_start_rows, start_rows
 from benchmarks.rows_memory import memory_rows
 from benchmarks.rows_positions import position_rows
 from benchmarks.rows_spark import cluster_rows, driver_memory_row, spark_listing_rows, spark_rows, spark_split_rows
@@ -54,6 +54,7 @@ ROWS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "memory": memory_rows,
     "idle": idle_row,
     "start": start_rows,
+    "spark-start": spark_start_rows,
     "spark": spark_rows,
     "spark-split": spark_split_rows,
     "cluster": cluster_rows,
