@@ -167,6 +167,7 @@ class SparkGroup:
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             try:
                 discovery.start()
+                self._gathering_since = time.monotonic()  # a start of Spark is time enough
                 ready = self._await_spark()
                 reporter.watch_statistics(
                     lambda: iterator.statistics + self._live + self._outages(), lambda: discovery.counts

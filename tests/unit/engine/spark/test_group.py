@@ -1,17 +1,20 @@
 """The driver's side of an epoch, over an Iggy in memory. No Spark here: a job runs in the thread that waits for it."""
 
+import itertools
 import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 
+from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
 from framework.engine.session import Session
 from framework.engine.spark import group as groups
 from framework.engine.spark import job as jobs
 from framework.engine.spark.group import ReadySpark, SparkGroup
 from framework.engine.spark.listing import executors_of, spark_lister
+from framework.engine.spark.listing_waves import DRIVER_PAGES
 from framework.errors import (
     EXIT_TRY_AGAIN,
     FatalError,
@@ -123,6 +126,40 @@ def test_it_lists_while_spark_starts(world):
     assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
 
 
+def test_what_was_listed_while_spark_started_is_not_gathered_again(world, monkeypatch):
+    server, spark, run = world
+    clock, listings, started = itertools.count(1), [], []
+    start_job = SparkGroup._start_job
+
+    class Listing(Discovery):
+        idle = False
+
+        def start(self):
+            listings.append(self)
+            super().start()
+
+    def starts(group, given):
+        started.append(next(clock))
+        start_job(group, given)
+
+    monkeypatch.setattr(groups, "time", SimpleNamespace(monotonic=lambda: next(clock) / 100))
+    monkeypatch.setattr(groups, "Discovery", Listing)
+    monkeypatch.setattr(SparkGroup, "_start_job", starts)
+
+    def ready():
+        deadline = time.monotonic() + SECONDS
+        while len(listings[0]._taken) < 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for _ in range(int(100 * groups.GATHER_SECONDS)):
+            next(clock)
+        return ReadySpark(context=spark, use_stop_channel=False)
+
+    _, ended = run(store_of(a=2, b=3), await_spark=ready)
+    assert ended is None
+    assert started[0] < 100 * groups.GATHER_SECONDS + 5
+    assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
+
+
 def test_a_stop_while_spark_starts_sends_nothing(world):
     server, _, run = world
     reporter, ended = run(store_of(a=2), await_spark=lambda: None)
@@ -135,6 +172,9 @@ def test_a_spark_that_does_not_start_ends_a_listing_that_waits_for_it(world):
     store = SortedStore(even(3000))
 
     def fails():
+        deadline = time.monotonic() + SECONDS
+        while len(store.calls) < DRIVER_PAGES and time.monotonic() < deadline:
+            time.sleep(0.001)
         raise FatalError("no Java")
 
     threads = threading.active_count()
