@@ -42,8 +42,6 @@ _TEMPLATE = struct.Struct("<H")
 _LENGTH = struct.Struct("<I")
 _TIMED, _HEX, _EXTRA, _PICKLED = 1, 2, 4, 8
 _ETAG_CHARACTERS, _ETAG_BYTES = 32, 16
-_PLAIN_BYTES = 64
-"""Maximum size of a row's numbers as text, plus the growth of its etag as text."""
 
 
 class RowFacts(NamedTuple):
@@ -209,11 +207,6 @@ class RowCodec:
         scope, prefix = self._folders[folder]
         end = _HEAD.size + length
         return scope, prefix + row[_HEAD.size : end].decode("utf-8", "surrogatepass"), end
-
-    def stored_bytes(self, row: bytes) -> int:
-        """Return the approximate size of the row's entry as text, unpacked."""
-        folder, _ = _HEAD.unpack_from(row)
-        return len(row) + len(self._folders[folder][1]) + _PLAIN_BYTES
 
     # ---- entries
 

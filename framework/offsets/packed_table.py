@@ -1,13 +1,13 @@
 """Packed positions of finished objects: about 100 bytes each instead of 765.
 
-    key -> hash -> slot -> row number -> block of rows -> entry
+    key -> row number -> block of rows -> entry
 
 Rows (`framework.offsets.packed_row`) are append-only, in blocks of a few thousand. Replaced and removed rows are marked
 as dead, and the table is rewritten when most rows are dead. So a view costs almost nothing: the current blocks, and
 which rows are dead.
 
-Slots form an open-addressing table: 32 bits of the key's hash and the row's number. A slot with a matching hash gives
-the row to check. The row's own key confirms the match, so two keys with the same hash are never confused.
+The numbers of the newest rows are in a dict. Those of all others are in an array, sorted by 32 bits of the key's hash; the
+first bits say where in it to look. The row's own key confirms a match: keys with the same hash are never confused.
 """
 
 from __future__ import annotations
@@ -31,12 +31,8 @@ BLOCK_BITS = 12
 
 _HASH_BITS = 32
 _LOW = (1 << _HASH_BITS) - 1
-_FIRST_SLOTS = 1024
-_SPARE_SLOTS = 64
-"""Slots for displaced entries, after the last place of a hash; the very last slot stays empty and ends a search."""
-
-_FULL = 0.75
-_SLOTS_AT_ONCE = 1 << 16
+NEWEST = 1 << 12
+"""Minimum number of rows in the dict before they are merged into the array; with many rows, a 32nd of them."""
 
 
 class _Block:
@@ -45,23 +41,20 @@ class _Block:
     Attributes:
         rows: their bytes; `bytes` once the block is full.
         at: start of each row, and the end of the last.
-        stored_bytes: approximate size of the entries as text.
     """
 
-    __slots__ = ("at", "rows", "stored_bytes")
+    __slots__ = ("at", "rows")
 
     def __init__(self) -> None:
         self.rows: bytes | bytearray = bytearray()
         self.at = array("I", [0])
-        self.stored_bytes = 0
 
     def __len__(self) -> int:
         return len(self.at) - 1
 
-    def append(self, row: bytes, stored_bytes: int) -> None:
+    def append(self, row: bytes) -> None:
         self.rows += row
         self.at.append(len(self.rows))
-        self.stored_bytes += stored_bytes
 
     def row(self, number: int) -> bytes:
         return bytes(self.rows[self.at[number] : self.at[number + 1]])
@@ -69,7 +62,7 @@ class _Block:
     def frozen(self) -> _Block:
         """Return an immutable copy."""
         copy = _Block()
-        copy.rows, copy.at, copy.stored_bytes = bytes(self.rows), self.at[:], self.stored_bytes
+        copy.rows, copy.at = bytes(self.rows), self.at[:]
         return copy
 
 
@@ -86,10 +79,6 @@ class RowChunk:
     ends: bytes
 
 
-STORED_BYTES = 100
-"""Approximate size of an entry as text, beyond its row."""
-
-
 class FinishedTable:
     """Entries by key. One thread at a time; a `view` may be read concurrently.
 
@@ -101,6 +90,7 @@ class FinishedTable:
         codec: packs the entries.
         hash_of: hash of a row's head; replaceable for tests.
         block_bits: a block has two to the power of this many rows; smaller for tests.
+        newest: minimum number of rows in the dict before they are merged into the array; smaller for tests.
     """
 
     def __init__(
@@ -109,11 +99,13 @@ class FinishedTable:
         *,
         hash_of: Callable[[bytes], int] = xxhash.xxh3_64_intdigest,
         block_bits: int = BLOCK_BITS,
+        newest: int = NEWEST,
     ) -> None:
         self.codec = self._codec = codec
         self._hash_of = hash_of
         self._block_bits = block_bits
         self._in_block = (1 << block_bits) - 1
+        self._least_newest = newest
         self.records_done = 0
         self._clear()
 
@@ -122,28 +114,26 @@ class FinishedTable:
         self._dead = bytearray()
         self._dead_rows = 0
         self.records_done = 0
-        self._reach = _FIRST_SLOTS
-        self._slots = memoryview(bytearray(8 * (self._reach + _SPARE_SLOTS))).cast("Q")
-        self._used = 0
+        self._newest: dict[bytes, int] = {}
+        self._others: Sequence[int] = ()  # hash << 32 | row number, sorted
+        self._starts: Sequence[int] = (0, 0)  # of each group of hashes with the same first bits, its start in _others
+        self._group_shift = _HASH_BITS
 
     def __len__(self) -> int:
         return len(self._dead) - self._dead_rows
 
     def get(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
         """Return the entry of that key, equal in every field to the stored entry."""
-        head = self._codec.head(key)
-        number = self._find(head) if head is not None else None
-        return self._codec.entry_of(self._row(number)) if number is not None else None
+        row = self._row_of(key)
+        return self._codec.entry_of(row) if row is not None else None
 
     def whole_version(self, key: OffsetManagerKey) -> str | None:
         """Return the version of that key's entry, cheaper than the entry; None when it is missing or a split."""
-        head = self._codec.head(key)
-        number = self._find(head) if head is not None else None
-        return self._codec.whole_version(self._row(number)) if number is not None else None
+        row = self._row_of(key)
+        return self._codec.whole_version(row) if row is not None else None
 
     def __contains__(self, key: OffsetManagerKey) -> bool:
-        head = self._codec.head(key)
-        return head is not None and self._find(head) is not None
+        return self._row_of(key) is not None
 
     def put(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Store an entry; it replaces the previous entry of its key."""
@@ -153,15 +143,14 @@ class FinishedTable:
             if self._row(known) == row:
                 return
             codec = self._codec
-            self._bury(known)
+            self._bury(head, known)
             if self._codec is not codec:
                 head, row = self._packed(key, entry)
-        self._place(self._hash_of(head) & _LOW, self._append(row))
+        self._append(head, row)
 
     def add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Store an entry whose key has none: `put` without a search."""
-        head, row = self._packed(key, entry)
-        self._place(self._hash_of(head) & _LOW, self._append(row))
+        self._append(*self._packed(key, entry))
 
     def _packed(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> tuple[bytes, bytes]:
         """Return the head and the whole row of an entry."""
@@ -173,9 +162,9 @@ class FinishedTable:
         """Remove the entry of that key; return False when there is none."""
         head = self._codec.head(key)
         number = self._find(head) if head is not None else None
-        if number is None:
+        if head is None or number is None:
             return False
-        self._bury(number)
+        self._bury(head, number)
         return True
 
     def load(self, chunks: Iterable[RowChunk]) -> None:
@@ -188,7 +177,6 @@ class FinishedTable:
             block = _Block()
             block.rows = chunk.rows
             block.at = array("I", b"\0\0\0\0" + chunk.ends)
-            block.stored_bytes = len(chunk.rows) + len(block) * STORED_BYTES
             starts = block.at[:-1]
             raw = np.frombuffer(chunk.rows, np.uint8)
             names = self._codec.name_lengths(raw, np.frombuffer(starts, np.uint32))
@@ -198,12 +186,12 @@ class FinishedTable:
             hashes.append(np.fromiter(heads, np.uint32, len(block)))
             self.records_done += self._codec.sum_records(raw, bodies)
             self._blocks.append(block)
-        slots = np.concatenate(hashes).astype(np.uint64) if hashes else np.zeros(0, np.uint64)
+        numbers = np.concatenate(hashes).astype(np.uint64) if hashes else np.zeros(0, np.uint64)
         del hashes
-        self._dead = bytearray(len(slots))
-        slots <<= np.uint64(_HASH_BITS)
-        slots += np.arange(1, len(slots) + 1, dtype=np.uint64)
-        self._put_slots(slots)
+        self._dead = bytearray(len(numbers))
+        numbers <<= np.uint64(_HASH_BITS)
+        numbers += np.arange(len(numbers), dtype=np.uint64)
+        self._sort(numbers)
         last = self._blocks[-1] if self._blocks else _Block()
         if not self._blocks or len(last) > self._in_block:
             self._blocks.append(_Block())
@@ -238,21 +226,29 @@ class FinishedTable:
 
     # ---- rows
 
+    def _row_of(self, key: OffsetManagerKey) -> bytes | None:
+        head = self._codec.head(key)
+        number = self._find(head) if head is not None else None
+        return self._row(number) if number is not None else None
+
     def _row(self, number: int) -> bytes:
         return self._blocks[number >> self._block_bits].row(number & self._in_block)
 
-    def _append(self, row: bytes) -> int:
+    def _append(self, head: bytes, row: bytes) -> None:
         block = self._blocks[-1]
         if len(block) > self._in_block:
             self._blocks[-1] = block.frozen()
             block = _Block()
             self._blocks.append(block)
-        block.append(row, self._codec.stored_bytes(row))
+        block.append(row)
+        self._newest[head] = len(self._dead)
         self._dead.append(0)
         self.records_done += self._codec.records_of(row)
-        return len(self._dead) - 1
+        if len(self._newest) >= max(self._least_newest, len(self._others) >> 5):
+            self._merge_newest()
 
-    def _bury(self, number: int) -> None:
+    def _bury(self, head: bytes, number: int) -> None:
+        self._newest.pop(head, None)
         self._dead[number] = 1
         self._dead_rows += 1
         self.records_done -= self._codec.records_of(self._row(number))
@@ -273,78 +269,45 @@ class FinishedTable:
             view = FinishedView(former, [blocks.pop()], dead[first : first + rows], self._block_bits)
             for former_row in view.rows():
                 row = former_row if self._codec is former else self._codec.repack(former_row, former)
-                self._place(self._hash_of(self._codec.head_of(row)) & _LOW, self._append(row))
+                self._append(self._codec.head_of(row), row)
             first += rows
 
-    # ---- slots
+    # ---- row numbers
 
     def _find(self, head: bytes) -> int | None:
+        number = self._newest.get(head)
+        if number is not None and not self._dead[number]:
+            return number
         hashed = self._hash_of(head) & _LOW
-        slots = self._slots
-        at = hashed * self._reach >> _HASH_BITS
-        while slot := slots[at]:
-            if slot >> _HASH_BITS == hashed:
-                number = (slot & _LOW) - 1
+        group, starts = hashed >> self._group_shift, self._starts
+        for at in range(starts[group], starts[group + 1]):
+            other = self._others[at]
+            if other >> _HASH_BITS == hashed:
+                number = other & _LOW
                 block = self._blocks[number >> self._block_bits]
                 if not self._dead[number] and block.rows.startswith(head, block.at[number & self._in_block]):
                     return number
-            at += 1
         return None
 
-    def _place(self, hashed: int, number: int) -> None:
-        if self._used >= _FULL * self._reach:
-            self._widen()
-        at = self._free_slot(hashed)
-        while at == len(self._slots) - 1:
-            self._widen()
-            at = self._free_slot(hashed)
-        self._slots[at] = hashed << _HASH_BITS | (number + 1)
-        self._used += 1
-
-    def _free_slot(self, hashed: int) -> int:
-        slots = self._slots
-        at = hashed * self._reach >> _HASH_BITS
-        while slots[at]:
-            at += 1
-        return at
-
-    def _widen(self) -> None:
-        """Enlarge the slots, and drop the slots of dead rows.
-
-        A slot's place is monotonic in its hash. Sorted by hash, each slot goes to its place, or directly after the
-        previous slot. For a million rows this takes milliseconds, where single inserts take a second.
-        """
+    def _merge_newest(self) -> None:
+        """Move the numbers of the dict into the array: some hundredths of a second for a million."""
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        slots = np.frombuffer(self._slots, np.uint64)
-        slots = slots[slots != 0]
-        self._slots = memoryview(b"")  # frees about 30 MB for 2 million rows, which the new slots need
-        if self._dead_rows:
-            dead = np.frombuffer(self._dead, np.uint8)
-            slots = slots[dead[(slots & np.uint64(_LOW)) - np.uint64(1)] == 0]
-        self._put_slots(slots)
+        hashes = np.fromiter((self._hash_of(head) & _LOW for head in self._newest), np.uint64, len(self._newest))
+        newest = hashes << np.uint64(_HASH_BITS) | np.fromiter(self._newest.values(), np.uint64, len(self._newest))
+        self._newest = {}
+        self._sort(np.concatenate((np.asarray(self._others, np.uint64), newest)))
 
-    def _put_slots(self, slots: NDArray[np.uint64]) -> None:
+    def _sort(self, numbers: NDArray[np.uint64]) -> None:
+        """Make the array of these numbers. On average a group has one to two of them."""
         import numpy as np  # noqa: PLC0415 - as above
 
-        slots.sort()
-        self._used = len(slots)
-        self._reach = max(_FIRST_SLOTS, 3 * len(slots) // 2)
-        wider = np.zeros(self._reach + _SPARE_SLOTS, np.uint64)
-        free = 0
-        for first in range(0, len(slots), _SLOTS_AT_ONCE):  # places for all would take as much memory as the slots
-            part = slots[first : first + _SLOTS_AT_ONCE]
-            places = ((part >> np.uint64(_HASH_BITS)) * np.uint64(self._reach) >> np.uint64(_HASH_BITS)).view(np.int64)
-            row = np.arange(len(part))
-            places -= row
-            places[0] = max(int(places[0]), free)
-            np.maximum.accumulate(places, out=places)
-            places += row
-            free = int(places[-1]) + 1
-            if free + _SPARE_SLOTS > len(wider):
-                wider = np.concatenate((wider, np.zeros(free + _SPARE_SLOTS - len(wider), np.uint64)))
-            wider[places] = part
-        self._slots = wider.data
+        numbers.sort()
+        bits = max(1, len(numbers).bit_length() - 1)
+        firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(2 * _HASH_BITS - bits)
+        self._starts = np.append(numbers.searchsorted(firsts), len(numbers)).astype(np.uint32).data
+        self._group_shift = _HASH_BITS - bits
+        self._others = numbers.data
 
 
 class FinishedView:
@@ -364,16 +327,6 @@ class FinishedView:
 
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
         return map(self._codec.entry_of, self.rows())
-
-    @property
-    def stored_bytes(self) -> int:
-        """Approximate size of the entries as text, unpacked."""
-        return sum(block.stored_bytes for block in self._blocks)
-
-    @property
-    def records_done(self) -> int:
-        """Total records of all entries."""
-        return sum(map(self._codec.records_of, self.rows()))
 
     def rows(self) -> Iterator[bytes]:
         """Yield the live rows, in the order of insertion."""
@@ -421,22 +374,3 @@ class FinishedView:
     def tables(self) -> dict[str, Any]:
         """The tables that the rows refer to."""
         return self._codec.tables()
-
-    def parts(self, most_bytes: int) -> list[FinishedView]:
-        """Split the view into parts of about this many bytes as text, at least a block each. Copies no rows."""
-        parts: list[FinishedView] = []
-        first, size = 0, 0
-        for at, block in enumerate(self._blocks):
-            if size and size + block.stored_bytes > most_bytes:
-                parts.append(self._part(first, at))
-                first, size = at, 0
-            size += block.stored_bytes
-        return [*parts, self._part(first, len(self._blocks))]
-
-    def _part(self, first: int, end: int) -> FinishedView:
-        return FinishedView(
-            self._codec,
-            self._blocks[first:end],
-            self._dead[first << self._block_bits : end << self._block_bits],
-            self._block_bits,
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from typing_extensions import override
@@ -15,9 +15,6 @@ from framework.offsets.packed_table import FinishedTable, FinishedView, RowChunk
 
 if TYPE_CHECKING:
     from framework.offsets.watermark import Watermark
-
-_OPEN_BYTES = 200
-"""Approximate size of an unpacked entry as text, without its key and version."""
 
 
 @attrs.frozen(kw_only=True)
@@ -43,19 +40,16 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     Args:
         entry_class: class of the entries.
-        key_class: class of the keys.
         finished: the table of packed entries; replaceable for tests.
     """
 
     def __init__(
         self,
-        key_class: type[OffsetManagerKey],
-        entry_class: type[OffsetManagerEntry],
+        entry_class: type[OffsetManagerEntry] = OffsetManagerEntry,
         *,
         finished: FinishedTable | None = None,
     ) -> None:
         self.floor = 0
-        self._key_class = key_class
         self._reading: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._finished = finished if finished is not None else FinishedTable(RowCodec(entry_class))
 
@@ -77,7 +71,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @override
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, self._key_class) and (key in self._reading or key in self._finished)
+        return isinstance(key, OffsetManagerKey) and (key in self._reading or key in self._finished)
 
     @override
     def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
@@ -109,7 +103,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @override
     def __iter__(self) -> Iterator[OffsetManagerKey]:
-        yield from map(self._key_class, self._finished.keys())
+        yield from map(OffsetManagerKey, self._finished.keys())
         yield from list(self._reading)
 
     def pending(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
@@ -129,7 +123,8 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
     @property
     def records_done(self) -> int:
         """Total records of all entries, those of an object with parts once; iterates only over pending entries."""
-        return self._finished.records_done + _records_of(self._reading.values())
+        counted = (entry.records_done for entry in self._reading.values() if entry.counts_object)
+        return self._finished.records_done + sum(counted)
 
     def compact(self, watermark: Watermark) -> Compacted:
         """Drop the positions of done objects that the watermark covers.
@@ -197,50 +192,26 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         return PositionView(self._finished.view(), list(self._reading.values()))
 
 
-def _records_of(entries: Iterable[OffsetManagerEntry]) -> int:
-    return sum(entry.records_done for entry in entries if entry.counts_object)
-
-
-class PositionView(Sequence["OffsetManagerEntry"]):
+class PositionView:
     """A snapshot of positions, each entry built on access. Immutable; threads may share it.
 
     Equal to any sequence of equal entries in the same order: final entries first, in the order in which they became final.
     """
 
-    def __init__(self, finished: FinishedView | None, reading: Sequence[OffsetManagerEntry]) -> None:
+    def __init__(self, finished: FinishedView, reading: Sequence[OffsetManagerEntry]) -> None:
         self._finished = finished
         self._reading = reading
 
-    @override
     def __len__(self) -> int:
-        return len(self._reading) + (len(self._finished) if self._finished is not None else 0)
+        return len(self._reading) + len(self._finished)
 
-    @override
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
-        if self._finished is not None:
-            yield from self._finished
+        yield from self._finished
         yield from self._reading
-
-    @overload
-    def __getitem__(self, index: int) -> OffsetManagerEntry: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[OffsetManagerEntry]: ...
-
-    @override
-    def __getitem__(self, index: int | slice) -> OffsetManagerEntry | Sequence[OffsetManagerEntry]:
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            return list(itertools.islice(self, start, stop, step) if step > 0 else list(self)[index])
-        at = index + len(self) if index < 0 else index
-        found = next(itertools.islice(self, at, None), None) if at >= 0 else None
-        if found is None:
-            raise IndexError(index)
-        return found
 
     @override
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Sequence):
+        if not isinstance(other, PositionView | Sequence):
             return NotImplemented
         return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
 
@@ -251,65 +222,39 @@ class PositionView(Sequence["OffsetManagerEntry"]):
         return f"<{len(self)} positions>"
 
     @property
-    def records_done(self) -> int:
-        """Total records of all positions."""
-        finished = self._finished.records_done if self._finished is not None else 0
-        return finished + _records_of(self._reading)
-
-    @property
     def tables(self) -> dict[str, Any]:
         """The tables that the rows of `chunks` refer to."""
-        return self._finished.tables if self._finished is not None else {"folders": [], "templates": []}
+        return self._finished.tables
 
     def chunks(self) -> Iterator[RowChunk]:
         """Yield the final entries in the form of a snapshot."""
-        return self._finished.chunks() if self._finished is not None else iter(())
+        return self._finished.chunks()
 
     def others(self) -> Iterator[OffsetManagerEntry]:
         """Yield all entries that are in no chunk."""
-        if self._finished is not None:
-            yield from self._finished.others()
+        yield from self._finished.others()
         yield from self._reading
-
-    def parts(self, most_bytes: int) -> list[PositionView]:
-        """Split the view into parts of about this many bytes as text; at least one part. Builds no entry."""
-        *parts, last = self._finished.parts(most_bytes) if self._finished is not None else [None]
-        views = [PositionView(part, ()) for part in parts]
-        first, size = 0, last.stored_bytes if last is not None else 0
-        for at, entry in enumerate(self._reading):
-            more = len(entry.key) + len(entry.version) + _OPEN_BYTES
-            if size and size + more > most_bytes:
-                views.append(PositionView(last, self._reading[first:at]))
-                last, first, size = None, at, 0
-            size += more
-        return [*views, PositionView(last, self._reading[first:])]
 
 
 def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
     """Return a new map of these positions, each under its own key."""
-    positions = PositionMap(OffsetManagerKey, OffsetManagerEntry)
+    positions = PositionMap()
     for entry in entries:
         positions[entry.get_manager_key()] = entry
     return positions
 
 
-def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> int:
-    """Start a position under its key; it replaces earlier generations of the object and all their splits.
-
-    Returns:
-        The highest replaced generation; 0 when nothing was replaced.
-    """
+def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> None:
+    """Start a position under its key; it replaces earlier generations of the object and all their splits."""
     key = entry.get_manager_key()
-    whole, highest = key if entry.split_number <= 1 else key.whole(), 0
+    whole = key if entry.split_number <= 1 else key.whole()
     first = positions.find(whole)
     if first is None and whole is key:
         positions.add(key, entry)
-        return highest
+        return
     if first is not None and not first.is_of(entry):
-        highest = first.generation
         if first.split_size:
             for other in positions.splits_of(whole):
                 del positions[other]
         positions.pop(whole, None)
     positions[key] = entry
-    return highest
