@@ -15,7 +15,7 @@ always safe, and a later listing advances it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -46,6 +46,10 @@ class CoveredRange:
     def holds(self, key: str) -> bool:
         """Return whether the range contains a key."""
         return self.after < key and (self.until is None or key <= self.until)
+
+    def within(self, after: str, until: str | None) -> bool:
+        """Return whether the range is a part of another."""
+        return after <= self.after and (until is None or (self.until is not None and self.until <= until))
 
 
 Ranges: TypeAlias = tuple[CoveredRange, ...]
@@ -132,9 +136,9 @@ class Watermark:
         For `offsets reset` of a key or a prefix, in the snapshot of the epoch that it begins.
         """
         first = key_before(names)
-        last: str | None = names if exactly else _last_of(names)
+        last = names if exactly else _last_of(names)
         prefixes = {
-            prefix: tuple(part for covered in ranges for part in _without(covered, first, last))
+            prefix: tuple(part for part in _cut(_cut(ranges, first), last) if not part.within(first, last))
             for prefix, ranges in self.prefixes.items()
         }
         return attrs.evolve(self, prefixes={prefix: ranges for prefix, ranges in prefixes.items() if ranges})
@@ -152,46 +156,31 @@ def joined(ranges: Iterable[CoveredRange]) -> list[CoveredRange]:
     return result
 
 
-def _lower(left: str | None, right: str | None) -> str | None:
-    """Return the lower of two range ends; None is after every key."""
-    if left is None or right is None:
-        return right if left is None else left
-    return min(left, right)
+def _cut(ranges: Iterable[CoveredRange], at: str | None) -> Iterator[CoveredRange]:
+    """Yield the ranges, with a range that goes beyond the key `at` cut in two behind that key."""
+    for covered in ranges:
+        if at is not None and covered.after < at and (covered.until is None or at < covered.until):
+            yield CoveredRange(covered.after, at, covered.time_ms)
+            yield CoveredRange(at, covered.until, covered.time_ms)
+        else:
+            yield covered
 
 
-def _raised(ranges: Sequence[CoveredRange], key_range: CoveredRange) -> Ranges:
+def _raised(ranges: Ranges, key_range: CoveredRange) -> Ranges:
     after, until, time_ms = key_range.after, key_range.until, key_range.time_ms
     result: list[CoveredRange] = []
-    here = after  # the range is placed up to here
-    for covered in ranges:
-        if (covered.until is not None and covered.until <= after) or (until is not None and covered.after >= until):
-            result.append(covered)
+    here: str | None = after  # the range is placed up to here
+    for part in _cut(_cut(ranges, after), until):
+        if not part.within(after, until):
+            result.append(part)
             continue
-        end = _lower(covered.until, until)
-        if covered.after < after:
-            result.append(CoveredRange(covered.after, after, covered.time_ms))
-        elif here < covered.after:
-            result.append(CoveredRange(here, covered.after, time_ms))
-        result.append(CoveredRange(max(covered.after, after), end, max(covered.time_ms, time_ms)))
-        if end != covered.until:
-            assert end is not None
-            result.append(CoveredRange(end, covered.until, covered.time_ms))
-        if end is None:
-            return tuple(joined(sorted(result, key=_after)))
-        here = end
-    if until is None or here < until:
+        if here is not None and here < part.after:
+            result.append(CoveredRange(here, part.after, time_ms))
+        result.append(attrs.evolve(part, time_ms=max(part.time_ms, time_ms)))
+        here = part.until
+    if here is not None and here != until:
         result.append(CoveredRange(here, until, time_ms))
     return tuple(joined(sorted(result, key=_after)))
-
-
-def _without(covered: CoveredRange, first: str, last: str | None) -> Iterator[CoveredRange]:
-    """Yield the parts of a range that remain without the keys `first < key <= last`."""
-    before = _lower(covered.until, first)
-    if before is not None and covered.after < before:
-        yield CoveredRange(covered.after, before, covered.time_ms)
-    behind = None if last is None else max(covered.after, last)
-    if behind is not None and (covered.until is None or behind < covered.until):
-        yield CoveredRange(behind, covered.until, covered.time_ms)
 
 
 def key_before(key: str) -> str:
