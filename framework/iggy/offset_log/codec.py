@@ -26,12 +26,15 @@ stored data: unknown content raises an error that names a way out, and is never 
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import attrs
 import orjson
@@ -277,43 +280,60 @@ class Progress:
     anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     counted: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    removed: Sequence[OffsetManagerKey] = ()
+    removed: Sequence[OffsetManagerKey] = attrs.field(factory=list)
     listings: Mapping[str, ListingHints] = attrs.field(factory=dict)
     skipped: int = 0
     selected: SelectionScope | None = None
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class SnapshotFooter:
-    """The last part of a snapshot, apart from positions: the state at that moment.
+@attrs.define(kw_only=True)
+class LogFacts:
+    """What a log says apart from positions: part of its state, and of a snapshot.
 
     Attributes:
-        floor: see `PositionMap.floor`.
-        anchors: partition -> anchor.
-        topics: partition that was ever opened -> its topic's identity.
+        anchors: partition -> the message up to which saved counts account for everything.
+        topics: partition that was ever opened -> its topic's identity at that time.
         owners: partition -> token of its writer.
-        counted: see `Progress.counted`.
-        closed: see `Progress.closed`.
+        counted: partition -> the message up to which sent counts account for everything; below the anchor, it means nothing.
+        closed: partition -> offset of its last message, where everything was confirmed and nothing followed.
         claims: offset -> claim whose connection has not been fenced.
         listings: prefix -> hints that its last listing left for the next.
         watermark: progress up to which objects without a position are done.
         selected: which objects are read.
-        skipped: (microseconds since 1970, count) of what was skipped within the preceding hour.
-        has_abandoned_partitions: whether partitions that are not known here may hold records of this source.
+        skipped: (microseconds since 1970 by the server's clock, count) of what was skipped.
+        has_abandoned_partitions: whether partitions that are not known here may hold records of this source, as the operator
+            accepted.
+    """
+
+    anchors: dict[TopicPartition, Anchor] = attrs.field(factory=dict)
+    topics: dict[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
+    owners: dict[TopicPartition, str] = attrs.field(factory=dict)
+    counted: dict[TopicPartition, Anchor] = attrs.field(factory=dict)
+    closed: dict[TopicPartition, int] = attrs.field(factory=dict)
+    claims: dict[int, Claim] = attrs.field(factory=dict)
+    listings: dict[str, ListingHints] = attrs.field(factory=dict, repr=length_only)
+    watermark: Watermark = attrs.field(factory=Watermark)
+    selected: SelectionScope | None = None
+    skipped: list[tuple[int, int]] = attrs.field(factory=list)
+    has_abandoned_partitions: bool = False
+
+    def facts(self) -> dict[str, Any]:
+        """Return a copy of every attribute above, by name; later changes of them do not affect it."""
+        return {name: copy.copy(getattr(self, name)) for name in _FACTS}
+
+
+_FACTS = [field.name for field in attrs.fields(LogFacts)]
+
+
+@attrs.define(kw_only=True)
+class SnapshotFooter(LogFacts):
+    """The last part of a snapshot, apart from positions: the state at that moment.
+
+    Attributes:
+        floor: see `PositionMap.floor`.
     """
 
     floor: int = 0
-    anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
-    topics: Mapping[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
-    owners: Mapping[TopicPartition, str] = attrs.field(factory=dict)
-    counted: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
-    closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
-    claims: Mapping[int, Claim] = attrs.field(factory=dict)
-    listings: Mapping[str, ListingHints] = attrs.field(factory=dict)
-    watermark: Watermark = attrs.field(factory=Watermark)
-    selected: SelectionScope | None = None
-    skipped: Sequence[tuple[int, int]] = ()
-    has_abandoned_partitions: bool = False
 
 
 # ---- messages
@@ -417,6 +437,13 @@ def shape_of(message: LogMessage) -> Iterator[None]:
         ) from exc
 
 
+@contextlib.contextmanager
+def body_of(message: LogMessage, limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """Read a body to decode it, as `LogMessage.read` and `shape_of`."""
+    with shape_of(message):
+        yield message.read(limit)
+
+
 # ---- claim, opening
 
 
@@ -427,8 +454,7 @@ def encode_claim(source: str, claim: Claim) -> bytes:
 
 def decode_claim(message: LogMessage) -> Claim:
     """The inverse of `encode_claim`."""
-    body = message.read(MAX_CLAIM_BYTES)
-    with shape_of(message):
+    with body_of(message, MAX_CLAIM_BYTES) as body:
         return attrs.evolve(_claim_in(body), at_us=message.timestamp_us)
 
 
@@ -466,8 +492,7 @@ def encode_opening(source: str, epoch: int, *, fenced: int) -> bytes:
 
 def decode_opening(message: LogMessage) -> int:
     """Return the offset before which every claim's connection is gone."""
-    body = message.read(MAX_CLAIM_BYTES)
-    with shape_of(message):
+    with body_of(message, MAX_CLAIM_BYTES) as body:
         return int(body["fenced"])
 
 
@@ -486,8 +511,7 @@ def encode_begin(
 
 def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], SelectionScope | None]:
     """The inverse of `encode_begin`."""
-    body = message.read()
-    with shape_of(message):
+    with body_of(message) as body:
         return list(_entries_in(body["entries"])), _selected_in(body.get("selected"))
 
 
@@ -501,20 +525,19 @@ def encode_open(source: str, epoch: int, writer: str, openings: Sequence[Partiti
             *attrs.astuple(opening.topic_partition),
             *attrs.astuple(opening.topic),
             _anchor_out(opening.anchor),
-            [[object_hash, split_number, count] for (object_hash, split_number), count in opening.counts.items()],
+            [[*position, count] for position, count in opening.counts.items()],
         ]
         for opening in openings
     ]
     counted = {opening.topic_partition: opening.counted for opening in openings if opening.counted is not None}
-    body = {"partitions": rows, "counted": _anchors_out(counted)}
+    body = {"partitions": rows, "counted": _ANCHORS.out(counted)}
     return _encode({"kind": "open", "source": source, "epoch": epoch, "writer": writer}, body)
 
 
 def decode_open(message: LogMessage) -> list[PartitionOpening]:
     """The inverse of `encode_open`."""
-    body = message.read()
-    with shape_of(message):
-        counted = _anchors_in(body.get("counted", ()))
+    with body_of(message) as body:
+        counted = _ANCHORS.into(body.get("counted", ()))
         return [
             PartitionOpening(
                 topic_partition=TopicPartition(topic, partition),
@@ -534,18 +557,10 @@ def encode_progress(source: str, epoch: int, writer: str, progress: Progress) ->
     """Encode the changes that a writer saves as one message."""
     body: dict[str, Any] = {
         "items": [_item_out(item) for item in progress.items],
-        "anchors": _anchors_out(progress.anchors),
+        "anchors": _ANCHORS.out(progress.anchors),
     }
-    if progress.counted:
-        body["counted"] = _anchors_out(progress.counted)
-    if progress.closed:
-        body["closed"] = [[*attrs.astuple(topic_partition), end] for topic_partition, end in progress.closed.items()]
-    if progress.removed:
-        body["removed"] = [list(map(list, key.properties)) for key in progress.removed]
-    if progress.listings:
-        body["listings"] = _listings_out(progress.listings)
-    if progress.selected is not None:
-        body["selected"] = _selected_out(progress.selected)
+    changes = {name: getattr(progress, name) for name in _CHANGES}
+    body.update({name: _FORMS[name].out(value) for name, value in changes.items() if value})
     header = {"kind": "progress", "source": source, "epoch": epoch, "writer": writer}
     if progress.skipped:
         header["skipped"] = progress.skipped
@@ -554,17 +569,12 @@ def encode_progress(source: str, epoch: int, writer: str, progress: Progress) ->
 
 def decode_progress(message: LogMessage) -> Progress:
     """The inverse of `encode_progress`."""
-    body = message.read()
-    with shape_of(message):
+    with body_of(message) as body:
         return Progress(
             items=[_item_in(row) for row in body["items"]],
-            anchors=_anchors_in(body["anchors"]),
-            counted=_anchors_in(body.get("counted", ())),
-            closed={TopicPartition(topic, partition): end for topic, partition, end in body.get("closed", ())},
-            removed=[OffsetManagerKey(tuple((name, value) for name, value in key)) for key in body.get("removed", ())],
-            listings=listings_in(body.get("listings", {})),
+            anchors=_ANCHORS.into(body["anchors"]),
             skipped=message.header.get("skipped", 0),
-            selected=_selected_in(body.get("selected")),
+            **{name: _FORMS[name].into(body[name]) for name in _CHANGES if name in body},
         )
 
 
@@ -676,52 +686,24 @@ def decode_rows(part: LogMessage) -> tuple[dict[str, Any], list[RowChunk]]:
 
 def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
     """Yield the positions of a snapshot part that are not stored as rows."""
-    body = part.read()
-    with shape_of(part):
+    with body_of(part) as body:
         yield from _entries_in(body["entries"])
 
 
 def decode_footer(part: LogMessage) -> SnapshotFooter:
     """Decode the footer in the last part of a snapshot."""
-    body = part.read()
-    with shape_of(part):
-        row = body["footer"]
+    with body_of(part) as body:
+        row = {"counted": (), **body["footer"]}
         return SnapshotFooter(
             floor=row["floor"],
-            anchors=_anchors_in(row["anchors"]),
-            topics={
-                TopicPartition(topic, partition): TopicIdentity(topic_id=topic_id, created_at=created_at)
-                for topic, partition, topic_id, created_at in row["topics"]
-            },
-            owners={TopicPartition(topic, partition): token for topic, partition, token in row["owners"]},
-            counted=_anchors_in(row.get("counted", ())),
-            closed={TopicPartition(topic, partition): end for topic, partition, end in row["closed"]},
-            claims={offset: _claim_in(claim) for offset, claim in row["claims"]},
-            listings=listings_in(row["listings"]),
-            watermark=watermark_in(row["watermark"]),
-            selected=_selected_in(row["selected"]),
-            skipped=[(at_us, count) for at_us, count in row["skipped"]],
             has_abandoned_partitions=row["past_given_up"],
+            **{name: form.into(row[name]) for name, form in _FORMS.items() if name in _FACTS},
         )
 
 
 def _footer_out(footer: SnapshotFooter) -> dict[str, Any]:
-    return {
-        "floor": footer.floor,
-        "anchors": _anchors_out(footer.anchors),
-        "topics": [
-            [*attrs.astuple(topic_partition), *attrs.astuple(topic)] for topic_partition, topic in footer.topics.items()
-        ],
-        "owners": [[*attrs.astuple(topic_partition), token] for topic_partition, token in footer.owners.items()],
-        "counted": _anchors_out(footer.counted),
-        "closed": [[*attrs.astuple(topic_partition), end] for topic_partition, end in footer.closed.items()],
-        "claims": [[offset, _claim_out(claim)] for offset, claim in footer.claims.items()],
-        "listings": _listings_out(footer.listings),
-        "watermark": _watermark_out(footer.watermark),
-        "selected": _selected_out(footer.selected) if footer.selected is not None else None,
-        "skipped": [list(pair) for pair in footer.skipped],
-        "past_given_up": footer.has_abandoned_partitions,
-    }
+    facts = {name: form.out(getattr(footer, name)) for name, form in _FORMS.items() if name in _FACTS}
+    return {"floor": footer.floor, **facts, "past_given_up": footer.has_abandoned_partitions}
 
 
 # ---- values
@@ -754,8 +736,8 @@ def watermark_in(row: Mapping[str, Any]) -> Watermark:
     )
 
 
-def _selected_out(selected: SelectionScope) -> dict[str, Any]:
-    return attrs.asdict(selected)
+def _selected_out(selected: SelectionScope | None) -> dict[str, Any] | None:
+    return attrs.asdict(selected) if selected is not None else None
 
 
 def _selected_in(row: Mapping[str, Any] | None) -> SelectionScope | None:
@@ -799,26 +781,73 @@ def _anchor_in(row: Sequence[Any] | None) -> Anchor | None:
     return Anchor(row[0], int(row[1], 16), row[2]) if row is not None else None
 
 
-def _anchors_out(anchors: Mapping[TopicPartition, Anchor]) -> list[list[Any]]:
-    return [[*attrs.astuple(topic_partition), _anchor_out(anchor)] for topic_partition, anchor in anchors.items()]
+class _Form(NamedTuple):
+    """A stored form: how a value becomes JSON, and what it is made into again."""
+
+    out: Callable[[Any], Any]
+    into: Callable[[Any], Any]
 
 
-def _anchors_in(rows: Iterable[Sequence[Any]]) -> dict[TopicPartition, Anchor]:
-    anchors = ((TopicPartition(topic, partition), _anchor_in(row)) for topic, partition, row in rows)
-    return {topic_partition: anchor for topic_partition, anchor in anchors if anchor is not None}
+def _by_partition(columns_of: Callable[[Any], Iterable[Any]], value_of: Callable[..., Any]) -> _Form:
+    """Return the form of a map by partition: rows of topic, partition, and the columns of the value."""
+    return _Form(
+        lambda values: [[*attrs.astuple(name), *columns_of(value)] for name, value in values.items()],
+        lambda rows: {TopicPartition(topic, partition): value_of(*columns) for topic, partition, *columns in rows},
+    )
 
 
-# columns that most entries fill
+_ANCHORS = _by_partition(lambda anchor: [_anchor_out(anchor)], _anchor_in)
+_SINGLE = _by_partition(lambda value: [value], lambda value: value)
+_FORMS: Mapping[str, _Form] = {
+    "anchors": _ANCHORS,
+    "topics": _by_partition(
+        attrs.astuple, lambda topic_id, created_at: TopicIdentity(topic_id=topic_id, created_at=created_at)
+    ),
+    "owners": _SINGLE,
+    "counted": _ANCHORS,
+    "closed": _SINGLE,
+    "claims": _Form(
+        lambda claims: [[offset, _claim_out(claim)] for offset, claim in claims.items()],
+        lambda rows: {offset: _claim_in(claim) for offset, claim in rows},
+    ),
+    "removed": _Form(
+        lambda keys: [list(map(list, key.properties)) for key in keys],
+        lambda rows: [OffsetManagerKey(tuple((name, value) for name, value in key)) for key in rows],
+    ),
+    "listings": _Form(_listings_out, listings_in),
+    "watermark": _Form(_watermark_out, watermark_in),
+    "selected": _Form(_selected_out, _selected_in),
+    "skipped": _Form(lambda pairs: list(map(list, pairs)), lambda rows: [(at_us, count) for at_us, count in rows]),
+}
+"""The stored forms of what a snapshot or progress holds beside positions, by its name there and in the log."""
+
+_CHANGES = ("counted", "closed", "removed", "listings", "selected")
+"""What progress holds only where there is some."""
+
+
+# ---- entries
+
 _COLUMNS = ("bucket", "key", "version", "modified", "generation", "saved", "sent", "total", "partition", "depends_on")
+"""Columns that most entries fill."""
+
+_REPEATED = {"bucket": "buckets", "partition": "partitions", "depends_on": "options"}
+"""Columns of numbers in a table of values."""
+
+_FEW = {
+    "failed": "failed",
+    "skipped": "skipped",
+    "first_ids": "first_ids",
+    "may_begin_again": "may_begin_again",
+    "missing": "missing_since_ms",
+    "extra": "extra",
+}
+"""Columns that few entries fill: row number -> value. Other such columns are `share` and `mark`."""
 
 
 def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
     """Encode entries by column, with tables for repeated values: a third of the packed size of rows."""
-    buckets: dict[str, int] = {}
-    topic_partitions: dict[tuple[str, int], int] = {}
-    options: dict[str, int] = {}
     columns: dict[str, Any] = {
-        "bucket": [buckets.setdefault(entry.bucket, len(buckets)) for entry in entries],
+        "bucket": [entry.bucket for entry in entries],
         "key": [entry.key for entry in entries],
         "version": [entry.version for entry in entries],
         "modified": [entry.modified_ms for entry in entries],
@@ -826,60 +855,48 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
         "saved": [entry.records_saved for entry in entries],
         "sent": [entry.records_done for entry in entries],
         "total": [entry.total for entry in entries],
-        "partition": [
-            topic_partitions.setdefault(
-                (entry.topic_partition.topic, entry.topic_partition.partition), len(topic_partitions)
-            )
-            for entry in entries
-        ],
-        "depends_on": [options.setdefault(entry.numbering_options, len(options)) for entry in entries],
+        "partition": [(entry.topic_partition.topic, entry.topic_partition.partition) for entry in entries],
+        "depends_on": [entry.numbering_options for entry in entries],
     }
-    # columns that few entries fill: row number -> value
+    table: dict[str, Any] = {"columns": columns}
+    for name, repeated in _REPEATED.items():
+        numbers: dict[Any, int] = {}
+        columns[name] = [numbers.setdefault(value, len(numbers)) for value in columns[name]]
+        table[repeated] = list(numbers)
     columns["share"] = {str(at): [e.split_number, e.split_size] for at, e in enumerate(entries) if e.split_size}
-    columns["failed"] = {str(at): True for at, e in enumerate(entries) if e.failed}
-    columns["skipped"] = {str(at): e.skipped for at, e in enumerate(entries) if e.skipped}
     columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
-    columns["first_ids"] = {str(at): True for at, e in enumerate(entries) if e.first_ids}
-    columns["may_begin_again"] = {str(at): True for at, e in enumerate(entries) if e.may_begin_again}
-    columns["missing"] = {str(at): e.missing_since_ms for at, e in enumerate(entries) if e.missing_since_ms}
-    columns["extra"] = {str(at): e.extra for at, e in enumerate(entries) if e.extra}
-    return {
-        "columns": columns,
-        "buckets": list(buckets),
-        "partitions": list(topic_partitions),
-        "options": list(options),
-    }
+    for name, field in _FEW.items():
+        values = list(map(attrgetter(field), entries))
+        columns[name] = {str(at): value for at, value in enumerate(values) if value} if any(values) else {}
+    return table
 
 
 def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     columns = table["columns"]
+    few: defaultdict[int, dict[str, Any]] = defaultdict(dict)
+    for name, field in _FEW.items():
+        for at, value in columns[name].items():
+            few[int(at)][field] = value
+    for at, (split_number, split_size) in columns["share"].items():
+        few[int(at)].update(split_number=split_number, split_size=split_size)
+    for at, mark in columns["mark"].items():
+        few[int(at)]["mark"] = ResumePoint(*mark)
     topic_partitions = [TopicPartition(topic, partition) for topic, partition in table["partitions"]]
-    marks, splits, extras = columns["mark"], columns["share"], columns["extra"]
-    failed, skipped, first_ids, missing = (columns[name] for name in ("failed", "skipped", "first_ids", "missing"))
-    accepted = columns["may_begin_again"]
-    for at, row in enumerate(zip(*(columns[name] for name in _COLUMNS), strict=True)):
-        bucket, key, version, modified, generation, saved, sent, total, topic_partition, numbering_options = row
-        number = str(at)
-        mark = marks.get(number) if marks else None
-        split_number, split_size = splits.get(number, (0, 0)) if splits else (0, 0)
+    for row, values in enumerate(zip(*(columns[name] for name in _COLUMNS), strict=True)):
+        bucket, key, version, modified, generation, saved, sent, total, topic_partition, numbering_options = values
         yield OffsetManagerEntry(
             bucket=table["buckets"][bucket],
             key=key,
             version=version,
             generation=generation,
             modified_ms=modified,
-            split_number=split_number,
-            split_size=split_size,
             records_done=sent,
             records_saved=saved,
             total=total,
-            failed=bool(failed) and number in failed,
-            skipped=skipped.get(number, 0) if skipped else 0,
             topic_partition=topic_partitions[topic_partition],
-            mark=ResumePoint(*mark) if mark else None,
             numbering_options=table["options"][numbering_options],
-            first_ids=bool(first_ids) and number in first_ids,
-            may_begin_again=bool(accepted) and number in accepted,
-            missing_since_ms=missing.get(number, 0) if missing else 0,
-            extra=extras.get(number, {}) if extras else {},
+            **few.get(row, _NOTHING),
         )
+
+
+_NOTHING: Mapping[str, Any] = {}

@@ -51,8 +51,7 @@ def load(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> LogState:
     rows: dict[OffsetManagerKey, _Row] = {}
     topics: dict[str, TopicIdentity] = {}
     for message in offset_log.read([*parts, *deltas]):
-        body = message.read()
-        with codec.shape_of(message):
+        with codec.body_of(message) as body:
             _take_entries(rows, body)
             _take_rest(state, topics, body)
     state.topics = {
@@ -123,8 +122,7 @@ def newest_snapshot(heads: Sequence[LogMessage]) -> list[LogMessage]:
 
 
 def _claim_in(message: LogMessage) -> Claim:
-    body = message.read()
-    with codec.shape_of(message):
+    with codec.body_of(message) as body:
         client_id, address = body["clients"][0]
         return codec.typed_claim(
             Claim(

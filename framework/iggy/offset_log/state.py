@@ -14,49 +14,34 @@ import attrs
 from framework.errors import PositionError
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.codec import (
-    Claim,
+    LogFacts,
     LogMessage,
     PartitionOpening,
     Progress,
     ProgressItem,
     SnapshotFooter,
-    TopicIdentity,
 )
 from framework.model.message_ids import entry_hash64
-from framework.model.objects import Anchor, TopicPartition, length_only
+from framework.model.objects import TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.listing_hints import ListingHints
 from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
-from framework.offsets.watermark import Watermark
 
 KINDS = frozenset({"claim", "opening", "begin", "open", "progress", "snapshot"})
 
 
 @attrs.define(kw_only=True)
-class LogState:
-    """The state at one offset of the log. Not thread-safe.
+class LogState(LogFacts):
+    """The state at one offset of the log. Not thread-safe. It has the attributes of `LogFacts`, too.
 
     Attributes:
         source: name of the source.
         epoch: the last epoch that was opened; 0 for none.
         last_epoch: the highest epoch that was ever claimed.
         positions: every position.
-        anchors: partition -> the message up to which saved counts account for everything.
-        topics: partition that was ever opened -> its topic's identity at that time.
-        owners: partition -> token of its writer.
-        counted: partition -> the message up to which sent counts account for everything; below the anchor, it means nothing.
-        closed: partition -> offset of its last message, where everything was confirmed and nothing followed.
-        claims: offset -> claim whose connection has not been fenced.
-        listings: prefix -> hints that its last listing left for the next.
-        watermark: progress up to which objects without a position are done.
-        selected: which objects are read.
-        skipped: (microseconds since 1970 by the server's clock, count) of what was skipped.
         now_us: when the last record was stored.
         saved_us: when the last record about positions was stored.
-        has_abandoned_partitions: whether partitions that are not known here may hold records of this source, as the operator
-            accepted.
         first_edition: partitions that version 0.1 wrote, while the log is still in its format.
         snapshot_at: offset of the snapshot that was loaded; 0 without one.
         snapshot_end: offset after its last part; 0 without one.
@@ -66,19 +51,8 @@ class LogState:
     epoch: int = 0
     last_epoch: int = 0
     positions: PositionMap = attrs.field(factory=position_map, repr=length_only)
-    anchors: dict[TopicPartition, Anchor] = attrs.field(factory=dict)
-    topics: dict[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
-    owners: dict[TopicPartition, str] = attrs.field(factory=dict)
-    counted: dict[TopicPartition, Anchor] = attrs.field(factory=dict)
-    closed: dict[TopicPartition, int] = attrs.field(factory=dict)
-    claims: dict[int, Claim] = attrs.field(factory=dict)
-    listings: dict[str, ListingHints] = attrs.field(factory=dict, repr=length_only)
-    watermark: Watermark = attrs.field(factory=Watermark)
-    selected: SelectionScope | None = None
-    skipped: list[tuple[int, int]] = attrs.field(factory=list)
     now_us: int = 0
     saved_us: int = 0
-    has_abandoned_partitions: bool = False
     first_edition: set[TopicPartition] = attrs.field(factory=set)
     snapshot_at: int = 0
     snapshot_end: int = 0
@@ -264,17 +238,8 @@ class LogState:
         """Restore everything in a snapshot apart from positions, which are already loaded."""
         self.epoch = self.last_epoch = epoch
         self.positions.floor = footer.floor
-        self.anchors = dict(footer.anchors)
-        self.topics = dict(footer.topics)
-        self.owners = dict(footer.owners)
-        self.counted = dict(footer.counted)
-        self.closed = dict(footer.closed)
-        self.claims = dict(footer.claims)
-        self.listings = dict(footer.listings)
-        self.watermark = footer.watermark
-        self.selected = footer.selected
-        self.skipped = list(footer.skipped)
-        self.has_abandoned_partitions = footer.has_abandoned_partitions
+        for name, value in footer.facts().items():
+            setattr(self, name, value)
         self.reindex()
 
     def reindex(self) -> None:
@@ -286,20 +251,7 @@ class LogState:
         self.reindex()  # drops those of earlier generations
         since = self.now_us - HOUR_SECONDS * 1e6
         self.skipped = [(at_us, count) for at_us, count in self.skipped if at_us > since]
-        return SnapshotFooter(
-            floor=self.positions.floor,
-            anchors=dict(self.anchors),
-            topics=dict(self.topics),
-            owners=dict(self.owners),
-            counted=dict(self.counted),
-            closed=dict(self.closed),
-            claims=dict(self.claims),
-            listings=dict(self.listings),
-            watermark=self.watermark,
-            selected=self.selected,
-            skipped=list(self.skipped),
-            has_abandoned_partitions=self.has_abandoned_partitions,
-        )
+        return SnapshotFooter(floor=self.positions.floor, **self.facts())
 
     def skipped_lately(self) -> list[SkippedCount]:
         """Return what was skipped within the hour before the last record."""
