@@ -12,7 +12,7 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -31,7 +31,7 @@ from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.partition_ledger import PartitionState, UnsavedCount
 
 if TYPE_CHECKING:
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.client import IggyConnection, Offset
     from framework.iggy.values import StoredMessage, TopicInfo
 
 log = logging.getLogger(__name__)
@@ -60,11 +60,8 @@ class PartitionGoneError(PositionError):
 
     @override
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (
-            str(self),
-            self.topic_partition,
-            self.first_offset,
-        )  # it travels from a worker to its leader
+        # it travels from a worker to its leader
+        return type(self), (str(self), self.topic_partition, self.first_offset)
 
 
 @attrs.define(kw_only=True)
@@ -198,19 +195,13 @@ class PartitionReader:
         If that one has expired, the place before the first message: nothing that counts was ever there.
         """
         hold_back = hold_back_of(info)
-        last = self._connection.poll(
-            self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=1
-        )
+        last = self._poll(topic_partition, "last")
         at = last[-1].offset - hold_back if last else -1
         if hold_back and at >= 0:
-            last = self._connection.poll(
-                self._stream, topic_partition.topic, topic_partition.partition, offset=at, count=1
-            )
+            last = self._poll(topic_partition, at)
         if at >= 0 and last and last[0].offset == at:
             return anchor_of(last[0])
-        first = self._connection.poll(
-            self._stream, topic_partition.topic, topic_partition.partition, offset="first", count=1
-        )
+        first = self._poll(topic_partition, "first")
         left_from = first[0].offset if first else _end_of(topic_partition, info)
         return Anchor(left_from - 1, 0) if left_from else None
 
@@ -263,12 +254,7 @@ class PartitionReader:
 
     def _ours_at_the_end(self, topic_partition: TopicPartition) -> bool:
         """Return whether a message at the end is from this source by its headers, as version 0.1 wrote them: it left no mark."""
-        for message in self._connection.poll(
-            self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=LAST_MESSAGES
-        ):
-            if self._is_ours(message):
-                return True
-        return False
+        return any(map(self._is_ours, self._poll(topic_partition, "last", LAST_MESSAGES)))
 
     def _is_ours(self, message: StoredMessage) -> bool:
         """Return whether a message's headers name an object to which version 0.1 would have given its id."""
@@ -290,9 +276,7 @@ class PartitionReader:
             The first offset that is left, if messages after it have expired, too, and sent counts account for them.
         """
         at = anchor.offset if anchor is not None else -1
-        found = self._connection.poll(
-            self._stream, topic_partition.topic, topic_partition.partition, offset=max(at, 0), count=1
-        )
+        found = self._poll(topic_partition, max(at, 0))
         place = self._place(topic_partition)
         if anchor is not None and found and found[0].offset == at:
             message = found[0]
@@ -341,9 +325,7 @@ class PartitionReader:
             return False
         if counted is None or counted.offset < first:
             return True
-        found = self._connection.poll(
-            self._stream, topic_partition.topic, topic_partition.partition, offset=counted.offset, count=1
-        )
+        found = self._poll(topic_partition, counted.offset)
         return any(counted.is_at(message.offset, message.message_id, message.origin_us) for message in found)
 
     def check_first_edition(self, topic_partition: TopicPartition, *, accepted: bool) -> None:
@@ -358,9 +340,7 @@ class PartitionReader:
         """
         anchor = self._state.anchors.get(topic_partition)
         start = anchor.offset + 1 if anchor is not None else 0
-        for message in read_partition(
-            self._connection, self._stream, topic_partition.topic, topic_partition.partition, start=start
-        ):
+        for message in self._read(topic_partition, start):
             if self._is_ours(message):
                 raise PositionError(f"{self._place(topic_partition)} holds {self._sent_by_first()}")
             if not message.headers and not accepted:
@@ -368,6 +348,14 @@ class PartitionReader:
                     f"{self._place(topic_partition)} holds messages without headers behind what is saved. If they are "
                     f"{self._sent_by_first()}. If another program sent them: `offsets accept-data-loss`"
                 )
+
+    def _poll(self, topic_partition: TopicPartition, offset: Offset, count: int = 1) -> list[StoredMessage]:
+        topic, partition = topic_partition.topic, topic_partition.partition
+        return self._connection.poll(self._stream, topic, partition, offset=offset, count=count)
+
+    def _read(self, topic_partition: TopicPartition, start: int) -> Iterator[StoredMessage]:
+        topic, partition = topic_partition.topic, topic_partition.partition
+        return read_partition(self._connection, self._stream, topic, partition, start=start)
 
     def _place(self, topic_partition: TopicPartition) -> str:
         return f'topic "{topic_partition.topic}", partition {topic_partition.partition}, of stream "{self._stream}"'
@@ -407,9 +395,7 @@ class PartitionReader:
         unsaved: deque[UnsavedCount] = deque()
         messages = 0
         start = last.offset + 1 if last is not None else 0
-        for message in read_partition(
-            self._connection, self._stream, topic_partition.topic, topic_partition.partition, start=start
-        ):
+        for message in self._read(topic_partition, start):
             messages += 1
             last = anchor_of(message)
             parts = parse_message_id(message.message_id)
