@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
 
 import attrs
 
@@ -46,20 +45,6 @@ class StartFacts:
     skipped_lately: Sequence[SkippedCount] = ()
     known_topics: Collection[str] = ()
     topic_refusal: Callable[[str], str | None] | None = None
-
-
-class _SavedPart(Protocol):
-    """A part of the state that a flush saves. `take` and `restore` are for holders of the positions' lock."""
-
-    @property
-    def dirty(self) -> bool:
-        """Whether there are changes since the last save."""
-
-    def take(self, delta: PositionDelta) -> PositionDelta:
-        """Move the changes since the last save into the delta."""
-
-    def restore(self, delta: PositionDelta) -> None:
-        """Take back the changes of a delta that was not saved; newer changes win."""
 
 
 class OffsetManager:
@@ -103,14 +88,12 @@ class OffsetManager:
         self.facts = facts if facts is not None else StartFacts()
         self.table = PositionTable(positions, watermark)
         self.partitions = PartitionLedger(self.table, anchors)
-        self.hints = HintTable(self.table.lock)
-        self.skips = SkipCounter(self.table.lock)
+        self.hints = HintTable(self.table)
+        self.skips = SkipCounter(self.table)
         self.selection = BoundSelection(self.table, selected)
         self.tracker = WatermarkTracker(self.table, self.store_begun)
         self._store = store if store is not None else MemoryOffsetStore()
         self._store_lock = threading.RLock()  # acquired before `table.lock`: one thread at a time calls the store
-        # partitions first: they save counts, which changes the table
-        self._parts: Sequence[_SavedPart] = (self.partitions, self.table, self.hints, self.skips, self.selection)
 
     def populate_offset_manager(self, keys: Iterable[OffsetManagerKey] | None = None) -> None:
         """Load the positions of these keys, or all, together; a position already here stays when it is further."""
@@ -146,9 +129,9 @@ class OffsetManager:
     def store_begun(self) -> None:
         """Ensure that every started position is stored before any message sent after this call."""
         with self._store_lock:
-            if self.table.begun:
+            if self.table.unsaved.begun:
                 with self.table.lock:
-                    begun = self._take_begun()
+                    begun = self.table.take_begun()
                 self._save(self._store.begin, begun)
 
     def commit(self, acknowledgement: Acknowledgement) -> None:
@@ -167,7 +150,7 @@ class OffsetManager:
     @property
     def dirty(self) -> bool:
         """Whether a flush would write anything."""
-        return any(part.dirty for part in self._parts)
+        return self.table.dirty or self.partitions.dirty
 
     def flush(self, *, closing: bool = False) -> PositionDelta:
         """Save the changes since the last flush; after a failure they remain for the next flush.
@@ -177,21 +160,15 @@ class OffsetManager:
         """
         with self._store_lock:
             with self.table.lock:  # once for both: what begins in between would take a count from its anchor
-                begun = self._take_begun()
+                begun = self.table.take_begun()
                 delta = self.partitions.closing() if closing else PositionDelta()
-                for part in self._parts:
-                    delta = part.take(delta)
+                delta = self.partitions.take(delta)  # first: it saves counts, which changes the table
+                delta = self.table.take(delta)
             if begun:
                 self._save(self._store.begin, begun, delta)
             if delta:
                 self._save(self._store.save, delta)
             return delta
-
-    def _take_begun(self) -> PositionDelta:
-        """Move what began into a delta, with the selection, which is written first. For a holder of the table's lock."""
-        if not self.table.begun:
-            return PositionDelta()
-        return self.selection.take(PositionDelta(begun=self.table.take_begun()))
 
     def _save(self, save: Callable[[PositionDelta], None], delta: PositionDelta, *later: PositionDelta) -> None:
         """Save a delta; after a failure its changes, and those of the deltas behind it, are unsaved again."""
@@ -200,6 +177,6 @@ class OffsetManager:
         except BaseException:
             with self.table.lock:
                 for unsaved in (*reversed(later), delta):
-                    for part in self._parts:
-                        part.restore(unsaved)
+                    self.partitions.restore(unsaved)
+                    self.table.restore(unsaved)
             raise

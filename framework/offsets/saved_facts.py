@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from threading import RLock
 
 import attrs
 
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.store import PositionDelta
 from framework.offsets.table import PositionTable
 
 
@@ -17,83 +15,53 @@ class HintTable:
     """The listing hints by prefix. Thread-safe.
 
     Args:
-        lock: the lock of the positions.
+        table: the positions, with what is not saved of them.
     """
 
-    def __init__(self, lock: RLock) -> None:
-        self._lock = lock
+    def __init__(self, table: PositionTable) -> None:
+        self._table = table
         self._hints: dict[str, ListingHints] = {}
-        self._changed: dict[str, ListingHints] = {}
 
     def get(self, prefix: str) -> ListingHints | None:
         """Return the hints of the last listing of that prefix."""
-        with self._lock:
+        with self._table.lock:
             return self._hints.get(prefix)
 
     def set(self, prefix: str, hints: ListingHints) -> None:
         """Set the hints for the next listing of that prefix; the next flush writes them."""
-        with self._lock:
-            self._hints[prefix] = self._changed[prefix] = hints
+        with self._table.lock:
+            self._hints[prefix] = self._table.unsaved.listings[prefix] = hints
 
     def load(self, hints: Mapping[str, ListingHints]) -> None:
         """Add stored hints; hints already here stay."""
-        with self._lock:
+        with self._table.lock:
             self._hints = {**hints, **self._hints}
 
     def observe(self, hints: Mapping[str, ListingHints]) -> None:
         """Set hints that another writer has saved."""
-        with self._lock:
+        with self._table.lock:
             self._hints.update(hints)
 
     def snapshot(self) -> dict[str, ListingHints]:
         """Return all hints by prefix."""
-        with self._lock:
+        with self._table.lock:
             return dict(self._hints)
-
-    @property
-    def dirty(self) -> bool:
-        """Whether hints changed since the last save."""
-        return bool(self._changed)
-
-    def take(self, delta: PositionDelta) -> PositionDelta:
-        """Move the changed hints into the delta."""
-        changed, self._changed = self._changed, {}
-        return attrs.evolve(delta, listings=changed)
-
-    def restore(self, delta: PositionDelta) -> None:
-        """Take back the hints of an unsaved delta; newer hints stay."""
-        self._changed = {**delta.listings, **self._changed}
 
 
 class SkipCounter:
     """Skipped records and failed objects since the last save. Thread-safe.
 
     Args:
-        lock: the lock of the positions.
+        table: the positions, with what is not saved of them.
     """
 
-    def __init__(self, lock: RLock) -> None:
-        self._lock = lock
-        self._count = 0
+    def __init__(self, table: PositionTable) -> None:
+        self._table = table
 
     def add(self, count: int) -> None:
         """Add skipped records and failed objects; the next flush writes their number."""
-        with self._lock:
-            self._count += count
-
-    @property
-    def dirty(self) -> bool:
-        """Whether there were any since the last save."""
-        return bool(self._count)
-
-    def take(self, delta: PositionDelta) -> PositionDelta:
-        """Move the count into the delta."""
-        count, self._count = self._count, 0
-        return attrs.evolve(delta, skipped=count)
-
-    def restore(self, delta: PositionDelta) -> None:
-        """Take back the count of an unsaved delta."""
-        self._count += delta.skipped
+        with self._table.lock:
+            self._table.unsaved.skipped += count
 
 
 class BoundSelection:
@@ -110,7 +78,6 @@ class BoundSelection:
     def __init__(self, table: PositionTable, scope: SelectionScope | None = None) -> None:
         self._table = table
         self.scope = scope
-        self._changed: SelectionScope | None = None
 
     def bind(self, scope: SelectionScope) -> None:
         """Bind the positions to a selection; it is written before any position starts.
@@ -127,7 +94,7 @@ class BoundSelection:
             if not table.watermark.bucket:
                 table.watermark = attrs.evolve(table.watermark, bucket=scope.bucket)
             if known != scope:
-                self.scope = self._changed = scope
+                self.scope = table.unsaved.selected = scope
 
     @property
     def first_start_ms(self) -> int | None:
@@ -137,14 +104,4 @@ class BoundSelection:
     @property
     def dirty(self) -> bool:
         """Whether the selection changed since the last save."""
-        return self._changed is not None
-
-    def take(self, delta: PositionDelta) -> PositionDelta:
-        """Move a changed selection into the delta."""
-        changed, self._changed = self._changed, None
-        return attrs.evolve(delta, selected=changed)
-
-    def restore(self, delta: PositionDelta) -> None:
-        """Take back the selection of an unsaved delta, unless a newer one exists."""
-        if self._changed is None:
-            self._changed = delta.selected
+        return self._table.unsaved.selected is not None

@@ -44,16 +44,8 @@ class PositionDelta:
     closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(
-            self.begun
-            or self.entries
-            or self.anchors
-            or self.removed
-            or self.listings
-            or self.skipped
-            or self.selected is not None
-            or self.closed
-        )
+        counts = (self.begun, self.entries, self.anchors, self.removed, self.closed)
+        return any((*counts, self.listings, self.skipped, self.selected))
 
 
 class OffsetStore(abc.ABC):

@@ -8,9 +8,23 @@ from collections.abc import Callable, Collection, Iterable
 import attrs
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
+from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.store import PositionDelta
 from framework.offsets.watermark import Watermark
+
+
+@attrs.define(kw_only=True)
+class Unsaved:
+    """The changes since the last save; see `PositionDelta`."""
+
+    begun: list[OffsetManagerEntry] = attrs.field(factory=list)
+    changed: dict[OffsetManagerKey, OffsetManagerEntry] = attrs.field(factory=dict)
+    removed: dict[OffsetManagerKey, None] = attrs.field(factory=dict)
+    listings: dict[str, ListingHints] = attrs.field(factory=dict)
+    skipped: int = 0
+    selected: SelectionScope | None = None
 
 
 class PositionTable:
@@ -24,16 +38,14 @@ class PositionTable:
         lock: held while positions or the watermark change; code that changes them from outside acquires it.
         positions: the positions by key, for holders of the lock.
         watermark: the times before which objects without a position are done.
-        begun: positions that no store has yet.
+        unsaved: what no store has yet, of positions and of what is saved with them; for holders of the lock.
     """
 
     def __init__(self, positions: PositionMap | None = None, watermark: Watermark | None = None) -> None:
         self.lock = threading.RLock()
         self.positions = positions if positions is not None else position_map()
         self.watermark = watermark if watermark is not None else Watermark()
-        self.begun: list[OffsetManagerEntry] = []
-        self._changed: dict[OffsetManagerKey, OffsetManagerEntry] = {}
-        self._removed: dict[OffsetManagerKey, None] = {}
+        self.unsaved = Unsaved()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -44,7 +56,7 @@ class PositionTable:
         return self.positions.final
 
     def entries(self) -> PositionView:
-        """Return a view of all current positions: a sequence that builds each entry on access."""
+        """Return a view of all current positions, which builds each entry on access."""
         with self.lock:
             return self.positions.view()
 
@@ -94,33 +106,34 @@ class PositionTable:
     def begin(self, *entries: OffsetManagerEntry) -> None:
         """Start positions in place of earlier generations of their objects."""
         with self.lock:
+            unsaved = self.unsaved
             for entry in entries:
-                if self._changed or self._removed:
+                if unsaved.changed or unsaved.removed:
                     key = entry.get_manager_key()
                     whole = key if entry.split_number <= 1 else key.whole()
                     self._drop_changes(whole, entry)
-                    self._removed.pop(whole, None)  # starts are stored before removals
+                    unsaved.removed.pop(whole, None)  # starts are stored before removals
                 begin_in(self.positions, entry)
-            self.begun += entries
+            unsaved.begun += entries
 
     def put(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Set a position with another count, for a holder of the lock."""
-        self.positions[key] = self._changed[key] = entry
+        self.positions[key] = self.unsaved.changed[key] = entry
 
     def remove(self, key: OffsetManagerKey) -> None:
         """Remove the position of an object and of all its splits. No effect when it has none."""
         with self.lock:
             self._drop_changes(key)
             if self.positions.remove_object(key):
-                self._removed[key] = None
-                self.begun = [entry for entry in self.begun if entry.get_manager_key().whole() != key]
+                self.unsaved.removed[key] = None
+                self.unsaved.begun = [one for one in self.unsaved.begun if one.get_manager_key().whole() != key]
 
     def _drop_changes(self, whole: OffsetManagerKey, successor: OffsetManagerEntry | None = None) -> None:
         """Forget the unsaved counts of an object whose position goes, or gives way to its successor."""
         known = self.positions.find(whole)
         if known is not None and not (successor is not None and known.is_of(successor)):
             for key in (whole, *(self.positions.splits_of(whole) if known.split_size else ())):
-                self._changed.pop(key, None)
+                self.unsaved.changed.pop(key, None)
 
     def load(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Add stored positions; a position already here stays when it is further."""
@@ -149,7 +162,7 @@ class PositionTable:
             for entry in entries:
                 key = entry.get_manager_key()
                 known = self.positions.find(key)
-                if entry.final and key not in self._changed and known == entry:
+                if entry.final and key not in self.unsaved.changed and known == entry:
                     del self.positions[key]
 
     def mark_missing(self, shown: Collection[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
@@ -187,32 +200,49 @@ class PositionTable:
 
     @property
     def dirty(self) -> bool:
-        """Whether a position changed since the last save."""
-        return bool(self.begun or self._changed or self._removed)
+        """Whether anything changed since the last save."""
+        new = self.unsaved
+        return any((new.begun, new.changed, new.removed, new.listings, new.skipped, new.selected))
 
-    def take_begun(self) -> list[OffsetManagerEntry]:
-        """Return the positions that no store has yet; from now on a store has them. For a holder of the lock."""
-        begun, self.begun = self.begun, []
-        return begun
+    def take_begun(self) -> PositionDelta:
+        """Move what began into a delta, with the selection, which is written first. For a holder of the lock."""
+        unsaved = self.unsaved
+        if not unsaved.begun:
+            return PositionDelta()
+        delta = PositionDelta(begun=unsaved.begun, selected=unsaved.selected)
+        unsaved.begun, unsaved.selected = [], None
+        return delta
 
     def take(self, delta: PositionDelta) -> PositionDelta:
-        """Move the changed and removed positions into the delta."""
-        changed, removed = self._changed, self._removed
-        self._changed, self._removed = {}, {}
-        return attrs.evolve(delta, entries=list(changed.values()), removed=list(removed))
+        """Move everything else that changed into the delta. For a holder of the lock."""
+        unsaved, self.unsaved = self.unsaved, Unsaved(begun=self.unsaved.begun)
+        return attrs.evolve(
+            delta,
+            entries=list(unsaved.changed.values()),
+            removed=list(unsaved.removed),
+            listings=unsaved.listings,
+            skipped=unsaved.skipped,
+            selected=unsaved.selected,
+        )
 
     def restore(self, delta: PositionDelta) -> None:
-        """Take back the positions of an unsaved delta."""
-        self.begun = [*delta.begun, *self.begun]
+        """Take back the changes of a delta that was not saved; newer changes win. For a holder of the lock."""
+        unsaved = self.unsaved
         changed = {entry.get_manager_key(): entry for entry in delta.entries if not self._is_replaced(entry)}
-        self._changed = changed | self._changed
-        self._removed = {key: None for key in delta.removed if key not in self.positions} | self._removed
+        self.unsaved = Unsaved(
+            begun=[*delta.begun, *unsaved.begun],
+            changed=changed | unsaved.changed,
+            removed={key: None for key in delta.removed if key not in self.positions} | unsaved.removed,
+            listings={**delta.listings, **unsaved.listings},
+            skipped=delta.skipped + unsaved.skipped,
+            selected=unsaved.selected or delta.selected,
+        )
 
     def _is_replaced(self, entry: OffsetManagerEntry) -> bool:
         """Return whether the object of this position was removed or began again."""
         whole = entry.get_manager_key().whole()
         known = self.positions.find(whole)
-        return whole in self._removed or (known is not None and not known.is_of(entry))
+        return whole in self.unsaved.removed or (known is not None and not known.is_of(entry))
 
 
 def is_further(entry: OffsetManagerEntry, other: OffsetManagerEntry) -> bool:

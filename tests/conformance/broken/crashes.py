@@ -73,8 +73,8 @@ def hands_out_before_it_begins(monkeypatch):
             offsets = self._session.offsets
             self.begin, offsets.store_begun = offsets.store_begun, lambda: None
             offsets.tracker._store_begun = offsets.store_begun
-            self.given, take = False, offsets._take_begun
-            offsets._take_begun = lambda: take() if self.given else PositionDelta()
+            self.given, take = False, offsets.table.take_begun
+            offsets.table.take_begun = lambda: take() if self.given else PositionDelta()
             super().run(*arguments)
 
         def _assign(self, taken):

@@ -477,7 +477,7 @@ def test_when_positions_cannot_begin_the_rest_of_a_flush_stays_unsaved():
     with pytest.raises(StoreUnavailableError):
         manager.flush()
     assert manager.dirty
-    assert [one.version for one in manager.table.begun] == ["v1"]
+    assert [one.version for one in manager.table.unsaved.begun] == ["v1"]
     manager._store = MemoryOffsetStore()
     delta = manager.flush()
     assert [(one.version, one.records_done) for one in delta.entries] == [("v1", 3)]

@@ -156,16 +156,18 @@ def test_what_changed_is_given_out_once_and_taken_back_when_it_was_not_saved():
     assert not table.dirty
     table.put(KEY, entry(2))
     table.remove(OffsetManagerKey.of_object("b", "gone"))
-    delta = table.take(PositionDelta(skipped=7))
-    assert (list(delta.entries), list(delta.removed), delta.skipped) == (
+    table.unsaved.skipped = 7
+    delta = table.take(PositionDelta(closed={PARTITION: 9}))
+    assert (list(delta.entries), list(delta.removed), delta.skipped, delta.closed) == (
         [entry(2)],
         [OffsetManagerKey.of_object("b", "gone")],
         7,
+        {PARTITION: 9},
     )
     assert not table.dirty
     table.restore(delta)
     assert table.dirty
-    assert table.take(PositionDelta(skipped=7)) == delta
+    assert table.take(PositionDelta(closed={PARTITION: 9})) == delta
 
 
 def test_what_happened_since_is_newer_than_what_is_taken_back():
@@ -181,5 +183,5 @@ def test_what_happened_since_is_newer_than_what_is_taken_back():
     table.restore(unsaved)
     delta = table.take(PositionDelta())
     assert (list(delta.entries), list(delta.removed)) == ([entry(3)], [absent])
-    assert [one.key for one in table.take_begun()] == ["gone"]
+    assert [one.key for one in table.take_begun().begun] == ["gone"]
     assert not table.dirty
