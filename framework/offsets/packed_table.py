@@ -200,12 +200,7 @@ class FinishedTable:
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
         """Yield every current row with its number, which `remove` accepts until the next change."""
-        dead = self._dead
-        for at, block in enumerate(self._blocks):
-            first = at << self._block_bits
-            for number in range(len(block)):
-                if not dead[first + number]:
-                    yield first + number, block.row(number)
+        return _live_rows(self._blocks, self._dead, self._block_bits)
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Remove many rows together."""
@@ -218,7 +213,7 @@ class FinishedTable:
 
     def keys(self) -> Iterator[tuple[tuple[str, str], ...]]:
         """Return the properties of every current key."""
-        return map(self._codec.key_of, self.view().rows())
+        return (self._codec.key_of(row) for _, row in self.view().rows())
 
     def view(self) -> FinishedView:
         """Return a view of the current entries; later changes of the table do not affect it."""
@@ -260,14 +255,13 @@ class FinishedTable:
 
         Templates that no row uses any more go with the dead rows: generations rise over the months, and each is one.
         """
-        blocks, dead, former = self._blocks[::-1], bytes(self._dead), self._codec
+        blocks, dead, former = self._blocks[::-1], self._dead, self._codec
         if former.is_crowded:
             self.codec = self._codec = former.successor()
         self._clear()
         first, rows = 0, self._in_block + 1
         while blocks:
-            view = FinishedView(former, [blocks.pop()], dead[first : first + rows], self._block_bits)
-            for former_row in view.rows():
+            for _, former_row in _live_rows([blocks.pop()], dead[first : first + rows], self._block_bits):
                 row = former_row if self._codec is former else self._codec.repack(former_row, former)
                 self._append(self._codec.head_of(row), row)
             first += rows
@@ -310,6 +304,14 @@ class FinishedTable:
         self._others = numbers.data
 
 
+def _live_rows(blocks: Sequence[_Block], dead: bytes | bytearray, block_bits: int) -> Iterator[tuple[int, bytes]]:
+    for at, block in enumerate(blocks):
+        first = at << block_bits
+        for number, is_dead in enumerate(dead[first : first + (1 << block_bits)]):
+            if not is_dead:
+                yield first + number, block.row(number)
+
+
 class FinishedView:
     """A snapshot of the entries. Threads may share it.
 
@@ -326,15 +328,11 @@ class FinishedView:
         return len(self._dead) - self._dead.count(1)
 
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
-        return map(self._codec.entry_of, self.rows())
+        return (self._codec.entry_of(row) for _, row in self.rows())
 
-    def rows(self) -> Iterator[bytes]:
-        """Yield the live rows, in the order of insertion."""
-        for at, block in enumerate(self._blocks):
-            first = at << self._block_bits
-            for number, dead in enumerate(self._dead[first : first + (1 << self._block_bits)]):
-                if not dead:
-                    yield block.row(number)
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the live rows with their numbers, in the order of insertion."""
+        return _live_rows(self._blocks, self._dead, self._block_bits)
 
     def chunks(self) -> Iterator[RowChunk]:
         """Yield the live rows in chunks of a block's size, except pickled rows, which have no stored form."""
@@ -368,7 +366,7 @@ class FinishedView:
 
     def others(self) -> Iterator[OffsetManagerEntry]:
         """Return the entries of the pickled rows."""
-        return map(self._codec.entry_of, filter(self._codec.is_pickled, self.rows()))
+        return (self._codec.entry_of(row) for _, row in self.rows() if self._codec.is_pickled(row))
 
     @property
     def tables(self) -> dict[str, Any]:

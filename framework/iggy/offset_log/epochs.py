@@ -72,10 +72,7 @@ class Epoch:
     def open(self, offset_log: OffsetLog) -> None:
         """Append the opening of the epoch; from now on, records of earlier epochs do not count."""
         offset_log.append(codec.encode_opening(offset_log.source, self.number, fenced=self.claimed_at))
-        state = self.state
-        state.epoch = state.last_epoch = self.number
-        state.owners.clear()
-        state.claims = {offset: claim for offset, claim in state.claims.items() if offset >= self.claimed_at}
+        self.state.open_epoch(self.number, self.claimed_at)
 
 
 @attrs.frozen(kw_only=True)

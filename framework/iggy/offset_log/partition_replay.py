@@ -505,10 +505,8 @@ def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartitio
     """Remove partitions from the state; their pending objects are read again from the start, on other partitions."""
     gone = set(topic_partitions)
     for topic_partition in gone:
-        state.anchors.pop(topic_partition, None)
-        state.topics.pop(topic_partition, None)
-        state.counted.pop(topic_partition, None)
-        state.closed.pop(topic_partition, None)
+        for known in (state.anchors, state.topics, state.counted, state.closed):
+            known.pop(topic_partition, None)
     for key, entry in state.positions.pending():
         if entry.topic_partition in gone:
             state.positions.remove_object(key.whole())

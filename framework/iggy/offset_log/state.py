@@ -127,7 +127,8 @@ class LogState(LogFacts):
             self.claims[message.offset] = codec.decode_claim(message)
             self.last_epoch = max(self.last_epoch, message.epoch)
         elif message.kind == "opening":
-            self._apply_opening(message)
+            if message.epoch > self.epoch:
+                self.open_epoch(message.epoch, codec.decode_opening(message))
         elif message.epoch == self.epoch:
             if message.kind == "begin":
                 entries, selected = codec.decode_begin(message)
@@ -137,13 +138,16 @@ class LogState(LogFacts):
             elif message.kind == "progress":
                 self.advance(codec.decode_progress(message), message.writer, message.timestamp_us)
 
-    def _apply_opening(self, message: LogMessage) -> None:
-        if message.epoch <= self.epoch:
-            return
-        self.epoch = message.epoch
-        self.last_epoch = max(self.last_epoch, message.epoch)
+    def open_epoch(self, epoch: int, fenced: int) -> None:
+        """Apply the opening of an epoch.
+
+        Args:
+            epoch: its number.
+            fenced: offset before which every claim's connection is gone.
+        """
+        self.epoch = epoch
+        self.last_epoch = max(self.last_epoch, epoch)
         self.owners.clear()
-        fenced = codec.decode_opening(message)
         self.claims = {offset: claim for offset, claim in self.claims.items() if offset >= fenced}
 
     def begin(self, entries: Iterable[OffsetManagerEntry], selected: SelectionScope | None = None) -> None:
