@@ -116,7 +116,7 @@ class FinishedTable:
         self.records_done = 0
         self._newest: dict[bytes, int] = {}
         self._others: Sequence[int] = ()  # hash << 32 | row number, sorted
-        self._starts: Sequence[int] = (0, 0)  # of each group of hashes with the same first bits, its start in _others
+        self._starts = array("I", (0, 0))  # of each group of hashes with the same first bits, its start in _others
         self._group_shift = _HASH_BITS
 
     def __len__(self) -> int:
@@ -293,13 +293,14 @@ class FinishedTable:
         self._sort(np.concatenate((np.asarray(self._others, np.uint64), newest)))
 
     def _sort(self, numbers: NDArray[np.uint64]) -> None:
-        """Make the array of these numbers. On average a group has one to two of them."""
+        """Make the array of these numbers. On average a group has two to four of them."""
         import numpy as np  # noqa: PLC0415 - as above
 
         numbers.sort()
-        bits = max(1, len(numbers).bit_length() - 1)
+        bits = max(1, len(numbers).bit_length() - 2)
         firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(2 * _HASH_BITS - bits)
-        self._starts = np.append(numbers.searchsorted(firsts), len(numbers)).astype(np.uint32).data
+        self._starts = array("I", numbers.searchsorted(firsts).astype(np.uint32).tobytes())
+        self._starts.append(len(numbers))
         self._group_shift = _HASH_BITS - bits
         self._others = numbers.data
 
