@@ -94,7 +94,7 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig, *, check: bo
         epoch=state.last_epoch,
         last_saved_us=state.saved_us,
         log_messages=offset_log.messages,
-        log_bytes=offset_log.sizes.total,
+        log_bytes=offset_log.total_bytes,
         running=tuple(sorted(claims, key=lambda claim: not claim.leader)),
     )
 

@@ -415,6 +415,7 @@ class Session:
             catch_up=self.follow,
             count=self.offsets.table.__len__,
             since=state.snapshot_end,
+            since_bytes=state.snapshot_bytes,
             compactable=lambda: self.offsets.tracker.compactable,
         )
         self._due = DuePolls(FOLLOW_SECONDS)

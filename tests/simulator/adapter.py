@@ -43,7 +43,6 @@ from framework.errors import (
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.log import DeadLetterLog
 from framework.iggy.offset_log import codec, snapshots
-from framework.iggy.offset_log import log as offset_log
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
@@ -723,7 +722,7 @@ def begin_history(tuning):
     snapshots.SNAPSHOT_RECORDS = tuning.get("snapshot_records", 1000)
     snapshots.COMPACT_FROM = tuning.get("compact_from", 10_000)
     session.COMPACT_SHARE = tuning.get("compact_share", 8)
-    offset_log._MARK_BYTES = snapshots.SLACK_BYTES = 0 if tuning.get("trim_soon") else 1 << 16
+    snapshots.SLACK_BYTES = 0 if tuning.get("trim_soon") else 1 << 16
 
 
 def prepare():

@@ -38,13 +38,16 @@ def _load(offset_log: OffsetLog) -> LogState:
     offset_log.rewind()
     heads: list[LogMessage] = []
     first_heads: list[LogMessage] = []
+    sizes: dict[int, int] = {}
     for message in offset_log.follow():
+        if message.kind == "snapshot":
+            sizes[message.offset] = offset_log.total_bytes
         (first_heads if message.version == FIRST_FORMAT_VERSION else heads).append(message.head)
     snapshot = newest_snapshot(heads)
     if snapshot:
         state = _restore(offset_log, snapshot)
         at = state.snapshot_at = snapshot[0].header["at"]
-        state.snapshot_end = snapshot[-1].offset + 1
+        state.snapshot_end, state.snapshot_bytes = snapshot[-1].offset + 1, sizes[snapshot[-1].offset]
     else:
         if not first_edition.newest_snapshot(first_heads):
             _check_front(offset_log, first_heads or heads)

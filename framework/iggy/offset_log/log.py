@@ -38,7 +38,8 @@ class OffsetLog:
         topic: its name.
         source: name of the source whose records are read.
         next_offset: everything before it was read, or was appended here.
-        sizes: bytes of the log before each offset.
+        total_bytes: approximate size of the log from its present beginning up to `next_offset`, never too large.
+        largest_bytes: size of its largest message.
         foreign: messages of other writers to the topic that were read.
         messages: records of the source that were followed.
 
@@ -55,7 +56,7 @@ class OffsetLog:
         self.topic = topic
         self.source = source
         self.next_offset = 0
-        self.sizes = LogSizes()
+        self.total_bytes = self.largest_bytes = 0
         self.foreign = 0
         self.messages = 0
         self._own: dict[int, int] = {}
@@ -83,7 +84,7 @@ class OffsetLog:
                     if stored.offset < self.next_offset:
                         continue
                     self.next_offset = stored.offset + 1
-                    self.sizes.add(stored.offset, len(stored.payload))
+                    self._count(len(stored.payload))
                     message = self._decode(stored)
                     if message is not None and not own:
                         self.messages += 1
@@ -94,15 +95,18 @@ class OffsetLog:
     def rewind(self) -> None:
         """Restart reading at the first message; records appended here are then included."""
         with self._lock:
-            self.next_offset = self.foreign = self.messages = 0
-            self.sizes = LogSizes()
+            self.next_offset = self.foreign = self.messages = self.total_bytes = self.largest_bytes = 0
             self._own = {}
             self._replaced_at = None
 
     def _skip_own(self) -> None:
         while (size := self._own.pop(self.next_offset, None)) is not None:
-            self.sizes.add(self.next_offset, size)
+            self._count(size)
             self.next_offset += 1
+
+    def _count(self, size: int) -> None:
+        self.total_bytes += size
+        self.largest_bytes = max(self.largest_bytes, size)
 
     def read(self, heads: Iterable[LogMessage], *, ahead: int = READ_MESSAGES) -> Iterator[LogMessage]:
         """Yield these records with their bodies, polled in batches.
@@ -199,42 +203,6 @@ class OffsetLog:
         """Return the offset that the next message of any writer will get."""
         last = self.connection.poll(self.stream, self.topic, 0, offset="last", count=1)
         return last[-1].offset + 1 if last else 0
-
-
-class LogSizes:
-    """Approximate bytes of the log before each offset: the server does not report what its segments contain."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        self.largest = 0
-        self._marks: list[tuple[int, int]] = []
-        self._marked = 0
-
-    def add(self, offset: int, size: int) -> None:
-        """Add a message of that size; call in the order of offsets."""
-        if not self._marks or self.total - self._marked >= _MARK_BYTES:
-            self._marks.append((offset, self.total))
-            self._marked = self.total
-        self.total += size
-        self.largest = max(self.largest, size)
-
-    def before(self, offset: int) -> int:
-        """Return a lower bound of the bytes before an offset."""
-        known = 0
-        for at, size in self._marks:
-            if at > offset:
-                break
-            known = size
-        return known
-
-    def forget(self, size: int) -> None:
-        """Subtract a lower bound of the bytes that were deleted at the beginning of the log."""
-        self._marks = [(at, before - size) for at, before in self._marks if before >= size]
-        self.total -= size
-        self._marked -= size
-
-
-_MARK_BYTES = 1 << 16
 
 
 class DuePolls:

@@ -49,6 +49,7 @@ class SnapshotWriter:
         catch_up: applies records that other writers appended.
         count: returns the number of positions.
         since: offset after the last part of the previous snapshot; 0 without one.
+        since_bytes: size of the log up to there.
         compactable: returns approximately how many positions the next snapshot would omit.
         clock: returns seconds.
     """
@@ -62,6 +63,7 @@ class SnapshotWriter:
         catch_up: Callable[[], object],
         count: Callable[[], int],
         since: int = 0,
+        since_bytes: int = 0,
         compactable: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,10 +74,10 @@ class SnapshotWriter:
         self._count = count
         self._compactable = compactable
         self._clock = clock
-        self._since = offset_log.sizes.before(since)
+        self._since = since_bytes
         self._since_offset = since
         self._number = 0
-        self._at = 0
+        self._at = self._at_bytes = 0
         self._parts: Iterator[bytes] | None = None
         self._goes_on_at = 0.0
 
@@ -107,7 +109,7 @@ class SnapshotWriter:
         self._goes_on_at = self._clock() + PAUSE_PARTS * (self._clock() - now)
 
     def _is_large_enough(self) -> bool:
-        records, grown = self._log.next_offset - self._since_offset, self._log.sizes.total - self._since
+        records, grown = self._log.next_offset - self._since_offset, self._log.total_bytes - self._since
         if records < SNAPSHOT_RECORDS and grown < REPLAY_BYTES:
             return False
         size = POSITION_BYTES * self._count()
@@ -125,8 +127,8 @@ class SnapshotWriter:
         """
         self._number += 1
         self._catch_up()
-        self._at, self._since = self._log.next_offset, self._log.sizes.total
-        self._since_offset = self._at
+        self._at = self._since_offset = self._log.next_offset
+        self._at_bytes = self._since = self._log.total_bytes
         positions, footer = self._state()
         return codec.encode_snapshot(self._log.source, self._epoch, positions, footer, number=self._number, at=self._at)
 
@@ -137,17 +139,22 @@ class SnapshotWriter:
         self._since_offset += 1
 
     def _complete(self) -> None:
-        before = self._log.sizes.total
-        trim(self._log, self._at)
-        self._since -= before - self._log.sizes.total  # sizes count from the present beginning of the log
+        before = self._log.total_bytes
+        trim(self._log, self._at, self._at_bytes)
+        self._since -= before - self._log.total_bytes  # sizes count from the present beginning of the log
 
 
-def trim(offset_log: OffsetLog, needed: int) -> int:
+def trim(offset_log: OffsetLog, needed: int, bytes_before: int) -> int:
     """Delete the log segments that surely end before an offset; return how many were requested.
 
     The server does not say which messages lie in which segment. A sealed segment holds at most its size and one more
     append. So the first n end before a message when more than n times that much lies before it. Does nothing if another
     source writes to the log, or if the segment size is unknown.
+
+    Args:
+        offset_log: the log.
+        needed: the offset.
+        bytes_before: size of the log before it; rather too small than too large.
     """
     if offset_log.foreign:
         return 0
@@ -156,11 +163,11 @@ def trim(offset_log: OffsetLog, needed: int) -> int:
     if info is None or not isinstance(size, int):
         return 0
     # the first segment of the log may not be the original first: its size is bounded like any other's
-    most = size + 2 * offset_log.sizes.largest + SLACK_BYTES
-    count = min(offset_log.sizes.before(needed) // most, info.partitions[0].segments_count - 1)
+    most = size + 2 * offset_log.largest_bytes + SLACK_BYTES
+    count = min(bytes_before // most, info.partitions[0].segments_count - 1)
     if count < 1:
         return 0
     offset_log.connection.delete_segments(offset_log.stream, offset_log.topic, 0, count)
-    offset_log.sizes.forget(count * most)
+    offset_log.total_bytes -= count * most  # at least what was deleted
     log.debug("deleted %d segments of the offsets log, all before message %d", count, needed)
     return count

@@ -45,6 +45,7 @@ class LogState(LogFacts):
         first_edition: partitions that version 0.1 wrote, while the log is still in its format.
         snapshot_at: offset of the snapshot that was loaded; 0 without one.
         snapshot_end: offset after its last part; 0 without one.
+        snapshot_bytes: size of the log up to there.
     """
 
     source: str
@@ -56,6 +57,7 @@ class LogState(LogFacts):
     first_edition: set[TopicPartition] = attrs.field(factory=set)
     snapshot_at: int = 0
     snapshot_end: int = 0
+    snapshot_bytes: int = 0
     _begun: dict[tuple[int, int], OffsetManagerEntry] = attrs.field(factory=dict, init=False, repr=False)
 
     @property

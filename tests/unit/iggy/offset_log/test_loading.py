@@ -623,7 +623,7 @@ def test_what_was_appended_here_is_not_followed_and_what_others_append_is():
     assert [message.epoch for message in one.follow()] == [3]
     assert [message.epoch for message in other.follow()] == [1, 2, 4]
     assert (one.next_offset, other.next_offset, one.end(), other.end()) == (4, 4, 4, 4)
-    assert one.sizes.total == other.sizes.total == sum(len(stored.payload) for stored in server.messages("kit", LOG))
+    assert one.total_bytes == other.total_bytes == sum(len(stored.payload) for stored in server.messages("kit", LOG))
     assert (one.messages, other.messages) == (1, 3)
 
 

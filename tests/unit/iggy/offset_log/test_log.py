@@ -6,7 +6,7 @@ import pytest
 
 from framework.errors import PositionError
 from framework.iggy.offset_log import codec, log
-from framework.iggy.offset_log.log import DuePolls, LogSizes
+from framework.iggy.offset_log.log import DuePolls
 from framework.testing.clock import FakeClock
 from tests.support.positions import LOG, log_over, server_with_log
 
@@ -57,12 +57,12 @@ def test_after_a_rewind_everything_is_read_again_with_what_was_appended_here(mon
     rig = Rig(monkeypatch, record(1), FOREIGN)
     rig.log.append(record(2))
     assert rig.follow() == [1]
-    size = rig.log.sizes.total
+    size = rig.log.total_bytes
     for _ in range(2):
         rig.log.rewind()
-        assert (rig.log.next_offset, rig.log.foreign, rig.log.sizes.total) == (0, 0, 0)
+        assert (rig.log.next_offset, rig.log.foreign, rig.log.total_bytes) == (0, 0, 0)
         assert rig.follow() == [1, 2]
-        assert (rig.log.next_offset, rig.log.foreign, rig.log.sizes.total) == (3, 1, size)
+        assert (rig.log.next_offset, rig.log.foreign, rig.log.total_bytes) == (3, 1, size)
 
 
 def test_sizes_are_of_all_messages_whoever_wrote_them(monkeypatch):
@@ -73,7 +73,7 @@ def test_sizes_are_of_all_messages_whoever_wrote_them(monkeypatch):
     rig.log.append(record(4))
     assert rig.follow() == []
     sizes = [*map(len, payloads), len(record(3)), len(record(4))]
-    assert (rig.log.sizes.total, rig.log.sizes.largest) == (sum(sizes), len(FOREIGN) * 9)
+    assert (rig.log.total_bytes, rig.log.largest_bytes) == (sum(sizes), len(FOREIGN) * 9)
 
 
 def test_an_empty_log_ends_at_its_first_message(monkeypatch):
@@ -122,21 +122,6 @@ def test_the_time_of_a_record_is_the_servers(monkeypatch):
     assert rig.polls == [(0, 1)]
     with pytest.raises(PositionError, match=r"confirms a record at offset 1, and does not give it"):
         rig.log.stored_us(1)
-
-
-def test_bytes_before_an_offset_are_known_by_marks(monkeypatch):
-    monkeypatch.setattr(log, "_MARK_BYTES", 100)
-    sizes = LogSizes()
-    for offset in range(10):
-        sizes.add(offset, 50)
-    assert [sizes.before(offset) for offset in range(10)] == [0, 0, 100, 100, 200, 200, 300, 300, 400, 400]
-    assert (sizes.total, sizes.largest) == (500, 50)
-    sizes.forget(150)
-    assert [sizes.before(offset) for offset in range(10)] == [0, 0, 0, 0, 50, 50, 150, 150, 250, 250]
-    assert (sizes.total, sizes.largest) == (350, 50)
-    for offset in range(10, 14):
-        sizes.add(offset, 50)
-    assert [sizes.before(offset) for offset in range(8, 15)] == [250, 250, 350, 350, 450, 450, 450]
 
 
 def test_an_idle_log_is_polled_once_an_interval():

@@ -11,7 +11,6 @@ from framework.errors import UnknownOutcomeError
 from framework.iggy.offset_log import codec, snapshots
 from framework.iggy.offset_log.codec import Progress, ProgressItem, SnapshotFooter
 from framework.iggy.offset_log.loading import load
-from framework.iggy.offset_log.log import LogSizes
 from framework.iggy.offset_log.snapshots import SnapshotWriter, trim
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.message_ids import entry_hash64, parse_message_id
@@ -160,15 +159,16 @@ def test_all_snapshots_together_are_about_as_large_as_everything_else(known, mon
 def test_many_positions_and_few_changes_are_written_seldom():
     leader = Leader()
     leader.state.begin(position(str(number), 1, total=1) for number in range(20_000))
-    size = leader.log.sizes
-    before = size.total
-    while size.total - before < snapshots.POSITION_BYTES * 20_000 - 25_000:
+    before = leader.log.total_bytes
+    while leader.log.total_bytes - before < snapshots.POSITION_BYTES * 20_000 - 25_000:
         leader.log.append(
             codec.encode_progress(
                 "kit",
                 1,
                 "w",
-                Progress(listings={"p": ListingHints(of=random.Random(size.total).randbytes(20_000).hex())}),
+                Progress(
+                    listings={"p": ListingHints(of=random.Random(leader.log.total_bytes).randbytes(20_000).hex())}
+                ),
             )
         )
         leader.follow()
@@ -189,7 +189,7 @@ def test_with_many_positions_a_sixteenth_of_them_makes_a_snapshot_due(written, d
     progress = Progress(listings={"p": ListingHints(of=body)})
     leader.log.append(codec.encode_progress("kit", 1, "w", progress))
     leader.follow()
-    size = leader.log.sizes.total
+    size = leader.log.total_bytes
     assert (size > snapshots.POSITION_BYTES * 20_000 // 16) is due
     leader.writer.advance()
     assert bool(leader.written()) is due
@@ -215,6 +215,7 @@ def test_a_snapshot_does_not_make_the_next_one_due(monkeypatch):
         catch_up=lambda: None,
         count=state.positions.__len__,
         since=state.snapshot_end,
+        since_bytes=state.snapshot_bytes,
         clock=leader.clock,
     )
     again.advance()
@@ -228,7 +229,7 @@ def test_deleted_segments_do_not_delay_the_next_snapshot(monkeypatch):
     trimmed, whole = Leader(segment_bytes=SEGMENT), Leader()
     for leader in (trimmed, whole):
         leader.work(300)
-    assert trimmed.log.sizes.total < whole.log.sizes.total / 2
+    assert trimmed.log.total_bytes < whole.log.total_bytes / 2
     assert [number for number, _ in trimmed.whole()][-1] == [number for number, _ in whole.whole()][-1] > 5
 
 
@@ -362,7 +363,6 @@ def test_a_broken_append_leaves_a_snapshot_that_counts_for_nothing(monkeypatch):
 @pytest.fixture(autouse=True)
 def no_slack(monkeypatch):
     monkeypatch.setattr(snapshots, "SLACK_BYTES", 0)
-    monkeypatch.setattr("framework.iggy.offset_log.log._MARK_BYTES", 200)
 
 
 def busy(rounds, segment_bytes=SEGMENT):
@@ -429,7 +429,7 @@ def test_a_log_that_another_source_writes_to_as_well_is_left_alone():
 @pytest.mark.parametrize("segment_bytes", [None, 1 << 30])
 def test_large_segments_or_ones_of_unknown_size_are_left_alone(segment_bytes):
     leader = busy(150, segment_bytes)
-    assert trim(leader.log, leader.log.next_offset) == 0
+    assert trim(leader.log, leader.log.next_offset, leader.log.total_bytes) == 0
     assert kept(leader)[0].offset == 0
 
 
@@ -438,11 +438,8 @@ def test_the_segment_that_is_being_written_is_never_deleted(caplog):
     leader = busy(150)
     info = leader.server.topic_info("kit", LOG)
     held = info.partitions[0].segments_count
-    leader.log.sizes = LogSizes()
-    leader.log.sizes.add(0, 10**9)
-    leader.log.sizes.add(1, 10)
-    leader.log.sizes.largest = 0
-    assert trim(leader.log, 10**6) == held - 1
+    leader.log.total_bytes, leader.log.largest_bytes = 10**9, 0
+    assert trim(leader.log, 10**6, 10**9) == held - 1
     assert caplog.messages == [f"deleted {held - 1} segments of the offsets log, all before message 1000000"]
     assert leader.server.topic_info("kit", LOG).partitions[0].segments_count == 1
     assert kept(leader)
@@ -450,30 +447,24 @@ def test_the_segment_that_is_being_written_is_never_deleted(caplog):
 
 def test_what_is_deleted_is_not_counted_again():
     leader = busy(150)
-    before = leader.log.sizes.total
-    count = trim(leader.log, leader.log.next_offset)
+    before = leader.log.total_bytes
+    count = trim(leader.log, leader.log.next_offset, leader.log.total_bytes)
     assert count > 1
-    most = SEGMENT + 2 * leader.log.sizes.largest
-    assert leader.log.sizes.total == before - count * most
-    assert trim(leader.log, leader.log.next_offset) * most <= leader.log.sizes.total
+    most = SEGMENT + 2 * leader.log.largest_bytes
+    assert leader.log.total_bytes == before - count * most
+    assert trim(leader.log, leader.log.next_offset, leader.log.total_bytes) * most <= leader.log.total_bytes
 
 
-def test_bytes_before_an_offset_are_never_more_than_there_are():
-    chance = random.Random(3)
-    sizes, known, total = LogSizes(), {}, 0
-    for offset in range(3000):
-        size = chance.choice([10, 300, 5000, 70_000])
-        known[offset] = total
-        sizes.add(offset, size)
-        total += size
-    assert (sizes.total, sizes.largest) == (total, 70_000)
-    for offset, before in known.items():
-        assert before - 200 - 70_000 <= sizes.before(offset) <= before
-    sizes.forget(10**6)
-    assert sizes.total == total - 10**6
-    for offset, before in known.items():
-        assert sizes.before(offset) <= max(0, before - 10**6)
-    assert sizes.before(2999) > 0
+def test_the_size_up_to_a_snapshot_is_that_of_the_messages_before_its_end():
+    leader = busy(150)
+    leader.writer.write()
+    leader.work(3)
+    log = log_over(leader.server.connect())
+    state = load(log)
+    left = leader.server.messages("kit", LOG)
+    assert 0 < state.snapshot_end < log.next_offset
+    sizes = [len(stored.payload) for stored in left if stored.offset < state.snapshot_end]
+    assert state.snapshot_bytes == sum(sizes) < log.total_bytes
 
 
 def test_many_thousand_records_with_small_segments_load_to_the_same_at_any_moment(monkeypatch):
