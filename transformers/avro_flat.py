@@ -191,8 +191,8 @@ def _is_encoding(
             looked_up.append((everywhere, at, 2 * (present if field.null == 0 else ~present)))
             at = at + 1
         if field.kind == "boolean":
-            known = column.drop_nulls() if column.null_count() else column
-            looked_up.append((present, at[present], known.to_numpy()))
+            known = [value for value in values if value is not None]
+            looked_up.append((present, at[present], np.fromiter(known, np.uint8, len(known))))
         at = at + _sizes(field, column, values) * present
     ends = at.cumsum()
     if ends[-1] != len(data):
