@@ -66,6 +66,8 @@ from transformers.unpack import ExactReader, ShortRead
 
 _HEADER_BYTES = 1 << 16
 _RECORDS_AT_ONCE = 500
+_FLAT_RECORDS = 128
+"""The number of records in a block from which decoding by columns is quicker, measured with 8 fields."""
 _EXCESS = "a block holds more than its records"
 _WHOLE = "whole"
 """The field of the record in which a datum comes that is a union: it has the very bytes of its field."""
@@ -320,7 +322,8 @@ class _Decoder:
             raise unusable_schema(exc, location) from exc
 
     def decode(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
-        for payloads in () if self._flat is None else self._flat.payloads(count, data, drop):
+        flat = self._flat if count >= _FLAT_RECORDS else None
+        for payloads in () if flat is None else flat.payloads(count, data, drop):
             size = size_of(payloads)
             if size > self._limit and longest(payloads) > self._limit:
                 break

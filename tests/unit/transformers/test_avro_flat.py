@@ -14,7 +14,7 @@ from framework.model.avro_limits import weigh
 from framework.model.batches import SkippedRecord
 from framework.transformer import InputOptions
 from tests.unit.transformers.test_avro_damage import container, number, record, text
-from transformers import BytesInput, make_transformer
+from transformers import BytesInput, avro, make_transformer
 from transformers.avro_flat import FlatBlocks
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["X", "Y", "Z"]}
@@ -69,6 +69,7 @@ def read(data, *, flat=True, **options):
     got = []
     transformer = make_transformer(InputOptions(format="avro", **options))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(avro, "_FLAT_RECORDS", 1)
         if not flat:
             patch.setattr(FlatBlocks, "of", classmethod(lambda *_: None))
         try:
@@ -172,6 +173,15 @@ def test_other_records_are_not_flat(kind):
     assert FlatBlocks.of("int", None, weigh("int")) is None
     empty = record()
     assert FlatBlocks.of(empty, None, weigh(empty)) is None
+
+
+@pytest.mark.parametrize("count", [127, 128])
+def test_small_blocks_are_read_value_by_value(count, monkeypatch):
+    counts = []
+    monkeypatch.setattr(FlatBlocks, "payloads", lambda _, count, *__: iter(counts.append(count) or ()))
+    data = container(record("long"), number(7) * count, count)
+    got = list(make_transformer(InputOptions(format="avro")).records(BytesInput(data)))
+    assert (got, counts) == ([b'{"f0":7}'] * count, [128] if count == 128 else [])
 
 
 def test_counts_and_sizes_that_cannot_be_take_no_memory():
