@@ -47,7 +47,7 @@ class SparkEngine(LocalEngine):
 
     @contextlib.contextmanager
     def _spark(self) -> Iterator[None]:
-        log.info("starting Spark, master %s", self._config.spark.master)
+        log.info("starting Spark")
         self._starting = starting = Awaited(self._start, too_late=_stop).start("spark")
         try:
             yield
@@ -66,7 +66,7 @@ class SparkEngine(LocalEngine):
 
     def _await_spark(self) -> ReadySpark | None:
         """Wait for Spark; return None when a stop came first."""
-        self._reporter.waiting_for = f"Spark, master {self._config.spark.master}"
+        self._reporter.waiting_for = "Spark"
         try:
             started = self._starting.wait(self._stopping)
         finally:

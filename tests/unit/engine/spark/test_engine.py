@@ -144,7 +144,7 @@ def test_what_is_waited_for_shows(slow):
 
     begin(work)
     run()
-    assert seen == ["starting, waiting for Spark, master local[*]", "starting"]
+    assert seen == ["starting, waiting for Spark", "starting"]
 
 
 def test_an_instance_that_is_taken_over_works_until_it_is_ready(slow):

@@ -177,13 +177,13 @@ def test_a_spark_that_does_not_start_ends_a_listing_that_waits_for_it(world):
             time.sleep(0.001)
         raise FatalError("no Java")
 
-    threads = threading.active_count()
+    before = set(threading.enumerate())
     _, ended = world[2](store, await_spark=fails, page_size=7)
     assert isinstance(ended, FatalError)
-    deadline = time.monotonic() + SECONDS
-    while threading.active_count() > threads and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == threads
+    left = set(threading.enumerate()) - before
+    for thread in left:
+        thread.join(SECONDS)
+    assert not [thread for thread in left if thread.is_alive()]
 
 
 @pytest.mark.parametrize("good", [0, 2])
