@@ -70,9 +70,7 @@ class BoundedQueue:
             self._waiting -= 1
 
     def _notify(self) -> None:
-        if (
-            self._waiting
-        ):  # a condition is slow to find out that nobody waits, and a small object has a batch of its own
+        if self._waiting:  # a condition looks for waiters slowly, and each small object is a batch
             self._changed.notify_all()
 
     def _fits(self, records: int, size: int) -> bool:

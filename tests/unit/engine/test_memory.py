@@ -7,4 +7,4 @@ import sys
 def test_a_process_of_the_program_seldom_looks_for_cycles():
     code = "import gc; from framework.engine.memory import tune_memory; tune_memory(); print(gc.get_threshold()[0])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert said == "10000\n"
+    assert said == "50000\n"
