@@ -324,8 +324,13 @@ class IggyConnection:
         *,
         message_id: int | None = None,
         headers: Mapping[str, str] | None = None,
+        on_stored: Callable[[int], None] | None = None,
     ) -> Future[int]:
-        """Append without waiting; the future holds the offset. When it fails, later submissions are not sent."""
+        """Append without waiting; the future holds the offset. When it fails, later submissions are not sent.
+
+        `on_stored` is called with the offset in the background loop's thread, before any later request of this connection
+        is sent. A callback of the future may run after the answers to those.
+        """
         number = secrets.randbits(128) if message_id is None else message_id
         segment = wire.Segment(
             id_high=number >> 64,
@@ -341,7 +346,10 @@ class IggyConnection:
             confirmed = wire.parse_confirmations(bytes(reply))
             if not confirmed:
                 raise UnknownOutcomeError(f"send to {place}: Iggy at {self.address.server} does not tell the offset")
-            return confirmed[0].base_offset
+            offset = confirmed[0].base_offset
+            if on_stored is not None:
+                on_stored(offset)
+            return offset
 
         return self._submit(
             f"send to {place}",

@@ -126,10 +126,16 @@ class SimConnection(IggyConnection):
 
         self._link.submit(Request(what, op, answer, refuse, sending))
 
-    def _submit(self, what, op):
+    def _submit(self, what, op, on_stored=None):
         """Sends a request that stores something, for whoever asks later."""
         future = Future()
-        self._request(what, op, future.set_result, future.set_exception, sending=True)
+
+        def answer(result):
+            if on_stored is not None:
+                on_stored(result)
+            future.set_result(result)
+
+        self._request(what, op, answer, future.set_exception, sending=True)
         return future
 
     def _call(self, what, op):
@@ -218,12 +224,12 @@ class SimConnection(IggyConnection):
     def wait(self, future):
         return future.result()
 
-    def submit_append(self, stream, topic, partition, payload, *, message_id=None, headers=None):
+    def submit_append(self, stream, topic, partition, payload, *, message_id=None, headers=None, on_stored=None):
         number = runtime.world.rng.getrandbits(128) if message_id is None else message_id
         name = runtime.world.current.process.name
         new = [(number, payload, dict(headers or {}), int(runtime._time_of_day() * 1e6))]
         what = f"append {topic} {told(payload)}"
-        return self._submit(what, lambda: self._server.store(stream, topic, partition, new, name)[1])
+        return self._submit(what, lambda: self._server.store(stream, topic, partition, new, name)[1], on_stored)
 
     def ensure_group(self, stream, topic, group):
         self._call(f"group of {topic}", lambda: self._server.make_group(stream, topic, group))

@@ -175,14 +175,10 @@ class OffsetLog:
         A connection answers requests in order and ends with the first that is not stored. So nothing submitted after
         this record can be in a topic without it.
         """
-        future = self.connection.submit_append(self.stream, self.topic, 0, payload)
-
-        def note(done: Future[int]) -> None:
-            if not done.cancelled() and done.exception() is None:
-                self._appended(done.result(), len(payload))
-
-        future.add_done_callback(note)
-        return future
+        size = len(payload)
+        return self.connection.submit_append(
+            self.stream, self.topic, 0, payload, on_stored=lambda offset: self._appended(offset, size)
+        )
 
     def _appended(self, offset: int, size: int) -> None:
         # Without the lock: a following thread holds it while it waits for an answer from the event loop's thread.

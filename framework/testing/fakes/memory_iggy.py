@@ -380,6 +380,7 @@ class MemoryConnection(IggyConnection):
         *,
         message_id: int | None = None,
         headers: Mapping[str, str] | None = None,
+        on_stored: Callable[[int], None] | None = None,
     ) -> Future[int]:
         self._check()
         self._event("append")
@@ -390,6 +391,8 @@ class MemoryConnection(IggyConnection):
         if self.broken:
             future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
         else:
+            if on_stored is not None:
+                on_stored(confirmed.base_offset)
             future.set_result(confirmed.base_offset)
         return future
 

@@ -53,6 +53,24 @@ def test_records_of_others_are_followed_and_neither_ones_own_nor_those_of_anothe
     assert rig.log.end() == 8
 
 
+def test_a_follower_that_reads_an_own_record_before_its_append_returns_takes_it_for_its_own(monkeypatch):
+    """Under load the answers to the append and to another thread's poll may come before the append returns to its caller."""
+    rig = Rig(monkeypatch, record(1))
+    submit = rig.log.connection.submit_append
+    followed = []
+
+    def answered_at_once(*place, **options):
+        future = submit(*place, **options)
+        followed.extend(rig.follow())
+        return future
+
+    monkeypatch.setattr(rig.log.connection, "submit_append", answered_at_once)
+    assert rig.log.append(record(2)) == 1
+    rig.other.append(record(3))
+    assert rig.follow() == [3]
+    assert followed == [1]
+
+
 def test_after_a_rewind_everything_is_read_again_with_what_was_appended_here(monkeypatch):
     rig = Rig(monkeypatch, record(1), FOREIGN)
     rig.log.append(record(2))
