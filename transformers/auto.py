@@ -63,7 +63,7 @@ class AutoTransformer(Transformer):
 
     name: ClassVar[str] = "auto"
     reads_columns: ClassVar[bool] = True
-    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "pyarrow")  # those of all the formats
+    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "polars", "pyarrow")  # those of all the formats
 
     def __init__(self, options: InputOptions) -> None:
         self.options = options

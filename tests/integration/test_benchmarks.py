@@ -73,7 +73,7 @@ def test_every_promised_row_has_a_name():
     assert list(ROWS) == [
         *("jsonl", "avro", "csv", "parquet", "restore", "transforms"),
         *("small", "small-memory", "gcs-jsonl", "gcs-small"),
-        *("memory", "idle", "start"),
+        *("memory", "idle", "start", "spark-start"),
         *("spark", "spark-split", "cluster", "spark-listing", "driver-memory", "positions"),
     ]
 

@@ -32,6 +32,15 @@ def by_python(arguments, environment, out, err):
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
 
+@pytest.fixture
+def sigint():
+    """What runs in the background may have begun with SIGINT ignored, and passes that on."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("sigint")
 def test_a_program_finds_what_it_finds_after_a_start(tmp_path):
     environment = {**os.environ, "PYTHONFAULTHANDLER": "1", "WORD": "a\nb"}
     said = []

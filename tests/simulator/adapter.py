@@ -10,6 +10,7 @@ import logging
 import pickle
 import signal
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import attrs
 import numpy as np
@@ -482,6 +483,8 @@ class SimSpark:
         def sc():
             class Java:
                 isStopped = staticmethod(lambda: False)  # noqa: N815
+                getLocalProperties = staticmethod(lambda: SimpleNamespace(clone=dict))  # noqa: N815
+                setLocalProperties = staticmethod(lambda _: None)  # noqa: N815
 
             return Java
 
@@ -744,7 +747,6 @@ def prepare():
     processes.WAIT_SECONDS = 0.1
     spark_group.WAIT_SECONDS = 0.1
     spark_group.spark_lister = lambda *_, **__: lambda _: None
-    spark_group.for_thread = lambda _, work: work
     spark_job.TaskContext = _SimTaskContext
     spark_job.tune_memory = lambda: None
     spark_job.LogForwarder = lambda _: silent

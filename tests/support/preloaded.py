@@ -145,6 +145,7 @@ def serve(control):
         if not pid:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the test run itself ignores
             for number, descriptor in enumerate(descriptors[1:], 1):
                 os.dup2(descriptor, number)
             for one in (control, report, *reports.values()):

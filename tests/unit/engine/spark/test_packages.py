@@ -45,7 +45,12 @@ def test_every_dependency_is_looked_for_or_the_drivers_alone():
 
 @pytest.mark.parametrize(
     ("form", "own"),
-    [("jsonl", set()), ("avro", {"fastavro"}), ("parquet", {"pyarrow"}), ("auto", {"fastavro", "pyarrow"})],
+    [
+        ("jsonl", set()),
+        ("avro", {"fastavro", "polars"}),
+        ("parquet", {"pyarrow"}),
+        ("auto", {"fastavro", "polars", "pyarrow"}),
+    ],
 )
 def test_a_format_names_what_it_needs(form, own):
     assert set(needed_for(form)) - set(needed_for("text")) == own
