@@ -63,7 +63,8 @@ class AutoTransformer(Transformer):
 
     name: ClassVar[str] = "auto"
     reads_columns: ClassVar[bool] = True
-    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "polars", "pyarrow")  # those of all the formats
+    # those of all formats
+    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "polars", "pyarrow")
 
     def __init__(self, options: InputOptions) -> None:
         self.options = options
