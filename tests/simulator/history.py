@@ -164,6 +164,7 @@ class World(Scheduler):
         self.helper = None
         self.calm = False
         self.causes = {}
+        self.mended_at = -1.0  # when the last cause went away: a start before may have read what was wrong
         self.must_refuse = ""
         self.left_logs = {}
         self.by_hand_at = -1
@@ -380,6 +381,8 @@ class World(Scheduler):
             self.fail("DISPLACED", f"nobody took it over: {text}")
         elif kind in {"refused", "topic"} and life.settings.name != SOURCE:
             self.fail("REFUSED", f"nothing was done to the neighbour: {text}")
+        elif life.began < self.mended_at and not self.causes:
+            pass  # it looked before the cause went away
         elif (kind == "refused" and not self.causes) or (
             kind == "topic"
             and not self.causes
@@ -772,6 +775,7 @@ class World(Scheduler):
             else:
                 self.bucket = before
             del self.causes[cause]
+            self.mended_at = self.now
             self.must_refuse = ""
             if cause == "offsets":
                 self.note_unknown_topics()
