@@ -90,7 +90,7 @@ class _BlockSource:
 
     def put(self, count: int, data: bytes) -> None:
         """The next block; the one before must have been read."""
-        small = len(data) <= SYNC_BYTES  # as long as a sync marker or a number: not to be told apart by its length
+        small = len(data) <= SYNC_BYTES  # as long as a sync marker or a number: its length does not distinguish it
         self._block = b"" if small else data
         self._around.seek(0)
         self._around.truncate()

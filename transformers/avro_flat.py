@@ -45,7 +45,7 @@ class _Field:
         size: bytes of a value, where all have the same; else 0.
         symbols: of an enum.
         chosen: whether it is part of the payload.
-        convert: makes a value ready for the encoder; None when it is as it comes.
+        convert: makes a value ready for the encoder; None when the value needs no conversion.
     """
 
     kind: str
