@@ -32,38 +32,7 @@ BLOCK_BITS = 12
 _HASH_BITS = 32
 _LOW = (1 << _HASH_BITS) - 1
 NEWEST = 1 << 12
-"""Minimum number of rows in the dict before they are merged into the array; with many rows, a 32nd of them."""
-
-
-class _Block:
-    """A block of rows.
-
-    Attributes:
-        rows: their bytes; `bytes` once the block is full.
-        at: start of each row, and the end of the last.
-    """
-
-    __slots__ = ("at", "rows")
-
-    def __init__(self) -> None:
-        self.rows: bytes | bytearray = bytearray()
-        self.at = array("I", [0])
-
-    def __len__(self) -> int:
-        return len(self.at) - 1
-
-    def append(self, row: bytes) -> None:
-        self.rows += row
-        self.at.append(len(self.rows))
-
-    def row(self, number: int) -> bytes:
-        return bytes(self.rows[self.at[number] : self.at[number + 1]])
-
-    def frozen(self) -> _Block:
-        """Return an immutable copy."""
-        copy = _Block()
-        copy.rows, copy.at = bytes(self.rows), self.at[:]
-        return copy
+"""Minimum number of rows in the dict before they are merged into the array; with many rows, a 64th of them."""
 
 
 @attrs.frozen
@@ -75,8 +44,56 @@ class RowChunk:
         ends: end of each row, u32 each.
     """
 
-    rows: bytes
-    ends: bytes
+    rows: bytes | memoryview
+    ends: bytes | memoryview
+
+
+class _Block:
+    """A block of rows.
+
+    Attributes:
+        rows: their bytes; immutable once the block is full.
+        ends: end of each row.
+    """
+
+    __slots__ = ("ends", "rows")
+
+    def __init__(self) -> None:
+        self.rows: bytes | bytearray | memoryview = bytearray()
+        self.ends = array("I")
+
+    @classmethod
+    def of(cls, chunk: RowChunk) -> _Block:
+        """Return a block over the bytes of a snapshot: a copy of each would leave holes in the heap."""
+        block = cls()
+        block.rows = chunk.rows
+        block.ends = memoryview(chunk.ends).cast("I")  # type: ignore[assignment] # reads like an array
+        return block
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def append(self, row: bytes) -> None:
+        self.rows += row  # type: ignore[operator] # a block that is not full has a bytearray
+        self.ends.append(len(self.rows))
+
+    def start(self, number: int) -> int:
+        return self.ends[number - 1] if number else 0
+
+    def row(self, number: int) -> bytes:
+        return bytes(self.rows[self.start(number) : self.ends[number]])
+
+    def frozen(self) -> _Block:
+        """Return an immutable copy."""
+        copy = _Block()
+        copy.rows, copy.ends = bytes(self.rows), self.ends[:]
+        return copy
+
+    def growing(self) -> _Block:
+        """Return a copy that can grow."""
+        copy = _Block()
+        copy.rows, copy.ends = bytearray(self.rows), array("I", self.ends)
+        return copy
 
 
 class FinishedTable:
@@ -97,7 +114,7 @@ class FinishedTable:
         self,
         codec: RowCodec,
         *,
-        hash_of: Callable[[bytes], int] = xxhash.xxh3_64_intdigest,
+        hash_of: Callable[[bytes | memoryview], int] = xxhash.xxh3_64_intdigest,
         block_bits: int = BLOCK_BITS,
         newest: int = NEWEST,
     ) -> None:
@@ -115,7 +132,7 @@ class FinishedTable:
         self._dead_rows = 0
         self.records_done = 0
         self._newest: dict[bytes, int] = {}
-        self._others: Sequence[int] = ()  # hash << 32 | row number, sorted
+        self._others = array("Q")  # hash << 32 | row number, sorted
         self._starts = array("I", (0, 0))  # of each group of hashes with the same first bits, its start in _others
         self._group_shift = _HASH_BITS
 
@@ -171,32 +188,25 @@ class FinishedTable:
         """Load the chunks of `FinishedView.chunks` into an empty table. Takes a tenth of the time of single puts."""
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        hashes: list[NDArray[np.uint32]] = []
         self._blocks = []
         for chunk in chunks:
-            block = _Block()
-            block.rows = chunk.rows
-            block.at = array("I", b"\0\0\0\0" + chunk.ends)
-            starts = block.at[:-1]
+            block = _Block.of(chunk)
+            starts = _starts_of(np.frombuffer(chunk.ends, np.uint32))
             raw = np.frombuffer(chunk.rows, np.uint8)
-            names = self._codec.name_lengths(raw, np.frombuffer(starts, np.uint32))
-            bodies = np.frombuffer(starts, np.uint32) + names
-            rows, hash_of = chunk.rows, self._hash_of
-            heads = (hash_of(rows[start:end]) & _LOW for start, end in zip(starts, bodies.tolist(), strict=True))
-            hashes.append(np.fromiter(heads, np.uint32, len(block)))
+            bodies = starts + self._codec.name_lengths(raw, starts)
+            rows, hash_of, spans = chunk.rows, self._hash_of, zip(starts.tolist(), bodies.tolist(), strict=True)
+            hashes = (hash_of(rows[start:end]) & _LOW for start, end in spans)
+            first = len(self._others)
+            self._add(hashes, np.arange(first, first + len(block), dtype=np.uint64))
             self.records_done += self._codec.sum_records(raw, bodies)
             self._blocks.append(block)
-        numbers = np.concatenate(hashes).astype(np.uint64) if hashes else np.zeros(0, np.uint64)
-        del hashes
-        self._dead = bytearray(len(numbers))
-        numbers <<= np.uint64(_HASH_BITS)
-        numbers += np.arange(len(numbers), dtype=np.uint64)
-        self._sort(numbers)
+        self._dead = bytearray(len(self._others))
+        self._sort()
         last = self._blocks[-1] if self._blocks else _Block()
         if not self._blocks or len(last) > self._in_block:
             self._blocks.append(_Block())
         else:
-            last.rows = bytearray(last.rows)  # it continues to grow
+            self._blocks[-1] = last.growing()
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
         """Yield every current row with its number, which `remove` accepts until the next change."""
@@ -239,7 +249,7 @@ class FinishedTable:
         self._newest[head] = len(self._dead)
         self._dead.append(0)
         self.records_done += self._codec.records_of(row)
-        if len(self._newest) >= max(self._least_newest, len(self._others) >> 5):
+        if len(self._newest) >= max(self._least_newest, len(self._others) >> 6):
             self._merge_newest()
 
     def _bury(self, head: bytes, number: int) -> None:
@@ -279,7 +289,8 @@ class FinishedTable:
             if other >> _HASH_BITS == hashed:
                 number = other & _LOW
                 block = self._blocks[number >> self._block_bits]
-                if not self._dead[number] and block.rows.startswith(head, block.at[number & self._in_block]):
+                start = block.start(number & self._in_block)
+                if not self._dead[number] and block.rows[start : start + len(head)] == head:
                     return number
         return None
 
@@ -287,22 +298,38 @@ class FinishedTable:
         """Move the numbers of the dict into the array: some hundredths of a second for a million."""
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        hashes = np.fromiter((self._hash_of(head) & _LOW for head in self._newest), np.uint64, len(self._newest))
-        newest = hashes << np.uint64(_HASH_BITS) | np.fromiter(self._newest.values(), np.uint64, len(self._newest))
+        hashes = (self._hash_of(head) & _LOW for head in self._newest)
+        self._add(hashes, np.fromiter(self._newest.values(), np.uint64, len(self._newest)))
         self._newest = {}
-        self._sort(np.concatenate((np.asarray(self._others, np.uint64), newest)))
+        self._sort()
 
-    def _sort(self, numbers: NDArray[np.uint64]) -> None:
-        """Make the array of these numbers. On average a group has two to four of them."""
+    def _add(self, hashes: Iterable[int], numbers: NDArray[np.uint64]) -> None:
+        """Append to the array, in place: it has 8 MB for a million rows. `_sort` must follow."""
         import numpy as np  # noqa: PLC0415 - as above
 
+        added = np.fromiter(hashes, np.uint64, len(numbers))
+        added <<= np.uint64(_HASH_BITS)
+        added |= numbers
+        self._others.frombytes(added.tobytes())
+
+    def _sort(self) -> None:
+        """Sort the array, and group it by its first bits. On average a group has four to eight numbers."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        numbers = np.frombuffer(self._others, np.uint64)
         numbers.sort()
-        bits = max(1, len(numbers).bit_length() - 2)
+        bits = max(1, len(numbers).bit_length() - 3)
         firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(2 * _HASH_BITS - bits)
         self._starts = array("I", numbers.searchsorted(firsts).astype(np.uint32).tobytes())
         self._starts.append(len(numbers))
         self._group_shift = _HASH_BITS - bits
-        self._others = numbers.data
+
+
+def _starts_of(ends: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the start of each row."""
+    starts: NDArray[np.uint32] = ends.copy()
+    starts[1:], starts[:1] = ends[:-1], 0
+    return starts
 
 
 def _live_rows(blocks: Sequence[_Block], dead: bytes | bytearray, block_bits: int) -> Iterator[tuple[int, bytes]]:
@@ -358,12 +385,13 @@ class FinishedView:
         first = at << self._block_bits
         gone = np.frombuffer(self._dead[first : first + (1 << self._block_bits)], np.uint8) != 0
         block = self._blocks[at]
-        starts = np.array(block.at[: len(gone) + 1], np.uint32)
+        ends = np.array(block.ends[: len(gone)], np.uint32)
+        starts = _starts_of(ends)
         rows = bytes(block.rows)
-        gone |= self._codec.are_pickled(np.frombuffer(rows, np.uint8), starts[:-1])
-        borders = starts[np.flatnonzero(np.diff(gone, prepend=True, append=True))].reshape(-1, 2)
+        gone |= self._codec.are_pickled(np.frombuffer(rows, np.uint8), starts)
+        borders = np.append(starts, ends[-1:])[np.flatnonzero(np.diff(gone, prepend=True, append=True))].reshape(-1, 2)
         live = [rows[begin:end] for begin, end in borders.tolist()]
-        return b"".join(live), np.diff(starts)[~gone].cumsum(dtype=np.uint32)
+        return b"".join(live), (ends - starts)[~gone].cumsum(dtype=np.uint32)
 
     def others(self) -> Iterator[OffsetManagerEntry]:
         """Return the entries of the pickled rows."""

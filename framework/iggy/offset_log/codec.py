@@ -660,7 +660,7 @@ def _name(entry: OffsetManagerEntry) -> tuple[str, str, int]:
 
 def _rows_out(tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> bytes:
     packed = json.dumps(tables, separators=(",", ":")).encode()
-    pieces = [_COUNT.pack(len(packed)), packed]
+    pieces: list[bytes | memoryview] = [_COUNT.pack(len(packed)), packed]
     for chunk in chunks:
         pieces += [_COUNT.pack(len(chunk.ends) // _COUNT.size), _COUNT.pack(len(chunk.rows)), chunk.ends, chunk.rows]
     return b"".join(pieces)
@@ -668,11 +668,11 @@ def _rows_out(tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> bytes:
 
 def decode_rows(part: LogMessage) -> tuple[dict[str, Any], list[RowChunk]]:
     """Return a part's final positions, and the tables that all parts refer to (empty but in the first part)."""
-    body = part.unpacked()
+    body = memoryview(part.unpacked())
     with shape_of(part):
         (length,) = _COUNT.unpack_from(body)
         place = _COUNT.size + length
-        tables: dict[str, Any] = json.loads(body[_COUNT.size : place])
+        tables: dict[str, Any] = json.loads(bytes(body[_COUNT.size : place]))
         chunks: list[RowChunk] = []
         while place < len(body):
             rows, size = _COUNT.unpack_from(body, place)[0], _COUNT.unpack_from(body, place + _COUNT.size)[0]

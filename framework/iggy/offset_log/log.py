@@ -21,8 +21,9 @@ log = logging.getLogger(__name__)
 
 READ_MESSAGES = 8
 MAX_READ_MESSAGES = 100
-READ_BYTES = 4 << 20
-"""Messages of the log per poll: a snapshot part can have some megabytes, progress has some hundred bytes."""
+READ_BYTES = 1 << 20
+"""Messages of the log per poll, and their bytes if none is larger than the largest of late: a part of a snapshot has
+hundreds of kilobytes, progress some hundred bytes. A poll is in memory twice, as the answer and as its messages."""
 
 
 class RecordGoneError(PositionError):
@@ -72,7 +73,7 @@ class OffsetLog:
             PositionError: a record of this source cannot be read; or the topic was deleted and created again.
         """
         with self._lock:
-            count = READ_MESSAGES
+            count, large = READ_MESSAGES, 0
             self._check_not_replaced()
             while True:
                 self._skip_own()
@@ -89,8 +90,8 @@ class OffsetLog:
                     if message is not None and not own:
                         self.messages += 1
                         yield message
-                large = sum(len(stored.payload) for stored in batch) > READ_BYTES
-                count = READ_MESSAGES if large else min(2 * count, MAX_READ_MESSAGES)
+                large = max(large * 3 // 4, *(len(stored.payload) for stored in batch), 1)
+                count = max(1, min(2 * count, MAX_READ_MESSAGES, READ_BYTES // large))
 
     def rewind(self) -> None:
         """Restart reading at the first message; records appended here are then included."""

@@ -106,7 +106,18 @@ def test_small_messages_are_asked_for_in_growing_numbers_and_large_ones_in_few(m
     monkeypatch.setattr(log, "READ_BYTES", 16 * len(record(100)))
     rig = Rig(monkeypatch, *[record(epoch) for epoch in range(100, 196)])
     assert len(rig.follow()) == 96
-    assert rig.polls == [(0, 8), (8, 16), (24, 32), (56, 8), (64, 16), (80, 32), (96, 64)]
+    assert rig.polls == [(0, 8), *((at, 16) for at in range(8, 89, 16)), (96, 16)]
+
+
+def test_after_a_large_message_a_poll_asks_for_few_until_it_is_long_past(monkeypatch):
+    payloads = [record(epoch) for epoch in range(100, 200)]
+    monkeypatch.setattr(log, "READ_BYTES", 16 * len(payloads[0]))
+    rig = Rig(monkeypatch, *payloads[:4], b"x" * 8 * len(payloads[0]), *payloads[4:])
+    assert len(rig.follow()) == 100
+    counts = [count for _, count in rig.polls]
+    assert counts[:2] == [8, 2]
+    assert counts[1:] == sorted(counts[1:])
+    assert counts[-1] == 16
 
 
 def test_bodies_are_read_again_by_the_batch(monkeypatch):
