@@ -142,7 +142,8 @@ class RowCodec:
             self._folders.append((known, folder))
         for stored in tables["templates"]:
             topic, partition = stored["topic_partition"]
-            template = {**stored, "topic_partition": TopicPartition(topic, partition)}
+            template = {name: stored[name] for name in self._arguments}  # without fields that only earlier builds had
+            template["topic_partition"] = TopicPartition(topic, partition)
             self._template_numbers[tuple(template[name] for name in self._arguments)] = len(self._templates)
             self._add_template(template)
 

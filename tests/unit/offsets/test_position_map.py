@@ -217,6 +217,16 @@ def test_positions_of_a_snapshot_and_those_that_come_later_are_found(hash_of):
         assert len(one) == 1200
 
 
+def test_a_snapshot_with_a_field_of_an_earlier_build_is_read_without_it():
+    positions, back = small_map(), small_map()
+    model = {(entry := done(f"{number}", generation=number)).get_manager_key(): entry for number in range(9)}
+    positions.update(model)
+    tables = positions.view().tables
+    tables["templates"] = [{**template, "former": False} for template in tables["templates"]]
+    back.load(tables, positions.view().chunks())
+    assert dict(back) == model
+
+
 @given(
     st.lists(st.booleans(), max_size=40), st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)), st.integers(0, 9)
 )
