@@ -24,7 +24,6 @@ from framework.errors import ListingError, ObjectChangedError, ObjectError
 from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, check_numbering, is_numbered_by
-from framework.model.splits import count_splits
 from framework.offsets.manager import OffsetManager
 
 log = logging.getLogger(__name__)
@@ -474,8 +473,6 @@ class ListingFeed(ObjectFeed):
             entries = [known]
             if known.split_size:
                 entries += self._table.splits_of(known)
-                if known.first_ids:
-                    entries += self._begin_rest(native, entries)
             if in_flight or all(is_numbered_by(entry, self._numbering_options) for entry in entries):
                 return entries
             begun = any(entry.records_done or entry.finished for entry in entries)
@@ -491,17 +488,6 @@ class ListingFeed(ObjectFeed):
         entries = self._split_policy.positions_of(native, first)
         self._offsets.add_entry(*entries)
         return entries
-
-    def _begin_rest(self, native: NativeObject, begun: list[OffsetManagerEntry]) -> list[OffsetManagerEntry]:
-        """Begin the splits that version 0.1 had not begun; this version begins all splits of an object together."""
-        first, count = begun[0], count_splits(native.size, begun[0].split_size)
-        rest = [
-            first.another_split(split_number, self._split_policy.topic_partition(first.topic_partition, split_number))
-            for split_number in range(len(begun) + 1, count + 1)
-        ]
-        if rest:
-            self._offsets.add_entry(*rest)
-        return rest
 
     def _assign(self, key: OffsetManagerKey, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
         with self._lock:

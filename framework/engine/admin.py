@@ -17,7 +17,6 @@ from framework.iggy.offset_log.partition_replay import (
     PartitionGoneError,
     PartitionReader,
     abandon_partitions,
-    check_first_edition,
     data_topics,
     identity_of,
     lost_partitions,
@@ -107,7 +106,7 @@ def _check_letters(letters: Iterable[StoredDeadLetter], change: SetPosition, ent
     left = [
         letter
         for letter in letters
-        if letter.version == entry.version and letter.generation in {None, entry.generation} and letter.record <= count
+        if letter.version == entry.version and letter.generation == entry.generation and letter.record <= count
     ]
     if left:
         raise PositionError(
@@ -124,19 +123,14 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig) -> Ad
 
     Raises:
         SourceRunningError: the source is running.
-        PositionError: the log cannot be read, or was lost; or version 0.1 wrote it and sent more than it saved.
+        PositionError: the log cannot be read, or was lost.
     """
     return _change(
         connection,
         config,
         lambda state: _accept(state, connection, config),
-        check=partial(_check_acceptable, connection, config),
+        check=partial(check_log, connection, config),  # to accept an empty log would send everything again, unasked
     )
-
-
-def _check_acceptable(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
-    check_first_edition(connection, config.iggy.stream, state, accepted=True)
-    check_log(connection, config, state)  # to accept an empty log would send everything again, unasked
 
 
 def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool]) -> int:

@@ -521,7 +521,7 @@ def _object_of(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int, int]:
         dead_letter.bucket,
         dead_letter.key,
         dead_letter.version,
-        dead_letter.generation or 0,
+        dead_letter.generation,
         dead_letter.split_number,
     )
 

@@ -42,7 +42,6 @@ from framework.iggy.offset_log.partition_replay import (
     PartitionGoneError,
     PartitionReader,
     abandon_partitions,
-    check_first_edition,
     data_topics,
     lost_partitions,
 )
@@ -312,7 +311,6 @@ def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: 
     Raises:
         PositionError: they do not; the message names the ways out.
     """
-    check_first_edition(connection, config.iggy.stream, state)
     check_log(connection, config, state)
     check_partitions(connection, config, state)
 
@@ -465,10 +463,7 @@ class Session:
             check=partial(check_topics, connection, config),
         )
         epoch.open(offset_log)
-        session = cls(connection, config, offset_log, epoch, several_writers=several_writers)
-        if epoch.state.first_edition:
-            session.write_snapshot()
-        return session
+        return cls(connection, config, offset_log, epoch, several_writers=several_writers)
 
     def known_partitions(self) -> set[TopicPartition]:
         """Return every partition that was ever written, and those of the configured topic."""

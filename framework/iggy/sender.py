@@ -232,7 +232,6 @@ class IggyProducer(Producer):
             entry.generation,
             entry.split_number,
             entry.split_size,
-            entry.first_ids,
         )
         known = self._objects.get(name)
         if known is not None:

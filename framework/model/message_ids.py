@@ -26,10 +26,8 @@ MAX_RECORD = (1 << 40) - 1
 
 # A prefix before the fields: another scheme never produces the same hashes by accident.
 _SCHEME = b"iggy-cloud-sources/2\0"
-_FIRST_SCHEME = b"iggy-cloud-sources/1\0"
 
 _LENGTH = struct.Struct("<I")
-_NUMBER = struct.Struct("<q")
 _NUMBERS = struct.Struct("<qQ")
 
 
@@ -48,9 +46,7 @@ class MessageId:
     record: int
 
 
-def object_hash64(
-    source: str, bucket: str, key: str, version: str, split_size: int = 0, *, generation: int | None = 1
-) -> int:
+def object_hash64(source: str, bucket: str, key: str, version: str, split_size: int = 0, *, generation: int = 1) -> int:
     """Return the 64-bit hash of an object version, as a source reads it from its first record.
 
     The fields are length-prefixed before hashing (XXH3-64): ("ab", "c") and ("a", "bc") differ.
@@ -61,15 +57,14 @@ def object_hash64(
         key: the object's key, exactly as stored.
         version: the object's version.
         split_size: of its positions; another size numbers or divides records differently.
-        generation: see `OffsetManagerEntry.generation`; None gives the ids of version 0.1, which had no generation.
+        generation: see `OffsetManagerEntry.generation`.
     """
     return _hash64((source, bucket, key, version), split_size, generation)
 
 
 def entry_hash64(source: str, entry: OffsetManagerEntry) -> int:
     """Return the `object_hash64` of a position."""
-    generation = None if entry.first_ids else entry.generation
-    return object_hash64(source, entry.bucket, entry.key, entry.version, entry.split_size, generation=generation)
+    return object_hash64(source, entry.bucket, entry.key, entry.version, entry.split_size, generation=entry.generation)
 
 
 def dead_letter_hash64(
@@ -79,7 +74,7 @@ def dead_letter_hash64(
     version: str,
     split_size: int = 0,
     *,
-    generation: int | None = 1,
+    generation: int = 1,
     kind: Literal["dead letter", "dead object", "replayed"] = "dead letter",
 ) -> int:
     """Return the 64-bit hash for the dead letters of an object version, or for records replayed from them.
@@ -98,20 +93,19 @@ def dead_letter_hash64(
     return _hash64((source, kind, bucket, key, version), split_size, generation)
 
 
-def _hash64(texts: tuple[str, ...], split_size: int, generation: int | None) -> int:
+def _hash64(texts: tuple[str, ...], split_size: int, generation: int) -> int:
     # surrogatepass: a name that is not valid Unicode (a file name, say) still has its own hash
     key, version = texts[-2].encode("utf-8", "surrogatepass"), texts[-1].encode("utf-8", "surrogatepass")
-    prefix = _prefix(texts[:-2], _SCHEME if generation is not None else _FIRST_SCHEME)
-    numbers = _NUMBERS.pack(split_size, generation) if generation is not None else _NUMBER.pack(split_size)
+    prefix, numbers = _prefix(texts[:-2]), _NUMBERS.pack(split_size, generation)
     lengths = _LENGTH.pack(len(key)), _LENGTH.pack(len(version))
     return xxhash.xxh3_64_intdigest(b"".join((prefix, lengths[0], key, lengths[1], version, numbers)))
 
 
 @functools.lru_cache(maxsize=64)
-def _prefix(names: tuple[str, ...], scheme: bytes) -> bytes:
+def _prefix(names: tuple[str, ...]) -> bytes:
     """Return what the hashes of all objects of a bucket begin with."""
     raws = [name.encode("utf-8", "surrogatepass") for name in names]
-    return scheme + b"".join([_LENGTH.pack(len(raw)) + raw for raw in raws])
+    return _SCHEME + b"".join([_LENGTH.pack(len(raw)) + raw for raw in raws])
 
 
 def message_id(object_hash: int, split_number: int, record: int) -> int:

@@ -82,7 +82,6 @@ class OffsetManagerEntry:
         topic_partition: destination of the records; fixed when the object starts.
         mark: a place near `records_done` to resume from without reading the bytes before it.
         numbering_options: the options that number its records, canonical; see `Transformer.numbering_options`.
-        first_ids: whether its message ids are those of version 0.1, without a generation.
         may_begin_again: whether a person allowed it to start again once when other options number its records.
         missing_since_ms: since when complete listings have not shown the object; 0 while they do.
         extra: data of a subclass of the source; JSON scalars.
@@ -103,7 +102,6 @@ class OffsetManagerEntry:
     topic_partition: TopicPartition
     mark: ResumePoint | None = None
     numbering_options: str = ""
-    first_ids: bool = False
     may_begin_again: bool = False
     missing_since_ms: int = 0
     extra: Mapping[str, Scalar] = attrs.field(factory=dict, converter=dict)
@@ -207,7 +205,6 @@ class OffsetManagerEntry:
             "parts": self.part.parts if self.part is not None else None,
             "mark": [self.mark.record, self.mark.byte] if self.mark is not None else None,
             "depends_on": self.numbering_options or None,
-            "first_ids": self.first_ids or None,
             "missing_since": self.missing_since_ms or None,
             "may_begin_again": self.may_begin_again or None,
             "extra": dict(self.extra) or None,
@@ -241,7 +238,6 @@ class OffsetManagerEntry:
             topic_partition=TopicPartition(str(properties["topic"]), int(properties["partition"])),
             mark=ResumePoint(int(mark[0]), int(mark[1])) if mark else None,
             numbering_options=str(properties.get("depends_on", "")),
-            first_ids=bool(properties.get("first_ids", False)),
             may_begin_again=bool(properties.get("may_begin_again", False)),
             missing_since_ms=int(properties.get("missing_since", 0)),
             extra=dict(properties.get("extra", {})),
@@ -346,7 +342,7 @@ def divides_by_key(numbering_options: str) -> bool:
 def is_numbered_by(entry: OffsetManagerEntry, numbering_options: str) -> bool:
     """Return whether these options give a position's records their numbers, and divide them as they were divided.
 
-    A position of version 0.1 may name no options. It was begun whole, so that it does not fit options that divide.
+    An iterator may start positions that name no options. They are read whole, so they do not fit options that divide.
     """
     if not entry.numbering_options:
         return not divides_by_key(numbering_options)
@@ -356,7 +352,7 @@ def is_numbered_by(entry: OffsetManagerEntry, numbering_options: str) -> bool:
 def numbers_alike(options: str, others: str) -> bool:
     """Return whether records have the same numbers under both numbering options, however they are divided.
 
-    True when one of them is empty: version 0.1 named none.
+    True when one of them is empty: a position may name none.
     """
     return not options or not others or _numbers(options) == _numbers(others)
 
@@ -382,7 +378,7 @@ def check_numbering(entry: OffsetManagerEntry, numbering_options: str, location:
     place = location or f"{entry.bucket}/{entry.key}"
     by_key = divides_by_key(entry.numbering_options) or divides_by_key(numbering_options)
     raise PositionMismatchError(
-        f"{place}: {entry.records_done} records were read with {entry.numbering_options or 'options of version 0.1'}, and the "
+        f"{place}: {entry.records_done} records were read with {entry.numbering_options or 'no options'}, and the "
         f"configuration now says {numbering_options}, which {'divides' if by_key else 'numbers'} records in another way. "
         f"Set [input]{' and [[transforms]]' if by_key else ''} back until it is read; or read it "
         f"again from its first record: `offsets reset --key {shlex.quote(entry.key)}` for this object, `--prefix` for those "

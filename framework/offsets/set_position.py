@@ -114,6 +114,5 @@ class SetPosition:
             failed=False,
             skipped=entry.skipped if count >= entry.records_done else 0,
             mark=None if count == total else made.mark,
-            first_ids=False,
             may_begin_again=False,
         )

@@ -8,7 +8,6 @@ import attrs
 from tests.simulator import runtime
 from tests.simulator.bucket import Bucket, Lie, Version, is_filtered, is_refused, record, tell
 from tests.simulator.checker import Facts, Order, ViolationError, check, gather
-from tests.simulator.first_edition import FirstEdition
 from tests.simulator.iggy import EVICTION_SECONDS, Partition, Server
 from tests.simulator.key_lists import KeyList
 from tests.simulator.neighbour import OWN_LOG, WRITER, Neighbour, is_neighbours
@@ -736,16 +735,13 @@ class World(Scheduler):
             "log": ["back", "reset"],
             "offsets": ["back", "reset"],
             "expired": ["accept", "reset"],
-            "0.1": ["back", "reset"] if before != "unclaimed" else ["back"],
-            "others behind 0.1": ["accept", "reset"],
             "recreated": ["accept", "reset", *(["back"] if before is not None else [])],
         }[cause]
         if cause == "log" and self.was_sent_since(self.log_lost_at):
             ways = ["reset"]  # the log that is brought back knows nothing of what was sent without it
         way = self.rng.choice(ways)
         self.say("way out of", cause, way)
-        lie = cause == "0.1" and not self.first.headers  # then a person may say that others sent what is there
-        if cause in {"log", "offsets", "0.1"} and not lie and self.must_refuse and self.rng.random() < 0.2:
+        if cause in {"log", "offsets"} and self.must_refuse and self.rng.random() < 0.2:
 
             def tried(life):
                 if life.outcome.kind == "done":
@@ -768,8 +764,6 @@ class World(Scheduler):
                 self.settings = attrs.evolve(self.settings, offsets=before.offsets)
                 if before.offsets in self.left_logs:
                     self.take_up_log(self.left_logs[before.offsets])
-            elif cause == "0.1":
-                self.first.finish()
             elif cause == "recreated":
                 self.server.streams["lake"][before.name] = before
             else:
@@ -793,10 +787,9 @@ class World(Scheduler):
 
     def by_hand(self, way, cause, then):
         begun = self.now_us()
-        accepts = way == "accept" and cause != "others behind 0.1"  # nothing is lost by that
         if way == "reset":
             self.resets.append((begun, None, lambda _: True))  # it may come to its end and be killed before it says so
-        elif accepts:
+        elif way == "accept":
             self.accept_losses()  # so may this
 
         def done(life):
@@ -807,7 +800,7 @@ class World(Scheduler):
                 if way == "reset":
                     self.resets = [one for one in self.resets if one[0] != begun]
                     self.resets.append((begun, self.now_us(), lambda _: True))
-                elif accepts:
+                elif way == "accept":
                     self.accept_losses()
                 then()
             elif life.outcome.kind in {"refused", "topic"}:
@@ -1110,8 +1103,6 @@ class World(Scheduler):
                 if self.plan.tuning.get("old_first")
                 else 0.0,
             )
-        if self.plan.tuning.get("first_edition"):
-            self.live_first()
         if self.plan.acts:
             self.at(self.rng.expovariate(1.0 / self.plan.act_seconds), self.act)
         self.at(10.0, self.watch_silent)
@@ -1120,22 +1111,6 @@ class World(Scheduler):
             self.key_list.rewrite()
         if self.neighbour is not None:
             self.neighbour.plan_restart()
-
-    def live_first(self):
-        """A life of version 0.1 that came before: what it has not saved must be refused."""
-        self.first = FirstEdition(self, width=WIDTH)
-        end = self.first.live(self.plan.tuning["first_edition"])
-        self.say("version 0.1 ended", end)
-        self.splits.add(self.settings.split_size or WIDTH)
-        if end == "others behind it":
-            self.act_foreign()
-            for part in self.server.find("lake", self.settings.topic).partitions:
-                part.saved_end = part.end
-            self.causes["others behind 0.1"] = None
-            self.must_refuse = "others wrote behind version 0.1"
-        elif end != "in order":
-            self.causes["0.1"] = end
-            self.must_refuse = f"version 0.1 left it {end}"
 
     def watch_silent(self):
         self.server.evict_silent()

@@ -186,37 +186,6 @@ def moved_with_the_topic():
     feed.ListingFeed._entries_of = entries_of
 
 
-def first_unsaved_is_nobodys():
-    """What version 0.1 had sent and not saved is taken for others' messages."""
-    partition_replay.PartitionReader.check_first_edition = lambda self, topic_partition, *, accepted: None
-
-
-def first_unclaimed_is_nothing():
-    """What version 0.1 had found without a name is left out."""
-    from framework.iggy.offset_log import first_edition
-
-    real = first_edition._take_rest
-    first_edition._take_rest = lambda state, topics, body: real(state, topics, {**body, "unclaimed": []})
-
-
-def first_ids_are_like_all():
-    """What version 0.1 had begun goes on with ids of this one."""
-    from framework.iggy.offset_log import first_edition
-
-    real = first_edition._entries_in
-    first_edition._entries_in = lambda table: (
-        (order, attrs.evolve(entry, first_ids=False)) for order, entry in real(table)
-    )
-
-
-def first_deltas_are_left_out():
-    """Of a log of version 0.1 only the snapshot is read."""
-    from framework.iggy.offset_log import first_edition
-
-    real = first_edition.load
-    first_edition.load = lambda offset_log, heads: real(offset_log, [head for head in heads if head.kind != "delta"])
-
-
 def expired_unnoticed():
     """What expired before it was accounted for is no matter."""
     real = partition_replay.PartitionReader._check_anchor

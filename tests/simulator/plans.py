@@ -4,7 +4,6 @@ import random
 
 import attrs
 
-from tests.simulator.first_edition import ENDS
 from tests.simulator.history import WIDTH, Plan, Settings
 from tests.simulator.neighbour import OWN_LOG, OWN_TOPIC
 
@@ -338,34 +337,6 @@ def renamed(rng):
         once_rate=rng.choice((0.3, 1.0)),
         tuning={**(SMALL if rng.random() < 0.5 else {})},
         seconds=rng.uniform(4.0, 14.0),
-    )
-
-
-def first_edition(rng):
-    """A life of version 0.1 came before."""
-    return plain(
-        rng,
-        settings={
-            "window": rng.choice((6.0, 86_400.0)),
-            "split_size": rng.choice((0, 0, 3 * WIDTH)),
-            "commit_interval": rng.choice((0.3, 3.0)),
-            "batch_length": rng.choice((1, 2)),
-        },
-        acts={"put": 3, "stop": 1, **some(rng, {"restore": 2, "delete": 1, "reset": 0.5}, 0.4)},
-        changes=tuple(some(rng, {"tasks": 1, "more_partitions": 1, "split": 1, "headers": 1}, 0.3)),
-        change_rate=0.3,
-        required=rng.choice((1, 1, 5)),
-        faults={"kill": 2, "kill_server": 1, "kill_all": 1},
-        fault_rate=rng.choice((0.0, 0.02, 0.05)),
-        bucket_options={"largest_read": WIDTH},
-        keys=("a/1", "a/2", "b/1", "b/2"),
-        records=12,
-        tuning={
-            **(SMALL if rng.random() < 0.5 else {"part_bytes": 120}),
-            "first_edition": rng.choice(("in order", "in order", *ENDS)),
-            "old_first": rng.random() < 0.3,
-            "first_objects": 4,
-        },
     )
 
 
@@ -823,7 +794,6 @@ THEMES = {
         archived,
         retention,
         large,
-        first_edition,
         no_power,
         seconds,
         partitions,

@@ -35,7 +35,7 @@ def is_current(dead_letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
     entry = offsets.get_entry(key)
     if entry is None:
         return offsets.table.watermark.time_of(dead_letter.bucket, dead_letter.key) > 0
-    return dead_letter.generation is None or entry.generation <= dead_letter.generation
+    return entry.generation <= dead_letter.generation
 
 
 BATCH_SIZE = 500

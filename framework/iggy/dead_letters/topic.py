@@ -68,8 +68,8 @@ class StoredDeadLetter:
         key: the object's key.
         version: the object's version.
         division: the split or part; None when the object has one position.
-        generation: generation of the position; None in dead letters of version 0.1.
-        numbering_options: the options that numbered the object's records; empty in dead letters of earlier versions.
+        generation: generation of the position.
+        numbering_options: the options that numbered the object's records; empty when the position named none.
         record: the bad record; for an object, the first missing record.
         topic_partition: destination of the record.
         error: class of the error.
@@ -90,7 +90,7 @@ class StoredDeadLetter:
     key: str
     version: str
     division: Split | KeyPart | None
-    generation: int | None
+    generation: int
     numbering_options: str = ""
     record: int
     topic_partition: TopicPartition
@@ -344,7 +344,7 @@ def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: st
         key=headers["key"],
         version=headers["version"],
         division=division,
-        generation=_number(headers["generation"]) if "generation" in headers else None,
+        generation=_number(headers["generation"]),
         numbering_options=headers.get(NUMBERED_BY, ""),
         record=record,
         topic_partition=_partition(headers["topic"], headers["partition"]),

@@ -5,9 +5,8 @@
     state       the records applied in the order of the log: claim, opening, begin, open, progress, snapshot
     loading     the state at the end of a log
     epochs      one writer at a time: look, claim, fence, open
-    partitions  reading a data partition beyond its anchor, and taking it over
+    partition_replay  reading a data partition beyond its anchor, and taking it over
     snapshots   the state, written to the log, and the log truncated before it
-    first_edition   logs of version 0.1
 
 docs/concepts/positions.md has the invariants and why they hold.
 """

@@ -56,7 +56,6 @@ WAY_OUT = (
 
 MAGIC = b"ICSP"
 FORMAT_VERSION = 2
-FIRST_FORMAT_VERSION = 1
 _PREFIX = struct.Struct("<4sBBI")
 _ZSTD = 1
 _COMPRESS_FROM_BYTES = 512
@@ -76,7 +75,6 @@ PART_ENTRIES = 4000
 _COUNT = struct.Struct("<I")
 
 _SNAPSHOT_NUMBERS = ("number", "at", "part")
-_OTHER_NUMBERS = ("skipped", "since", "parts")
 _MAX_NUMBER = 2**63 - 1
 
 
@@ -86,15 +84,13 @@ class LogMessage:
 
     Attributes:
         offset: offset in the offsets topic.
-        kind: `claim`, `opening`, `begin`, `open`, `progress` or `snapshot`; in version 0.1 `claim`, `delta`,
-            `snapshot`.
+        kind: `claim`, `opening`, `begin`, `open`, `progress` or `snapshot`.
         source: name of the source that wrote it.
         epoch: the writer's epoch.
         header: the remaining fields of the header.
         timestamp_us: when the server stored it.
         body: the body, packed if `packed`; empty when only the head of the message is kept.
         packed: whether the body is zstd.
-        version: format version.
     """
 
     offset: int
@@ -105,7 +101,6 @@ class LogMessage:
     timestamp_us: int = 0
     body: bytes = attrs.field(default=b"", repr=length_only)
     packed: bool = False
-    version: int = FORMAT_VERSION
 
     @property
     def writer(self) -> str:
@@ -124,7 +119,6 @@ class LogMessage:
             header=self.header,
             timestamp_us=self.timestamp_us,
             packed=self.packed,
-            version=self.version,
         )
 
     def read(self, limit: int | None = None) -> dict[str, Any]:
@@ -162,9 +156,8 @@ class LogMessage:
         Raises:
             PositionError: the header is damaged.
         """
-        names = _SNAPSHOT_NUMBERS if self.kind == "snapshot" and self.version == FORMAT_VERSION else ()
-        numbers = [self.epoch, *(self.header.get(name) for name in names)]
-        numbers += [self.header[name] for name in _OTHER_NUMBERS if name in self.header]
+        names = _SNAPSHOT_NUMBERS if self.kind == "snapshot" else ()
+        numbers = [self.epoch, self.header.get("skipped", 0), *(self.header.get(name) for name in names)]
         if type(self.kind) is not str or not all(type(one) is int and 0 <= one <= _MAX_NUMBER for one in numbers):
             raise PositionError(_unreadable(self.offset))
 
@@ -382,16 +375,16 @@ def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | N
     """Decode a payload; return None when it is not a record of the offsets log.
 
     Raises:
-        PositionError: the record is of a later format, or damaged.
+        PositionError: the record is of another format, or damaged.
     """
     if payload[:4] != MAGIC:
         return None
     try:
         _, version, flags, length = _PREFIX.unpack_from(payload)
-        if version not in {FORMAT_VERSION, FIRST_FORMAT_VERSION}:
+        if version != FORMAT_VERSION:
             raise PositionError(
-                f"offsets topic, message {offset}: positions in format {version}, and this version reads formats "
-                f"{FIRST_FORMAT_VERSION} and {FORMAT_VERSION}; run the version that wrote them"
+                f"offsets topic, message {offset}: positions in format {version}, and this version reads format "
+                f"{FORMAT_VERSION}; run the version that wrote them"
             )
         end = _PREFIX.size + length
         header = orjson.loads(payload[_PREFIX.size : end])
@@ -404,7 +397,6 @@ def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | N
             timestamp_us=timestamp_us,
             body=payload[end:],
             packed=bool(flags & _ZSTD),
-            version=version,
         )
     except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as exc:
         raise PositionError(_unreadable(offset)) from exc
@@ -467,10 +459,10 @@ def _claim_out(claim: Claim) -> dict[str, Any]:
 def _claim_in(body: Mapping[str, Any]) -> Claim:
     client_id, address = body["client"]
     topic_partitions = tuple(TopicPartition(topic, partition) for topic, partition in body["partitions"])
-    return typed_claim(Claim(**{**body, "client": (client_id, address), "partitions": topic_partitions}))
+    return _typed_claim(Claim(**{**body, "client": (client_id, address), "partitions": topic_partitions}))
 
 
-def typed_claim(claim: Claim) -> Claim:
+def _typed_claim(claim: Claim) -> Claim:
     """Return the claim; raise TypeError if a value has another type, which would show where claims are compared."""
     numbers = (claim.epoch, claim.process, claim.client[0], claim.at_us, *(one.partition for one in claim.partitions))
     texts = (claim.host, claim.client[1], claim.token, *(one.topic for one in claim.partitions))
@@ -537,7 +529,7 @@ def encode_open(source: str, epoch: int, writer: str, openings: Sequence[Partiti
 def decode_open(message: LogMessage) -> list[PartitionOpening]:
     """The inverse of `encode_open`."""
     with body_of(message) as body:
-        counted = _ANCHORS.into(body.get("counted", ()))
+        counted = _ANCHORS.into(body["counted"])
         return [
             PartitionOpening(
                 topic_partition=TopicPartition(topic, partition),
@@ -693,7 +685,7 @@ def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
 def decode_footer(part: LogMessage) -> SnapshotFooter:
     """Decode the footer in the last part of a snapshot."""
     with body_of(part) as body:
-        row = {"counted": (), **body["footer"]}
+        row = body["footer"]
         return SnapshotFooter(
             floor=row["floor"],
             has_abandoned_partitions=row["past_given_up"],
@@ -721,7 +713,7 @@ def _watermark_out(watermark: Watermark) -> dict[str, Any]:
     }
 
 
-def watermark_in(row: Mapping[str, Any]) -> Watermark:
+def _watermark_in(row: Mapping[str, Any]) -> Watermark:
     """Decode a watermark from its stored form; an empty row is an empty watermark."""
     if not row:
         return Watermark()
@@ -758,7 +750,7 @@ def _listings_out(listings: Mapping[str, ListingHints]) -> dict[str, Any]:
     return rows
 
 
-def listings_in(rows: Mapping[str, Any]) -> dict[str, ListingHints]:
+def _listings_in(rows: Mapping[str, Any]) -> dict[str, ListingHints]:
     """Decode listing hints from their stored form."""
     return {
         prefix: ListingHints(
@@ -814,8 +806,8 @@ _FORMS: Mapping[str, _Form] = {
         lambda keys: [list(map(list, key.properties)) for key in keys],
         lambda rows: [OffsetManagerKey(tuple((name, value) for name, value in key)) for key in rows],
     ),
-    "listings": _Form(_listings_out, listings_in),
-    "watermark": _Form(_watermark_out, watermark_in),
+    "listings": _Form(_listings_out, _listings_in),
+    "watermark": _Form(_watermark_out, _watermark_in),
     "selected": _Form(_selected_out, _selected_in),
     "skipped": _Form(lambda pairs: list(map(list, pairs)), lambda rows: [(at_us, count) for at_us, count in rows]),
 }
@@ -836,7 +828,6 @@ _REPEATED = {"bucket": "buckets", "partition": "partitions", "depends_on": "opti
 _FEW = {
     "failed": "failed",
     "skipped": "skipped",
-    "first_ids": "first_ids",
     "may_begin_again": "may_begin_again",
     "missing": "missing_since_ms",
     "extra": "extra",

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Sequence
 
 from framework.errors import PositionError
-from framework.iggy.offset_log import codec, first_edition
-from framework.iggy.offset_log.codec import FIRST_FORMAT_VERSION, LogMessage
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.codec import LogMessage
 from framework.iggy.offset_log.log import OffsetLog, RecordGoneError
 from framework.iggy.offset_log.state import LogState
 
@@ -24,7 +24,7 @@ def load(offset_log: OffsetLog) -> LogState:
     Bodies are re-read one by one, on demand: a log may exceed memory.
 
     Raises:
-        PositionError: the log cannot be read, its beginning is gone, or version 0.1 wrote it and did not end in order.
+        PositionError: the log cannot be read, or its beginning is gone.
     """
     for attempt in range(1, LOADS):
         try:
@@ -37,22 +37,19 @@ def load(offset_log: OffsetLog) -> LogState:
 def _load(offset_log: OffsetLog) -> LogState:
     offset_log.rewind()
     heads: list[LogMessage] = []
-    first_heads: list[LogMessage] = []
     sizes: dict[int, int] = {}
     for message in offset_log.follow():
         if message.kind == "snapshot":
             sizes[message.offset] = offset_log.total_bytes
-        (first_heads if message.version == FIRST_FORMAT_VERSION else heads).append(message.head)
+        heads.append(message.head)
     snapshot = newest_snapshot(heads)
     if snapshot:
         state = _restore(offset_log, snapshot)
         at = state.snapshot_at = snapshot[0].header["at"]
         state.snapshot_end, state.snapshot_bytes = snapshot[-1].offset + 1, sizes[snapshot[-1].offset]
     else:
-        if not first_edition.newest_snapshot(first_heads):
-            _check_front(offset_log, first_heads or heads)
-        state = first_edition.load(offset_log, first_heads) if first_heads else LogState(source=offset_log.source)
-        at = 0
+        _check_front(offset_log, heads)
+        state, at = LogState(source=offset_log.source), 0
     for message in offset_log.read(head for head in heads if head.offset >= at and head.kind != "snapshot"):
         state.apply(message)
     return state

@@ -19,13 +19,11 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import IggyAuthError, IggyProtocolError, PositionError
-from framework.iggy.headers import join_provenance, split_of
-from framework.iggy.offset_log import first_edition
 from framework.iggy.offset_log.codec import PartitionOpening, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.reader import read_partition
 from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError
-from framework.model.message_ids import object_hash64, parse_message_id
+from framework.model.message_ids import parse_message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.partition_ledger import PartitionState, UnsavedCount
@@ -38,9 +36,6 @@ log = logging.getLogger(__name__)
 
 USUAL_MESSAGES_REQUIRED_TO_SAVE = 1024
 """Assumed for a topic that does not report its setting."""
-
-LAST_MESSAGES = 16
-"""Number of messages searched for a message of this source at the end of a partition that the log does not know."""
 
 WAYS_OUT = "To go on, and leave as done what was done: `offsets accept-data-loss`. To read everything again: `offsets reset --all`"
 
@@ -218,9 +213,8 @@ class PartitionReader:
             topic_partition.topic == topic for topic_partition in self._state.partitions
         ):
             return
-        topic_partitions = [TopicPartition(topic, partition.id) for partition in info.partitions]
-        if topic_partitions and (self.is_marked(topic) or any(map(self._ours_at_the_end, topic_partitions))):
-            raise self._log_lost(topic_partitions[0])
+        if info.partitions and self.is_marked(topic):
+            raise self._log_lost(TopicPartition(topic, info.partitions[0].id))
 
     def check_log(self, others: Collection[str]) -> None:
         """Check that a source whose log knows nothing has written no topic of its stream: if it has, the log was lost.
@@ -251,21 +245,6 @@ class PartitionReader:
             f"[discovery] modified_after before",
             topic_partition,
         )
-
-    def _ours_at_the_end(self, topic_partition: TopicPartition) -> bool:
-        """Return whether a message at the end is from this source by its headers, as version 0.1 wrote them: it left no mark."""
-        return any(map(self._is_ours, self._poll(topic_partition, "last", LAST_MESSAGES)))
-
-    def _is_ours(self, message: StoredMessage) -> bool:
-        """Return whether a message's headers name an object to which version 0.1 would have given its id."""
-        names = join_provenance(message.headers)
-        bucket, key, version = names.get("bucket"), names.get("key"), names.get("version")
-        if bucket is None or key is None or version is None:
-            return False
-        cut = split_of(names)
-        split_size = cut.split_size if cut is not None else 0
-        own_hash = object_hash64(self._state.source, bucket, key, version, split_size, generation=None)
-        return own_hash == parse_message_id(message.message_id).object_hash
 
     def _check_anchor(self, topic_partition: TopicPartition, anchor: Anchor | None, info: TopicInfo) -> int | None:
         """Check that the anchor's message is unchanged, or has expired and nothing after it is unknown.
@@ -328,27 +307,6 @@ class PartitionReader:
         found = self._poll(topic_partition, counted.offset)
         return any(counted.is_at(message.offset, message.message_id, message.origin_us) for message in found)
 
-    def check_first_edition(self, topic_partition: TopicPartition, *, accepted: bool) -> None:
-        """Check that no message after an anchor of version 0.1 can be from this source: its object may have no position.
-
-        Args:
-            topic_partition: an existing partition.
-            accepted: whether the operator confirmed that messages without headers are foreign.
-
-        Raises:
-            PositionError: such a message exists.
-        """
-        anchor = self._state.anchors.get(topic_partition)
-        start = anchor.offset + 1 if anchor is not None else 0
-        for message in self._read(topic_partition, start):
-            if self._is_ours(message):
-                raise PositionError(f"{self._place(topic_partition)} holds {self._sent_by_first()}")
-            if not message.headers and not accepted:
-                raise PositionError(
-                    f"{self._place(topic_partition)} holds messages without headers behind what is saved. If they are "
-                    f"{self._sent_by_first()}. If another program sent them: `offsets accept-data-loss`"
-                )
-
     def _poll(self, topic_partition: TopicPartition, offset: Offset, count: int = 1) -> list[StoredMessage]:
         topic, partition = topic_partition.topic, topic_partition.partition
         return self._connection.poll(self._stream, topic, partition, offset=offset, count=count)
@@ -359,11 +317,6 @@ class PartitionReader:
 
     def _place(self, topic_partition: TopicPartition) -> str:
         return f'topic "{topic_partition.topic}", partition {topic_partition.partition}, of stream "{self._stream}"'
-
-    def _sent_by_first(self) -> str:
-        return (
-            f'records that version 0.1 of source "{self._state.source}" had sent and not saved: {first_edition.WAY_OUT}'
-        )
 
     # ---- replay
 
@@ -425,21 +378,6 @@ class PartitionReader:
         )
 
 
-def check_first_edition(connection: IggyConnection, stream: str, state: LogState, *, accepted: bool = False) -> None:
-    """Check that the last run of version 0.1 had saved everything that it sent.
-
-    This runs before anything is written: version 0.1 cannot read a log in which this version has written.
-
-    Raises:
-        PositionError: it had not, as far as can be known; the message names the way out.
-    """
-    reader = PartitionReader(connection, stream, state)
-    for topic_partition in sorted(state.first_edition):
-        info = connection.get_topic(stream, topic_partition.topic)
-        if info is not None and any(partition.id == topic_partition.partition for partition in info.partitions):
-            reader.check_first_edition(topic_partition, accepted=accepted)
-
-
 def _end_of(topic_partition: TopicPartition, info: TopicInfo) -> int:
     """Return the offset of a partition's next message; 0 of an empty one that may have held one message."""
     partition = next(candidate for candidate in info.partitions if candidate.id == topic_partition.partition)
@@ -454,7 +392,7 @@ def anchor_of(message: StoredMessage) -> Anchor:
 def data_topics(connection: IggyConnection, stream: str, state: LogState) -> dict[str, TopicInfo | None]:
     """Return the current state of every data topic that the log names; None for a missing topic."""
     begun = {entry.topic_partition for _, entry in state.positions.pending()}
-    topic_partitions = state.partitions | state.first_edition | begun
+    topic_partitions = state.partitions | begun
     return {
         name: connection.get_topic(stream, name)
         for name in sorted({topic_partition.topic for topic_partition in topic_partitions})
@@ -474,7 +412,7 @@ def lost_partitions(
         topics: every data topic that it names, as it is now.
         partitions: partition count of a topic that is not yet created.
     """
-    opened = state.partitions | state.first_edition
+    opened = state.partitions
 
     def is_lost(topic_partition: TopicPartition) -> bool:
         info = topics.get(topic_partition.topic)

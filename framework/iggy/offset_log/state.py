@@ -42,7 +42,6 @@ class LogState(LogFacts):
         positions: every position.
         now_us: when the last record was stored.
         saved_us: when the last record about positions was stored.
-        first_edition: partitions that version 0.1 wrote, while the log is still in its format.
         snapshot_at: offset of the snapshot that was loaded; 0 without one.
         snapshot_end: offset after its last part; 0 without one.
         snapshot_bytes: size of the log up to there.
@@ -54,7 +53,6 @@ class LogState(LogFacts):
     positions: PositionMap = attrs.field(factory=position_map, repr=length_only)
     now_us: int = 0
     saved_us: int = 0
-    first_edition: set[TopicPartition] = attrs.field(factory=set)
     snapshot_at: int = 0
     snapshot_end: int = 0
     snapshot_bytes: int = 0
@@ -68,7 +66,7 @@ class LogState(LogFacts):
     @property
     def knows_nothing(self) -> bool:
         """Whether the log says nothing of what was sent: it is new, its predecessor was lost, or a reset did not end."""
-        known = self.topics or self.anchors or self.first_edition or len(self.positions) or self.watermark
+        known = self.topics or self.anchors or len(self.positions) or self.watermark
         return not (known or self.has_abandoned_partitions)
 
     def identity(self, entry: OffsetManagerEntry) -> tuple[int, int]:

@@ -83,7 +83,7 @@ def stored_form(rig: SourceRig, comparing: Comparing) -> None:
         keys = {
             batch.key: iterator.get_offset_manager_key(iterator.get_native_key(batch)) for batch in _natives(iterator)
         }
-    for entry in [*entries, *(attrs.evolve(entry, skipped=2, missing_since_ms=7, first_ids=True) for entry in entries)]:
+    for entry in [*entries, *(attrs.evolve(entry, skipped=2, missing_since_ms=7) for entry in entries)]:
         key = entry.get_manager_key()
         comparing.that(
             key == keys[entry.key], f"the key of {entry.key!r}: {key} in its position, {keys[entry.key]} in a listing"

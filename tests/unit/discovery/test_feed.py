@@ -621,10 +621,9 @@ def test_an_object_that_is_divided_by_key_has_a_part_in_every_partition():
     ]
 
 
-@pytest.mark.parametrize("before", ["", canonical_options({"format": "jsonl"})], ids=["0.1", "whole"])
+@pytest.mark.parametrize("before", ["", canonical_options({"format": "jsonl"})], ids=["no options", "whole"])
 @pytest.mark.parametrize("records", [0, 3])
 def test_an_object_begun_whole_is_not_divided_while_it_is_half_read(before, records):
-    """One that version 0.1 began names no options at all."""
     offsets = OffsetManager()
     entry = offsets.add_entry(OffsetManagerEntry.start(native("a"), PARTITION, before))
     if records:

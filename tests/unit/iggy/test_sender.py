@@ -109,14 +109,14 @@ def origin_us(body):
 
 def test_each_generation_of_an_object_has_ids_of_its_own(producer, connection):
     ids = []
-    for number, more in enumerate([{}, {"generation": 2}, {"generation": 2, "first_ids": True}]):
+    for number, more in enumerate([{}, {"generation": 2}]):
         made = batch(1, [b"a"])
         future = producer.send(PARTITION, [attrs.evolve(made, entry=attrs.evolve(made.entry, **more))])
         connection.confirm(number, number)
         ids.append(future.result(60).anchor.message_id)
     assert ids == [
         message_id(object_hash64("orders", NATIVE.bucket, NATIVE.key, NATIVE.version, generation=generation), 0, 1)
-        for generation in (1, 2, None)
+        for generation in (1, 2)
     ]
 
 

@@ -92,7 +92,7 @@ def test_many_messages_of_many_lengths():
 
 
 def former_encoder(stream, topic, partition, many, time_us):
-    """The request as version 0.1 made it, a message at a time."""
+    """The request, made a message at a time."""
     frames, checksums, deltas = [], [], count()
     for one in many:
         for number, payload in enumerate(one.payloads, one.split_number << 40 | one.first_record):

@@ -1,6 +1,5 @@
 """Message ids: unambiguous, stable, and readable again."""
 
-import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,26 +25,24 @@ def test_an_id_is_the_same_for_ever():
     assert message_id(0x0102030405060708, 3, 7) == 0x0102030405060708_000003_0000000007
 
 
-def test_an_id_of_version_0_1_is_the_same_for_ever():
-    assert object_hash64("orders", "lake", "events/a.jsonl", "etag@1", generation=None) == 0xD4904A62BA1E9E5F
+def test_a_position_has_the_hash_of_its_generation():
     position = OffsetManagerEntry(
         bucket="lake", key="events/a.jsonl", version="etag@1", topic_partition=TopicPartition("t", 0), generation=3
     )
-    assert entry_hash64("orders", attrs.evolve(position, first_ids=True)) == 0xD4904A62BA1E9E5F
     assert entry_hash64("orders", position) == object_hash64("orders", "lake", "events/a.jsonl", "etag@1", generation=3)
 
 
 def test_each_generation_of_a_version_has_ids_of_its_own_and_so_have_its_dead_letters():
     place = ("orders", "lake", "k", "v")
     hashes = {
-        *(object_hash64(*place, generation=generation) for generation in (None, 1, 2, 1 << 40)),
+        *(object_hash64(*place, generation=generation) for generation in (1, 2, 1 << 40)),
         *(
             dead_letter_hash64(*place, generation=generation, kind=kind)
-            for generation in (None, 1, 2)
+            for generation in (1, 2)
             for kind in ("dead letter", "dead object", "replayed")
         ),
     }
-    assert len(hashes) == 4 + 9
+    assert len(hashes) == 3 + 6
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ def any_entry(draw):
         split_size=draw(st.sampled_from([8, -4])) if split_number else 0,
         mark=mark,
         numbering_options=draw(st.sampled_from(["", canonical_options({"format": "jsonl"})])),
-        first_ids=draw(st.booleans()),
         may_begin_again=draw(st.booleans()),
         missing_since_ms=draw(st.sampled_from([0, 17])),
         extra=draw(st.dictionaries(st.sampled_from("ab"), st.integers(0, 1) | st.text(max_size=3), max_size=2)),
