@@ -7,14 +7,12 @@ each error.
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import signal
 import sys
 import threading
 import traceback
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,9 +97,6 @@ def run(
     app = make_app(program, task_class, demo=demo, command=command)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     reporter = _ErrorReporter(file_as_command=_file_as_command(arguments))
-    shown_before = warnings.showwarning
-    # It is called by position only, so the names of its arguments are free.
-    warnings.showwarning = functools.partial(reporter.show_warning, shown_before)
     try:
         with standard_streams():
             code = app(
@@ -118,8 +113,6 @@ def run(
         return reporter.ended(error.__context__ if isinstance(error.__context__, OSError) else SourceError(error.code))
     except Exception as error:  # noqa: BLE001 - the last one who can say it
         return reporter.ended(error)
-    finally:
-        warnings.showwarning = shown_before
     return code if isinstance(code, int) else EXIT_DONE
 
 
@@ -139,7 +132,6 @@ def _raise_on_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
 OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
 
@@ -214,41 +206,25 @@ class _ErrorReporter:
         self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
         return EXIT_PERSON
 
-    def show_warning(
-        self, otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: object
-    ) -> None:
-        """Write a former-name warning as a line, without Python's line of code; pass others to `otherwise`."""
-        from framework.config.loading import ConfigWarning  # noqa: PLC0415 - only for a warning
-
-        if issubclass(category, ConfigWarning):
-            self.warn(str(message))
-        else:
-            otherwise(message, category, *place)
-
-    def warn(self, text: str) -> None:
-        """Write a warning."""
-        self._write(logging.WARNING, text)
-
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Write the last line. `shown`: the text for people, when it has several lines."""
         if self.channel is not None:
             self.channel.failed(text, code)
-        self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
+        self._write(text, shown, error=error, exit_code=code, **fields)
 
-    def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
+    def _write(self, text: str, shown: str, **fields: str | int) -> None:
         from framework.cli.output import JsonFormatter, printable  # noqa: PLC0415
 
-        name = logging.getLevelName(level)
         if self.source:
             fields["source"] = self.source
         if self.json:
             record = logging.makeLogRecord(
-                {"name": __name__, "levelno": level, "levelname": name, "msg": text, **fields}
+                {"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR", "msg": text, **fields}
             )
             line = JsonFormatter().format(record)
         else:
             place = f"{self.source}: " if self.source else ""
-            line = f"{name.lower()}: {place}{shown or printable(text)}"
+            line = f"error: {place}{shown or printable(text)}"
         with contextlib.suppress(OSError):  # the exit code still tells
             sys.stderr.write(f"{line}\n")
 
@@ -342,7 +318,6 @@ def make_app(  # noqa: C901 - a list of commands
             bool,
             typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
         ] = False,
-        former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True, callback=_warn_of_former)] = False,
         list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
         get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = GET_PRICE,
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
@@ -356,7 +331,7 @@ def make_app(  # noqa: C901 - a list of commands
             task_class,
             chosen(context, config, settings),
             prices=prices,
-            ignore_offsets=ignore_offsets or former,
+            ignore_offsets=ignore_offsets,
             as_json=json,
         )
 
@@ -452,12 +427,6 @@ def _refuse_flags(flags: Sequence[str], command: str) -> None:
         raise ConfigError(
             f"{', '.join(flags)} before the command {command}: only a run without a command has it; {way}"
         )
-
-
-def _warn_of_former(context: typer.Context, given: bool) -> bool:
-    if given:
-        context.obj.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")
-    return given
 
 
 def _required_options(task_class: type[AbstractSourceTask]) -> str:

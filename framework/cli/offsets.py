@@ -113,14 +113,6 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
 
         return accept_topics(task_class, chosen(context, config, settings), yes=yes)
 
-    @app.command(hidden=True)
-    def accept(
-        context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
-    ) -> int:
-        """Former name of `accept-data-loss`."""
-        context.obj.warn("offsets accept: now called offsets accept-data-loss")
-        return accept_data_loss(context, config, settings, yes)
-
     return app
 
 

@@ -163,11 +163,7 @@ def _default(option: Option) -> str:
 
 
 def _meaning(option: Option) -> str:
-    former = option.metadata.former_names
-    old = f" Formerly {', '.join(f'`{name}`' for name in former)}." if former else ""
-    for value, current in option.metadata.former_values.items():
-        old += f' `"{current}"` was formerly `"{value}"`.'
-    return " ".join(option.metadata.doc.split()) + old
+    return " ".join(option.metadata.doc.split())
 
 
 _TRANSFORMS_HEAD = """\
