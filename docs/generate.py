@@ -1,8 +1,9 @@
-"""The reference pages that are written from the code: errors, contracts, command line, HTTP API.
+"""The reference pages that are written from the code: errors, contracts, options, command line, HTTP API.
 
-    python docs/generate.py             writes them, and configuration.md
+    python docs/generate.py             writes them
     python docs/generate.py --check     names the stale pages; exit code 1 if there are any
 
+Their prose is in `docs/prose`: a page's text with a line `@@NAME` where a generated part belongs, and notes by heading.
 `tests/unit/docs/test_docs.py` fails when a page is stale, or when an error, a method or a command is missing from it.
 """
 # ruff: noqa: INP001  a script beside the pages, not a package
@@ -16,7 +17,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,8 +29,14 @@ import typer.main  # noqa: E402
 from framework import errors  # noqa: E402
 from framework.cli.app import make_app  # noqa: E402
 from framework.cli.config import schema_text  # noqa: E402
-from framework.cli.reference import reference_page, transforms_page  # noqa: E402
+from framework.config.loading import limits_text, load  # noqa: E402
+from framework.config.option import Option, options_of, sections_of  # noqa: E402
+from framework.config.sections import SourceCommonConfig  # noqa: E402
+from framework.config.toml_text import default_text  # noqa: E402
+from framework.config.transforms import SHIPPED, transform_class  # noqa: E402
+from framework.config.values import is_list, table_class  # noqa: E402
 from framework.discovery.feed import ObjectFeed  # noqa: E402
+from framework.engine.metrics import reference_rows  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
 from framework.model.batches import SkippedRecord  # noqa: E402
 from framework.model.objects import NativeObject, ResumePoint  # noqa: E402
@@ -46,75 +53,33 @@ from framework.testing.kit.law import LAWS  # noqa: E402
 from framework.testing.rig import SourceRig  # noqa: E402
 from framework.transform import Transform, TransformBatch, TransformContext  # noqa: E402
 from framework.transformer import ObjectInput, PayloadBatch, ReadStream, Transformer  # noqa: E402
+from framework.transforms.values import KeyPattern, ValuePattern  # noqa: E402
+from gcs_source.config import GcsConfig  # noqa: E402
 from gcs_source.task import GcsSourceConfig  # noqa: E402
+from s3_source.config import S3Config  # noqa: E402
 from s3_source.demo import demo  # noqa: E402
 from s3_source.task import S3SourceConfig, S3SourceTask  # noqa: E402
 
 _WRITTEN_BY = "<!-- Written by `python docs/generate.py`. Change the code, not this page. -->"
+PROSE = ROOT / "docs" / "prose"
+
+
+def filled(name: str, **parts: Iterable[str]) -> str:
+    """Return the prose of a page with the lines of each part in place of its line `@@NAME`."""
+    text = (PROSE / f"{name}.txt").read_text(encoding="utf-8")
+    for part, lines in parts.items():
+        text = text.replace(f"@@{part}\n", "\n".join(lines))
+    return text
+
+
+def notes(name: str) -> dict[str, str]:
+    """Return the notes of a file in the prose: heading -> text."""
+    text = (PROSE / f"{name}.txt").read_text(encoding="utf-8")
+    headings = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)[1:]
+    return {heading: note.strip() for heading, note in zip(headings[::2], headings[1::2], strict=True)}
+
 
 # ---- errors.md
-
-ADVICE: Mapping[str, str] = {
-    "SourceError": "Catch it to catch every error that the framework raises on purpose.",
-    "RetriableError": "Nothing if it is rare: calls are retried. If it ends a run, the retries are used up: check the other "
-    "side, then start again.",
-    "ThrottledError": "Lower `[input] prefetch_objects`, or raise the `retry_` options of the store's section.",
-    "StoreUnavailableError": "Check `endpoint`, the network and the proxy, then start again. A continuous run that has worked "
-    "before waits for five minutes.",
-    "SparkUnavailableError": "Check `[spark] master`, and that the cluster has free cores, then start again.",
-    "IggyUnavailableError": "Check that the server runs and that `[iggy] url` is right. A source that has worked before "
-    "reconnects for five minutes.",
-    "UnknownOutcomeError": "Nothing: the engine recovers and reads in the topic what is stored. With your own `Producer`: "
-    "recover before you send again.",
-    "SkippableError": "Correct the object, or let the source skip it: `[errors] tolerance`.",
-    "RecordError": 'Correct the object, or set `tolerance = "skip_record"`.',
-    "RecordTransformError": 'Correct the object or the transform, or set `tolerance = "skip_record"`; then '
-    "`dead-letter replay` applies the transforms again.",
-    "RecordTooLargeError": "Raise `[input] max_record_bytes` if it is below the limit of 64,000,000 bytes; otherwise Iggy "
-    "cannot store the record.",
-    "ObjectError": "Correct or remove the object, or set a tolerance: then its rest is skipped and counted.",
-    "CorruptObjectError": "Check that `[input] format` and `compression` fit the object; then as for `ObjectError`.",
-    "TruncatedObjectError": "Write the object again: it was probably not written whole.",
-    "ObjectNotFoundError": "Nothing: the object is counted as deleted.",
-    "ObjectChangedError": "Nothing: the next listing shows the new version.",
-    "ObjectArchivedError": "Nothing: the object is skipped and counted. To read it once it is restored, set "
-    '`[discovery] archived = "wait"` and delete its position (`offsets reset --key`).',
-    "ObjectDeniedError": "Allow reading it (`s3:GetObject`, `kms:Decrypt`, its tags or owner), or set a tolerance: then it is "
-    "skipped and counted. After more than ten in a row the source stops: it lacks permissions itself.",
-    "FatalError": "Do what the message says, then start again.",
-    "ConfigError": "Correct every line that the message lists. The program exits with code 2.",
-    "CredentialsError": "Set credentials in the store's section, or where its library looks for them by default.",
-    "AccessDeniedError": "Allow the identity to list the bucket and to read its objects.",
-    "BucketNotFoundError": "Check the bucket's name, `region` and `endpoint`.",
-    "ListingError": "Do what the message says: the store's listing contradicts itself.",
-    "KeyListError": "Do what the message says: supply the whole list again, or correct the row that it names. The "
-    "next start reads the list from its beginning; nothing is skipped.",
-    "IggyAuthError": "Check user, password or token in `[iggy] url`.",
-    "IggyTopicError": "Create the topic as configured, change the configuration, or name another topic.",
-    "IggyProtocolError": "Use a server of version 0.9.",
-    "PositionError": (
-        "The message names the ways out. `offsets reset --all` sends everything again; **`offsets accept-data-loss` does not "
-        "send records again that positions call done**. See [positions by hand](../guides/positions-by-hand.md)."
-    ),
-    "PositionMismatchError": (
-        "Restore the options of `[input]`, or send again what the message names: `offsets reset --key`, `--prefix` or `--all`."
-    ),
-    "SourceTakenOverError": (
-        "Nothing if you started the other instance on purpose. Otherwise stop it: the message names its host and process."
-    ),
-    "SourceRunningError": "Stop the other instance. If its machine is dead, try again in a minute.",
-    "StoreContractError": "Correct the code of the source where the message points; map each vendor error to a class of this "
-    "page. A source that is not yours: report it. The failing call may work at the next start.",
-    "FormatContractError": "Correct the code of the format, as [write a format](../guides/write-a-format.md) "
-    "describes it, then start again: nothing wrong was sent.",
-    "TransformContractError": "Correct the transform that the message names: it may change and drop records, and nothing else.",
-    "TooManySkippedError": "Look at the object that it names. If `[input] format` is wrong, correct it. If it is right, raise "
-    "the limit that the message names, or filter the object with `[discovery] exclude`.",
-    "ReaderFailedError": "Look at its cause (`__cause__`), which is the error to act on.",
-    "TaskClosedError": "Create a new task or iterator: each starts once and is not used after its end.",
-    "NotAcknowledgedError": "Commit what a producer returned, once each, in the order of the confirmations.",
-}
-"""What to do about each error; an error without advice here cannot be written."""
 
 
 def error_classes() -> list[type[errors.SourceError]]:
@@ -137,13 +102,14 @@ def errors_page() -> str:
         "bad records and objects.",
         "",
     ]
+    advice = notes("error-advice")
     for cls in error_classes():
         lines += [
             f"## {cls.__name__}",
             "",
             *rendered(cls.__doc__),
             "",
-            f"**What to do.** {ADVICE[cls.__name__]} Exit code: {_exit_code(cls)}.",
+            f"**What to do.** {_sentence(advice[cls.__name__])} Exit code: {_exit_code(cls)}.",
             "",
         ]
     return "\n".join(lines)
@@ -207,17 +173,6 @@ _LISTED: Mapping[type, frozenset[str]] = {
 }
 """Of these classes the page has only the methods that authors override or call; the framework calls the others."""
 
-_CONTRACTS_HEAD = f"""\
-# Contracts
-
-{_WRITTEN_BY}
-
-The classes that authors of sources, formats, transforms and stores subclass, fill or call. **Abstract** methods are required; the
-others have a default. Methods that only the framework calls are not listed.
-[Architecture](../concepts/architecture.md) shows how the classes work together,
-[write a source](../guides/write-a-source.md) how to use them.
-"""
-
 
 def methods_of(cls: type) -> Iterator[tuple[str, Any, bool]]:
     """Yield name, function and whether it is abstract, of the methods of a class that the page has."""
@@ -233,7 +188,6 @@ def methods_of(cls: type) -> Iterator[tuple[str, Any, bool]]:
 def contracts_page() -> str:
     """docs/reference/contracts.md."""
     lines = [
-        _CONTRACTS_HEAD,
         *(f"- [{cls.__name__}](#{cls.__name__.lower()})" for cls in CONTRACTS),
         "- [Laws](#laws)",
         "",
@@ -258,7 +212,7 @@ def contracts_page() -> str:
             lines += [f"### Other methods of {cls.__name__}", "", "| method | does |", "| --- | --- |"]
             lines += [f"| `{_call(name, value)}` | {_summary(value)} |" for name, value in others]
             lines += [""]
-    return "\n".join([*lines, *_laws()])
+    return filled("contracts", contracts=lines, laws=_laws())
 
 
 _IN_FULL = frozenset(
@@ -284,22 +238,9 @@ def _summary(value: Any) -> str:
     return f"{summary} Raises {', '.join(errors_)}." if errors_ else summary
 
 
-_LAWS_HEAD = """\
-## Laws
-
-`from framework.testing.kit import check, check_all, check_transform, ConformanceLaws`
-
-What every [tested source](../guides/write-a-source.md#prove-it) keeps. A law is skipped, and reported as skipped, if the rig
-lacks its capabilities. A transform is tested by
-[`check_transform(make, payloads)`](../guides/transform-records.md#write-your-own).
-
-| law | says | tries | needs |
-| --- | --- | --- | --- |"""
-
-
 def _laws() -> list[str]:
     """Every law of the conformance kit, in the order of their letters in the house style."""
-    rows = [_LAWS_HEAD]
+    rows: list[str] = []
     for law in sorted(LAWS.values(), key=lambda law: ("LITODESH".index(law.id[0]), law.id)):
         tries = " ".join((law.check.__doc__ or "").split("\n\n")[0].split())
         needs = ", ".join(f"`{capability.name}`" for capability in sorted(law.needs, key=lambda one: one.name))
@@ -334,44 +275,16 @@ def _is(value: Any, kind: str) -> bool:
 
 # ---- command-line.md
 
-_COMMAND_HEAD = f"""\
-# Command line
-
-{_WRITTEN_BY}
-
-`python -m s3_source` is the program of the S3 source, and `python -m gcs_source` of the GCS source. Every source has the
-same commands; `demo` only if it ships one. Logs and the progress bar go to stderr, results to stdout.
-
-| exit code | meaning |
-| --- | --- |
-| 0 | done; or a run without `--once` was stopped on request (SIGINT, SIGTERM) |
-| 1 | try again: Iggy, the store or Spark was unavailable, another instance runs, `--once` was interrupted, or stdout is full |
-| 2 | configuration: mistakes in the file or on the command line |
-| 3 | a person must act: credentials, permissions, a missing topic or bucket, a bad object |
-| 130 | a command, or a run that had not begun, was interrupted (SIGINT) |
-
-Let a supervisor restart after 1, not after 2 and 3: see [systemd](../guides/run-under-systemd.md) and
-[Kubernetes](../guides/run-on-kubernetes.md). [Errors](errors.md) has the code of each error.
-
-The last line on stderr says what failed, where, and what to do. With `[log] format = "json"` it is a JSON object of level
-`error`, with `error` (the class) and `exit_code`. An unexpected error names its class, and the file with the traceback (under
-`TMPDIR`); in a JSON log the traceback is the field `traceback`.
-
-On Ctrl-C, SIGINT or SIGTERM a run saves its positions and ends within 5 seconds. A second signal ends it at once; nothing is
-lost then either ([delivery](../concepts/delivery.md)).
-"""
-
 
 def command_page() -> str:
     """docs/reference/command-line.md."""
     root: Any = typer.main.get_command(make_app("s3_source", S3SourceTask, demo=demo))
-    lines = [_COMMAND_HEAD, "## `python -m s3_source --config FILE [--once]`", ""]
+    lines, of_command = ["## `python -m s3_source --config FILE [--once]`", ""], notes("command-notes")
     lines += [_sentence(root.callback.__doc__ or ""), "", *_options(root)]
     for name, command in _commands(root):
         lines += [f"## `python -m s3_source {name}`", "", _sentence(command.help or ""), "", *_options(command)]
-        lines += _COMMAND_NOTES.get(name, [])
-    lines += _SERVER_NOTES
-    return "\n".join(lines)
+        lines += [of_command[name], ""] if name in of_command else []
+    return filled("command-line", commands=lines)
 
 
 def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -381,102 +294,6 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield from _commands(command, f"{before}{name} ")
         elif not command.hidden:
             yield f"{before}{name}", command
-
-
-_COMMAND_NOTES = {
-    "plan": [
-        "Lists once, and decides about each object as a run does. It counts at least one GET request per object or split;",
-        "Parquet takes more. The default prices are those of Amazon S3 Standard in us-east-1, read in the same region. If a run",
-        "could not start (no bucket, no permission, a purged topic, positions of other options), the exit code is that of a run.",
-        "",
-    ],
-    "status": [
-        "Only reads, so it may run beside the source. The lag is the number of listed objects that are not done, and costs the",
-        "LIST requests of a listing; `--no-list` omits it. The exit code is 0 if the status could be read, even if no instance",
-        "runs.",
-        "",
-    ],
-    "convert": [
-        "A table at the end, in comments, says for each property which option it became, or why it has none. Values of secrets",
-        "are not copied. Warnings name what you must still correct. See",
-        "[coming from Kafka Connect](../guides/write-a-configuration.md#coming-from-kafka-connect).",
-        "",
-    ],
-    "config init": [
-        "The file has every option, its meaning and its default; what you must set is at the top of each section.",
-        "",
-    ],
-    "config show": [
-        "Includes, environment variables and `--set` are applied. A secret is `***`; a value that is a reference is shown as the",
-        "reference. Exit code 2 if the configuration has mistakes.",
-        "",
-    ],
-    "config schema": [
-        "A JSON schema, draft 7; [s3-source.schema.json](s3-source.schema.json) and",
-        "[gcs-source.schema.json](gcs-source.schema.json) are its results.",
-        "[Write a configuration](../guides/write-a-configuration.md) shows how editors use it.",
-        "",
-    ],
-    "offsets show": [
-        "Only reads, so it may run beside the source. Records sent since the last save are missing.",
-        "",
-    ],
-    "offsets export": [
-        "[Positions by hand](../guides/positions-by-hand.md) explains the fields. Later versions may add fields.",
-        "",
-    ],
-    "offsets reset": [
-        "Stop the source first. The command shows how many objects and records will be sent again, and asks. Exit code 1 if you",
-        "decline or the source runs; 2 without a terminal and without `--yes`. See",
-        "[positions by hand](../guides/positions-by-hand.md).",
-        "",
-    ],
-    "offsets accept-data-loss": [
-        "One of the two ways out after a purge; see",
-        "[positions by hand](../guides/positions-by-hand.md#after-topics-or-the-configuration-changed).",
-        "",
-    ],
-    "dead-letter show": [
-        "Only reads, so it may run beside the source. The number of a dead letter is its offset in the topic. See",
-        "[bad data](../guides/bad-data.md).",
-        "",
-    ],
-    "dead-letter replay": [
-        "Exit code 3 if records are still bad, 1 if the source runs. You can repeat it, even after a kill: nothing is sent twice.",
-        "",
-    ],
-    "check": [
-        "Sends and creates nothing. `records` is about the first records of the first chosen object, decoded and transformed:",
-        'what is wrong with them is a warning. With the engine `"spark"` it starts a Spark application and ends it. Exit code 0',
-        "if every line begins with `ok` or `warn`; if a line begins with `FAIL`, the exit code of a run.",
-        "",
-    ],
-    "read": [
-        "Reads one partition after the other, each to its current end. A line has `topic`, `partition`, `offset`, `id` (32",
-        "hexadecimal digits), `timestamp_us`, the origin (`bucket`, `key`, `version`), `record`, and `payload`: JSON unchanged,",
-        "other text as a string, bytes that are not UTF-8 as `payload_base64`. JSON with more than a million commas and",
-        "brackets is shown as a string. See [messages](iggy-messages.md).",
-        "",
-    ],
-    "demo": [
-        "Needs `pip install '.[demo]'` in a checkout of this project; `make demo` does both.",
-        "",
-    ],
-}
-
-_SERVER_NOTES = [
-    "## `python -m framework.iggy.embedded PATH`",
-    "",
-    "The embedded server, for development; loopback only. `--port N` (8090; 0: any free port), `--host`, `--username`",
-    "(`iggy`), `--no-sync` (faster; messages survive `kill -9` but not a power cut), `--owned` (ends with its parent process).",
-    "The password is the variable `IGGY_EMBEDDED_PASSWORD`, else the random one in the folder's file `password`, which only you",
-    "can read. Exit codes: 0 stopped, 1 failed, 2 usage, 3 the folder is in use.",
-    "",
-    "## `python -m framework.cli.reference`",
-    "",
-    "Prints the page [configuration](configuration.md); `--write` writes it.",
-    "",
-]
 
 
 _TABLE_HEAD = 2
@@ -508,6 +325,113 @@ def _default(option: Any) -> str:
 
 def _sentence(text: str) -> str:
     return " ".join(text.split())
+
+
+# ---- configuration.md, transforms.md
+
+
+def configuration_page() -> str:
+    """docs/reference/configuration.md."""
+    common = dict(sections_of(SourceCommonConfig))
+    source, like = common.pop("source"), ("s3", S3Config)
+    texts = [section_text("source", source), section_text("s3", S3Config), section_text("gcs", GcsConfig, like=like)]
+    texts += [section_text(name, cls) for name, cls in common.items()]
+    metrics = [f"| `{name}` | {kind} | {labels} | {doc} |" for name, kind, labels, doc in reference_rows()]
+    return filled("configuration", sections=texts, metrics=[*metrics, ""])
+
+
+def section_text(name: str, cls: type, *, like: tuple[str, type] | None = None) -> str:
+    """Return a section of the page: its purpose, and a table of its options.
+
+    Args:
+        name: the section.
+        cls: its class.
+        like: name and class of an earlier section: options that are the same there are only named.
+    """
+    options = {option.name: _row(option) for option in sorted(options_of(cls), key=lambda item: not item.required)}
+    earlier = {_row(option) for option in options_of(like[1])} if like is not None else set()
+    same = [f"`{option}`" for option, row in options.items() if row in earlier]
+    lines = [f"## `[{name}]`", "", inspect.cleandoc(cls.__doc__ or ""), ""]
+    if like is not None and same:
+        lines += [f"As in `[{like[0]}]`: {', '.join(same)}. Its own options:", ""]
+    lines += ["| option | type | default | meaning |", "| --- | --- | --- | --- |"]
+    lines += [row for row in options.values() if row not in earlier]
+    return "\n".join([*lines, ""])
+
+
+def _row(option: Option) -> str:
+    cells = (f"`{option.name}`", _kind(option), _default_of(option), _meaning(option))
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _kind(option: Option) -> str:
+    choices = option.metadata.choices
+    if choices is not None:
+        return _alternatives(choices)
+    limits = limits_text(option)
+    unit = "" if option.type_text in {"duration", "size"} else option.metadata.unit
+    text = ", ".join(filter(None, (f"{option.type_text} of {unit}" if unit else option.type_text, limits)))
+    return f"{text}, secret" if option.metadata.secret else text
+
+
+def _alternatives(choices: Iterable[str]) -> str:
+    return ", ".join(f'`"{choice}"`' for choice in choices)
+
+
+def _default_of(option: Option) -> str:
+    if option.required:
+        return "required"
+    return "" if option.default is None else f"`{default_text(option)}`"
+
+
+def _meaning(option: Option) -> str:
+    return " ".join(option.metadata.doc.split())
+
+
+def transforms_page() -> str:
+    """Return the page of the shipped transforms, in Markdown."""
+    lines: list[str] = []
+    shared: dict[type, int] = {}
+    for name in SHIPPED:
+        for table in set(_tables_of(transform_class(name).options_class)):
+            shared[table] = shared.get(table, 0) + 1
+    own = {table for table, count in shared.items() if count == 1 and table not in _ALWAYS_SHARED}
+    for name in SHIPPED:
+        transform = transform_class(name)
+        lines += [f"## `{name}`", "", inspect.cleandoc(transform.__doc__ or ""), ""]
+        options = options_of(transform.options_class)
+        lines += _table(options) if options else ["It has no options.", ""]
+        for option in options:
+            inner = table_class(option.type)
+            if inner is not None and inner in own:
+                lines += [f"Each of `{option.name}`:" if is_list(option.type) else f"`{option.name}`:", ""]
+                lines += _table(options_of(inner))
+    lines += ["## Values and patterns", ""]
+    for table in sorted(shared.keys() - own, key=lambda cls: cls.__name__):
+        lines += [f"### {_words(table)}", "", inspect.cleandoc(table.__doc__ or ""), "", *_table(options_of(table))]
+    return filled("transforms", transforms=lines)
+
+
+_ALWAYS_SHARED = (KeyPattern, ValuePattern)
+
+
+def _words(cls: type) -> str:
+    """Return `FieldValue` as `Field value`."""
+    return re.sub(r"(?<=[a-z])([A-Z])", lambda found: f" {found[1].lower()}", cls.__name__)
+
+
+def _tables_of(cls: type) -> Iterator[type]:
+    """Yield the classes of the tables inside an options class, and inside those."""
+    for option in options_of(cls):
+        inner = table_class(option.type)
+        if inner is not None:
+            yield inner
+            yield from _tables_of(inner)
+
+
+def _table(options: Iterable[Option]) -> list[str]:
+    rows = [_row(option) for option in sorted(options, key=lambda item: not item.required)]
+    return ["| option | type | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
 
 
 # ---- docstrings to Markdown
@@ -556,46 +480,20 @@ def _item(text: str) -> str:
 
 # ---- http-api.md
 
-_HTTP_HEAD = """\
-The API of a [worker](../guides/run-many-sources.md), and of a single source with
-`[http]`. Paths, fields and metrics are those of Iggy's connector runtime, verbs Kafka
-Connect's. Programs find them at `/openapi.json`.
-
-Each request except `/` and `/health` sends the key in the header `api-key`, if one is
-configured. Bodies are JSON. Secrets are shown as `***`.
-"""
-
-_HTTP_STATES = """\
-## States
-
-| asked for | process | `status` of `/sources` | `state` of Kafka Connect |
-| --- | --- | --- | --- |
-| run | starts | `starting` | `RESTARTING` |
-| run | runs | `running` | `RUNNING` |
-| run | failed with exit code 1 or by a signal | `error`, then started again | `RESTARTING` |
-| run | failed with exit code 2 or 3 | `error`, until a change or a restart | `FAILED` |
-| pause | stops, then none | `stopping`, `stopped` | `RUNNING`, then `PAUSED` |
-| stop | stops, then none | `stopping`, `stopped` | `RUNNING`, then `STOPPED` |
-| `enabled = false` | none | `stopped` | `STOPPED` |
-
-A paused source has no process, and resumes where it stopped. Only a stopped source lets you
-change its offsets.
-"""
-
 
 def http_page() -> str:
     """Return docs/reference/http-api.md."""
     app = _http_app()
     described = app.openapi()
-    lines = ["# HTTP API", "", _WRITTEN_BY, "", _HTTP_HEAD, ""]
+    paths: list[str] = []
     connect = ("/connectors", "/connector-plugins")
     for title, ours in (("Paths of Iggy's connector runtime", False), ("Verbs of Kafka Connect", True)):
-        lines += [f"## {title}", "", "| request | answer | body | meaning |", "| --- | --- | --- | --- |"]
+        paths += [f"## {title}", "", "| request | answer | body | meaning |", "| --- | --- | --- | --- |"]
         for path, methods in described["paths"].items():
             if path.startswith(connect) is ours:
-                lines += [_http_row(method, path, operation) for method, operation in methods.items()]
-        lines.append("")
-    lines += [_HTTP_STATES, "## Errors", "", "| status | meaning |", "| --- | --- |"]
+                paths += [_http_row(method, path, operation) for method, operation in methods.items()]
+        paths.append("")
+    lines = ["## Errors", "", "| status | meaning |", "| --- | --- |"]
     lines += [f"| {status} | {text} |" for status, text in http_errors().items()]
     lines += [
         "",
@@ -609,11 +507,10 @@ def http_page() -> str:
     lines += ["## Metrics", "", "| metric | kind | labels | meaning |", "| --- | --- | --- | --- |"]
     lines += [f"| `{name}` | {kind} | {labels} | {doc} |" for name, kind, labels, doc in runtime_metric_rows()]
     lines += ["", "Beside them `/metrics` has the [metrics of each source](configuration.md#metrics)."]
-    return "\n".join(lines)
+    return filled("http-api", paths=paths, rest=lines)
 
 
 def _http_app() -> Any:
-    from framework.config.loading import load  # noqa: PLC0415 - for this page only
     from framework.runtime.api import make_app  # noqa: PLC0415
     from framework.runtime.kinds import Kinds  # noqa: PLC0415
     from framework.runtime.options import WorkerHttpSection  # noqa: PLC0415
@@ -682,7 +579,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/errors.md": errors_page,
     "docs/reference/contracts.md": contracts_page,
     "docs/reference/command-line.md": command_page,
-    "docs/reference/configuration.md": reference_page,
+    "docs/reference/configuration.md": configuration_page,
     "docs/reference/transforms.md": transforms_page,
     "docs/reference/s3-source.schema.json": lambda: schema_text("s3_source", S3SourceConfig),
     "docs/reference/gcs-source.schema.json": lambda: schema_text("gcs_source", GcsSourceConfig),

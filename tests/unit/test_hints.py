@@ -19,7 +19,6 @@ OTHERS = {
     "framework/iggy/embedded",
     "framework/testing",
     "framework/cli/demo",
-    "framework/cli/reference.py",
     "s3_source/connector.py",
     "gcs_source/connector.py",
 }

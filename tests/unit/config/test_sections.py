@@ -1,14 +1,12 @@
-"""The sections every source has: defaults, checks over several options, and the page made from them."""
+"""The sections every source has: defaults, and checks over several options."""
 
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import attrs
 import pytest
 
-from framework.cli.reference import PAGE, main, reference_page
 from framework.config.loading import structure
 from framework.config.option import options_of, sections_of, subsections_of
 from framework.config.sections import SourceCommonConfig, SparkSection
@@ -130,22 +128,6 @@ def test_every_option_is_documented_by_a_sentence():
         for one in options_of(section):
             assert one.metadata.doc.rstrip().endswith("."), one.name
         assert len(options_of(section)) + len(subsections_of(section)) == len(attrs.fields(section))
-
-
-def test_the_reference_page_is_what_the_code_gives(capsys):
-    page = Path(__file__).parents[3] / PAGE
-    assert page.read_text(encoding="utf-8") == reference_page(), "run python -m framework.cli.reference --write"
-    assert main([]) == 0
-    assert capsys.readouterr().out == reference_page()
-
-
-def test_the_reference_page_names_every_option_of_every_section():
-    page = reference_page()
-    for name, section in sections_of(SourceCommonConfig).items():
-        assert f"## `[{name}]`" in page
-        for one in options_of(section):
-            assert f"\n| `{one.name}` |" in page
-    assert "## `[s3]`" in page
 
 
 @pytest.mark.parametrize(
