@@ -88,8 +88,8 @@ def test_options_that_are_named_exist():
 def test_commands_that_are_named_exist_with_the_options_that_are_named_behind_them():
     count = 0
     for name, text in ALL:
-        quoted = re.findall(r"[`\"]((?:offsets|dead-letter) [a-z]+)((?: --[a-z-]+)*)", text)
-        plain = re.findall(r"((?:offsets|dead-letter) [a-z]+)((?: --[a-z-]+)+)", text)
+        quoted = re.findall(r"[`\"]((?:offsets|dead-letter) [a-z]+(?:-[a-z]+)*)((?: --[a-z-]+)*)", text)
+        plain = re.findall(r"((?:offsets|dead-letter) [a-z]+(?:-[a-z]+)*)((?: --[a-z-]+)+)", text)
         for command, tail in {*quoted, *plain}:
             count += 1
             assert command in commands(), (name, text)
