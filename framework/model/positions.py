@@ -298,21 +298,6 @@ class OffsetManagerEntry:
         mark = self.mark if self.mark is not None and self.mark.record <= records_done else None
         return attrs.evolve(self, records_done=records_done, mark=mark)
 
-    def another_split(self, split_number: int, topic_partition: TopicPartition) -> OffsetManagerEntry:
-        """Return the position of another split of the same version, before its first record is read."""
-        return attrs.evolve(
-            self,
-            split_number=split_number,
-            topic_partition=topic_partition,
-            records_done=0,
-            records_saved=0,
-            total=None,
-            failed=False,
-            skipped=0,
-            mark=None,
-            extra={},
-        )
-
     def reopened(self) -> OffsetManagerEntry:
         """Return the position of a failed object, to be read further."""
         return attrs.evolve(self, total=None, failed=False)

@@ -5,7 +5,6 @@ import attrs
 from framework.iggy.offset_log.codec import Progress, ProgressItem
 from framework.iggy.offset_log.state import LogState
 from framework.model.message_ids import entry_hash64
-from framework.model.objects import TopicPartition
 from tests.support.positions import position
 
 OF_A = entry_hash64("kit", position("a"))
@@ -33,11 +32,3 @@ def test_progress_of_the_owner_changes_every_count_and_nothing_else():
     assert state.find(OF_A, before.split_number) == before
     assert state.advance(Progress(items=[item]), "owner") == [(before, after)]
     assert state.find(OF_A, before.split_number) == after
-
-
-def test_another_split_has_read_nothing_whatever_the_first_one_has():
-    fresh = position("a")
-    read = attrs.evolve(fresh, records_saved=3, records_done=5, total=5, failed=True, skipped=2, extra={"row": 7})
-    assert read.another_split(4, TopicPartition("records", 2)) == attrs.evolve(
-        fresh, split_number=4, topic_partition=TopicPartition("records", 2)
-    )
