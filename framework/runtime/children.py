@@ -6,40 +6,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from framework.runtime.channel import WorkerEnd
 
 if TYPE_CHECKING:
     from framework.engine.progress import Progress
-
-
-class Child(Protocol):
-    """A running source, as the supervisor uses it. `ChildProcess` is one."""
-
-    @property
-    def pid(self) -> int:
-        """The number of the process."""
-
-    @property
-    def progress(self) -> Progress | None:
-        """The last figures; None before the first."""
-
-    @property
-    def error(self) -> str:
-        """The error that ended it; empty when it reported none."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal; None while it runs."""
-
-    def stop(self) -> None:
-        """Ask it to stop in order. Returns at once; idempotent."""
-
-    def kill(self) -> None:
-        """End it at once."""
-
-    def close(self) -> None:
-        """Free what an ended process leaves."""
 
 
 class ChildProcess:

@@ -24,7 +24,7 @@ from framework.runtime.folder import content_of
 from framework.runtime.state import PAUSED, RUNNING, STOPPED, StateFolder
 
 if TYPE_CHECKING:
-    from framework.runtime.children import Child
+    from framework.runtime.children import ChildProcess
     from framework.runtime.folder import ConfigFolder
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ STARTING = frozenset({"starting", "standby"})
 
 _TICK_SECONDS = 0.5
 
-Start = Callable[[Configuration, Callable[[], None]], "Child"]
+Start = Callable[[Configuration, Callable[[], None]], "ChildProcess"]
 """Starts the source of a configuration; the second argument is called when it has reported something."""
 
 
@@ -93,7 +93,7 @@ class ManagedSource:
     kept_state: str
     active: Configuration
     running: Configuration | None = None
-    child: Child | None = None
+    child: ChildProcess | None = None
     last_error: Failure | None = None
     errors: int = 0
     restarts: int = 0
@@ -318,7 +318,9 @@ class Supervisor:
         elif source.active.mistake and not source.removed:
             self._failed(source, source.active.mistake)
 
-    def _ended_in_error(self, source: ManagedSource, child: Child, code: int, *, asked: bool, ran: float) -> None:
+    def _ended_in_error(
+        self, source: ManagedSource, child: ChildProcess, code: int, *, asked: bool, ran: float
+    ) -> None:
         what = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         message = child.error or f"pid {child.pid} {what}"
         source.held = not asked and code in {EXIT_CONFIGURATION, EXIT_PERSON}

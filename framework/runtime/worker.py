@@ -35,7 +35,6 @@ from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVe
 
 if TYPE_CHECKING:
     from framework.runtime.answers import NewConfig, OffsetChange
-    from framework.runtime.children import Child
     from framework.runtime.kinds import Kind, Kinds
 
 MAX_OFFSETS = 1000
@@ -90,7 +89,7 @@ class Worker:
     def _read(self, path: Path, key: str = "") -> Configuration:
         return read_configuration(path, self._kinds, self._load, key=key, settings=self._settings)
 
-    def _start(self, configuration: Configuration, changed: Callable[[], None]) -> Child:
+    def _start(self, configuration: Configuration, changed: Callable[[], None]) -> ChildProcess:
         return ChildProcess([*configuration.arguments, *self._arguments], configuration.key, changed)
 
     def _read_version(self, key: str, version: int) -> Configuration:
