@@ -1,1 +1,1 @@
-"""In-memory fakes for tests: a store, an Iggy server, a producer and a clock."""
+"""In-memory fakes for tests: a store and an Iggy server."""

@@ -9,19 +9,15 @@ from __future__ import annotations
 import importlib.util
 import platform
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-
-from typing_extensions import Self
 
 from framework.errors import FatalError
+from framework.testing.servers.local import LocalServer
 from framework.testing.servers.ports import free_port
 
 READY_SECONDS = 30.0
-STOP_SECONDS = 5.0
 _MACHINES = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
@@ -44,16 +40,8 @@ def fake_gcs_binary() -> str:
     return str(binary)
 
 
-class FakeGcs:
-    """A running server. Use `start`, then `stop`, or `with FakeGcs.start() as server`.
-
-    Attributes:
-        endpoint: `http://127.0.0.1:PORT`.
-    """
-
-    def __init__(self, process: subprocess.Popen[bytes], endpoint: str) -> None:
-        self._process = process
-        self.endpoint = endpoint
+class FakeGcs(LocalServer):
+    """A running server: `with FakeGcs.start() as server`."""
 
     @classmethod
     def start(cls, folder: Path | str | None = None) -> FakeGcs:
@@ -79,37 +67,8 @@ class FakeGcs:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         server = cls(process, endpoint)
-        try:
-            server._wait_until_ready()
-        except BaseException:
-            server.stop()
-            raise
+        server.wait_until_ready(lambda: _answers(endpoint), READY_SECONDS)
         return server
-
-    def _wait_until_ready(self) -> None:
-        limit = time.monotonic() + READY_SECONDS
-        while not _answers(self.endpoint):
-            if self._process.poll() is not None or time.monotonic() > limit:
-                raise FatalError(f"the local GCS server at {self.endpoint} did not start")
-            time.sleep(0.02)
-
-    def stop(self) -> None:
-        """End it. May be called twice."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _answers(endpoint: str) -> bool:

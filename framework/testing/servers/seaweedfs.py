@@ -12,15 +12,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-
-from typing_extensions import Self
 
 from framework.errors import FatalError
+from framework.testing.servers.local import LocalServer
 from framework.testing.servers.ports import free_port
 
 READY_SECONDS = 60.0
@@ -47,22 +44,16 @@ def weed_binary() -> str:
     return found
 
 
-class SeaweedFs:
-    """A running server. Use `start`, then `stop`, or `with SeaweedFs.start(folder) as server`.
+class SeaweedFs(LocalServer):
+    """A running server: `with SeaweedFs.start(folder) as server`. By itself it takes 15 seconds to end.
 
     Attributes:
-        endpoint: `http://127.0.0.1:PORT`, path style.
         access_key: of the one user, who may do everything.
         secret_key: belongs to it.
-        log: what the server wrote.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], endpoint: str, log: Path) -> None:
-        self._process = process
-        self.endpoint = endpoint
-        self.access_key = ACCESS_KEY
-        self.secret_key = SECRET_KEY
-        self.log = log
+    access_key = ACCESS_KEY
+    secret_key = SECRET_KEY
 
     @classmethod
     def start(cls, folder: Path | str) -> SeaweedFs:
@@ -103,43 +94,10 @@ class SeaweedFs:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "WEED_MASTER_VOLUME_GROWTH_COPY_1": str(VOLUMES_A_BUCKET)},
             )
-        server = cls(process, f"http://127.0.0.1:{s3}", log)
-        try:
-            server._wait_until_ready(volume)
-        except BaseException:
-            server.stop()
-            raise
+        server = cls(process, f"http://127.0.0.1:{s3}")
+        pages = (f"{server.endpoint}/status", f"http://127.0.0.1:{volume}/status")
+        server.wait_until_ready(lambda: all(map(_answers, pages)), READY_SECONDS, f"; see {log}")
         return server
-
-    def _wait_until_ready(self, volume_port: int) -> None:
-        limit = time.monotonic() + READY_SECONDS
-        while time.monotonic() < limit:
-            if self._process.poll() is not None:
-                raise FatalError(
-                    f"the local S3 server ended at its start (exit {self._process.returncode}); see {self.log}"
-                )
-            if _answers(f"{self.endpoint}/status") and _answers(f"http://127.0.0.1:{volume_port}/status"):
-                return
-            time.sleep(0.1)
-        raise FatalError(f"the local S3 server was not ready within {READY_SECONDS:.0f} seconds; see {self.log}")
-
-    def stop(self) -> None:
-        """End the server at once. May be called twice.
-
-        By itself it takes 15 seconds, waiting for its own connections to itself. Its files stand a kill: it hands every
-        write to the system before it answers.
-        """
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _answers(url: str) -> bool:
@@ -159,7 +117,7 @@ def main() -> int:
     with SeaweedFs.start(sys.argv[1]) as server:
         print(server.endpoint, server.access_key, server.secret_key, flush=True)  # noqa: T201  # a program's output
         try:
-            server._process.wait()  # noqa: SLF001  # its own module
+            server.process.wait()
         except KeyboardInterrupt:
             return 0
     return 1

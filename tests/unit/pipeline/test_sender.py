@@ -23,11 +23,11 @@ from framework.offsets.partition_ledger import PartitionState
 from framework.offsets.store import MemoryOffsetStore
 from framework.pipeline.sender import IN_FLIGHT, Sender
 from framework.testing.clock import FakeClock
-from framework.testing.fakes.memory_producer import MemoryProducer, Outcome
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 from tests.support.core import lines, store_of
+from tests.support.memory_producer import MemoryProducer, Outcome
 from tests.support.stopwatch import Stopwatch
 
 STORE, LOSE_ACK, LOSE_ALL, REFUSE, STALL = (

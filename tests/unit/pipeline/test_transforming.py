@@ -12,12 +12,12 @@ from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
-from framework.testing.fakes.memory_producer import MemoryProducer
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 from framework.transform import TransformBatch
 from tests.support import transforms as own
+from tests.support.memory_producer import MemoryProducer
 
 CLASSES = {
     cls.name: cls
