@@ -170,7 +170,7 @@ class _ErrorReporter:
 
     def failed(self, error: Exception) -> int:
         """Report the error in one sentence; return the exit code."""
-        from framework.cli.output import error_text  # noqa: PLC0415 - only for a failure
+        from framework.cli.text import error_text  # noqa: PLC0415 - only for a failure
 
         if isinstance(error.__cause__, ModuleNotFoundError) and isinstance(error, ReaderFailedError):
             return self.missing(error.__cause__)
@@ -213,7 +213,8 @@ class _ErrorReporter:
         self._write(text, shown, error=error, exit_code=code, **fields)
 
     def _write(self, text: str, shown: str, **fields: str | int) -> None:
-        from framework.cli.output import JsonFormatter, printable  # noqa: PLC0415
+        from framework.cli.output import JsonFormatter  # noqa: PLC0415
+        from framework.cli.text import printable  # noqa: PLC0415
 
         if self.source:
             fields["source"] = self.source

@@ -66,7 +66,7 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
 
 
 def _write(result: CheckResult) -> None:
-    from framework.cli.output import printable  # noqa: PLC0415
+    from framework.cli.text import printable  # noqa: PLC0415
 
     mark = "warn" if result.ok and result.warning else "ok  " if result.ok else "FAIL"
     sys.stdout.write(f"{mark} {result.step:<14} {printable(result.detail)}\n")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from framework.cli.output import printable
 from framework.cli.run import load_checked
+from framework.cli.text import write_lines
 from framework.config.option import Option, options_of
 from framework.config.sections import ordered_sections
 from framework.config.substitution import is_reference
@@ -64,8 +64,7 @@ def show_config(task_class: type[AbstractSourceTask], file: ConfigFile, *, with_
         found: dict[str, object] = {**_as_json(shown), **({"transforms": _plain(transforms)} if transforms else {})}
         sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
     else:
-        lines = [*_lines(shown), *_transform_lines(transforms)]
-        sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+        write_lines([*_lines(shown), *_transform_lines(transforms)])
     return EXIT_DONE
 
 

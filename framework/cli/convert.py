@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.cli.output import printable
+from framework.cli.text import printable
 from framework.config.connector import Converted, convert_properties, shown
 from framework.config.files import read_file
 from framework.config.loading import structure

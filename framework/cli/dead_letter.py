@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 import typer
 
 from framework.cli.config_file import Choose, ConfigOption, SetOption, refuse_empty
-from framework.cli.dead_letter_choice import DeadLetterChoice
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
@@ -25,6 +25,25 @@ KindOption = Annotated[
 DeadLetterOption = Annotated[
     int | None, typer.Option("--letter", help="Only the dead letter with this number.", min=0, show_default=False)
 ]
+
+
+@attrs.frozen(kw_only=True)
+class DeadLetterChoice:
+    """Selection of dead letters; None does not restrict.
+
+    Attributes:
+        key: the object's key.
+        prefix: prefix of the object's key.
+        kind: class of the error.
+        dead_letter: number of the dead letter: its offset in the topic.
+        since: a time, or a duration before now.
+    """
+
+    key: str | None = None
+    prefix: str | None = None
+    kind: str | None = None
+    dead_letter: int | None = None
+    since: str | None = None
 
 
 def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.Typer:

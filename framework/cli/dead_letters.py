@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.output import json_text, printable
 from framework.cli.run import reached, read_config
+from framework.cli.text import printable, write_json_lines, write_lines
 from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
 from framework.iggy.dead_letters.log import DeadLetterLog, is_current, topic_of
@@ -23,7 +23,7 @@ from framework.offsets.manager import OffsetManager
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
-    from framework.cli.dead_letter_choice import DeadLetterChoice
+    from framework.cli.dead_letter import DeadLetterChoice
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
@@ -94,10 +94,7 @@ def show_dead_letters(
         if payload is not None:
             return _write_payload(connection, config, found, payload)
     if as_json:
-        for dead_letter in found:
-            line = as_line(dead_letter, replayed=dead_letter.offset in dead_letters.replayed)
-            sys.stdout.buffer.write(f"{json_text(line)}\n".encode())
-        sys.stdout.buffer.flush()
+        write_json_lines(as_line(each, replayed=each.offset in dead_letters.replayed) for each in found)
     else:
         _write_table(found, dead_letters.replayed)
     return 0
@@ -140,7 +137,7 @@ def _write_payload(
         path.write_bytes(raw)
     except OSError as exc:
         raise ConfigError(f"--payload {path}: cannot be written: {exc.strerror}") from None
-    sys.stdout.write(f"wrote {counted(len(raw), 'byte')} to {printable(str(path))}\n")
+    write_lines([f"wrote {counted(len(raw), 'byte')} to {path}"])
     return 0
 
 
@@ -159,12 +156,10 @@ def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) ->
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for at, row in enumerate(rows):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        sys.stdout.write(f"{line}\n")
-        if at:
-            sys.stdout.write(f"    {printable(found[at - 1].text)}\n")
-    sys.stdout.write(f"{counted(len(found), 'dead letter')}\n")
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    for at, dead_letter in enumerate(found, 1):
+        lines[at] += f"\n    {printable(dead_letter.text)}"
+    sys.stdout.write("".join(f"{line}\n" for line in (*lines, counted(len(found), "dead letter"))))
 
 
 def _division_fields(division: Split | KeyPart | None) -> dict[str, int]:
@@ -233,7 +228,7 @@ def replay_dead_letters(
             "no dead letter was selected: replayed ones do not count, nor those of objects that were reset or overwritten "
             "and read since"
         )
-    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
+    write_lines(lines)
     return EXIT_PERSON if counts.stayed else EXIT_DONE
 
 
@@ -244,6 +239,3 @@ def _waiting(dead_letters: DeadLetterLog, choice: DeadLetterChoice, offsets: Off
         for dead_letter in chosen(dead_letters.stored, choice)
         if dead_letter.offset not in dead_letters.replayed and is_current(dead_letter, offsets)
     ]
-
-
-__all__ = ["as_line", "chosen", "replay_dead_letters", "show_dead_letters"]

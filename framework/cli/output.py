@@ -21,15 +21,14 @@ from datetime import datetime, timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-import orjson
 from typing_extensions import Self, override
 
 from framework.cli import trace as traces
 from framework.cli.progress import Rate, progress_text, seconds_left
 from framework.cli.stall import StallWatch, stacks
+from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of
 from framework.engine.progress import Progress, state_text
-from framework.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -244,39 +243,6 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict
     return traces.scrub(
         formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else trace_text
     )
-
-
-def printable(text: str) -> str:
-    r"""Return the text with control characters as `\n`, `\x1b`: keys may contain them, and terminals obey them."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-
-
-def error_text(error: BaseException) -> str:
-    """Return the error for people: one line, and a further line for each of several mistakes."""
-    mistakes = error.mistakes if isinstance(error, ConfigError) else ()
-    if len(mistakes) < 2:  # noqa: PLR2004
-        return printable(str(error))
-    head, *_ = str(error).split("\n")
-    return "\n".join([printable(head), *(f"  - {printable(mistake)}" for mistake in mistakes)])
-
-
-def json_text(value: object, *, indent: bool = False) -> str:
-    r"""The value as JSON, with every character escaped that a terminal may obey (`\u009b`): the same JSON to a program.
-
-    Raises:
-        RecursionError: it is nested too deeply.
-    """
-    try:
-        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0).decode()
-    except (
-        TypeError
-    ):  # numbers of more than 64 bits, text that is no valid Unicode, deep nesting: what others have written
-        text = json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":"))
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 class _OneSentence:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.output import json_text, printable
 from framework.cli.positions import moment, summary, summary_lines
 from framework.cli.run import is_new, reached, read_config
+from framework.cli.text import write_json, write_lines
 from framework.engine.dry_run import DryRun, ObjectTotals, dry_run
 from framework.engine.inspection import inspect
 from framework.model.text import counted
@@ -42,11 +41,11 @@ def show_plan(
     plan = dry_run(task_class, config, found)
     cost = prices.cost(plan)
     if as_json:
-        _json({**_plan_json(plan), "cost_usd": cost, "prices": attrs.asdict(prices)})
+        write_json({**_plan_json(plan), "cost_usd": cost, "prices": attrs.asdict(prices)})
         return 0
-    _write(_plan_lines(plan))
+    write_lines(_plan_lines(plan))
     parts = ", ".join(f"${cost[name]:.4f} for {name.upper()}" for name in ("list", "get", "transfer"))
-    _write([f"about ${cost['total']:.4f}: {parts}; prices by --list-price, --get-price, --transfer-price"])
+    write_lines([f"about ${cost['total']:.4f}: {parts}; prices by --list-price, --get-price, --transfer-price"])
     return 0
 
 
@@ -65,13 +64,13 @@ def show_status(task_class: type[AbstractSourceTask], file: ConfigFile, *, no_li
     plan = None if no_list else dry_run(task_class, config, found)
     if as_json:
         lag = {"objects": plan.total.objects, "bytes": plan.total.size_bytes} if plan is not None else None
-        _json({**figures, "lag": lag})
+        write_json({**figures, "lag": lag})
         return 0
-    _write(table)
+    write_lines(table)
     if plan is not None:
         objects, size = counted(plan.total.objects, "object"), counted(plan.total.size_bytes, "byte")
-        _write([f"lag: {objects}, {size} listed and not done"])
-        _write(_filtered(plan))
+        write_lines([f"lag: {objects}, {size} listed and not done"])
+        write_lines(_filtered(plan))
     return 0
 
 
@@ -147,11 +146,3 @@ def _plan_lines(plan: DryRun) -> Iterator[str]:
 def _filtered(plan: DryRun) -> Iterator[str]:
     for reason, count in sorted(plan.filtered.items()):
         yield f"filtered, {reason}: {counted(count, 'object')}"
-
-
-def _json(value: Mapping[str, Any]) -> None:
-    sys.stdout.write(f"{json_text(value, indent=True)}\n")
-
-
-def _write(lines: Iterable[str]) -> None:
-    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))

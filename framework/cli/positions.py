@@ -13,8 +13,8 @@ import orjson
 import typer
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.output import json_text, printable
 from framework.cli.run import reached, read_config
+from framework.cli.text import write_json, write_json_lines, write_lines
 from framework.engine.admin import accept_changes, reset_positions, set_position
 from framework.engine.inspection import inspect
 from framework.errors import ConfigError
@@ -40,12 +40,11 @@ def show_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice:
     entries = sorted(_chosen(found, choice), key=_place) if choice is not None else None
     if as_json:
         more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
-        sys.stdout.write(f"{json_text({**summary(found), **more}, indent=True)}\n")
+        write_json({**summary(found), **more})
         return 0
-    for line in summary_lines(found) if entries is None else _entry_lines(entries):
-        _write(line)
+    write_lines(summary_lines(found) if entries is None else _entry_lines(entries))
     saved = f", saved last at {moment(found.last_saved_us // 1000)}" if found.last_saved_us else ", never saved"
-    _write(f"as of {moment(found.as_of_ms)}{saved}")
+    write_lines([f"as of {moment(found.as_of_ms)}{saved}"])
     return 0
 
 
@@ -55,10 +54,7 @@ def export_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choic
     Raises:
         ConfigError, SourceError: as `show_offsets`.
     """
-    out = sys.stdout.buffer
-    for entry in _chosen(read_log(task_class, file), choice):
-        out.write(f"{json_text(as_row(entry))}\n".encode())
-    out.flush()
+    write_json_lines(map(as_row, _chosen(read_log(task_class, file), choice)))
     return 0
 
 
@@ -85,18 +81,18 @@ def reset_offsets(
         what = f"the next run sends again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
         if opened and not choice.everything:
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
-        _write(what)
+        write_lines([what])
         # a reset that was killed may have left dead letters, without positions: the same command finishes it
         known = objects or opened or choice.everything or dead_letters_of(connection, config, choice)
         if not known:
-            _write(f"nothing to reset: {unknown_text(choice)}")
+            write_lines([f"nothing to reset: {unknown_text(choice)}"])
             return 0
         if dry_run:
             return 0
         if not _confirmed("Forget these positions?", yes=yes, dry_run=True):
             return 1
         epoch = reset_positions(connection, config, choice).epoch
-    _write(f"forgotten, in epoch {epoch}; what the topics hold stays there")
+    write_lines([f"forgotten, in epoch {epoch}; what the topics hold stays there"])
     return 0
 
 
@@ -118,13 +114,13 @@ def set_offset(
     change = attrs.evolve(change, numbering_options=numbering)
     with reached(config) as connection:
         entry = change.find(inspect(connection, config).entries.view())
-        _write(_outcome(entry, change))
+        write_lines([_outcome(entry, change)])
         if dry_run:
             return 0
         if not _confirmed("Set this position?", yes=yes, dry_run=True):
             return 1
         epoch = set_position(connection, config, change).epoch
-    _write(f"set, in epoch {epoch}; what the topics hold stays there")
+    write_lines([f"set, in epoch {epoch}; what the topics hold stays there"])
     return 0
 
 
@@ -153,7 +149,7 @@ def accept_topics(task_class: type[AbstractSourceTask], file: ConfigFile, *, yes
         ):
             return 1
         done = accept_changes(connection, config)
-    _write(f"accepted, in epoch {done.epoch}: kept {counted(done.positions, 'position')} as before")
+    write_lines([f"accepted, in epoch {done.epoch}: kept {counted(done.positions, 'position')} as before"])
     return 0
 
 
@@ -277,7 +273,3 @@ def _confirmed(question: str, *, yes: bool, dry_run: bool = False) -> bool:
         more = " (or --dry-run to see what would happen)" if dry_run else ""
         raise ConfigError(f"there is no terminal to ask on: add --yes{more}")
     return typer.confirm(question)
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{printable(line)}\n")

@@ -63,7 +63,7 @@ def read_records(
 
 def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int) -> bool:
     """Write the messages; return whether there are any."""
-    from framework.cli.output import json_text  # noqa: PLC0415
+    from framework.cli.text import json_text  # noqa: PLC0415
 
     out, number = sys.stdout.buffer, 0
     for number, (partition, message) in enumerate(messages, 1):

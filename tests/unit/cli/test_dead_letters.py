@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.cli.dead_letter_choice import DeadLetterChoice
+from framework.cli.dead_letter import DeadLetterChoice
 from framework.cli.dead_letters import chosen
 from framework.errors import ConfigError
 

@@ -14,8 +14,9 @@ import warnings
 import pytest
 
 from framework.cli import trace
-from framework.cli.output import Output, error_text, json_text, printable
+from framework.cli.output import Output
 from framework.cli.progress import Rate, duration_text, progress_text, seconds_left
+from framework.cli.text import error_text, json_text, printable
 from framework.engine.log_forwarding import TRACE
 from framework.engine.progress import Progress
 from framework.errors import ConfigError, ObjectError

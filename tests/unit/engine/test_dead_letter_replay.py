@@ -4,7 +4,7 @@ import collections
 
 import pytest
 
-from framework.cli.dead_letter_choice import DeadLetterChoice
+from framework.cli.dead_letter import DeadLetterChoice
 from framework.cli.dead_letters import chosen
 from framework.engine import dead_letter_replay
 from framework.engine.admin import reset_positions
