@@ -24,8 +24,7 @@ class SelectionScope:
         prefixes: the listed prefixes.
         options: option -> digest of its value.
         oldest_ms: `modified_after` in milliseconds; None: objects of any age.
-        since_start: whether `oldest_ms` is the time of the source's first start, for `modified_after = "now"`; None:
-            unknown, in a log of an earlier version.
+        since_start: whether `oldest_ms` is the time of the source's first start, for `modified_after = "now"`.
         changes_accepted: whether the selection may change from now on (`offsets accept-data-loss`).
     """
 
@@ -34,7 +33,7 @@ class SelectionScope:
     prefixes: Sequence[str] = attrs.field(converter=_frozen)
     options: Mapping[str, str]
     oldest_ms: int | None = None
-    since_start: bool | None = None
+    since_start: bool = False
     changes_accepted: bool = False
 
     def check(self, before: SelectionScope, watermark: Watermark) -> None:

@@ -270,12 +270,13 @@ def test_a_client_that_never_logs_in_is_dropped(monkeypatch, tmp_path):
 def test_a_process_of_the_same_number_is_no_server(tmp_path):
     """After kill -9 the number may be given to another process, and the port to another user's: the lock is the proof."""
     with socket.create_server(("127.0.0.1", 0)) as stranger:
-        address = {"pid": os.getpid(), "host": "127.0.0.1", "port": stranger.getsockname()[1], "password": "p"}
+        port = stranger.getsockname()[1]
+        address = {"pid": os.getpid(), "host": "127.0.0.1", "port": port, "username": "iggy", "password": "p"}
         (tmp_path / "server.json").write_text(json.dumps(address))
         (tmp_path / "lock").write_text(f"{os.getpid()}\n")
         with EmbeddedServer.start(tmp_path) as server:
             assert server.owned
-            assert server.port != address["port"]
+            assert server.port != port
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):
             stranger.accept()

@@ -39,9 +39,9 @@ class _Address(NamedTuple):
 
     pid: int
     port: int
-    host: str = "127.0.0.1"
-    username: str = "iggy"
-    password: str = "iggy"  # noqa: S105 - of versions that do not say it
+    host: str
+    username: str
+    password: str
 
 
 class EmbeddedServerError(RuntimeError):
@@ -242,11 +242,7 @@ class EmbeddedServer:
         """Return what the folder's server has written of itself, if it holds the folder's lock."""
         try:
             found = json.loads((self.path / "server.json").read_bytes())
-            address = _Address(
-                pid=int(found["pid"]),
-                port=int(found["port"]),
-                **{name: str(found[name]) for name in ("host", "username", "password") if name in found},
-            )
+            address = _Address(**found)
             with (self.path / "lock").open("rb") as lock:
                 holder = int(lock.read(32))
                 try:
@@ -254,7 +250,7 @@ class EmbeddedServer:
                     fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return address if address.pid == holder else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, TypeError):
             return None
         return None
 

@@ -108,18 +108,6 @@ def test_a_date_in_place_of_now_is_that_date(store):
     assert read(one) == []
 
 
-def test_positions_of_the_version_that_took_each_start_go_on_from_its_last_one(store):
-    one = source(store)
-    scope = one.offsets.selection.scope
-    one.offsets.selection.bind(attrs.evolve(scope, since_start=None))
-    one.save()
-    store.put_now("later")
-    pass_time(store)
-    one.start()
-    assert read(one) == ["later"]
-    assert one.offsets.selection.scope == scope
-
-
 def test_a_reset_of_everything_reads_again_what_was_read(store):
     one = source(store)
     store.put_now("later")
