@@ -6,40 +6,28 @@ each error.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
 import signal
 import sys
 import threading
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import attrs
 import typer
 
 from framework.cli.config import add_convert, config_app
-from framework.cli.config_file import ConfigFile, ConfigOption, SetOption
+from framework.cli.config_file import Choose, ConfigFile, ConfigOption, SetOption
 from framework.cli.dead_letter import dead_letter_app
+from framework.cli.error_reporter import ErrorReporter
 from framework.cli.offsets import JsonOption, offsets_app
 from framework.cli.prices import GET_PRICE, LIST_PRICE, TRANSFER_PRICE, Prices
 from framework.cli.streams import ReaderGoneError, standard_streams
-from framework.errors import (
-    EXIT_CONFIGURATION,
-    EXIT_DONE,
-    EXIT_PERSON,
-    EXIT_TRY_AGAIN,
-    ConfigError,
-    ReaderFailedError,
-    SourceError,
-)
+from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from framework.config.sections import SourceCommonConfig
-    from framework.runtime.channel import ChildChannel
     from framework.task import AbstractSourceTask
 
 OnceOption = Annotated[bool, typer.Option("--once", help="Send everything there is now, then end.")]
@@ -96,7 +84,7 @@ def run(
     command = command or f"python -m {program}"
     app = make_app(program, task_class, demo=demo, command=command)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    reporter = _ErrorReporter(file_as_command=_file_as_command(arguments))
+    reporter = ErrorReporter(file_as_command=_file_as_command(arguments))
     try:
         with standard_streams():
             code = app(
@@ -132,105 +120,7 @@ def _raise_on_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
-
-
-@attrs.define
-class _ErrorReporter:
-    """Reports the error that ends the program, as text or as a JSON line.
-
-    Attributes:
-        config: the configuration's file.
-        settings: overrides that stand before the command.
-        json: the last error is a JSON line.
-        channel: the line to the worker that started this process.
-        source: the source's key, on each line; empty outside of a worker.
-        file_as_command: a configuration that stands where a command does.
-    """
-
-    config: Path | None = None
-    settings: tuple[str, ...] = ()
-    json: bool = False
-    channel: ChildChannel | None = None
-    source: str = ""
-    file_as_command: str = ""
-
-    def ended(self, error: Exception) -> int:
-        """Report what ended the program; return the exit code."""
-        if isinstance(error, ModuleNotFoundError):
-            return self.missing(error)
-        show = getattr(error, "show", None)  # a mistake on the command line
-        if show is None:
-            return self.failed(error)
-        with contextlib.suppress(OSError):
-            show()
-            if self.file_as_command:
-                sys.stderr.write(f"A configuration is given by an option: --config {self.file_as_command}\n")
-        return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
-
-    def failed(self, error: Exception) -> int:
-        """Report the error in one sentence; return the exit code."""
-        from framework.cli.text import error_text  # noqa: PLC0415 - only for a failure
-
-        if isinstance(error.__cause__, ModuleNotFoundError) and isinstance(error, ReaderFailedError):
-            return self.missing(error.__cause__)
-        if isinstance(error, ReaderFailedError) and error.unexpected:
-            return self._unexpected(error.unexpected, str(error), error.trace)
-        if not isinstance(error, SourceError):
-            name, text = type(error).__name__, str(error)
-            trace = "".join(traceback.format_exception(error))
-            return self._unexpected(name, f"{name}: {text}" if text else name, trace)
-        # a reader's error only carries another one
-        cause = error.__cause__ if isinstance(error, ReaderFailedError) and error.__cause__ is not None else error
-        shown_error = cause if isinstance(cause, ConfigError) else error
-        self._report(str(error), shown=error_text(shown_error), error=type(cause).__name__, code=error.exit_code)
-        return error.exit_code
-
-    def _unexpected(self, name: str, text: str, trace: str) -> int:
-        """Report an error that is not a `SourceError`; keep its traceback."""
-        from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
-
-        trace = traces.scrub(trace)
-        sentence = f"unexpected {traces.scrub(text)}; {traces.keep(trace)}"
-        self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
-        return EXIT_TRY_AGAIN
-
-    def missing(self, error: ModuleNotFoundError) -> int:
-        """Report a package that is not installed."""
-        name = (error.name or "").partition(".")[0]
-        if not name or name in OWN_PACKAGES:
-            return self._unexpected(
-                type(error).__name__, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-            )
-        sentence = f'the Python package "{name}" is needed and not installed for {sys.executable}: install it with pip'
-        self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
-        return EXIT_PERSON
-
-    def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
-        """Write the last line. `shown`: the text for people, when it has several lines."""
-        if self.channel is not None:
-            self.channel.failed(text, code)
-        self._write(text, shown, error=error, exit_code=code, **fields)
-
-    def _write(self, text: str, shown: str, **fields: str | int) -> None:
-        from framework.cli.output import JsonFormatter  # noqa: PLC0415
-        from framework.cli.text import printable  # noqa: PLC0415
-
-        if self.source:
-            fields["source"] = self.source
-        if self.json:
-            record = logging.makeLogRecord(
-                {"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR", "msg": text, **fields}
-            )
-            line = JsonFormatter().format(record)
-        else:
-            place = f"{self.source}: " if self.source else ""
-            line = f"error: {place}{shown or printable(text)}"
-        with contextlib.suppress(OSError):  # the exit code still tells
-            sys.stderr.write(f"{line}\n")
-
-
-def make_app(  # noqa: C901 - a list of commands
+def make_app(
     program: str,
     task_class: type[AbstractSourceTask],
     *,
@@ -246,18 +136,38 @@ def make_app(  # noqa: C901 - a list of commands
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+    more = ", and the command demo needs none" if demo is not None else ""
+    chosen = _choose(task_class, f"; the command config init writes one{more}")
+    _add_run(app, program, task_class, chosen)
+    _add_previews(app, task_class, chosen)
+    _add_views(app, task_class, chosen)
+    _add_worker(app, program, task_class)
+    add_convert(app, command, task_class)
+    app.add_typer(config_app(program, task_class, chosen, command=command), name="config")
+    app.add_typer(offsets_app(task_class, chosen), name="offsets")
+    app.add_typer(dead_letter_app(task_class, chosen), name="dead-letter")
+    if demo is not None:
+        app.command(name="demo")(demo)
+    return app
+
+
+def _choose(task_class: type[AbstractSourceTask], ways: str) -> Choose:
+    """Return what finds the configuration of a command; `ways`: how to get one."""
 
     def chosen(context: typer.Context, config: Path | None, settings: list[str] | None) -> ConfigFile:
-        reporter: _ErrorReporter = context.obj
+        reporter: ErrorReporter = context.obj
         path = config or reporter.config
         if path is None:
-            more = "; the command config init writes one" + (
-                ", and the command demo needs none" if demo is not None else ""
-            )
             raise ConfigError(
-                f"no configuration: add --config FILE, a TOML file with at least {_required_options(task_class)}{more}"
+                f"no configuration: add --config FILE, a TOML file with at least {_required_options(task_class)}{ways}"
             )
         return ConfigFile(path=path, settings=(*reporter.settings, *(settings or ())))
+
+    return chosen
+
+
+def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+    """Add the run of the source, which has no command."""
 
     @app.callback(invoke_without_command=True)
     def main(
@@ -272,7 +182,7 @@ def make_app(  # noqa: C901 - a list of commands
         log_source: LogSourceOption = "",
     ) -> int | None:
         """Run the source until it is stopped, or run a command."""
-        reporter: _ErrorReporter = context.obj
+        reporter: ErrorReporter = context.obj
         reporter.config, reporter.settings, reporter.source = config, tuple(settings or ()), log_source
         if channel is not None:
             from framework.runtime.channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
@@ -302,6 +212,10 @@ def make_app(  # noqa: C901 - a list of commands
             channel=reporter.channel,
             log_source=log_source,
         )
+
+
+def _add_previews(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+    """Add the commands for the time before a run: `check` and `plan`."""
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:
@@ -335,6 +249,10 @@ def make_app(  # noqa: C901 - a list of commands
             ignore_offsets=ignore_offsets,
             as_json=json,
         )
+
+
+def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+    """Add the commands that show what was done: `status` and `read`."""
 
     @app.command()
     def status(
@@ -373,6 +291,10 @@ def make_app(  # noqa: C901 - a list of commands
             limit=limit,
         )
 
+
+def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceTask]) -> None:
+    """Add the command `worker`."""
+
     @app.command()
     def worker(
         context: typer.Context,
@@ -407,14 +329,6 @@ def make_app(  # noqa: C901 - a list of commands
         return run_worker(
             program, task_class, config_dir, config=own, settings=overrides, state_dir=state_dir, standby=standby
         )
-
-    add_convert(app, command, task_class)
-    app.add_typer(config_app(program, task_class, chosen, command=command), name="config")
-    app.add_typer(offsets_app(task_class, chosen), name="offsets")
-    app.add_typer(dead_letter_app(task_class, chosen), name="dead-letter")
-    if demo is not None:
-        app.command(name="demo")(demo)
-    return app
 
 
 def _refuse_flags(flags: Sequence[str], command: str) -> None:

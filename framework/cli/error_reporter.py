@@ -1,0 +1,121 @@
+"""The last words of the program: the error that ends it, in one sentence or as a JSON line, and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+
+from framework.errors import (
+    EXIT_CONFIGURATION,
+    EXIT_PERSON,
+    EXIT_TRY_AGAIN,
+    ConfigError,
+    ReaderFailedError,
+    SourceError,
+)
+
+if TYPE_CHECKING:
+    from framework.runtime.channel import ChildChannel
+
+OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
+
+
+@attrs.define
+class ErrorReporter:
+    """Reports the error that ends the program, as text or as a JSON line.
+
+    Attributes:
+        config: the configuration's file.
+        settings: overrides that stand before the command.
+        json: the last error is a JSON line.
+        channel: the line to the worker that started this process.
+        source: the source's key, on each line; empty outside of a worker.
+        file_as_command: a configuration that stands where a command does.
+    """
+
+    config: Path | None = None
+    settings: tuple[str, ...] = ()
+    json: bool = False
+    channel: ChildChannel | None = None
+    source: str = ""
+    file_as_command: str = ""
+
+    def ended(self, error: Exception) -> int:
+        """Report what ended the program; return the exit code."""
+        if isinstance(error, ModuleNotFoundError):
+            return self.missing(error)
+        show = getattr(error, "show", None)  # a mistake on the command line
+        if show is None:
+            return self.failed(error)
+        with contextlib.suppress(OSError):
+            show()
+            if self.file_as_command:
+                sys.stderr.write(f"A configuration is given by an option: --config {self.file_as_command}\n")
+        return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
+
+    def failed(self, error: Exception) -> int:
+        """Report the error in one sentence; return the exit code."""
+        from framework.cli.text import error_text  # noqa: PLC0415 - only for a failure
+
+        if isinstance(error.__cause__, ModuleNotFoundError) and isinstance(error, ReaderFailedError):
+            return self.missing(error.__cause__)
+        if isinstance(error, ReaderFailedError) and error.unexpected:
+            return self._unexpected(error.unexpected, str(error), error.trace)
+        if not isinstance(error, SourceError):
+            name, text = type(error).__name__, str(error)
+            trace = "".join(traceback.format_exception(error))
+            return self._unexpected(name, f"{name}: {text}" if text else name, trace)
+        # a reader's error only carries another one
+        cause = error.__cause__ if isinstance(error, ReaderFailedError) and error.__cause__ is not None else error
+        shown_error = cause if isinstance(cause, ConfigError) else error
+        self._report(str(error), shown=error_text(shown_error), error=type(cause).__name__, code=error.exit_code)
+        return error.exit_code
+
+    def _unexpected(self, name: str, text: str, trace: str) -> int:
+        """Report an error that is not a `SourceError`; keep its traceback."""
+        from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
+
+        trace = traces.scrub(trace)
+        sentence = f"unexpected {traces.scrub(text)}; {traces.keep(trace)}"
+        self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
+        return EXIT_TRY_AGAIN
+
+    def missing(self, error: ModuleNotFoundError) -> int:
+        """Report a package that is not installed."""
+        name = (error.name or "").partition(".")[0]
+        if not name or name in OWN_PACKAGES:
+            return self._unexpected(
+                type(error).__name__, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
+            )
+        sentence = f'the Python package "{name}" is needed and not installed for {sys.executable}: install it with pip'
+        self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
+        return EXIT_PERSON
+
+    def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
+        """Write the last line. `shown`: the text for people, when it has several lines."""
+        if self.channel is not None:
+            self.channel.failed(text, code)
+        self._write(text, shown, error=error, exit_code=code, **fields)
+
+    def _write(self, text: str, shown: str, **fields: str | int) -> None:
+        from framework.cli.output import JsonFormatter  # noqa: PLC0415
+        from framework.cli.text import printable  # noqa: PLC0415
+
+        if self.source:
+            fields["source"] = self.source
+        if self.json:
+            record = logging.makeLogRecord(
+                {"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR", "msg": text, **fields}
+            )
+            line = JsonFormatter().format(record)
+        else:
+            place = f"{self.source}: " if self.source else ""
+            line = f"error: {place}{shown or printable(text)}"
+        with contextlib.suppress(OSError):  # the exit code still tells
+            sys.stderr.write(f"{line}\n")
