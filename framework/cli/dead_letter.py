@@ -56,7 +56,12 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
     app = typer.Typer(
         help="Show and replay dead letters: skipped records, and the rest of failed objects.", rich_markup_mode=None
     )
+    _add_show(app, task_class, chosen)
+    _add_replay(app, task_class, chosen)
+    return app
 
+
+def _add_show(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
     @app.command()
     def show(
         context: typer.Context,
@@ -91,6 +96,8 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
             task_class, path, choice, with_replayed=replayed, limit=limit, as_json=json, payload=payload
         )
 
+
+def _add_replay(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
     @app.command()
     def replay(
         context: typer.Context,
@@ -119,5 +126,3 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         return replay_dead_letters(
             task_class, chosen(context, config, settings), choice, dry_run=dry_run, may_be_lost=may_be_lost
         )
-
-    return app

@@ -29,6 +29,13 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
         chosen: returns the configuration that the command's and the program's options name.
     """
     app = typer.Typer(help="Show and change the positions of the source.", rich_markup_mode=None)
+    _add_views(app, task_class, chosen)
+    _add_changes(app, task_class, chosen)
+    return app
+
+
+def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+    """Add the commands that show positions."""
 
     @app.command()
     def show(
@@ -56,6 +63,10 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
         from framework.cli.positions import export_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return export_offsets(task_class, chosen(context, config, settings), _choice(key, prefix))
+
+
+def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+    """Add the commands that change positions."""
 
     @app.command()
     def reset(
@@ -112,8 +123,6 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
         from framework.cli.positions import accept_topics  # noqa: PLC0415 - each command loads what it needs
 
         return accept_topics(task_class, chosen(context, config, settings), yes=yes)
-
-    return app
 
 
 def _choice(key: str | None, prefix: str | None) -> Reset | None:

@@ -75,7 +75,9 @@ def make_app(worker: Worker, http: HttpSection) -> FastAPI:
     )
     _add_runtime_paths(app, worker, http)
     _add_source_paths(app, worker)
+    _add_config_paths(app, worker)
     _add_connect_paths(app, worker)
+    _add_offset_paths(app, worker)
     _add_error_answers(app)
     return app
 
@@ -188,7 +190,7 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
             return PlainTextResponse(exposition(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _add_source_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a list of paths
+def _add_source_paths(app: FastAPI, worker: Worker) -> None:
     supervisor = worker.supervisor
 
     @app.get("/sinks", response_model=list[answers.SourceInfo], responses=_some())
@@ -225,6 +227,10 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a l
         """Return the transforms of the active configuration that Iggy knows too; `plugin_config` has all."""
         with supervisor.source(key) as found:
             return answers.transforms_of(answers.config_of(found.active, active=True)["plugin_config"])
+
+
+def _add_config_paths(app: FastAPI, worker: Worker) -> None:
+    supervisor = worker.supervisor
 
     @app.get("/sources/{key}/configs", response_model=list[answers.SourceConfig], responses=_some(404))
     def configs(key: str) -> Any:
@@ -285,7 +291,7 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a l
             return answers.config_of(made, active=version == found.active.version)
 
 
-def _add_connect_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a list of paths
+def _add_connect_paths(app: FastAPI, worker: Worker) -> None:
     supervisor = worker.supervisor
 
     @app.get("/connectors", responses=_some(connect=True))
@@ -334,6 +340,8 @@ def _add_connect_paths(app: FastAPI, worker: Worker) -> None:  # noqa: C901 - a 
         supervisor.restart(name)
         return Response(status_code=204)
 
+
+def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
     offset_errors = _some(404, 409, 500, 503, connect=True)
 
     @app.get("/connectors/{name}/offsets", response_model=answers.ConnectorOffsets, responses=offset_errors)
