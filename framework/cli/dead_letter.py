@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import attrs
 import typer
 
 from framework.cli.config_file import Choose, ConfigOption, SetOption, refuse_empty
@@ -25,25 +24,6 @@ KindOption = Annotated[
 DeadLetterOption = Annotated[
     int | None, typer.Option("--letter", help="Only the dead letter with this number.", min=0, show_default=False)
 ]
-
-
-@attrs.frozen(kw_only=True)
-class DeadLetterChoice:
-    """Selection of dead letters; None does not restrict.
-
-    Attributes:
-        key: the object's key.
-        prefix: prefix of the object's key.
-        kind: class of the error.
-        dead_letter: number of the dead letter: its offset in the topic.
-        since: a time, or a duration before now.
-    """
-
-    key: str | None = None
-    prefix: str | None = None
-    kind: str | None = None
-    dead_letter: int | None = None
-    since: str | None = None
 
 
 def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.Typer:
@@ -87,7 +67,7 @@ def _add_show(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Ch
         ] = None,
     ) -> int:
         """List dead letters: place, reason, length, replayed or not. Safe while the source is running."""
-        from framework.cli.dead_letters import show_dead_letters  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.dead_letters import DeadLetterChoice, show_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
         refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
@@ -119,7 +99,7 @@ def _add_replay(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: 
         ] = False,
     ) -> int:
         """Send skipped records again, read with the current configuration. The source must not be running."""
-        from framework.cli.dead_letters import replay_dead_letters  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.dead_letters import DeadLetterChoice, replay_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
         refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter)

@@ -10,6 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import reached, read_config
 from framework.cli.text import printable, write_json_lines, write_lines
@@ -23,13 +25,31 @@ from framework.offsets.manager import OffsetManager
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
-    from framework.cli.dead_letter import DeadLetterChoice
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
 
 _SINCE = re.compile(r"([0-9]{1,99})\s*(s|m|h|d)")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+@attrs.frozen(kw_only=True)
+class DeadLetterChoice:
+    """Selection of dead letters; None does not restrict.
+
+    Attributes:
+        key: the object's key.
+        prefix: prefix of the object's key.
+        kind: class of the error.
+        dead_letter: number of the dead letter: its offset in the topic.
+        since: a time, or a duration before now.
+    """
+
+    key: str | None = None
+    prefix: str | None = None
+    kind: str | None = None
+    dead_letter: int | None = None
+    since: str | None = None
 
 
 def chosen(

@@ -2,8 +2,7 @@
 
 import pytest
 
-from framework.cli.dead_letter import DeadLetterChoice
-from framework.cli.dead_letters import chosen
+from framework.cli.dead_letters import DeadLetterChoice, chosen
 from framework.errors import ConfigError
 
 

@@ -4,8 +4,7 @@ import collections
 
 import pytest
 
-from framework.cli.dead_letter import DeadLetterChoice
-from framework.cli.dead_letters import chosen
+from framework.cli.dead_letters import DeadLetterChoice, chosen
 from framework.engine import dead_letter_replay
 from framework.engine.admin import reset_positions
 from framework.engine.dead_letter_replay import DeadLetterReplay
