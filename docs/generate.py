@@ -385,7 +385,11 @@ def _default_of(option: Option) -> str:
 
 
 def _meaning(option: Option) -> str:
-    return " ".join(option.metadata.doc.split())
+    former = option.metadata.former_names
+    old = f" Formerly {', '.join(f'`{name}`' for name in former)}." if former else ""
+    for value, current in option.metadata.former_values.items():
+        old += f' `"{current}"` was formerly `"{value}"`.'
+    return " ".join(option.metadata.doc.split()) + old
 
 
 def transforms_page() -> str:

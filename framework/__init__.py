@@ -105,6 +105,8 @@ _HOMES = {
     "option": "framework.config.option",
 }
 
+_FORMER_NAMES = {"Share": "Split"}
+
 __all__ = [  # explicit: a type checker cannot compute it
     "AbstractSourceRecordIterator",
     "AbstractSourceTask",
@@ -154,6 +156,7 @@ __all__ = [  # explicit: a type checker cannot compute it
 
 def __getattr__(name: str) -> object:
     """Load a public name from its module on first access."""
+    name = _FORMER_NAMES.get(name, name)
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

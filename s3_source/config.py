@@ -61,6 +61,7 @@ class S3Config(BucketConfig):
         minimum=ROLE_SECONDS[0],
         maximum=ROLE_SECONDS[1],
         doc="Lifetime of the role's temporary keys, which are renewed automatically.",
+        former_names={"role_duration_seconds": ""},
     )
     sts_endpoint: str = option("", doc="Address of the token service, with its scheme; empty = the region's.")
 

@@ -6,10 +6,12 @@ each error.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import signal
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,6 +87,9 @@ def run(
     app = make_app(program, task_class, demo=demo, command=command)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     reporter = ErrorReporter(file_as_command=_file_as_command(arguments))
+    shown_before = warnings.showwarning
+    # It is called by position only, so the names of its arguments are free.
+    warnings.showwarning = functools.partial(reporter.show_warning, shown_before)
     try:
         with standard_streams():
             code = app(
@@ -101,6 +106,8 @@ def run(
         return reporter.ended(error.__context__ if isinstance(error.__context__, OSError) else SourceError(error.code))
     except Exception as error:  # noqa: BLE001 - the last one who can say it
         return reporter.ended(error)
+    finally:
+        warnings.showwarning = shown_before
     return code if isinstance(code, int) else EXIT_DONE
 
 
@@ -118,6 +125,9 @@ def _raise_on_interrupt() -> None:
     """Let Ctrl-C raise again; while the modules load, `__main__` leaves it to the system."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
 
 
 def make_app(
@@ -233,6 +243,7 @@ def _add_previews(app: typer.Typer, task_class: type[AbstractSourceTask], chosen
             bool,
             typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
         ] = False,
+        former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True, callback=_warn_of_former)] = False,
         list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
         get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = GET_PRICE,
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
@@ -246,7 +257,7 @@ def _add_previews(app: typer.Typer, task_class: type[AbstractSourceTask], chosen
             task_class,
             chosen(context, config, settings),
             prices=prices,
-            ignore_offsets=ignore_offsets,
+            ignore_offsets=ignore_offsets or former,
             as_json=json,
         )
 
@@ -342,6 +353,12 @@ def _refuse_flags(flags: Sequence[str], command: str) -> None:
         raise ConfigError(
             f"{', '.join(flags)} before the command {command}: only a run without a command has it; {way}"
         )
+
+
+def _warn_of_former(context: typer.Context, given: bool) -> bool:
+    if given:
+        context.obj.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")
+    return given
 
 
 def _required_options(task_class: type[AbstractSourceTask]) -> str:

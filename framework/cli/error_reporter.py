@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,25 +98,41 @@ class ErrorReporter:
         self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
         return EXIT_PERSON
 
+    def show_warning(
+        self, otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: object
+    ) -> None:
+        """Write a former-name warning as a line, without Python's line of code; pass others to `otherwise`."""
+        from framework.config.loading import ConfigWarning  # noqa: PLC0415 - only for a warning
+
+        if issubclass(category, ConfigWarning):
+            self.warn(str(message))
+        else:
+            otherwise(message, category, *place)
+
+    def warn(self, text: str) -> None:
+        """Write a warning."""
+        self._write(logging.WARNING, text)
+
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Write the last line. `shown`: the text for people, when it has several lines."""
         if self.channel is not None:
             self.channel.failed(text, code)
-        self._write(text, shown, error=error, exit_code=code, **fields)
+        self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
-    def _write(self, text: str, shown: str, **fields: str | int) -> None:
+    def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
         from framework.cli.output import JsonFormatter  # noqa: PLC0415
         from framework.cli.text import printable  # noqa: PLC0415
 
+        name = logging.getLevelName(level)
         if self.source:
             fields["source"] = self.source
         if self.json:
             record = logging.makeLogRecord(
-                {"name": __name__, "levelno": logging.ERROR, "levelname": "ERROR", "msg": text, **fields}
+                {"name": __name__, "levelno": level, "levelname": name, "msg": text, **fields}
             )
             line = JsonFormatter().format(record)
         else:
             place = f"{self.source}: " if self.source else ""
-            line = f"error: {place}{shown or printable(text)}"
+            line = f"{name.lower()}: {place}{shown or printable(text)}"
         with contextlib.suppress(OSError):  # the exit code still tells
             sys.stderr.write(f"{line}\n")

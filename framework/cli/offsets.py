@@ -124,6 +124,14 @@ def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen:
 
         return accept_topics(task_class, chosen(context, config, settings), yes=yes)
 
+    @app.command(hidden=True)
+    def accept(
+        context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
+    ) -> int:
+        """Former name of `accept-data-loss`."""
+        context.obj.warn("offsets accept: now called offsets accept-data-loss")
+        return accept_data_loss(context, config, settings, yes)
+
 
 def _choice(key: str | None, prefix: str | None) -> Reset | None:
     refuse_empty(key=key, prefix=prefix)

@@ -27,6 +27,7 @@ from framework.cli import trace as traces
 from framework.cli.progress import Rate, progress_text, seconds_left
 from framework.cli.stall import StallWatch, stacks
 from framework.cli.text import printable
+from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE, fields_of
 from framework.engine.progress import Progress, state_text
 
@@ -317,7 +318,8 @@ def _take_over_logging(handler: logging.Handler, level: int) -> list[Callable[[]
 
 def _log_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     """Log a warning as a line: the message, without Python's line of code."""
-    log.warning("%s: %s", category.__name__, message)
+    name = "" if issubclass(category, ConfigWarning) else f"{category.__name__}: "
+    log.warning("%s%s", name, message)
 
 
 def _log_thread_error(args: threading.ExceptHookArgs) -> None:

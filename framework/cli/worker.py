@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from framework.cli.output import Output
 from framework.cli.run import INTERRUPTED, load_checked
 from framework.cli.signals import stopped_by_signals
 from framework.config.layers import ENVIRONMENT_PREFIX
-from framework.config.loading import Loaded, load_config
+from framework.config.loading import ConfigWarning, Loaded, load_config
 from framework.config.option import sections_of
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError
 from framework.runtime.kinds import Kinds
@@ -122,6 +123,7 @@ def _own_variables() -> dict[str, str]:
 @contextlib.contextmanager
 def _logged(section: LogSection) -> Iterator[None]:
     """Log as a file says, without a bar: the lines of several processes mix."""
+    warnings.simplefilter("ignore", ConfigWarning)  # the process of each source says them
     with Output(format="plain" if section.format == "auto" else section.format, level=section.level):
         yield
 

@@ -29,6 +29,7 @@ class BucketConfig:
     start_after: str = option(
         "",
         doc="The first listing starts after this key, which need not exist.",
+        former_names={"native_start_key": ""},
     )
     ca_bundle: str = option(
         "", doc="Path of a PEM file with the certificate authorities to trust, instead of the default ones."
@@ -39,12 +40,14 @@ class BucketConfig:
         minimum=0.1,
         maximum=300,
         doc="Limit of one connection attempt.",
+        former_names={"connect_timeout_seconds": ""},
     )
     read_timeout: Seconds = option(
         30.0,
         minimum=0.1,
         maximum=3600,
         doc="Maximum wait for bytes. A body that brings fewer than 100 bytes a second, over twice this time, is requested again.",
+        former_names={"read_timeout_seconds": ""},
     )
     max_attempts: int = option(
         8, minimum=1, maximum=100, doc="Maximum number of attempts of a call, including the first."
@@ -54,18 +57,21 @@ class BucketConfig:
         minimum=0,
         maximum=60,
         doc="Wait after the first failed attempt; doubles each time.",
+        former_names={"retry_base_seconds": ""},
     )
     retry_cap: Seconds = option(
         10.0,
         minimum=0,
         maximum=600,
         doc="Maximum wait between two attempts, whatever a store asks for.",
+        former_names={"retry_cap_seconds": ""},
     )
     retry_budget: Seconds = option(
         60.0,
         minimum=0,
         maximum=86_400,
         doc="Total time of a call, attempts and waits; a read that makes progress starts again with a full budget.",
+        former_names={"retry_budget_seconds": ""},
     )
     verify_checksums: bool = option(
         default=True,

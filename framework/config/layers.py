@@ -314,12 +314,14 @@ def _takes_text(kind: Any) -> bool:
 
 
 def _options(cls: type) -> dict[OptionPath, Option]:
-    """Return every option of a root class by its path."""
-    return {
-        (*section.split("."), option.name): option
-        for section, kind in sections_of(cls).items()
-        for option in options_of(kind)
-    }
+    """Return every option of a root class by its path, also under its former names."""
+    found: dict[OptionPath, Option] = {}
+    for section, kind in sections_of(cls).items():
+        for option in options_of(kind):
+            for name in (option.name, *option.metadata.former_names):
+                path = (*section.split("."), name)
+                found[path] = option
+    return found
 
 
 def _variable(path: OptionPath) -> str:

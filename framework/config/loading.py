@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
@@ -47,6 +48,10 @@ _CONNECTOR_TYPES = {str: "a text", bool: "true or false", int: "a whole number"}
 _CONNECTOR_KEY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _SHORTEST_MASKED = 4
 """Shorter secrets are not masked inside sentences: masking every `a` would make the sentence unreadable."""
+
+
+class ConfigWarning(FutureWarning):
+    """A former name of an option, a choice or a command: it still works, and a later version will reject it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -166,10 +171,12 @@ class _Reading:
             ConfigError: with all mistakes.
         """
         before = len(self.mistakes)
-        merged = merge([Layer(origin=layer.origin, values=_flat(layer.values, cls)) for layer in layers])
+        merged = merge([self._current_names(layer, cls) for layer in layers])
+        renamed = len(self.mistakes)
         config = self._root(merged.values, cls)
         if self.mistakes:
-            ordered = [*(noted(mistake, merged) for mistake in self.mistakes[before:]), *self.mistakes[:before]]
+            self.mistakes[renamed:] = [noted(mistake, merged) for mistake in self.mistakes[renamed:]]
+            ordered = [*self.mistakes[before:], *self.mistakes[:before]]
             raise ConfigError([self.masked(mistake) for mistake in ordered], origin=origin)
         return Loaded(config=config, merged=merged, secrets=frozenset(self._secrets | self._substitution.secrets))
 
@@ -312,6 +319,7 @@ class _Reading:
             self._secrets.update(_secret_parts(str(value)))
         try:
             result = _CONVERTER.structure(value, option.type)
+            result = _current_value(result, option, place)
             _check_limits(result, option)
         except InvalidValueError as mistake:
             self.mistakes.append(f"{place}{option.name}{_shown(value, option)}: {mistake}")
@@ -328,6 +336,40 @@ class _Reading:
         if isinstance(value, dict):
             return {name: self._substituted(item, f"{place}.{name}") for name, item in value.items()}
         return value
+
+    def _current_names(self, layer: Layer, cls: type, place: str = "") -> Layer:
+        """Return the layer with every former name of an option replaced by the current one."""
+        known = len(self.mistakes)
+        values = dict(layer.values)
+        for name, section in subsections_of(cls).items():
+            content = values.get(name)
+            if not isinstance(content, Mapping):
+                continue
+            path = f"{place}.{name}" if place else name
+            options = {option.name: option for option in options_of(section)}
+            renamed = Layer(origin=layer.origin, values=self._renamed(content, options, f"[{path}] "))
+            values[name] = self._current_names(renamed, section, path).values
+        if layer.origin and not place:
+            self.mistakes[known:] = [f"{mistake} (from {layer.origin})" for mistake in self.mistakes[known:]]
+        return Layer(origin=layer.origin, values=values)
+
+    def _renamed(self, mapping: Mapping[str, object], options: Mapping[str, Option], place: str) -> dict[str, object]:
+        given = dict(mapping)
+        for option in options.values():
+            for former, advice in option.metadata.former_names.items():
+                if former not in given:
+                    continue
+                value = given.pop(former)
+                if option.name in given:
+                    self.mistakes.append(f"{place}{former}: a former name of {option.name}, which is there too")
+                    continue
+                text = f"{place}{former}: now called {option.name}. {advice}".rstrip()
+                warnings.warn(text, ConfigWarning, stacklevel=2)
+                given[option.name] = value
+            content = given.get(option.name)
+            if is_table(option.type) and isinstance(content, dict):
+                given[option.name] = flat_table(content)
+        return given
 
     def _unknown(self, given: Mapping[str, object], known: Mapping[str, object], *, place: str) -> None:
         for name in given:
@@ -377,21 +419,6 @@ class _Reading:
         return mistake
 
 
-def _flat(values: Mapping[str, object], cls: type) -> dict[str, object]:
-    """Return the sections with each table of texts as one level: dots in a bare name are no tables there."""
-    flat = dict(values)
-    for name, section in subsections_of(cls).items():
-        content = values.get(name)
-        if not isinstance(content, Mapping):
-            continue
-        inner = flat[name] = _flat(content, section)
-        for option in options_of(section):
-            table = inner.get(option.name)
-            if is_table(option.type) and isinstance(table, dict):
-                inner[option.name] = flat_table(table)
-    return flat
-
-
 @functools.cache
 def _has_transforms(cls: type) -> bool:
     return any(field.name in _TRANSFORMS for field in attrs.fields(cls))
@@ -422,6 +449,15 @@ def _secret_parts(value: str) -> Iterator[str]:
     if "token=" in rest:
         yield value
         yield rest.partition("token=")[2].partition("&")[0]
+
+
+def _current_value(value: object, option: Option, place: str) -> object:
+    """Return the value under its current name."""
+    current = option.metadata.former_values.get(value) if isinstance(value, str) else None
+    if current is None:
+        return value
+    warnings.warn(f'{place}{option.name} = "{value}": now called "{current}".', ConfigWarning, stacklevel=2)
+    return current
 
 
 def _check_limits(value: object, option: Option) -> None:

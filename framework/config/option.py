@@ -59,6 +59,8 @@ class OptionMetadata:
     choices: tuple[str, ...] | None = None
     unit: str = ""
     example: object = None
+    former_names: Mapping[str, str] = attrs.field(factory=dict)
+    former_values: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -95,6 +97,8 @@ def option(
     choices: Sequence[str] | None = None,
     unit: str = "",
     example: object = None,
+    former_names: Mapping[str, str] | None = None,
+    former_values: Mapping[str, str] | None = None,
 ) -> Any:
     """Return an attrs field that the loader checks and the reference page documents.
 
@@ -108,6 +112,8 @@ def option(
         choices: the allowed texts.
         unit: the unit of a plain number, for the reference.
         example: the value in a new file (`config init`); without one the option is commented out there.
+        former_names: former names -> additional advice for their users. They work and warn.
+        former_values: former names of choices -> their present names. They work and warn.
     """
     metadata = OptionMetadata(
         doc=doc,
@@ -117,6 +123,8 @@ def option(
         choices=None if choices is None else tuple(choices),
         unit=unit,
         example=example,
+        former_names=dict(former_names or {}),
+        former_values=dict(former_values or {}),
     )
     if isinstance(default, list):
         default = tuple(default)

@@ -141,7 +141,12 @@ def _required(cls: type) -> Schema:
 
 
 def _section(cls: type) -> Schema:
-    properties: Schema = {option.name: _option(option) for option in options_of(cls)}
+    properties: Schema = {}
+    for option in options_of(cls):
+        properties[option.name] = _option(option)
+        for former in option.metadata.former_names:
+            kind = {**_kind(option), "description": f"Former name of {option.name}.", "deprecated": True}
+            properties[former] = kind
     properties |= {name: _section(section) for name, section in subsections_of(cls).items()}
     doc = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
     return {"description": doc, "type": "object", "properties": properties, "additionalProperties": False}
@@ -158,7 +163,7 @@ def _option(option: Option) -> Schema:
 def _kind(option: Option) -> Schema:
     metadata = option.metadata
     if metadata.choices is not None:
-        return {"anyOf": [{"enum": list(metadata.choices)}, _REFERENCE]}
+        return {"anyOf": [{"enum": [*metadata.choices, *metadata.former_values]}, _REFERENCE]}
     return _type(option.type, metadata.minimum, metadata.maximum)
 
 

@@ -280,12 +280,14 @@ class InputSection:
         maximum=1000,
         unit="objects",
         doc="Maximum number of objects requested ahead; their records are delivered in order.",
+        former_names={"fetch_ahead": ""},
     )
     prefetch_bytes: Bytes = option(
         8 * _MIB,
         minimum=_MIB,
         unit="bytes",
         doc="Memory for prefetched data. For large objects it limits `prefetch_objects`.",
+        former_names={"fetch_ahead_bytes": ""},
     )
     queue_records: int = option(
         50_000,
@@ -543,6 +545,7 @@ class DiscoverySection:
     mode: str = option(
         "list",
         choices=("list", "incremental", "keys"),
+        former_values={"after": "incremental"},
         doc='`"list"`: every listing covers everything under the prefix. `"incremental"`: for rising keys; '
         "most listings start after the highest keys, and the store must list in the order of its keys. "
         '`"keys"`: read the objects that a supplied list names, see `keys`.',
@@ -557,6 +560,7 @@ class DiscoverySection:
     full_listing_interval: Seconds = option(
         3600.0,
         minimum=0.01,
+        former_names={"full_pass_interval": ""},
         unit="seconds",
         doc='Mode `"incremental"`: interval between full listings. Until the next one, late keys below the '
         "look-back and objects overwritten there can go unnoticed.",
@@ -651,6 +655,7 @@ class DiscoverySection:
         "**Objects that appear with a last-modified time older than this are not read**: finished objects of that age lose their "
         "positions. "
         'Longer than the longest upload takes; `"forever"` keeps every position.',
+        former_names={"late_arrival_window": ""},
     )
     ignore_hidden: bool = option(
         True,
@@ -756,6 +761,7 @@ class ErrorsSection:
         unit="records",
         doc="Maximum number of skipped records per object. One more stops the source: a wrong `format` must "
         "not turn a bucket into dead letters.",
+        former_names={"max_skipped": ""},
     )
     max_bad_records_per_hour: int = option(
         10_000,
@@ -764,6 +770,7 @@ class ErrorsSection:
         doc="Maximum number of skipped records and failed objects within an hour. One more stops the source. "
         "The offsets log remembers them, so a restart does not raise the limit; `offsets reset` clears "
         "them.",
+        former_names={"max_skipped_per_hour": ""},
     )
 
 

@@ -18,5 +18,12 @@ def test_type_checkers_see_the_same_names():
     assert seen == sorted(framework.__all__) == sorted(framework._HOMES)
 
 
+def test_former_names_load_the_renamed_class():
+    from framework import Share, Split
+
+    assert Share is Split
+    assert not set(framework._FORMER_NAMES) & set(framework.__all__)
+
+
 def test_a_name_that_does_not_exist_is_an_attribute_error():
     assert not hasattr(framework, "Nothing")

@@ -17,6 +17,7 @@ from framework.cli import trace
 from framework.cli.output import Output
 from framework.cli.progress import Rate, duration_text, progress_text, seconds_left
 from framework.cli.text import error_text, json_text, printable
+from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE
 from framework.engine.progress import Progress
 from framework.errors import ConfigError, ObjectError
@@ -184,10 +185,12 @@ def test_warnings_become_lines_and_everything_is_given_back():
     def act(_):
         with warnings.catch_warnings():
             warnings.simplefilter("always")
+            warnings.showwarning("[s3] kind: now called style.", ConfigWarning, "f", 1)
             warnings.showwarning("old", FutureWarning, "f", 1)
 
     lines = written(act).splitlines()
-    assert lines[0].endswith(" WARNING FutureWarning: old")
+    assert lines[0].endswith(" WARNING [s3] kind: now called style.")
+    assert lines[1].endswith(" WARNING FutureWarning: old")
     assert (logging.getLogger().handlers[:], logging.getLogger().level, warnings.showwarning) == root_before
 
 

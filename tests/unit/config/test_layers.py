@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.config.layers import MAX_BYTES, Layer, file_layers, merge
-from framework.config.loading import load, load_config
+from framework.config.loading import ConfigWarning, load, load_config
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
 from s3_source.task import S3SourceConfig
@@ -27,7 +27,7 @@ class Inner:
 class Store:
     bucket: str = option(doc="Bucket.", minimum=1)
     pages: int = option(1000, minimum=1, maximum=1000, doc="Pages.")
-    wait: Seconds = option(5.0, doc="Wait.")
+    wait: Seconds = option(5.0, doc="Wait.", former_names={"wait_seconds": ""})
     late: SecondsOrForever = option(5.0, doc="Late.")
     memory: Bytes | None = option(None, doc="Memory.")
     style: str = option("auto", choices=("auto", "path"), doc="Style.")
@@ -164,17 +164,18 @@ def test_the_last_layer_with_a_value_gives_it_and_its_origin(layers):
         ("globs", '["a", "b"]', ("a", "b")),
         ("globs", "[]", ()),
         ("conf", '{ a = "b" }', {"a": "b"}),
-        ("wait", "3", 3.0),
+        ("wait_seconds", "3", 3.0),
     ],
 )
 @pytest.mark.parametrize("way", ["environment", "set"])
+@pytest.mark.filterwarnings("ignore::framework.config.loading.ConfigWarning")
 def test_texts_are_literal_and_everything_else_is_toml(folder, way, option, text, value):
     path = folder(main=MAIN)
     if way == "set":
         found = read(path, {}, f"store.{option}={text}")
     else:
         found = read(path, {f"IGGY_SOURCE__STORE__{option.upper()}": text})
-    assert getattr(found, option) == value
+    assert getattr(found, option.removesuffix("_seconds")) == value
 
 
 @pytest.mark.parametrize(
@@ -305,6 +306,17 @@ def test_a_contradiction_names_the_origin_of_each_option(folder):
     assert mistakes(folder(main=f"{MAIN}pages = 8\n"), {"IGGY_SOURCE__STORE__BUCKET": "wrong"}) == [
         '[store] bucket = "wrong": does not fit [store] pages ([store] bucket from IGGY_SOURCE__STORE__BUCKET)'
     ]
+
+
+def test_a_former_name_gives_way_to_an_override_and_never_to_a_lower_layer(folder):
+    path = folder(main=f"{MAIN}wait_seconds = 2\n")
+    with pytest.warns(ConfigWarning, match=r"\[store\] wait_seconds: now called wait"):
+        assert read(path, {}, "store.wait=9").wait == 9.0
+    path = folder(main=f'include = ["one.toml"]\n{MAIN}wait_seconds = 2\n', one="[store]\nwait = 1\n")
+    with pytest.warns(ConfigWarning):
+        assert read(path).wait == 2.0
+    path = folder(main=f'include = ["one.toml"]\n{MAIN}', one="[store]\nwait = 1\nwait_seconds = 2\n")
+    assert mistakes(path) == ["[store] wait_seconds: a former name of wait, which is there too (from one.toml)"]
 
 
 # ---- include

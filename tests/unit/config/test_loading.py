@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.loading import load_config, structure
+from framework.config.loading import ConfigWarning, load_config, structure
 from framework.config.option import Bytes, Moment, Seconds, nearest, option, options_of
 from framework.config.values import InvalidValueError, SubstitutedText, parse_duration, parse_moment, parse_size
 from framework.errors import ConfigError
@@ -22,7 +23,7 @@ class Store:
     wait: Seconds = option(5.0, minimum=0.1, doc="Wait.")
     memory: Bytes = option(1024, doc="Memory.")
     ratio: float = option(0.5, maximum=1, doc="Ratio.")
-    style: str = option("auto", choices=("auto", "path"), doc="Style.")
+    style: str = option("auto", choices=("auto", "path"), doc="Style.", former_names={"kind": "Since 0.2."})
     strict: bool = option(True, doc="Strict.")
     password: str | None = option(None, secret=True, doc="Password.")
     since: Moment | None = option(None, doc="Since.")
@@ -174,6 +175,14 @@ def test_an_option_of_another_section_and_one_near_nothing():
     assert mistakes_of({**GOOD, "store": 5}) == ["store: must be a section, [store]"]
     assert nearest("prefetch-objects", ["prefetch_objects", "format"]) == "prefetch_objects"
     assert nearest("Bucket", ["bucket"]) == "bucket"
+
+
+def test_a_former_name_works_and_warns():
+    with pytest.warns(ConfigWarning, match=r"\[store\] kind: now called style\. Since 0\.2\."):
+        assert read(kind="path").store.style == "path"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert "a former name of style" in mistake(kind="path", style="auto")
 
 
 def test_files_that_are_no_configuration(tmp_path):

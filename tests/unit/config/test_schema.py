@@ -93,7 +93,7 @@ def test_the_committed_schemas_are_those_of_the_code():
         jsonschema.Draft7Validator.check_schema(json.loads(text))
 
 
-def test_every_option_is_in_the_schema_with_its_meaning():
+def test_every_option_and_every_former_name_is_in_the_schema_with_its_meaning():
     count = 0
     for section, cls in sections_of(S3SourceConfig).items():
         part = S3.schema
@@ -102,6 +102,8 @@ def test_every_option_is_in_the_schema_with_its_meaning():
         for option in options_of(cls):
             count += 1
             assert part["properties"][option.name]["description"] == " ".join(option.metadata.doc.split())
+            for former in option.metadata.former_names:
+                assert part["properties"][former]["deprecated"] is True
     assert count > 100
 
 
@@ -113,7 +115,7 @@ def test_every_option_is_in_the_schema_with_its_meaning():
         {"iggy": {"url": None, "address": "h:1", "username": "a", "password": "b", "tls": {"enabled": True}}},
         {"iggy": {"partitions": "${env:PARTITIONS}", "create_topics": "${file:/x}"}},
         {"input": {"max_record_bytes": "4MB", "prefetch_bytes": 8388608}, "discovery": {"poll_interval": "10ms"}},
-        {"discovery": {"allowed_lateness": "forever", "min_age": 5, "mode": "incremental"}},
+        {"discovery": {"allowed_lateness": "forever", "min_age": 5, "mode": "after", "late_arrival_window": "2d"}},
         {"spark": {"conf": {"spark": {"executor": {"cores": 2}}, "spark.x": "true", "y": True}}},
         {"s3": {"prefixes": ["a/", "b/"]}, "naming": {"topics": []}},
         {"transforms": [{"type": "delete_fields", "fields": ["a"]}, {"type": "json", "enabled": False}]},
