@@ -167,9 +167,14 @@ EMPTY = EmptyStream()
 
 
 def announces_length(headers: Mapping[str, str]) -> bool:
-    """Return whether the head announces the body's length; otherwise only the body's end shows it."""
+    """Return whether the head announces the body's length; otherwise only the body's end shows it.
+
+    A `Transfer-Encoding` overrides the length beside it (RFC 9112, 6.3): such a body may go on behind it.
+    """
     length = headers.get("content-length")
-    return length is not None and length.isdecimal() and length.isascii() and len(length) <= _LENGTH_DIGITS
+    if length is None or "transfer-encoding" in headers:
+        return False
+    return length.isdecimal() and length.isascii() and len(length) <= _LENGTH_DIGITS
 
 
 def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, headers: Mapping[str, str]) -> int:

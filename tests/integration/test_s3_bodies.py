@@ -28,7 +28,7 @@ class Server:
     def __init__(self, answer):
         outer = self
         self.seen = []
-        self.connections = 0
+        self.connections = self.length = 0
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -44,8 +44,10 @@ class Server:
                 self.send_response(status)
                 for name, value in more.items():
                     self.send_header(name, value)
-                if framing == "chunked":
+                if framing.startswith("chunked"):
                     self.send_header("Transfer-Encoding", "chunked")
+                    if framing == "chunked, with a length":
+                        self.send_header("Content-Length", str(outer.length))
                     self.end_headers()
                     for start in range(0, len(body), 1000):
                         part = body[start : start + 1000]
@@ -307,6 +309,27 @@ def test_the_beginning_of_a_body_of_unknown_length_is_not_taken(serving):
     _, store = serving(lambda *_: (200, {"ETag": ETAG}, LINES, "chunked"))
     with pytest.raises(ObjectError, match="unknown length"):
         store.open(listed(len(PACKED)), 0, 100)
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("body", [LINES, LINES * 100], ids=["short", "long"])
+def test_a_length_beside_chunks_is_not_believed(serving, ahead, body):
+    """A proxy that unpacks may leave the length of the packed object; the chunks decide, and go on behind it."""
+    server, store = serving(lambda *_: (200, {"ETag": ETAG}, body, "chunked, with a length"))
+    server.length = 1000
+    prefetcher = Prefetcher(objects=1, max_bytes=1 << 20)
+    source = StoreInput(store, listed(1000), RetryPolicy().without_waiting())
+    taken = prefetcher.fetch(source, 0) if ahead else source
+    with pytest.raises(ObjectError, match="more than its 1000 bytes came"):
+        drain(taken.open(), 700)
+    prefetcher.close()
+    for _ in range(200):
+        if not store._http.connections:
+            break
+        threading.Event().wait(0.05)
+    assert store._http.connections == 0
+    server.length = len(body)
+    assert drain(StoreInput(store, listed(len(body)), RetryPolicy().without_waiting()).open(), 700_000) == body
 
 
 def test_chunked_answers_keep_their_connection(serving):
