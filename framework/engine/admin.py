@@ -85,10 +85,11 @@ def set_position(connection: IggyConnection, config: SourceCommonConfig, change:
         SourceRunningError: the source is running.
         PositionError: the position cannot be set; the log cannot be read; or a partition is gone.
     """
-    letters = dead_letters_of(connection, config, Reset(key=change.key))
 
     def check(state: LogState) -> None:
         check_topics(connection, config, state)
+        # read here, where no predecessor runs any more: its last dead letter must not be marked unseen
+        letters = dead_letters_of(connection, config, Reset(key=change.key))
         _check_letters(letters, change, change.find(state.positions.view()))
 
     done = _change(connection, config, lambda state: _set(state, change), check=check)

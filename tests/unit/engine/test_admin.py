@@ -6,6 +6,7 @@ import logging
 import attrs
 import pytest
 
+from framework.engine import admin
 from framework.engine.admin import accept_changes, reopen_objects, reset_positions, set_position
 from framework.engine.inspection import inspect
 from framework.engine.session import Session, ensure_offsets_topic
@@ -13,16 +14,19 @@ from framework.errors import (
     IggyUnavailableError,
     PositionError,
     PositionMismatchError,
+    RecordError,
     SourceError,
 )
+from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.offset_log import epochs
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
-from framework.model.objects import TopicPartition
+from framework.model.objects import NativeObject, TopicPartition
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.reset import Reset
 from framework.offsets.set_position import SetPosition
 from framework.offsets.watermark import CoveredRange, Watermark
+from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.kit.crash import CrashError, CrashPoint
 from tests.support.core import lines
 from tests.support.positions import LOG, Source, as_saved, kinds, loaded, records
@@ -358,6 +362,50 @@ def test_a_refused_set_writes_nothing(source):
     with pytest.raises(PositionMismatchError):
         by_hand(source, attrs.evolve(set_to("b", 1), numbering_options='{"format":"other"}'))
     assert kinds(source.server) == before
+
+
+DEAD = {"tolerance": "skip_record", "dead_letter_topic": "dead"}
+
+
+def bury(source, record):
+    """Write a dead letter, as the source does."""
+    connection = source.server.connect()
+    config = source.rig.make_task({**source.bench._options, **DEAD})[1]
+    ensure_dead_letter_topic(connection, "kit", "dead")
+    entry = source.entries["b"]
+    IggyDeadLetters.of(connection, config).send(
+        [
+            DeadLetter(
+                native=NativeObject(scheme="memory", bucket=entry.bucket, key="b", size=1, version=entry.version),
+                division=None,
+                record_number=record,
+                whole_object=False,
+                topic_partition=entry.topic_partition,
+                error=RecordError("no"),
+                raw=b"x",
+                length=1,
+                generation=entry.generation,
+            )
+        ]
+    )
+    connection.close()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_dead_letters_before_a_set_position_are_not_left_behind_however_late_they_were_written(
+    source, late, monkeypatch
+):
+    """A source that is about to end may write its last one while the command begins."""
+    if late:
+        monkeypatch.setattr(admin, "check_topics", lambda *_: bury(source, 3))
+    else:
+        bury(source, 3)
+    with pytest.raises(PositionError, match="1 dead letter of the records up to 3 would be left behind"):
+        by_hand(source, set_to("b", 3), **DEAD)
+    monkeypatch.undo()
+    by_hand(source, set_to("b", 2), **DEAD)
+    source.live()
+    assert source.payloads() == source.once() + behind("b", 2, source)
 
 
 def test_crashes_after_a_set_lose_and_repeat_nothing_more():
