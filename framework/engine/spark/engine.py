@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ class SparkEngine(LocalEngine):
     Spark starts in a thread, in which it takes seconds. Meanwhile the run connects to Iggy, recovers and begins to list.
     """
 
-    _starting: Awaited[_Started | None]
+    _starting: Awaited[_Started | None] | None = None
 
     @override
     def _run_epochs(self, target: IggyTarget) -> None:
@@ -48,14 +49,17 @@ class SparkEngine(LocalEngine):
     @contextlib.contextmanager
     def _spark(self) -> Iterator[None]:
         log.info("starting Spark")
-        self._starting = starting = Awaited(self._start, too_late=_stop).start("spark")
+        former_ended = self._starting.ended if self._starting is not None else None
+        self._starting = starting = Awaited(lambda: self._start(former_ended), too_late=_stop).start("spark")
         try:
             yield
         finally:
             if not starting.leave():
                 _stop(starting.result())
 
-    def _start(self) -> _Started | None:
+    def _start(self, former_ended: threading.Event | None) -> _Started | None:
+        if former_ended is not None:  # a standby that was refused left it behind; a process has one context at a time
+            former_ended.wait()
         name = f"iggy-cloud-sources {self._config.source.name}"
         with contextlib.ExitStack() as stack:
             context = stack.enter_context(spark_context(self._config.spark, name=name, stopping=self._stopping))
@@ -66,6 +70,7 @@ class SparkEngine(LocalEngine):
 
     def _await_spark(self) -> ReadySpark | None:
         """Wait for Spark; return None when a stop came first."""
+        assert self._starting is not None  # epochs run below `_spark`
         self._reporter.waiting_for = "Spark"
         try:
             started = self._starting.wait(self._stopping)

@@ -139,12 +139,15 @@ def _import_converters() -> None:
 
 @contextlib.contextmanager
 def _submitted(options: Iterable[tuple[str, str]]) -> Iterator[None]:
-    """Set the environment in which pyspark starts a JVM with these options; afterwards file and variable are removed."""
+    """Set the environment in which pyspark starts a JVM with these options; afterwards file and variable are removed.
+
+    A stop leaves the thread of a start behind: the file is then removed at the exit of the process.
+    """
     before = os.environ.get(SUBMIT_ARGS)
-    with tempfile.NamedTemporaryFile("w", prefix="spark-", suffix=".properties", encoding="ascii") as file:  # mode 0600
-        file.write(properties_text(options))
-        file.flush()
-        given = f"--properties-file {shlex.quote(file.name)} --load-spark-defaults"
+    with tempfile.TemporaryDirectory(prefix="spark-") as folder:  # mode 0700
+        file = Path(folder, "options.properties")
+        file.write_text(properties_text(options), encoding="ascii")
+        given = f"--properties-file {shlex.quote(str(file))} --load-spark-defaults"
         os.environ[SUBMIT_ARGS] = f"{given} {before or 'pyspark-shell'}"  # what the user gives there wins, as ever
         try:
             yield

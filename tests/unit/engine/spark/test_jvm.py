@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+
 import pytest
 
 from framework.config.sections import SparkSection
@@ -33,6 +37,40 @@ def test_the_first_line_of_a_process_that_does_not_start_is_kept(monkeypatch, tm
         launch([])
 
 
+STOPPED_WHILE_JAVA_STARTS = """
+import threading
+from framework.engine.process_exit import leave
+from framework.engine.spark.jvm import launch
+
+threading.Thread(target=launch, args=([("spark.secret", "x")],), daemon=True).start()
+input()
+leave(0)
+"""
+
+
+def test_a_stop_while_java_starts_leaves_no_options_behind(monkeypatch, tmp_path, java):
+    """They may hold secrets."""
+    java(then="exec cat >/dev/null")  # as the real one, it ends with its input
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with subprocess.Popen([sys.executable, "-c", STOPPED_WHILE_JAVA_STARTS], stdin=subprocess.PIPE) as process:
+        (file,) = wait_for(lambda: list(temporary.rglob("*.properties")))
+        assert 0 in {path.stat().st_mode & 0o077 for path in (file, file.parent)}, "only its user may read it"
+        assert b"spark.secret=x" in wait_for(file.read_bytes)
+        process.communicate(b"\n", timeout=60)
+    assert process.returncode == 0
+    assert not list(temporary.rglob("*.properties"))
+
+
+def wait_for(look):
+    for _ in range(1200):
+        if found := look():
+            return found
+        threading.Event().wait(0.05)
+    raise AssertionError("it never comes")
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
 def test_an_old_java_is_named_when_spark_does_not_start(java):
     """Its version is asked only then: the question is another start of Java."""
@@ -58,11 +96,19 @@ def test_a_master_is_accepted(master):
 def java(monkeypatch, tmp_path):
     """A Java that answers with these lines."""
 
-    def make(*lines, status="0"):
+    def make(*lines, status="0", then=":"):
         program = tmp_path / "bin" / "java"
         program.parent.mkdir()
         program.write_text(
-            "".join(["#!/bin/sh\n", "cat >&2 <<'END'\n", *(f"{line}\n" for line in lines), "END\n", f"exit {status}\n"])
+            "".join(
+                [
+                    "#!/bin/sh\n",
+                    "cat >&2 <<'END'\n",
+                    *(f"{line}\n" for line in lines),
+                    "END\n",
+                    f"{then}\nexit {status}\n",
+                ]
+            )
         )
         program.chmod(0o755)
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
